@@ -30,14 +30,6 @@ class TooLargeError(Exception):
     function = ""
 
 
-class OutOfTimeError(TooLargeError):
-    """The grammar takes more processor time than it may."""
-
-
-class UnfinishedError(Exception):
-    """The grammar takes more than the short time of its first attempt. A longer attempt may succeed."""
-
-
 class ParserFailedError(GrammarError):
     """The parser of another engine failed at the grammar. No reply can follow it in that process any more."""
 

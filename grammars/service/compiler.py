@@ -131,10 +131,8 @@ class GrammarCompiler:
         size = len(spec.text)
         if size > most:
             return self._failed(GrammarError(f"it has {size} characters; the most is {most}"))
-        short, long = Asked(spec, tenant, is_short=True), Asked(spec, tenant)
-        future = self._threads.submit(
-            size, lambda: self._routes.compiled(short), tenant, lambda: self._routes.compiled(long)
-        )
+        asked = Asked(spec, tenant)
+        future = self._threads.submit(size, lambda: self._routes.compiled(asked), tenant)
         future.add_done_callback(lambda done: self._ended.append((digest, done)))
         return future
 

@@ -6,17 +6,21 @@ from typing import NamedTuple, TypeAlias
 
 from ...runtime.grammar_spec import GrammarSpec
 from .automaton import Automaton
+from .lanes import LARGE
 
 
 class Job(NamedTuple):
     """A grammar to build in `deadline_s` of processor time. `key` names its automaton; `tenant` pays for the
-    time. `is_long`: it may take all of a long deadline, so it must not keep small grammars waiting."""
+    time."""
 
     key: str
     spec: GrammarSpec
     deadline_s: float
     tenant: str = ""
-    is_long: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.spec.text) > LARGE
 
 
 Result: TypeAlias = Automaton | str

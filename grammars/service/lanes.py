@@ -10,7 +10,7 @@ from itertools import count
 from threading import Lock
 from typing import Any, TypeVar
 
-from ..errors import Expected, UnfinishedError, bare_copy
+from ..errors import Expected, bare_copy
 from .spending import Spending
 
 LARGE = 16 << 10  # characters; a larger grammar may take all its time
@@ -27,15 +27,13 @@ class _Task:
     is_large: bool
     tenant: str
     make: Callable[[], Any]
-    long: Callable[[], Any] | None  # replaces `make` once the task is large
     future: Future[Any]
     is_heavy: bool = False  # whether the tenant was heavy when the task began
 
 
 class Lanes:
     """Runs up to `threads` tasks at a time, of them up to `large` large ones. Tenants with much recent
-    compiling never take all threads. A task is large if its grammar is, or once its short attempt has raised
-    UnfinishedError: so small grammars wait for short attempts only.
+    compiling never take all threads.
 
     A task's turn is its time of arrival, plus a bounded delay for its size and for its tenant's recent
     compiling. No task may be submitted after `close`.
@@ -58,17 +56,13 @@ class Lanes:
         self._lock = Lock()
         self._numbers = count()
         self._waiting: list[_Task] = []
-        self._is_closed = False
 
-    def submit(
-        self, size: int, make: Callable[[], Made], tenant: str = "", long: Callable[[], Made] | None = None
-    ) -> Future[Made]:
-        """Queues a task. `size`: the grammar's characters. With `long`, `make` is a short attempt, which may
-        raise UnfinishedError; large tasks begin with `long`. The future can be cancelled until the last
-        attempt begins."""
+    def submit(self, size: int, make: Callable[[], Made], tenant: str = "") -> Future[Made]:
+        """Queues a task. `size`: the grammar's characters. The future can be cancelled until the task
+        begins."""
         turn = self._clock() + min(size / PACE, LONGEST_LEAD_S)
         future: Future[Made] = Future()
-        task = _Task(turn, next(self._numbers), size > LARGE, tenant, make, long, future)
+        task = _Task(turn, next(self._numbers), size > LARGE, tenant, make, future)
         with self._lock:
             self._waiting.append(task)
             self._begin()
@@ -77,7 +71,6 @@ class Lanes:
     def close(self) -> None:
         """Cancels waiting tasks and waits for the running ones."""
         with self._lock:
-            self._is_closed = True
             waiting, self._waiting = self._waiting, []
         for task in waiting:
             task.future.cancel()
@@ -106,37 +99,21 @@ class Lanes:
         return first
 
     def _run(self, task: _Task) -> None:
-        was_large, is_unfinished = task.is_large, False
         try:
-            is_unfinished = not _complete(task)
+            if task.future.set_running_or_notify_cancel():
+                _complete(task)
         finally:
             with self._lock:
                 self._free += 1
-                self._free_large += was_large
+                self._free_large += task.is_large
                 self._free_heavy += task.is_heavy
-                task.is_heavy = False
-                if is_unfinished and not self._is_closed:
-                    task.is_large = True
-                    self._waiting.append(task)
-                elif is_unfinished:
-                    task.future.cancel()
                 self._begin()
 
 
-def _complete(task: _Task) -> bool:
-    """Whether the task's future is done. It is not after a short attempt that did not finish."""
-    is_last = task.is_large or task.long is None
-    if task.future.cancelled() or (is_last and not task.future.set_running_or_notify_cancel()):
-        return True
+def _complete(task: _Task) -> None:
     try:
-        made = task.long() if task.is_large and task.long is not None else task.make()
-    except UnfinishedError:
-        return False
+        made = task.make()
     except BaseException as error:  # the future's owner handles it
-        fault = bare_copy(error) if isinstance(error, Expected) else error
-        if is_last or task.future.set_running_or_notify_cancel():
-            task.future.set_exception(fault)
+        task.future.set_exception(bare_copy(error) if isinstance(error, Expected) else error)
     else:
-        if is_last or task.future.set_running_or_notify_cancel():
-            task.future.set_result(made)
-    return True
+        task.future.set_result(made)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -17,10 +17,8 @@ from ..errors import (
     GrammarError,
     NotCoveredError,
     NoValueError,
-    OutOfTimeError,
     ProcessEndedError,
     TooLargeError,
-    UnfinishedError,
     WrongKeywordError,
 )
 from ..host.grammar import HostGrammar
@@ -34,7 +32,6 @@ from .worker import AutomatonWorkers
 
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
-SHORT_S = 0.1  # of processor time, of a first attempt; most schemas take less
 HOST_BYTES = 384 << 20  # of memory for a grammar in llguidance
 _ANY_TEXT = '{"type":"any_text"}'
 _LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
@@ -44,16 +41,10 @@ log = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """A grammar to compile, and the tenant that pays for it. `is_short`: the attempt may take `SHORT_S`
-    only."""
+    """A grammar to compile, and the tenant that pays for it."""
 
     spec: GrammarSpec
     tenant: str
-    is_short: bool = False
-
-    @property
-    def deadline_s(self) -> float:
-        return min(SHORT_S, DEADLINE_S) if self.is_short else DEADLINE_S
 
 
 class Routes:
@@ -66,7 +57,7 @@ class Routes:
 
     def compiled(self, asked: Asked) -> Compiled:
         """The compiled grammar. Raises CompilerError if our compiler failed and llguidance doesn't cover the
-        grammar, UnfinishedError if a short attempt took too long."""
+        grammar."""
         compiled = self._matcher_of(asked)
         if asked.spec.closing and isinstance(compiled, Automaton):
             compiled.find_shortest_exits()
@@ -146,7 +137,7 @@ class Routes:
         if any(map(_LARK.match, grammar.split("\n"))):
             return grammar
         try:
-            lark = self._worked(asked, "", GrammarSpec("grammar", grammar))
+            lark = self._worked(Job("", GrammarSpec("grammar", grammar), DEADLINE_S, asked.tenant))
         except TooLargeError as error:
             raise TooLargeError(f"it can't be read: {error}") from None
         assert isinstance(lark, str)
@@ -203,47 +194,29 @@ class Routes:
         kept = self._files.get(key) if self._files else None
         if kept is not None:
             return kept
-        automaton = self._worked(asked, key, spec)
+        automaton = self._worked(Job(key, spec, DEADLINE_S, asked.tenant))
         assert isinstance(automaton, Automaton)
         if self._files:
             self._files.put(automaton)
         return automaton
 
-    def _worked(self, asked: Asked, key: str, spec: GrammarSpec) -> Result:
+    def _worked(self, job: Job) -> Result:
         try:
-            job = Job(key, spec, asked.deadline_s, asked.tenant, is_long=not asked.is_short)
             return self._workers.build(job)
-        except OutOfTimeError:
-            if asked.is_short:
-                raise UnfinishedError from None
-            raise
         except CompilerError as fault:
-            log.warning("the grammar compiler failed at %r: %s", spec.text[:_SHOWN], fault)
+            log.warning("the grammar compiler failed at %r: %s", job.spec.text[:_SHOWN], fault)
             raise
 
     def _described(self, asked: Asked) -> Description:
-        with _unfinished_if_short(asked):
-            return self._host.described(_host_job(asked, "describe"), asked.tenant)
+        return self._host.described(_host_job(asked.spec, "describe"), asked.tenant)
 
     def _by_host(self, asked: Asked, task: Task, lark: str = "") -> HostGrammar:
-        with _unfinished_if_short(asked):
-            return self._host.compiled(_host_job(asked, task, lark), asked.tenant)
+        return self._host.compiled(_host_job(asked.spec, task, lark), asked.tenant)
 
 
-@contextmanager
-def _unfinished_if_short(asked: Asked) -> Iterator[None]:
-    """Raises UnfinishedError for a short attempt of llguidance that timed out."""
-    try:
-        yield
-    except TimeoutError:
-        if asked.is_short:
-            raise UnfinishedError from None
-        raise
-
-
-def _host_job(asked: Asked, task: Task, lark: str = "") -> CompileJob:
+def _host_job(spec: GrammarSpec, task: Task, lark: str = "") -> CompileJob:
     """llguidance's part of compiling a grammar."""
-    return CompileJob(task, asked.spec, asked.deadline_s, HOST_BYTES, lark)
+    return CompileJob(task, spec, DEADLINE_S, HOST_BYTES, lark)
 
 
 def _for_automaton(spec: GrammarSpec) -> GrammarSpec:

@@ -29,7 +29,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from numba.core.event import Event, Listener, register
 
 from ...runtime.grammar_spec import GrammarSpec, PropertyOrder
-from ..errors import CompilerError, GrammarError, OutOfTimeError, ProcessEndedError, TooLargeError
+from ..errors import CompilerError, GrammarError, ProcessEndedError, TooLargeError
 from ..masks.stack import StackMasks
 from ..masks.token_trie import Spellings, TokenTries, build_tries
 from ..processes.framing import read_frame, write_frame
@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 class AutomatonWorkers:
     """Up to `size` processes, started when they are needed. Thread-safe.
 
-    Long jobs share the first process, so that the last one is free for short ones. Jobs of tenants with much
+    Large jobs share the first process, so that the last one is free for small jobs. Jobs of tenants with much
     recent compiling wait while any other job waits.
     """
 
@@ -85,7 +85,7 @@ class AutomatonWorkers:
 
     def build(self, job: Job) -> Result:
         """As `AutomatonWorker.build`, once a process is free for the job."""
-        end = 1 if job.is_long else len(self._workers)
+        end = 1 if job.is_large else len(self._workers)
         number = self._take(end, self._spending.is_heavy(job.tenant))
         began = time.monotonic()
         try:
@@ -199,7 +199,7 @@ def _death(job: Job, status: int) -> TooLargeError | CompilerError:
     """The error of a job whose process ended without a result."""
     match status:
         case _ if status == -signal.SIGPROF:
-            return OutOfTimeError(f"it took more than {job.deadline_s:g} s of processor time")
+            return TooLargeError(f"it took more than {job.deadline_s:g} s of processor time")
         case _ if status == -signal.SIGSEGV:
             return TooLargeError("it is nested too deep")
         case _ if status == -signal.SIGABRT:

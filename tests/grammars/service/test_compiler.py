@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
-from arbora.grammars.errors import OutOfTimeError, TooLargeError
+from arbora.grammars.errors import TooLargeError
 from arbora.grammars.host import client as host_client
 from arbora.grammars.host.client import GrammarProcess
 from arbora.grammars.host.messages import CompileJob, Outcome
@@ -148,7 +148,7 @@ def test_a_small_schema_is_ready_before_earlier_large_ones(
     end, build = threading.Event(), grammars._workers.build
 
     def held(job: Job) -> Result:
-        if job.is_long:
+        if job.is_large:
             end.wait(PATIENCE_S)
             raise GrammarError("it was held")
         return build(job)
@@ -160,40 +160,6 @@ def test_a_small_schema_is_ready_before_earlier_large_ones(
     assert not end.is_set() and grammars.pending == 2 * THREADS
     cancel_large(grammars)
     end.set()
-
-
-def test_small_grammars_that_take_long_hold_up_no_other_small_one(
-    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end, build = threading.Event(), grammars._workers.build
-
-    def held(job: Job) -> Result:
-        if "slow" not in job.spec.text:
-            return build(job)
-        if job.is_long:
-            end.wait(PATIENCE_S)
-            raise GrammarError("it was held")
-        raise OutOfTimeError("it took more than 0.1 s of processor time")
-
-    monkeypatch.setattr(grammars._workers, "build", held)
-    for number in range(2 * THREADS):
-        submit(grammars, f"slow{number}", "regex", f"slow{number}")
-    submit(grammars, "small", "json_schema", '{"enum":["beside slow ones"]}')
-    assert isinstance(answer(grammars, "small"), Automaton)
-    assert grammars.pending == 2 * THREADS
-    end.set()
-    for number in range(2 * THREADS):
-        assert isinstance(answer(grammars, f"slow{number}"), GrammarError)
-
-
-def test_a_grammar_that_is_not_finished_in_a_short_time_is_compiled_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("arbora.grammars.service.routes.SHORT_S", 0.01)
-    grammars = compiler()
-    assert isinstance(compiled(grammars, "regex", "(a|b)*a(a|b){9}"), Automaton)
-    assert isinstance(compiled(grammars, "grammar", 'start: "x" start "x" | "y"'), HostGrammar)
-    grammars.close()
 
 
 def test_large_schemas_at_llguidance_hold_up_no_small_one(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 import pytest
-from arbora.grammars.errors import GrammarError, UnfinishedError
+from arbora.grammars.errors import GrammarError
 from arbora.grammars.masks.token_trie import Spellings
 from arbora.grammars.service.jobs import Job
 from arbora.grammars.service.lanes import LARGE, LONGEST_LEAD_S, Lanes
@@ -133,69 +132,6 @@ def test_waiting_tasks_are_cancelled_at_the_end(narrow: World) -> None:
     assert narrow.began == ["first"]
 
 
-def unfinished() -> str:
-    raise UnfinishedError
-
-
-def test_tasks_whose_short_attempt_is_unfinished_do_not_delay_small_ones(world: World) -> None:
-    slow = [
-        world.lanes.submit(30, unfinished, long=lambda number=number: world._run(f"slow{number}"))  # type: ignore[misc]
-        for number in range(8)
-    ]
-    while len(world.began) < LARGE_THREADS:
-        time.sleep(0.001)
-    world.submit("small", 30)
-    assert world.all_begun("small")
-    assert len(world.began) == LARGE_THREADS + 1
-    world.end("everything")
-    assert [future.result(PATIENCE_S) for future in slow] == [None] * 8
-
-
-def test_a_task_that_is_finished_in_its_short_attempt_has_no_long_one() -> None:
-    lanes = Lanes("test", 1, 1)
-    assert lanes.submit(30, lambda: "short", long=lambda: "long").result(PATIENCE_S) == "short"
-    assert lanes.submit(LARGE + 1, lambda: "short", long=lambda: "long").result(PATIENCE_S) == "long"
-    lanes.close()
-
-
-def test_a_task_can_be_cancelled_between_its_attempts(narrow: World) -> None:
-    is_next_queued = threading.Event()
-
-    def attempt() -> None:
-        is_next_queued.wait(PATIENCE_S)
-        raise UnfinishedError
-
-    task = narrow.lanes.submit(30, attempt, long=lambda: narrow.began.append("long"))
-    narrow.submit("first", 20)
-    is_next_queued.set()
-    assert narrow.all_begun("first")
-    assert task.cancel()
-    narrow.end("first")
-    narrow.submit("last", 30)
-    assert narrow.all_begun("last")
-    assert narrow.began == ["first", "last"]
-
-
-def test_a_short_attempt_that_is_unfinished_at_the_end_is_cancelled() -> None:
-    began, closing = threading.Event(), threading.Event()
-
-    def attempt() -> None:
-        began.set()
-        closing.wait(PATIENCE_S)
-        raise UnfinishedError
-
-    lanes = Lanes("test", 1, 1)
-    task = lanes.submit(30, attempt, long=lambda: None)
-    assert began.wait(PATIENCE_S)
-    closer = threading.Thread(target=lanes.close)
-    closer.start()
-    while not lanes._is_closed:
-        time.sleep(0.001)
-    closing.set()
-    closer.join(PATIENCE_S)
-    assert task.cancelled()
-
-
 class HeldWorker:
     """In the place of a process: a job runs until the test lets it end."""
 
@@ -212,19 +148,19 @@ class HeldWorker:
         return job.key
 
 
-def regex_job(key: str, is_long: bool = False) -> Job:
-    return Job(key, GrammarSpec("regex", "a"), 1.0, is_long=is_long)
+def regex_job(key: str, regex: str) -> Job:
+    return Job(key, GrammarSpec("regex", regex), 1.0)
 
 
-def test_long_jobs_leave_a_process_to_short_ones() -> None:
+def test_large_grammars_leave_a_process_to_small_ones() -> None:
     first, last = HeldWorker(), HeldWorker()
     workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
     workers.start()
     with ThreadPoolExecutor() as threads:
-        large = [threads.submit(workers.build, regex_job(f"large{n}", is_long=True)) for n in range(3)]
+        large = [threads.submit(workers.build, regex_job(f"large{n}", "a" * (LARGE + 1))) for n in range(3)]
         assert first.jobs.get(timeout=PATIENCE_S).startswith("large")
-        small = threads.submit(workers.build, regex_job("small"))
+        small = threads.submit(workers.build, regex_job("small", "a"))
         assert last.jobs.get(timeout=PATIENCE_S) == "small"
         last.end.set()
         assert small.result(PATIENCE_S) == "small"
@@ -233,15 +169,15 @@ def test_long_jobs_leave_a_process_to_short_ones() -> None:
     assert last.jobs.empty()
 
 
-def test_short_jobs_take_the_first_process_when_the_last_is_busy() -> None:
+def test_small_grammars_take_the_first_process_when_the_last_is_busy() -> None:
     first, last = HeldWorker(), HeldWorker()
     workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
     workers.start()
     with ThreadPoolExecutor() as threads:
-        threads.submit(workers.build, regex_job("one"))
+        threads.submit(workers.build, regex_job("one", "a"))
         assert last.jobs.get(timeout=PATIENCE_S) == "one"
-        threads.submit(workers.build, regex_job("two"))
+        threads.submit(workers.build, regex_job("two", "a"))
         assert first.jobs.get(timeout=PATIENCE_S) == "two"
         first.end.set()
         last.end.set()
