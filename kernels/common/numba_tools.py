@@ -191,7 +191,7 @@ def _I32(value: int) -> ir.Constant:  # noqa: N802
 
 def widened(builder: ir.IRBuilder, place: ir.Value, stored: types.Type, lanes: int) -> ir.Value:
     """The vector of `lanes` elements at an address, as float32."""
-    size = stored.bitwidth // 8
+    size = stored.bitwidth // 8  # type: ignore[attr-defined]
     kind = ir.VectorType(place.type.pointee, lanes)
     value = builder.load(builder.bitcast(place, kind.as_pointer()))
     value.align = size
