@@ -191,10 +191,9 @@ def _I32(value: int) -> ir.Constant:  # noqa: N802
 
 def widened(builder: ir.IRBuilder, place: ir.Value, stored: types.Type, lanes: int) -> ir.Value:
     """The vector of `lanes` elements at an address, as float32."""
-    size = stored.bitwidth // 8  # type: ignore[attr-defined]
     kind = ir.VectorType(place.type.pointee, lanes)
     value = builder.load(builder.bitcast(place, kind.as_pointer()))
-    value.align = size
+    value.align = {types.int8: 1, types.float32: 4}.get(stored, 2)
     return _widen(builder, value, stored, lanes)
 
 
