@@ -240,7 +240,7 @@ def main() -> None:
         for row in measure(parse()):
             rows.append(row)
             print(f"{row.name} is measured", file=sys.stderr, flush=True)
-    except ConfigError as error:
+    except (ConfigError, ArithmeticError) as error:
         failure = f"quality.py: error: {error}"
     if rows:
         print(table(rows))

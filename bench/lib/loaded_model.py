@@ -27,10 +27,11 @@ def config_of(arguments: Sequence[str], context: int) -> ServeConfig:
 
 
 class LoadedModel:
-    """Raises ConfigError for a model that cannot be loaded."""
+    """Raises ConfigError for a model that cannot be loaded. Later ArithmeticError for logits that are NaN."""
 
     def __init__(self, config: ServeConfig) -> None:
         use_all_cores()
+        self._dtype = f"--dtype {config.dtype}"
         self._runner, self.ready, _ = load_model(config, _no_vocabulary)
         self._step = 0
         self._length = 0
@@ -82,7 +83,7 @@ class LoadedModel:
         setups, self._setups = self._setups, []
         result = self._runner.run(StepPlan(self._step, [row], setups), lambda: None)
         if result.errors:
-            raise SystemExit(f"step {self._step}: {result.errors[0].message}")
+            raise ArithmeticError(f"{self._dtype}: {result.errors[0].message}")
         return result
 
 
