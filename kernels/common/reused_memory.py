@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 ALIGNMENT = 64  # bytes
 ALLOCATIONS = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default}
@@ -44,7 +45,11 @@ class ReusedMemory(TorchDispatchMode):
             return self._allocate(tuple(described.shape), described.dtype)
         if not func.is_view:
             raise NotRecordableError(str(func))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        # Operations such as `to` are declared as views, but are not always.
+        if not _places(result) <= _places([*args, *kwargs.values()]):
+            raise NotRecordableError(str(func))
+        return result
 
     def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         wanted = max(ALIGNMENT, math.prod(shape) * dtype.itemsize)
@@ -55,6 +60,12 @@ class ReusedMemory(TorchDispatchMode):
         weakref.finalize(owner, free.append, block)  # the tensor's storage holds `owner`
         flat = torch.from_numpy(owner)[: math.prod(shape) * dtype.itemsize]
         return flat.view(dtype).view(shape)
+
+
+def _places(values: Any) -> set[int]:
+    """Where the storages of all tensors in a nested structure begin."""
+    tensors = (value for value in tree_leaves(values) if isinstance(value, torch.Tensor))
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
 
 
 class Blocks:

@@ -1,6 +1,6 @@
 """Recorded sequences of kernels."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -81,10 +81,33 @@ def test_living_tensors_have_memory_of_their_own() -> None:
     assert [tuple(tensor.shape) for tensor in (kept[0], views[0])] == [(3, 5), (6, 8)]
 
 
-def test_operations_of_pytorch_cannot_be_recorded() -> None:
-    x = torch.ones(2, 2)
-    with pytest.raises(NotRecordableError, match="mul"), ReusedMemory(Blocks()):
-        x * 2
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda x: x * 2,
+        lambda x: x.half(),
+        lambda x: x.t().contiguous(),
+        lambda x: x.t().reshape(-1),
+        lambda x: x.mul_(2),
+        lambda x: x.clone(),
+    ],
+)
+@pytest.mark.parametrize("inference", [False, True])
+def test_operations_of_pytorch_cannot_be_recorded(
+    compute: Callable[[torch.Tensor], torch.Tensor], inference: bool
+) -> None:
+    with torch.inference_mode(inference):
+        x = torch.ones(2, 3)
+        with pytest.raises(NotRecordableError), ReusedMemory(Blocks()):
+            compute(x)
+
+
+def test_views_can_be_recorded() -> None:
+    with torch.inference_mode():
+        x = torch.ones(2, 4)
+        with ReusedMemory(Blocks()):
+            views = x.view(4, 2)[1:], x.float(), x.contiguous(), *x.split_with_sizes([1, 3], dim=1)
+    assert all(view.untyped_storage().data_ptr() == x.data_ptr() for view in views)
 
 
 def test_arguments_of_recorded_calls_can_change() -> None:

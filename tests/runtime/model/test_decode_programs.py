@@ -94,8 +94,9 @@ def test_only_steps_in_which_all_rows_have_one_token_and_sample_are_replayed(mod
     assert compared.replayed == []
 
 
-def test_models_that_need_operations_of_pytorch_run_kernel_by_kernel(model: Path) -> None:
-    driver = started(model, dtype="float32")
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_models_that_need_operations_of_pytorch_run_kernel_by_kernel(model: Path, dtype: str) -> None:
+    driver = started(model, dtype=dtype)
     compared = Compared(driver, batch_invariant=False)
     driver.run([driver.row(0)])
     driver.run([driver.row(0)])
