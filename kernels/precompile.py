@@ -1,4 +1,7 @@
-"""Fill numba's cache, so that no start of a server compiles: `python -m arbora.kernels.precompile`."""
+"""Fill numba's cache, so that no start of a server compiles: `python -m arbora.kernels.precompile`.
+
+The kernels of `--kv-dtype int8` are left out: the first server with that option compiles them.
+"""
 
 from collections.abc import Callable
 

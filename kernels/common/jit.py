@@ -1,4 +1,8 @@
-"""numba's compiler with the sampling kernels' options: every operation rounds as IEEE 754 prescribes."""
+"""numba's compiler without fast-math: every operation rounds as IEEE 754 prescribes.
+
+For kernels whose results must not depend on the compiler: sampling, automata, quantized products. The others
+use `numba_tools.compiled`, which may add in another order.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar

@@ -16,7 +16,7 @@ from .invariant import Product
 
 
 class JoinedProduct:
-    """Their results, concatenated along the outputs."""
+    """The results of several products, concatenated along the outputs."""
 
     def __init__(self, products: Sequence[Product]) -> None:
         self._products = products

@@ -74,9 +74,14 @@ _one, _two, _three, _four, _five, _six = (tile(rows, AHEAD) for rows in range(1,
 
 def _multiply(arguments):
     """Arguments: the counter of panels of strips, then those of `StreamedProduct`."""
+    _multiply_panels(arguments, np.empty(min(arguments[1], PANEL) * OUTPUTS, np.float32))
+
+
+@compiled
+def _multiply_panels(arguments, memory):
+    """memory: the thread's sums. The caller holds it: numba frees an array after the last use of its name."""
     rows, outputs, pairs = arguments[1], arguments[2], arguments[3]
-    sums = np.empty(min(rows, PANEL) * OUTPUTS, np.float32)
-    sums_at = pointer(np.int64(sums.ctypes.data), np.float32(0))
+    sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
     panels = (rows + PANEL - 1) // PANEL
     strips = (outputs + OUTPUTS - 1) // OUTPUTS
     while True:
@@ -91,8 +96,8 @@ def _multiply(arguments):
         for begin in range(0, pairs, block):
             some = min(block, pairs - begin)
             part = shifted(weights, begin * OUTPUTS)
-            _add_block(shifted(x, begin), part, sums_at, count, some, pairs, begin > 0)
-        _store_rows(arguments, sums_at, first, count, strip * OUTPUTS)
+            _add_block(shifted(x, begin), part, sums, count, some, pairs, begin > 0)
+        _store_rows(arguments, sums, first, count, strip * OUTPUTS)
 
 
 @compiled

@@ -24,8 +24,8 @@ class _Recorded:
     program: Program
     residual: torch.Tensor
     """[rows, hidden]: the embedded tokens, which the program overwrites"""
-    batch: InputBatch
-    """the positions and places that the program reads"""
+    positions: torch.Tensor
+    places: torch.Tensor
     hidden: torch.Tensor
     """[rows, hidden], the result"""
     attention: dict[int | None, list[int]]
@@ -64,8 +64,8 @@ class DecodePrograms:
         for window, calls in recorded.attention.items():
             recorded.program.change(calls, arguments[window] or {})
         recorded.residual.copy_(embedded)
-        recorded.batch.positions.copy_(batch.positions)
-        recorded.batch.places.copy_(batch.places)
+        recorded.positions.copy_(batch.positions)
+        recorded.places.copy_(batch.places)
         recorded.program.run()
         self._decoder.progress()
         return recorded.hidden
@@ -82,7 +82,8 @@ class DecodePrograms:
         self, batch: InputBatch, embedded: torch.Tensor, plans: dict[int | None, CpuAttention]
     ) -> _Recorded | None:
         residual = torch.empty_like(embedded)
-        inputs = replace(batch, positions=batch.positions.clone(), places=batch.places.clone())
+        positions, places = batch.positions.clone(), batch.places.clone()
+        inputs = replace(batch, positions=positions, places=places)
         try:
             with recorded_calls() as calls, ReusedMemory(self._blocks):
                 hidden = self._decoder.run_layers(residual, inputs, self._kvs)
@@ -95,6 +96,6 @@ class DecodePrograms:
         for kernel in plans[self._windows[0]].kernels:
             for window, call in zip(self._windows, program.calls_of(kernel), strict=True):
                 attention[window].append(call)
-        recorded = _Recorded(program, residual, inputs, hidden, attention)
+        recorded = _Recorded(program, residual, positions, places, hidden, attention)
         self._recorded[batch.size] = recorded
         return recorded

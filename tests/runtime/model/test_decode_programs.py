@@ -19,8 +19,9 @@ SLOTS, PAGE, CONTEXT = 5, 4, 160
 PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 134, 5, 99, 2)]
 SHARED = 8
 GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=SHARED)]
-ALWAYS = [5, 1, 4, 5, 3, 3, 2] if streams(torch.bfloat16) else []
-"""Rows of the steps in `test_…`; processors without the instruction need operations of PyTorch."""
+STEPS = [5, 1, 4, 5, 3, 3, 2]
+ALWAYS = STEPS if streams(torch.bfloat16) else []
+"""Rows of the steps that `replayed` runs, in bfloat16: without the instruction, products need PyTorch."""
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +64,31 @@ def started(model: Path, **fields: object) -> StepDriver:
     return driver
 
 
+def replayed(driver: StepDriver, batch_invariant: bool = False) -> list[int]:
+    """Rows of the steps that were replayed."""
+    compared = Compared(driver, batch_invariant)
+    for slots in ([0, 1, 2, 3, 4], [3], [0, 2, 3, 4], [4, 3, 2, 1, 0]):
+        driver.run([driver.row(slot) for slot in slots])
+    for slots, groups in (([0, 1, 2], GROUPS), ([0, 1, 2], []), ([1, 2], [])):
+        driver.run([driver.row(slot) for slot in slots], groups)
+    return compared.replayed
+
+
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_replayed_steps_give_the_same_bits_as_kernels_run_one_by_one(
     model: Path, deterministic: bool, kv_dtype: str
 ) -> None:
     driver = started(model, deterministic=deterministic, kv_dtype=kv_dtype)
-    compared = Compared(driver, deterministic)
-    for slots in ([0, 1, 2, 3, 4], [3], [0, 2, 3, 4], [4, 3, 2, 1, 0]):
-        driver.run([driver.row(slot) for slot in slots])
-    for slots, groups in (([0, 1, 2], GROUPS), ([0, 1, 2], []), ([1, 2], [])):
-        driver.run([driver.row(slot) for slot in slots], groups)
-    assert compared.replayed == ALWAYS
+    assert replayed(driver, deterministic) == ALWAYS
+
+
+@pytest.mark.parametrize("dtype, quantize", [("bfloat16", "int4"), ("float32", "int8")])
+def test_steps_of_quantized_models_are_replayed_on_every_processor(
+    model: Path, dtype: str, quantize: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert replayed(started(model, dtype=dtype, quantize=quantize)) == STEPS
 
 
 def test_steps_of_random_rows_are_replayed(model: Path) -> None:
