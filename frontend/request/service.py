@@ -20,7 +20,7 @@ from ..text.tool_calls import ToolFormat, detect_format
 from ..work.caller import Caller
 from ..work.fair_threads import FairThreads
 from ..work.steps import Steps, run_now
-from .validation import shorten, too_long
+from .validation import check_token_ids, shorten, too_long
 
 VERSION = version("arbora")  # read at start, because later no file descriptor may be free
 
@@ -62,7 +62,7 @@ class Service:
     async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
         """The ids of a text, with the tokenizer's own special tokens around it if `special`.
 
-        Raises `RequestError` naming `param` if there are more than `most` tokens.
+        Raises `RequestError` naming `param` for more than `most` tokens, or for one that the model lacks.
         """
         return await self._run(self.long_texts.steps(text, special, most), text, caller, most, param)
 
@@ -76,14 +76,17 @@ class Service:
         return await self._run(self.memo.steps(namespace, text, most), text, caller, most, param)
 
     async def _run(self, steps: Steps[Tokens], text: str, caller: Caller, most: int, param: str) -> Tokens:
+        model = self.engine.model
         try:
-            return await self.work.run(caller, steps) if is_long(text) else run_now(steps)
+            tokens = await self.work.run(caller, steps) if is_long(text) else run_now(steps)
         except TooLongError as error:
-            model = self.engine.model
             is_context = model is not None and model.max_model_len == most
             limit = "this model's maximum context length is" if is_context else "may have at most"
             problem = f"{param} has at least {error.tokens} tokens, but {limit} {most}: {shorten(param)}."
             raise too_long(problem, param) from None
+        if model is not None and self.tokenizer.vocab_size > model.vocab_size:
+            check_token_ids(param, memoryview(tokens).cast("i"), model.vocab_size)
+        return tokens
 
     def check_model(self, name: str | None) -> None:
         """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""

@@ -164,6 +164,9 @@ class QuantizedProduct:
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The stored weights of these outputs, float32 [n, inputs], in the order of x."""
         shape = self._shape
+        assert not len(ids) or 0 <= ids.min() <= ids.max() < shape.outputs, (
+            f"ids beyond {shape.outputs} outputs"
+        )
         weights = torch.empty(len(ids), shape.inputs)
         order = torch.arange(shape.inputs) if self._input_order is None else self._input_order
         quantized_tiles.expand_rows(

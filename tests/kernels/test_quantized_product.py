@@ -169,6 +169,14 @@ def test_a_row_with_nan_or_infinity_gives_nan_in_that_row_only(
     assert torch.equal(changed[keep], y[keep])
 
 
+@pytest.mark.parametrize("wrong", [-1, 40])
+def test_only_ids_of_outputs_have_rows(wrong: int) -> None:
+    product = make_case(QuantizedShape(40, 64, 8, 32, 128)).product
+    assert product.rows(torch.tensor([], dtype=torch.int64)).shape == (0, 64)
+    with pytest.raises(AssertionError, match="40 outputs"):
+        product.rows(torch.tensor([3, wrong]))
+
+
 def test_columns_may_be_stored_in_another_order() -> None:
     order = torch.randperm(96)
     shape = QuantizedShape(64, 96, 8, 32, 128)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -96,8 +97,11 @@ def _make(
         scratch = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=target.parent))
         try:
             write_quantized(scratch, model, checkpoint, projections, method)
-            with suppress(FileExistsError):  # another server has just made it
+            try:
                 scratch.rename(target)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another server has just made it
+                    raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except (OSError, SafetensorError) as error:

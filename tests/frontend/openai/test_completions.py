@@ -44,6 +44,18 @@ async def test_a_completion_comes_whole(world: HttpWorld) -> None:
     assert completion.usage.prompt_tokens == len(world.ids("The quick"))
 
 
+@pytest.mark.parametrize(("path", "param"), [("completions", "prompt"), ("chat/completions", "messages")])
+async def test_a_text_is_refused_if_the_model_lacks_one_of_its_tokens(
+    monkeypatch: pytest.MonkeyPatch, path: str, param: str
+) -> None:
+    monkeypatch.setattr("http_world.VOCAB_SIZE", 20)
+    async with http_world() as small:
+        body = {"prompt": "Hello", "messages": [{"role": "user", "content": "Hello"}]}
+        reply = await small.http.post(f"/v1/{path}", json=body)
+    assert reply.status_code == 400
+    assert f"{param} has the token id" in reply.text and "between 0 and 19" in reply.text
+
+
 async def test_sixteen_tokens_are_the_default(world: HttpWorld) -> None:
     await create(world)
     assert last_generate(world).sampling.max_tokens == 16

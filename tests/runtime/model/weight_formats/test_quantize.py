@@ -163,6 +163,23 @@ def test_the_second_start_reads_the_copy(
     assert made.exists() and len(list(cache.iterdir())) == 3
 
 
+def test_another_server_may_make_the_copy_at_the_same_time(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(random_model("qwen2"), tmp_path / "model")
+    load(tmp_path / "model", quantize="int8")
+    (target,) = cache.iterdir()
+    made = target.rename(tmp_path / "made")
+
+    def another(scratch: Path, *arguments: Any) -> None:
+        (scratch / "file").touch()
+        made.rename(target)
+
+    monkeypatch.setattr(quantized_cache, "write_quantized", another)
+    load(tmp_path / "model", quantize="int8")
+    assert list(cache.iterdir()) == [target] and not (target / "file").exists()
+
+
 @pytest.mark.parametrize("file", ["model-00001.safetensors", "config.json", "model.safetensors.index.json"])
 def test_a_broken_copy_is_made_again(
     tmp_path: Path, cache: Path, file: str, caplog: pytest.LogCaptureFixture
