@@ -220,9 +220,11 @@ def _messages(messages: Sequence[Message]) -> list[ChatMessage]:
             param="messages",
             code="invalid_type",
         )
+    converted = []
     for place, message in enumerate(messages):
         check_characters(f"messages[{place}]", message)
-    return [_convert(message, ChatMessage, f"messages[{place}]") for place, message in enumerate(messages)]
+        converted.append(_convert(message, ChatMessage, f"messages[{place}]"))
+    return converted
 
 
 def _prepared(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +21,7 @@ VERSION = 1
 """of the files made here"""
 KEPT = 16
 """directories, of about 10 MB"""
+KEPT_S = 30 * 24 * 3600.0  # a running server may use one
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 """the name of one of several files that are one model"""
 
@@ -28,10 +31,17 @@ def gguf_directory(path: Path) -> Path:
 
     Raises ConfigError for a file that can't be served.
     """
-    shards = _shards(path.resolve())
+    shards = _shards(path.absolute())
     target = cache_directory("gguf") / _key(shards)
-    if not (target / "config.json").is_file():
-        _make(target, shards)
+    try:
+        if not (target / "config.json").is_file():
+            shutil.rmtree(target, ignore_errors=True)
+            _make(target, shards)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the model directory of the file can't be written to {target.parent} ({error}). Free "
+            "some disk space, or set XDG_CACHE_HOME to a directory with more."
+        ) from None
     with suppress(OSError):
         os.utime(target)
     _remove_oldest(target)
@@ -49,19 +59,22 @@ def _make(target: Path, shards: list[Path]) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=".part-", dir=target.parent))
     try:
         for shard in shards:
-            (scratch / shard.name).symlink_to(shard)
-        vocabulary.backend().save(str(scratch / "tokenizer.json"))
+            (scratch / shard.name).symlink_to(shard.resolve())
+        (scratch / "tokenizer.json").write_text(vocabulary.backend().to_str(), "utf-8")
         _write(scratch / "tokenizer_config.json", vocabulary.config())
         _write(scratch / "generation_config.json", {"eos_token_id": vocabulary.end_ids()})
         _write(scratch / "config.json", config)
-        with suppress(OSError):  # another process has just made it
+        try:
             scratch.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another process has just made it
+                raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1))
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1), "utf-8")
 
 
 def _shards(path: Path) -> list[Path]:
@@ -80,7 +93,10 @@ def _shards(path: Path) -> list[Path]:
 
 
 def _key(shards: list[Path]) -> str:
-    found = [(str(shard), (stat := shard.stat()).st_size, stat.st_mtime_ns) for shard in shards]
+    found = [
+        (shard.name, str(shard.resolve()), (stat := shard.stat()).st_size, stat.st_mtime_ns)
+        for shard in shards
+    ]
     return hashlib.sha256(repr((VERSION, found)).encode()).hexdigest()[:24]
 
 
@@ -88,4 +104,5 @@ def _remove_oldest(used: Path) -> None:
     with suppress(OSError):
         made = sorted(used.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in made[KEPT:]:
-            shutil.rmtree(path, ignore_errors=True)
+            if time.time() - path.stat().st_mtime > KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)

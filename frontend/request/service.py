@@ -103,5 +103,6 @@ class Service:
 def fingerprint(config: ServeConfig) -> str:
     """OpenAI's `system_fingerprint`: while it stays the same, a seed gives the same reply."""
     mode = ("deterministic",) if config.deterministic else ()
-    parts = (VERSION, config.model.name, config.device, config.dtype, config.quantize or "", *mode)
+    stored = (config.dtype, config.kv_dtype, config.quantize or "")
+    parts = (VERSION, config.model.name, config.device, *stored, *mode)
     return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]

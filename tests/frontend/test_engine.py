@@ -86,6 +86,13 @@ def test_half_of_a_surrogate_pair_is_refused_in_prompts_and_messages(engine: arb
         engine.chat([{"role": "user", "content": "a\ud800"}])
 
 
+def test_messages_may_come_from_an_iterator(engine: arbora.Engine) -> None:
+    messages = [{"role": "user", "content": "the dog"}]
+    listed = engine.chat(messages, max_tokens=4, temperature=0)
+    iterated = engine.chat(iter(messages), max_tokens=4, temperature=0)  # type: ignore[arg-type]
+    assert iterated.text == listed.text
+
+
 def test_no_prompts_give_no_completions(engine: arbora.Engine) -> None:
     prompts: list[str] = []
     assert engine.generate(prompts) == []

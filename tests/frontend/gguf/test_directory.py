@@ -51,6 +51,34 @@ def test_a_file_becomes_a_model_directory(tmp_path: Path, cache: Path) -> None:
     assert served_name(str(file)) == "small.Q8_0"
 
 
+def test_a_link_to_a_file_keeps_its_name(tmp_path: Path) -> None:
+    blob = write(tmp_path / "0123abcd")
+    for name in ("small.gguf", "large-00001-of-00002.gguf", "large-00002-of-00002.gguf"):
+        (tmp_path / name).symlink_to("0123abcd")
+    for first, names in (("small.gguf", ["small"]), ("large-00001-of-00002.gguf", ["large", "large"])):
+        made = sorted(find_model(str(tmp_path / first)).glob("*.gguf"))
+        assert [path.name.partition("-")[0].removesuffix(".gguf") for path in made] == names
+        assert {path.readlink() for path in made} == {blob}
+
+
+def test_a_broken_directory_is_made_again(tmp_path: Path) -> None:
+    file = write(tmp_path / "small.gguf")
+    made = gguf_directory(file)
+    whole = {path.name for path in made.iterdir()}
+    (made / "config.json").unlink()
+    assert gguf_directory(file) == made
+    assert {path.name for path in made.iterdir()} == whole
+
+
+def test_a_cache_that_cannot_be_written_says_where_it_is(tmp_path: Path, cache: Path) -> None:
+    file = write(tmp_path / "small.gguf")
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file where the directory should be")
+    with pytest.raises(ConfigError, match=r"small.gguf: .* written to .*gguf .*XDG_CACHE_HOME") as caught:
+        gguf_directory(file)
+    assert str(cache) in str(caught.value)
+
+
 def test_the_directory_is_made_once_and_again_when_the_file_changes(tmp_path: Path) -> None:
     file = write(tmp_path / "small.gguf")
     made = gguf_directory(file)
@@ -71,6 +99,18 @@ def test_the_directories_used_last_are_kept(
         made.append(gguf_directory(file))
         os.utime(made[-1], (1000 - age, 1000 - age))
     assert {path.name for path in cache.iterdir()} == {path.name for path in made[1:]}
+
+
+def test_directories_used_in_the_last_month_are_all_kept(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "KEPT", 1)
+    file = write(tmp_path / "small.gguf")
+    made = []
+    for age in (30, 20, 10):
+        os.utime(file, (age, age))
+        made.append(gguf_directory(file))
+    assert set(cache.iterdir()) == set(made)
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, cache: Path) -> None:
