@@ -12,9 +12,9 @@ perplexity  of the texts themselves
 
 The texts are `texts/prose.txt` and, for the built-in model, conversations of the kind that it was trained
 on. It also does its four tasks: the share of right replies of each, and of the prompts that the reference
-got too the share with the same reply. Of random weights only the divergences mean
-something, and little: they are more sensitive to rounding than trained ones. It needs transformers. For the
-small built-in model OMP_NUM_THREADS=1 is fastest on a busy machine.
+got too the share with the same reply. Of random weights only the divergences mean something, and little: they
+are more sensitive to rounding than trained ones. It needs transformers. For the small built-in model
+OMP_NUM_THREADS=1 is fastest on a busy machine.
 """
 
 from __future__ import annotations
