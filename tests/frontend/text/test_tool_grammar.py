@@ -244,7 +244,7 @@ def hermes_call(arguments: str) -> str:
     ("parameters", "left_out", "call"),
     [
         (TAGGED, ("uniqueItems", "f#/properties/tags/uniqueItems"), '{"tags": ["a", "a"], "n": %s}'),
-        (A_FILE, ("format", "f#/properties/file/format"), '{"file": "/tmp/a b", "n": %s}'),
+        (A_FILE, ("format", "f#/properties/file/format"), '{"file": "/srv/a b", "n": %s}'),
     ],
     ids=["unique", "path"],
 )
