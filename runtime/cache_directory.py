@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def cache_directory(name: str) -> Path:
     """`$XDG_CACHE_HOME/arbora/name`, by default in `~/.cache`. It may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arbora" / name
+
+
+@contextmanager
+def made_at_once(target: Path, prefix: str) -> Iterator[Path]:
+    """An empty directory beside `target`, which becomes `target` at the end. Its name begins with `prefix`.
+
+    If another process has made `target` meanwhile, that one stays. Raises OSError if it can't be written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))
+    try:
+        yield scratch
+        try:
+            scratch.rename(target)
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

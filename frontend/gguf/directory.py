@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
 import shutil
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from ...runtime.cache_directory import cache_directory
+from ...runtime.cache_directory import cache_directory, made_at_once
 from ...runtime.errors import ConfigError
 from ...runtime.gguf_file import GgufFile
 
@@ -55,22 +53,13 @@ def _make(target: Path, shards: list[Path]) -> None:
     file = GgufFile(shards[0])
     config = model_config(file)
     vocabulary = Vocabulary(file)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".part-", dir=target.parent))
-    try:
+    with made_at_once(target, ".part-") as scratch:
         for shard in shards:
             (scratch / shard.name).symlink_to(shard.resolve())
         (scratch / "tokenizer.json").write_text(vocabulary.backend().to_str(), "utf-8")
         _write(scratch / "tokenizer_config.json", vocabulary.config())
         _write(scratch / "generation_config.json", {"eos_token_id": vocabulary.end_ids()})
         _write(scratch / "config.json", config)
-        try:
-            scratch.rename(target)
-        except OSError as error:
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another process has just made it
-                raise
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write(path: Path, content: object) -> None:
@@ -78,7 +67,7 @@ def _write(path: Path, content: object) -> None:
 
 
 def _shards(path: Path) -> list[Path]:
-    """All parts of a model that is split into files, the first one first."""
+    """The files of the model, in order: several if it is split."""
     match = SHARD.fullmatch(path.name)
     if match is None:
         return [path]

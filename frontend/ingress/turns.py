@@ -17,7 +17,7 @@ class Turns:
         self._is_armed = False
 
     def take(self, begin: Callable[[], None]) -> bool:
-        """Whether the caller may begin now. If not, `begin` is called in a later turn."""
+        """Whether the work may begin in this turn; otherwise `begin` is called in a later one."""
         self._arm()
         if self._left > 0 and not self._waiting:
             self._left -= 1

@@ -39,7 +39,7 @@ def pieces(outputs: int, inputs: int) -> Iterator[slice]:
 
 
 def scaled(rows: CodedRows, groups: torch.Tensor | None) -> torch.Tensor:
-    """float32 [n, inputs]. groups: see `Groups.index`."""
+    """(codes - zeros) * scales + offsets, float32 [n, inputs]. groups: see `Groups.index`."""
     codes = rows.codes
     wide = widened_fp8(codes) if codes.dtype == torch.float8_e4m3fn else codes.to(torch.float32)
     scales = rows.scales.to(torch.float32).contiguous()

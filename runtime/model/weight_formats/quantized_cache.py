@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import logging
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +13,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from ...cache_directory import cache_directory
+from ...cache_directory import cache_directory, made_at_once
 from ...config import QuantizeMethod
 from ...errors import ConfigError
 from ...families import config_text
@@ -93,17 +91,8 @@ def _make(
     begin = time.monotonic()
     log.info("quantizing to %s; the next start will find the result in %s", method, target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=target.parent))
-        try:
+        with made_at_once(target, UNFINISHED) as scratch:
             write_quantized(scratch, model, checkpoint, projections, method)
-            try:
-                scratch.rename(target)
-            except OSError as error:
-                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):  # another server has just made it
-                    raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         raise ConfigError(
             f"--quantize {method}: the quantized copy can't be written to {target.parent} ({error}). Free "
