@@ -14,7 +14,7 @@ OUTPUTS = VECTORS * LANES
 """outputs of a strip"""
 
 MOST_ROWS = 6
-"""Rows that share a pass over the weights: their sums take 24 of the 32 registers."""
+"""The most rows that are multiplied in one pass over the weights. Their sums take 24 of the 32 registers."""
 
 _WORDS = ir.VectorType(ir.IntType(32), LANES)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)

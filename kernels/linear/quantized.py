@@ -12,7 +12,7 @@ from . import quantized_cpu, quantized_tiles
 from .byte_dots import TILE, VECTOR, available
 
 LARGEST_GROUP = 128
-"""inputs that share a stored scale, or a scale of activations, at most"""
+"""the most inputs that share one scale, of weights or of activations"""
 
 SCRATCH = 1 << 19
 """Codes of activations that are multiplied at a time, approximately: they should stay in a core's cache."""

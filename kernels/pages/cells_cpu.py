@@ -2,7 +2,7 @@
 """The cells of the KV cache (see `cells`) in the CPU kernels.
 
 A cell is a pointer to its elements: uint16 for bfloat16, int16 for float16, float32, or int8 with a scale.
-The pointer's type chooses the code when a kernel is compiled.
+A kernel is compiled once for each type of pointer to the cells.
 """
 
 import numpy as np
