@@ -57,6 +57,7 @@ class Connection(asyncio.Protocol):
         self._body: _Body | None = None
         self._ahead = b""  # bytes behind a message that is being answered, or of a request that may not begin
         self._awaits_turn = False
+        self._keep_alive = False  # after the answer to the request that is being read
         self._is_extra = False  # beyond the limit: only `always_served` paths are answered
         self._refusal: RequestError | None = None
 
@@ -162,7 +163,10 @@ class Connection(asyncio.Protocol):
         if self._parser.error is not None:
             self._refuse(malformed(str(self._parser.error)), requested_path(head.text))
             return b""
-        self._inner.cycle.keep_alive = self._inner.cycle.keep_alive and not self._is_extra
+        self._keep_alive = self._inner.cycle.keep_alive and not self._is_extra
+        # An answer sent before the end of a body in chunks closes the connection: the next request could
+        # arrive in one piece with that end, which only the parser knows.
+        self._inner.cycle.keep_alive = self._keep_alive and (self._parser.is_complete or head.length is not None)
         if self._parser.is_complete:
             self._connections.has_request(self)
         else:
@@ -187,17 +191,12 @@ class Connection(asyncio.Protocol):
 
     def _end_body(self) -> None:
         self._body = None
-        if self._is_answering:
-            self._connections.has_request(self)
-        else:  # the answer was sent before the body was complete
+        if not self._is_answering:  # the answer was sent before the body was complete
             self._head_from = self._loop.time()
-        if not self._parser.has_next:
             return
-        # Only the parser knows where a body in chunks ends within the received bytes.
-        if self._is_answering:
-            self._inner.cycle.keep_alive = False
-        else:
-            self._wire.close()
+        self._connections.has_request(self)
+        if not self._inner.cycle.response_started:
+            self._inner.cycle.keep_alive = self._keep_alive and not self._parser.has_next
 
     def _answered(self) -> None:
         self._inner.on_response_complete()

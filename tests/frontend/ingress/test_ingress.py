@@ -212,6 +212,16 @@ async def test_an_answer_that_does_not_wait_for_the_body_arrives(world: HttpWorl
         assert (await raw.answer()).status == 200
 
 
+async def test_an_answer_before_the_end_of_chunks_says_that_the_connection_closes(world: HttpWorld) -> None:
+    chunks = in_chunks(b" " * 100_000, 1000)
+    async with connection(world.url) as raw:
+        await raw.send(request("POST", "/nothing", "Transfer-Encoding: chunked") + chunks[:1000])
+        answer = await raw.answer()
+        assert (answer.status, answer.keeps_alive) == (404, False)
+        await raw.send(chunks[1000:] + request("GET", "/version"))
+        assert await raw.ends()
+
+
 async def test_chunks_may_not_cost_more_than_their_content() -> None:
     async with http_world(limits=Limits(message_bytes=200_000)) as world, connection(world.url) as raw:
         await raw.send(request("POST", "/tokenize", "Transfer-Encoding: chunked"))
