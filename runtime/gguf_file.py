@@ -21,7 +21,7 @@ SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "
 STRING, ARRAY = 8, 9
 MOST_DIMENSIONS = 4
 
-Value = int | float | bool | str | list["Value"]
+Value = int | float | bool | str | list[int] | list[float] | list[str]
 
 
 class BlockSize(NamedTuple):
@@ -157,10 +157,12 @@ class _Reader:
         item, count = self._unpack("IQ")
         self._check(count)  # each item takes a byte at least
         if item in SCALARS:
-            return list(self._unpack(f"{count}{SCALARS[item]}"))
+            return [*self._unpack(f"{count}{SCALARS[item]}")]
         if item == STRING:
             return [*self._strings(count)]
-        return [self._value(item) for _ in range(count)]
+        raise ConfigError(
+            f"{self._path}: {self._what} is a list of the kind {item}; only numbers and strings can be listed."
+        )
 
     def _string(self) -> str:
         return next(self._strings(1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from typing import Any, TypeVar
 
 from ...runtime.errors import ConfigError
@@ -19,10 +20,13 @@ LOW, HIGH, ORIGINAL = 1.0, 4.0, 8192
 LLAMA3 = {"low_freq_factor": LOW, "high_freq_factor": HIGH, "original_max_position_embeddings": ORIGINAL}
 """Llama 3.1 to 3.3; the file holds what follows from these and the factor"""
 FACTOR_TOLERANCE = 1e-3
+MOST_LAYERS = 10_000
+LARGEST = 2**31 - 1
+"""of the other numbers"""
 
 
 class Metadata:
-    """The keys of a file, those of its architecture without prefix."""
+    """The keys of a file, those of its architecture without prefix. All numbers must be positive."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
@@ -32,19 +36,24 @@ class Metadata:
         return self._read(f"{self.architecture}.{key}", kind)
 
     def optional(self, key: str, kind: type[Scalar]) -> Scalar | None:
+        """None for 0 too, with which some files say that they have no such value."""
         full = f"{self.architecture}.{key}"
-        return self._read(full, kind) if full in self.file.metadata else None
+        return self._read(full, kind) if self.file.metadata.get(full, 0) != 0 else None
 
     def _read(self, key: str, kind: type[Scalar]) -> Scalar:
         value = self.file.metadata.get(key)
         if kind is float and isinstance(value, int):
             value = float(value)
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ConfigError(
-                f"{self.file.path}: the metadata key {key} should be of the kind {kind.__name__}, "
-                f"found {value}."
-            )
+            raise self.wrong(key, f"should be of the kind {kind.__name__}", value)
+        if not isinstance(value, str) and not 0 < value <= LARGEST:
+            raise self.wrong(key, f"should be a number above 0, at most {LARGEST}", value)
         return value
+
+    def wrong(self, key: str, problem: str, value: object) -> ConfigError:
+        return ConfigError(
+            f"{self.file.path}: the metadata key {key} {problem}, found {reprlib.repr(value)}."
+        )
 
 
 def model_config(file: GgufFile) -> dict[str, Any]:
@@ -59,12 +68,20 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         )
     hidden, heads = metadata.required("embedding_length", int), metadata.required("attention.head_count", int)
     head_dim = metadata.optional("attention.key_length", int) or hidden // heads
+    rotated = metadata.optional("rope.dimension_count", int) or head_dim
+    if rotated > head_dim:
+        raise metadata.wrong(
+            f"{name}.rope.dimension_count", f"should be at most the {head_dim} dimensions of a head", rotated
+        )
+    layers = metadata.required("block_count", int)
+    if layers > MOST_LAYERS:
+        raise metadata.wrong(f"{name}.block_count", f"should be at most {MOST_LAYERS}", layers)
     config = {
         "architectures": [ARCHITECTURES[name]],
         "vocab_size": _embedding_rows(file),
         "hidden_size": hidden,
         "intermediate_size": metadata.required("feed_forward_length", int),
-        "num_hidden_layers": metadata.required("block_count", int),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": metadata.optional("attention.head_count_kv", int) or heads,
         "head_dim": head_dim,
@@ -73,7 +90,7 @@ def model_config(file: GgufFile) -> dict[str, Any]:
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "partial_rotary_factor": (metadata.optional("rope.dimension_count", int) or head_dim) / head_dim,
+        "partial_rotary_factor": rotated / head_dim,
         "rope_parameters": _rope(metadata),
         "dtype": _dtype(file),
     }
@@ -85,7 +102,12 @@ def model_config(file: GgufFile) -> dict[str, Any]:
 def _embedding_rows(file: GgufFile) -> int:
     if EMBEDDING not in file.tensors:
         raise ConfigError(f"{file.path}: tensor {EMBEDDING} is missing, so the file is not a language model.")
-    return file.tensors[EMBEDDING].shape[0]
+    shape = file.tensors[EMBEDDING].shape
+    if len(shape) != 2 or 0 in shape:
+        raise ConfigError(
+            f"{file.path}: tensor {EMBEDDING} has the shape {list(shape)}; expected [tokens, dim]."
+        )
+    return shape[0]
 
 
 def _rope(metadata: Metadata) -> dict[str, Any]:
@@ -117,6 +139,8 @@ def _rope(metadata: Metadata) -> dict[str, Any]:
 def _llama3_factor(file: GgufFile, theta: float) -> float:
     """The factor of Llama 3's way to stretch positions, whose result for each frequency the file holds."""
     stored = file.floats(ROPE_FACTORS)
+    if not stored or not all(0 < value < math.inf for value in stored):
+        raise ConfigError(f"{file.path}: tensor {ROPE_FACTORS} should have positive values.")
     factor = max(stored)
     for index, value in enumerate(stored):
         turns = ORIGINAL / (2 * math.pi * theta ** (index / len(stored)))

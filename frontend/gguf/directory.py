@@ -47,12 +47,17 @@ def gguf_directory(path: Path) -> Path:
 
 
 def _make(target: Path, shards: list[Path]) -> None:
-    from .config import model_config
+    from .config import EMBEDDING, model_config
     from .tokenizer import Vocabulary  # loads tokenizers
 
     file = GgufFile(shards[0])
     config = model_config(file)
     vocabulary = Vocabulary(file)
+    if len(vocabulary.tokens) > config["vocab_size"]:
+        raise ConfigError(
+            f"{file.path}: tokenizer.ggml.tokens has {len(vocabulary.tokens)} tokens, more than the "
+            f"{config['vocab_size']} rows of tensor {EMBEDDING}."
+        )
     with made_at_once(target, ".part-") as scratch:
         for shard in shards:
             (scratch / shard.name).symlink_to(shard.resolve())

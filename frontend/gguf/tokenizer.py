@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ ROLES = {
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>")
 """control tokens that end a reply in any model: files often name only one of several"""
+MOST_MERGED = 512
+"""characters of a SentencePiece token that parts are merged to: finding them takes the square of its length"""
 
 _END_OF_WORD = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -88,9 +91,11 @@ class Vocabulary:
         if self.model not in ("gpt2", "llama"):
             raise self._wrong(
                 "model",
-                f"{self.model} is not supported. Supported: gpt2 (BPE of bytes), llama (SentencePiece)",
+                f"{reprlib.repr(self.model)} is not supported. Supported: gpt2 (BPE of bytes), llama (SentencePiece)",
             )
         self.tokens: list[str] = self._list("tokens", str)
+        if not self.tokens:
+            raise self._wrong("tokens", "is empty")
         kinds = "token_type"
         self.kinds: list[int] = self._list(kinds, int) if self._has(kinds) else [1] * len(self.tokens)
         if len(self.kinds) != len(self.tokens):
@@ -107,9 +112,12 @@ class Vocabulary:
         backend.add_tokens(added)
         starts, ends = self._ids_around()
         if starts or ends:
-            pieces = [[f"{self.tokens[index]}:0" for index in ids] for ids in (starts, ends)]
-            template = [*pieces[0], "$A:0", *pieces[1]]
-            special = [(self.tokens[index], index) for index in {*starts, *ends}]
+            # The template names tokens by their ids: their texts could be of its own language.
+            template = [*map(str, starts), "$A:0", *map(str, ends)]
+            special = [
+                {"id": str(index), "ids": [index], "tokens": [self.tokens[index]]}
+                for index in {*starts, *ends}
+            ]
             backend.post_processor = processors.TemplateProcessing(
                 single=template, pair=[*template, "$B:1"], special_tokens=special
             )
@@ -147,7 +155,7 @@ class Vocabulary:
         if name not in WORDS:
             raise self._wrong(
                 "pre",
-                f"{name} is not supported. Supported: {', '.join(WORDS)}. Otherwise put the file into a "
+                f"{reprlib.repr(name)} is not supported. Supported: {', '.join(WORDS)}. Otherwise put the file into a "
                 "directory with the original model's config.json and tokenizer.json",
             )
         words = WORDS[name]
@@ -194,7 +202,7 @@ class Vocabulary:
         cuts = [
             (-scores[index], vocab[token[:at]], vocab[token[at:]], token[:at], token[at:])
             for token, index in vocab.items()
-            if self.kinds[index] == _Kind.NORMAL
+            if self.kinds[index] == _Kind.NORMAL and len(token) <= MOST_MERGED
             for at in range(1, len(token))
             if token[:at] in vocab and token[at:] in vocab
         ]
@@ -221,7 +229,7 @@ class Vocabulary:
         if index is None:
             return None
         if not isinstance(index, int) or not 0 <= index < len(self.tokens):
-            raise self._wrong(key, f"{index} is not one of the {len(self.tokens)} tokens")
+            raise self._wrong(key, f"{reprlib.repr(index)} is not one of the {len(self.tokens)} tokens")
         return index
 
     def _value(self, key: str) -> object:

@@ -166,7 +166,9 @@ class Connection(asyncio.Protocol):
         self._keep_alive = self._inner.cycle.keep_alive and not self._is_extra
         # An answer sent before the end of a body in chunks closes the connection: the next request could
         # arrive in one piece with that end, which only the parser knows.
-        self._inner.cycle.keep_alive = self._keep_alive and (self._parser.is_complete or head.length is not None)
+        self._inner.cycle.keep_alive = self._keep_alive and (
+            self._parser.is_complete or head.length is not None
+        )
         if self._parser.is_complete:
             self._connections.has_request(self)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Mapping, Set
 
 import torch
@@ -41,7 +42,7 @@ class GgufTensors:
 
     def __init__(self, file: GgufFile, metadata: Mapping[str, Value]) -> None:
         self._file = file
-        self._heads = _heads(metadata)
+        self._heads = _heads(file, metadata)
         self._names = {_name(name): name for name in file.tensors if name not in UNUSED}
 
     @property
@@ -63,18 +64,31 @@ class GgufTensors:
         else:
             tensor = raw.view(*place.shape[:-1], -1)
         heads = self._heads.get(name.rpartition(".")[0].rpartition(".")[2])
-        return tensor if heads is None else _in_halves(tensor, heads)
+        if heads is None:
+            return tensor
+        if tensor.shape[0] % (2 * heads):
+            raise ConfigError(
+                f"{self._file.path}: tensor {self._names[name]} has {tensor.shape[0]} rows, which can't be "
+                f"the pairs of {heads} heads."
+            )
+        return _in_halves(tensor, heads)
 
 
-def _heads(metadata: Mapping[str, Value]) -> dict[str, int]:
+def _heads(file: GgufFile, metadata: Mapping[str, Value]) -> dict[str, int]:
     """The number of heads of the projections whose rows are permuted."""
     if metadata.get("general.architecture") != PERMUTED:
         return {}
-    heads = metadata.get(f"{PERMUTED}.attention.head_count")
-    kv_heads = metadata.get(f"{PERMUTED}.attention.head_count_kv", heads)
-    if not isinstance(heads, int) or not isinstance(kv_heads, int):
-        raise ConfigError(f"GGUF: {PERMUTED}.attention.head_count {heads} should be a number.")
-    return {"q_proj": heads, "k_proj": kv_heads}
+    keys = {"q_proj": "head_count", "k_proj": "head_count_kv"}
+    heads: dict[str, int] = {}
+    for projection, key in keys.items():
+        count = metadata.get(f"{PERMUTED}.attention.{key}", heads.get("q_proj"))
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(
+                f"{file.path}: the metadata key {PERMUTED}.attention.{key} should be a positive number, "
+                f"found {reprlib.repr(count)}."
+            )
+        heads[projection] = count
+    return heads
 
 
 def _in_halves(tensor: torch.Tensor, heads: int) -> torch.Tensor:

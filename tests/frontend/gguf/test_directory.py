@@ -147,3 +147,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({}))
     with pytest.raises(ConfigError, match=r"is a file. Name the directory that holds config.json, or a GGUF"):
         find_model(str(tmp_path / "config.json"))
+
+
+def test_more_tokens_than_rows_of_the_embedding_are_refused(tmp_path: Path) -> None:
+    model = random_model("qwen2", **{**SHAPE, "num_hidden_layers": 1, "vocab_size": 480})
+    writer = start_file(tmp_path / "small.gguf", model)
+    add_byte_level(writer, "qwen2")
+    add_tensors(writer, model, one_type(Type.Q8_0))
+    finish_file(writer)
+    with pytest.raises(ConfigError, match=r"486 tokens, more than the 480 rows of tensor token_embd.weight"):
+        gguf_directory(tmp_path / "small.gguf")

@@ -144,6 +144,19 @@ def test_the_file_says_which_special_tokens_surround_a_text(tmp_path: Path) -> N
     assert other.backend().encode("a").ids == [*inner, 2]
 
 
+@pytest.mark.parametrize("text", ["<s>:1", "$A", "$B:1", "a b", ":", "0", ""])
+def test_special_tokens_may_have_any_text(tmp_path: Path, text: str) -> None:
+    file = written(tmp_path, "llama", byte_level("llama-bpe"))
+    file.metadata["tokenizer.ggml.tokens"][1] = text  # type: ignore[index]
+    assert Vocabulary(file).backend().encode("").ids == [1]
+
+
+def test_long_tokens_of_sentencepiece_take_little_time(tmp_path: Path) -> None:
+    file = written(tmp_path, "llama", add_sentencepiece)
+    file.metadata["tokenizer.ggml.tokens"][-1] = "a" * 10_000_000  # type: ignore[index]
+    assert Vocabulary(file).backend().encode("aa", add_special_tokens=False).tokens
+
+
 def test_replies_end_with_the_files_tokens_and_with_known_ones(tmp_path: Path) -> None:
     vocabulary = Vocabulary(written(tmp_path, "qwen2", byte_level("qwen2")))
     assert vocabulary.end_ids() == [2, CONTROL.index("<|im_end|>")]
@@ -166,12 +179,14 @@ def test_chat_templates_are_kept_with_their_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"pre": "falcon"}, ["pre falcon", "llama-bpe, ", "tokenizer.json"]),
-        ({"model": "bert"}, ["model bert", "gpt2"]),
+        ({"pre": "falcon"}, ["pre 'falcon'", "llama-bpe, ", "tokenizer.json"]),
+        ({"model": "bert"}, ["model 'bert'", "gpt2"]),
         ({"model": None}, ["model is missing"]),
+        ({"tokens": []}, ["tokens is empty"]),
         ({"tokens": [1, 2]}, ["tokens should be a list of str"]),
         ({"token_type": [1]}, ["token_type has 1 entries for 486 tokens"]),
         ({"merges": ["q zzz"]}, ["merges don't fit the tokens"]),
+        ({"eos_token_id": ["a"] * 999}, ["eos_token_id ['a', 'a', 'a', 'a', 'a', 'a', ...] is"]),
         ({"eos_token_id": 999}, ["eos_token_id 999 is not one of the 486 tokens"]),
     ],
 )

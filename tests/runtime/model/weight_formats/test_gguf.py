@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from arbora.runtime.model.weight_formats.gguf_blocks import BLOCK_TYPES, BlockFo
 from checkpoints import VOCAB_SIZE
 from gguf import GGMLQuantizationType as Type
 from gguf_models import TypeOf, add_tensors, encoded, finish_file, one_type, q4_k_m, start_file, write_gguf
+from numpy.typing import NDArray
 from step_driver import StepDriver
 from transformers import PreTrainedModel
 from transformers_oracle import EVERY_LOGPROB, assert_close, expected_logprobs, random_tokens
@@ -206,6 +209,12 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
         ({"llama.expert_count": 8}, ["llama with experts"]),
         ({"llama.block_count": "two"}, ["llama.block_count", "int", "two"]),
         ({"llama.rope.scaling.type": "longrope"}, ["rope.scaling.type longrope", "yarn"]),
+        ({"llama.attention.head_count": 0}, ["llama.attention.head_count", "above 0", "found 0"]),
+        ({"llama.block_count": 2**62}, ["llama.block_count", "2147483647"]),
+        ({"llama.block_count": 2**30}, ["llama.block_count", "at most 10000"]),
+        ({"llama.context_length": -5}, ["llama.context_length", "above 0", "found -5"]),
+        ({"llama.rope.freq_base": math.nan}, ["llama.rope.freq_base", "above 0", "found nan"]),
+        ({"llama.rope.dimension_count": 4096}, ["llama.rope.dimension_count", "at most the", "4096"]),
     ],
 )
 def test_metadata_that_cannot_be_served_is_refused(
@@ -217,6 +226,51 @@ def test_metadata_that_cannot_be_served_is_refused(
     with pytest.raises(ConfigError) as caught:
         model_config(file)
     assert all(word in str(caught.value) for word in ["model.gguf", *words]), caught.value
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "words"),
+    [
+        ("token_embd.weight", np.zeros(64, np.float32), "the shape [64]; expected [tokens, dim]"),
+        ("rope_freqs.weight", np.zeros(4, np.float32), "should have positive values"),
+        ("rope_freqs.weight", np.full(4, np.nan, np.float32), "should have positive values"),
+    ],
+)
+def test_tensors_that_the_metadata_need_are_checked(
+    tmp_path: Path, name: str, array: NDArray[np.float32], words: str
+) -> None:
+    model = write_gguf(tmp_path / "plain.gguf", "llama", one_type(Type.F32))
+    writer = start_file(tmp_path / "model.gguf", model)
+    writer.add_tensor(name, array)
+    if name != "token_embd.weight":
+        writer.add_tensor("token_embd.weight", np.zeros((8, 8), np.float32))
+    finish_file(writer)
+    with pytest.raises(ConfigError, match=re.escape(f"model.gguf: tensor {name} ")) as caught:
+        model_config(GgufFile(tmp_path / "model.gguf"))
+    assert words in str(caught.value)
+
+
+def test_lists_of_lists_are_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_array("some.key", [[1, 2], [3]])
+    finish_file(writer)
+    with pytest.raises(ConfigError, match="the value of some.key is a list of the kind 9"):
+        GgufFile(tmp_path / "model.gguf")
+
+
+def test_heads_that_do_not_fit_the_rows_are_refused(tmp_path: Path) -> None:
+    write_model(tmp_path, "llama", one_type(Type.F32))
+    config = json.loads((tmp_path / "config.json").read_text())
+    rewritten = (tmp_path / "model.gguf").read_bytes()
+    for heads, words in ((0, "head_count should be a positive number, found 0"), (7, "the pairs of 7 heads")):
+        key = b"llama.attention.head_count" + (4).to_bytes(4, "little")
+        at = rewritten.index(key) + len(key)
+        (tmp_path / "model.gguf").write_bytes(
+            rewritten[:at] + heads.to_bytes(4, "little") + rewritten[at + 4 :]
+        )
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ConfigError, match=words):
+            StepDriver.load(tmp_path)
 
 
 def test_the_vocabulary_is_as_large_as_the_embedding(tmp_path: Path) -> None:
