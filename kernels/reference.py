@@ -27,11 +27,11 @@ def paged_attention(
 def _row_kv(
     kv: torch.Tensor, batch: AttentionBatch, row: int, length: int, head_dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of a row, each float32 [kv_heads, length, head_dim]."""
+    """Keys and values of a row, each float64 [kv_heads, length, head_dim]."""
     pages = -(-length // batch.page_size)
     table = torch.from_numpy(batch.page_tables[row][:pages]).to(kv.device, torch.int64)
     cells = kv[:, :, table].flatten(2, 3)[:, :, :length]
-    keys, values = CellFormat(kv.dtype).decode(cells, head_dim, torch.float32)
+    keys, values = CellFormat(kv.dtype).decode(cells, head_dim, torch.float64)
     return keys, values
 
 
@@ -43,7 +43,7 @@ def _causal_attention(
     repeat = heads // kv_heads
     keys = keys.repeat_interleave(repeat, dim=0)
     values = values.repeat_interleave(repeat, dim=0)
-    scores = q.float().transpose(0, 1) @ keys.transpose(1, 2) * scale
+    scores = q.double().transpose(0, 1) @ keys.transpose(1, 2) * scale
     query_position = torch.arange(length - count, length, device=q.device)[:, None]
     key_position = torch.arange(length, device=q.device)[None, :]
     visible = key_position <= query_position

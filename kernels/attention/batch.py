@@ -10,6 +10,19 @@ Group = tuple[int, int, int]
 """(first row, row count, shared tokens): decode rows whose first pages are the same"""
 
 
+def first_keys(groups: Sequence[Group]) -> list[int]:
+    """The first key of each group that no outer group shares. groups: see `AttentionBatch.build`."""
+    keys: list[int] = []
+    outer: list[Group] = []
+    for group in groups:
+        while outer and group[0] >= outer[-1][0] + outer[-1][1]:
+            outer.pop()
+        keys.append(outer[-1][2] if outer else 0)
+        assert not outer or group[0] + group[1] <= outer[-1][0] + outer[-1][1]
+        outer.append(group)
+    return keys
+
+
 @dataclass(frozen=True)
 class AttentionBatch:
     """Rows of a step: decode rows (one query token) first, then prefill chunks.
@@ -43,9 +56,10 @@ class AttentionBatch:
     ) -> "AttentionBatch":
         """Describe a step.
 
-        `groups` are disjoint, in ascending order, and name consecutive decode rows; `shared_tokens` is a
-        multiple of `page_size` and less than each row's length. Shared pages are read once for the group and
-        the results merged by log-sum-exp.
+        `groups` name consecutive decode rows, in ascending order; `shared_tokens` is a multiple of
+        `page_size` and less than each row's length. Two groups are disjoint, or the one that comes first
+        has all rows of the other, which shares more tokens. Shared pages are read once for a group and the
+        results merged by log-sum-exp.
         """
         queries = np.asarray(query_lengths, dtype=np.int32)
         lengths = np.asarray(kv_lengths, dtype=np.int32)
@@ -53,9 +67,9 @@ class AttentionBatch:
         assert bool(np.all(queries >= 1)) and bool(np.all(lengths >= queries))
         longer = np.flatnonzero(queries > 1)
         decode_rows = int(longer[0]) if len(longer) else len(queries)
-        for first, count, shared in groups:
+        for (first, count, shared), begin in zip(groups, first_keys(groups), strict=True):
             assert shared % page_size == 0 and first >= 0 and first + count <= decode_rows
-            assert shared < int(lengths[first : first + count].min())
+            assert begin < shared < int(lengths[first : first + count].min())
         return AttentionBatch(
             query_lengths=queries,
             kv_lengths=lengths,

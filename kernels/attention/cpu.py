@@ -9,8 +9,8 @@ from ..common.threads import Callback, is_recording, thread_count
 from ..pages.cells import CellFormat
 from . import items as column
 from . import tile_product, tiles
-from .batch import AttentionBatch, Group
-from .flash import Chunk, SharedPart, attend_chunk, attend_shared, plan_chunk, plan_shared
+from .batch import AttentionBatch, Group, first_keys
+from .flash import Chunk, KeyRange, SharedPart, attend_chunk, attend_shared, plan_chunk
 from .lanes import LANES
 from .plan import BEGIN, END, NO_WINDOW, Cut, ItemPlan, Share, plan_items
 from .runs import Runs
@@ -176,7 +176,8 @@ class CpuAttention:
 def _whole_items(groups: tuple[Group, ...]) -> tuple[Group, ...]:
     """The groups, shortened to whole items, so that grouped rows are split like other rows."""
     cut = [(first, count, keys // INVARIANT_SPLIT * INVARIANT_SPLIT) for first, count, keys in groups]
-    return tuple(group for group in cut if group[2])
+    begins = [begin // INVARIANT_SPLIT * INVARIANT_SPLIT for begin in first_keys(groups)]
+    return tuple(group for group, begin in zip(cut, begins, strict=True) if group[2] > begin)
 
 
 def _flash_rows(batch: AttentionBatch, flops: int, repeat: int) -> np.ndarray:
@@ -191,8 +192,8 @@ def _flash_rows(batch: AttentionBatch, flops: int, repeat: int) -> np.ndarray:
 def _flash_groups(groups: tuple[Group, ...], flops: int, repeat: int) -> np.ndarray:
     return np.array(
         [
-            count * keys * flops >= FLASH_FLOPS and count * repeat >= FLASH_QUERIES
-            for _, count, keys in groups
+            count * (end - begin) * flops >= FLASH_FLOPS and count * repeat >= FLASH_QUERIES
+            for (_, count, end), begin in zip(groups, first_keys(groups), strict=True)
         ],
         dtype=np.bool_,
     )
@@ -223,7 +224,8 @@ def _shared_parts(
 ) -> list[SharedPart]:
     parts = []
     for index in np.flatnonzero(chosen).tolist():
-        first, count, keys = groups[index]
-        partial, stride = items.shared_partials[index].tolist()
-        parts.append(plan_shared(batch, runs.of_row(first), first, count, keys, partial, stride))
+        first, count, end = groups[index]
+        begin, partial, stride = items.levels[index].tolist()
+        keys = KeyRange.find(batch, runs.of_row(first), first, begin, end)
+        parts.append(SharedPart(first, count, keys, partial, stride))
     return parts

@@ -16,7 +16,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from ..common.upload import upload
-from .batch import AttentionBatch, Group
+from .batch import AttentionBatch, Group, first_keys
 from .plan import COLUMNS, ROW, Cut, ItemPlan, Share, plan_items
 
 LOG2_E = 1.4426950408889634
@@ -253,7 +253,7 @@ class BatchPlan:
         decode = plan_decode(batch, groups, shape, self._decode_tiles, device)
         chunk_queries = int(batch.query_lengths.max(initial=1)) * shape.repeat
         self._chunk_tiles = Tiles.choose(chunk_queries, shape.repeat, shape.head_dim, element_size)
-        chunks = Share(np.arange(len(batch.kv_lengths)) >= batch.decode_rows, np.zeros(len(groups), np.bool_))
+        chunks = Share(np.arange(len(batch.kv_lengths)) >= batch.decode_rows, np.zeros(0, np.bool_))
         tokens = max(1, self._chunk_tiles.queries // shape.repeat)
         chunk = plan_items(batch, (), chunks, tokens, Cut(NO_SPLIT), shape.window)
         arrays = (
@@ -307,7 +307,9 @@ def max_splits(shape: Shape, device: torch.device) -> int:
 def keys_to_read(batch: AttentionBatch, groups: tuple[Group, ...], together: int) -> int:
     """The keys that all decode rows read. `together` rows of a group read its shared keys once."""
     keys = int(batch.kv_lengths[: batch.decode_rows].sum())
-    return keys - sum(shared * (rows - -(-rows // together)) for _, rows, shared in groups)
+    for (_, rows, end), begin in zip(groups, first_keys(groups), strict=True):
+        keys -= (end - begin) * (rows - -(-rows // together))
+    return keys
 
 
 def with_table_offsets(plan: ItemPlan, batch: AttentionBatch) -> NDArray[np.int64]:

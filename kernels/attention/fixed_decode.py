@@ -27,6 +27,9 @@ from .cuda import (
 )
 from .plan import COLUMNS, PARTIAL
 
+LEVELS = 3
+"""A frame has places for two levels of groups and for single rows."""
+
 LARGE_GROUP: Group = (0, GROUP_QUERIES, 0)
 ANY_LENGTH = np.full(1, np.iinfo(np.int32).max, np.int32)
 
@@ -45,7 +48,7 @@ class Scratch:
     @staticmethod
     def allocate(shape: Shape, rows: int, page_ids: int, device: torch.device) -> "Scratch":
         """For frames of up to `rows` rows."""
-        results = max(1, GROUP_QUERIES // shape.repeat) * max_splits(shape, device) + 4 * rows
+        results = max(1, GROUP_QUERIES // shape.repeat) * max_splits(shape, device) + 2 * LEVELS * rows
         return Scratch(
             torch.zeros(page_ids, dtype=torch.int32, device=device),
             torch.empty(results, shape.heads, shape.head_dim, device=device),
@@ -60,7 +63,7 @@ class FixedPlan:
         device = scratch.tables.device
         self.shape = shape
         self._tiles = tiles
-        max_items = max_splits(shape, device) + 2 * rows
+        max_items = max_splits(shape, device) + LEVELS * rows
         self._items = torch.zeros(max_items, COLUMNS, dtype=torch.int32, device=device)
         self._items[:, PARTIAL] = -1
         self._merges = torch.zeros(rows, 3, dtype=torch.int32, device=device)

@@ -126,19 +126,13 @@ def attend_chunk(q: torch.Tensor, kv: torch.Tensor, chunk: Chunk, scale: float, 
 
 @dataclass(frozen=True)
 class SharedPart:
-    """The keys that decode rows [row, row + count) share, and the place of their partial results."""
+    """Keys that decode rows [row, row + count) share, and the place of their partial results."""
 
     row: int
     count: int
     keys: KeyRange
     partial: int
     stride: int
-
-
-def plan_shared(
-    batch: AttentionBatch, runs: np.ndarray, row: int, count: int, keys: int, partial: int, stride: int
-) -> SharedPart:
-    return SharedPart(row, count, KeyRange.find(batch, runs, row, 0, keys), partial, stride)
 
 
 def attend_shared(

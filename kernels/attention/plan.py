@@ -33,8 +33,9 @@ class ItemPlan:
     merges: np.ndarray
     """int64 [merges, 3]: query token, first partial result, number of partial results"""
     partials: int
-    shared_partials: np.ndarray
-    """int64 [groups, 2]: first partial result of the shared keys, distance between those of two rows"""
+    levels: np.ndarray
+    """int64 [groups, 3]: first key that no outer group covers, its partial result for the group's first row,
+    distance between the partial results of two rows"""
 
 
 @dataclass(frozen=True)
@@ -80,64 +81,75 @@ def plan_items(
     """Items of at most `tokens` query tokens and the keys that `cut` says.
 
     The shared keys of rows in `groups` belong to items of the group, whose partial results have a place even
-    if the group is not covered. `groups` must be empty with a window, which hides a different part of the
-    shared keys from each row.
+    if the group is not covered. A group within another one has the keys that the outer one does not share.
+    `groups` must be empty with a window, which hides a different part of the shared keys from each row.
     """
     assert window is None or not groups
     split, align = cut.split, cut.split if cut.aligned else 1
     lengths = batch.kv_lengths.astype(np.int64)
     table = np.asarray(groups, dtype=np.int64).reshape(-1, 3)
-    layout, shared_partials, partials = _lay_out_groups(lengths, table, covered.groups, split)
+    layout, levels, partials = _lay_out_groups(lengths, table, covered.groups, split)
     rows = _Rows(batch.query_lengths.astype(np.int64), lengths, covered.rows, layout)
     blocks = -(-rows.queries // tokens) * covered.rows
-    capacity = int((blocks * (lengths // split + 2)).sum()) + int(
-        (table[:, 1] * (table[:, 2] // split + 2)).sum()
-    )
+    capacity = int((blocks * (lengths // split + 2)).sum())
+    blocks = -(-table[:, 1] // tokens) * covered.groups
+    capacity += int((blocks * ((table[:, 2] - levels[:, 0]) // split + 1)).sum())
     items = np.empty((capacity, COLUMNS), np.int64)
     merges = np.empty((batch.tokens, 3), np.int64)
-    made = _cut_groups(table, covered.groups, layout, tokens, split, items)
+    made = _cut_groups(table, covered.groups, levels, tokens, split, items)
     sizes = _Sizes(tokens, split, align, NO_WINDOW if window is None else window)
     made, merged, partials = _cut_rows(rows, sizes, partials, items, merges, made)
-    return ItemPlan(items[:made], merges[:merged], partials, shared_partials)
+    return ItemPlan(items[:made], merges[:merged], partials, levels)
 
 
 @compiled
 def _lay_out_groups(lengths, groups, covered, split):
-    """Returns (layout, partial results of groups, their number); layout int64 [rows, 4]: shared keys, first
-    partial result (-1: none), number of partial results of the shared keys, and of all keys."""
+    """Returns (layout, levels, number of partial results of groups).
+
+    layout: int64 [rows, 4]: shared keys, first partial result (-1: none), number of partial results of the
+    shared keys, and of all keys. levels: see `ItemPlan.levels`.
+    """
     layout = np.zeros((len(lengths), 4), np.int64)
     layout[:, 1] = -1
-    shared_partials = np.zeros((len(groups), 2), np.int64)
+    levels = np.zeros((len(groups), 3), np.int64)
+    for g in range(len(groups)):
+        first, count, end = groups[g]
+        begin, parts = layout[first, 0], layout[first, 2]
+        levels[g] = (begin, parts, 0)
+        parts += (end - begin + split - 1) // split if covered[g] else 1
+        for row in range(first, first + count):
+            layout[row, 0], layout[row, 2] = end, parts
     partials = 0
     for g in range(len(groups)):
-        first, count, keys = groups[g]
-        parts = (keys + split - 1) // split if covered[g] else 1
-        longest = 0
-        for row in range(first, first + count):
-            longest = max(longest, lengths[row])
-        stride = parts + (longest - keys + split - 1) // split
-        shared_partials[g] = (partials, stride)
-        for row in range(first, first + count):
-            layout[row] = (keys, partials, parts, stride)
-            partials += stride
-    return layout, shared_partials, partials
+        first, count, _ = groups[g]
+        if levels[g, 0] == 0:
+            stride = 0
+            for row in range(first, first + count):
+                own = lengths[row] - layout[row, 0]
+                stride = max(stride, layout[row, 2] + (own + split - 1) // split)
+            for row in range(first, first + count):
+                layout[row, 1], layout[row, 3] = partials, stride
+                partials += stride
+        levels[g, 1] += layout[first, 1]
+        levels[g, 2] = layout[first, 3]
+    return layout, levels, partials
 
 
 @compiled
-def _cut_groups(groups, covered, layout, tokens, split, items):
+def _cut_groups(groups, covered, levels, tokens, split, items):
     """Writes items for the shared keys of groups. Returns their number."""
     made = 0
     for g in range(len(groups)):
-        first, count, keys = groups[g]
+        first, count, end = groups[g]
+        first_key, first_partial, stride = levels[g]
         if not covered[g]:
             continue
-        for begin in range(0, keys, split):
-            end = min(keys, begin + split)
+        for begin in range(first_key, end, split):
             for block in range(0, count, tokens):
-                row = first + block
-                to = layout[row, 1] + begin // split
+                to = first_partial + block * stride + (begin - first_key) // split
                 some = min(tokens, count - block)
-                items[made] = (row, some, UNLIMITED, begin, end, first, to, layout[row, 3])
+                stop = min(end, begin + split)
+                items[made] = (first + block, some, UNLIMITED, begin, stop, first, to, stride)
                 made += 1
     return made
 

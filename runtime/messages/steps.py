@@ -43,7 +43,10 @@ class PageCopy(Part):
 
 
 class RowGroup(Part):
-    """Consecutive decode rows that begin with the same pages."""
+    """Consecutive decode rows that begin with the same pages.
+
+    Two groups are disjoint, or the one that comes first has all rows of the other, which shares more.
+    """
 
     first_row: int
     rows: int

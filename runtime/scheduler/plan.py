@@ -51,7 +51,9 @@ class StepPlanner:
         self._many_available = int(MANY_AVAILABLE * num_pages)
         self._banned_tokens = banned_tokens
         self._step = 0
-        self._grouped: tuple[list[int], list[int], list[RowGroup]] = ([], [], [])
+        self._tables: dict[int, bytes] = {}  # the pages of each row in decode at its first step, by arrival
+        self._order: list[int] = []
+        self._groups: list[RowGroup] = []
 
     def wants_page(self, request: Request) -> bool:
         """Whether the request is past its prompt and has a token or forced tokens to compute."""
@@ -188,12 +190,13 @@ class StepPlanner:
 
     def _grouped_rows(self, decoding: list[Request]) -> tuple[list[Request], list[RowGroup]]:
         """Groups depend only on leading pages, so they hold while the same requests decode."""
-        arrivals = [request.arrival for request in decoding]
-        if arrivals != self._grouped[0]:
-            tables = [_packed(request.allocation.pages) for request in decoding]
-            self._grouped = (arrivals, *order_and_group(tables, self._page_size))
-        _, order, groups = self._grouped
-        return [decoding[row] for row in order], groups
+        if [request.arrival for request in decoding] != [*self._tables]:
+            self._tables = {
+                request.arrival: self._tables.get(request.arrival) or _packed(request.allocation.pages)
+                for request in decoding
+            }
+            self._order, self._groups = order_and_group([*self._tables.values()], self._page_size)
+        return [decoding[row] for row in self._order], self._groups
 
 
 def step_masks(flight: StepInFlight, words: int) -> StepMasks:

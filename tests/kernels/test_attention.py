@@ -12,7 +12,7 @@ from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention, tile_product
 from arbora.kernels.pages.cells import CellFormat
-from attention_cases import AttentionCase, Step, build_case, steps
+from attention_cases import TREE, AttentionCase, Sharing, Step, build_case, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,7 +75,7 @@ def test_every_step_matches_the_reference(
         assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed, stored))
 
 
-LONG = Step(16, groups=((4, 12),), decode_lengths=(1500, 700), chunks=((64, 300), (100, 0)))
+LONG = Step(16, groups=(Sharing(4, 12), TREE), decode_lengths=(1500, 700), chunks=((64, 300), (100, 0)))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -6,11 +6,11 @@ from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention, tile_product
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import rotary_write_kv
-from attention_cases import AttentionCase, Step, build_case
+from attention_cases import TREE, AttentionCase, Sharing, Step, build_case
 
 INT8 = CellFormat(torch.int8)
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-STEP = Step(16, groups=((4, 12),), decode_lengths=(900, 170), chunks=((64, 300), (100, 0)))
+STEP = Step(16, groups=(Sharing(4, 12), TREE), decode_lengths=(900, 170), chunks=((64, 300), (100, 0)))
 
 
 def written(values: torch.Tensor) -> torch.Tensor:

@@ -12,17 +12,20 @@ from arbora.kernels.pages import cuda as pages_triton
 from arbora.kernels.rotary import HeadNorms
 from arbora.kernels.rotary import cuda as rotary_triton
 from arbora.runtime.model.tiers.host_memory import host_memory
-from attention_cases import AttentionCase, Step, build_case
+from attention_cases import TREE, AttentionCase, Sharing, Step, build_case
 from interpreted_triton import DEVICE
 
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 
-MIXED = Step(16, groups=((3, 2), (2, 1)), decode_lengths=(1, 33, 90), chunks=((20, 0), (1, 40), (35, 50)))
+MIXED = Step(
+    16, groups=(Sharing(3, 2), Sharing(2, 1)), decode_lengths=(1, 33, 90), chunks=((20, 0), (1, 40), (35, 50))
+)
 STEPS = {
     "a step of every kind of row": MIXED,
-    "pages of one token": Step(1, groups=((2, 3),), decode_lengths=(5,), chunks=((7, 9),)),
-    "pages of 64 tokens": Step(64, groups=((2, 1),), decode_lengths=(130,), chunks=((70, 10),)),
-    "a row long enough to be split": Step(16, groups=((2, 20),), decode_lengths=(700,), chunks=()),
+    "pages of one token": Step(1, groups=(Sharing(2, 3),), decode_lengths=(5,), chunks=((7, 9),)),
+    "pages of 64 tokens": Step(64, groups=(Sharing(2, 1),), decode_lengths=(130,), chunks=((70, 10),)),
+    "groups within groups": Step(16, groups=(TREE,), decode_lengths=(33,), chunks=((20, 0),)),
+    "a row long enough to be split": Step(16, groups=(Sharing(2, 20),), decode_lengths=(700,), chunks=()),
 }
 
 
@@ -55,11 +58,18 @@ def test_head_counts_and_sizes_may_be_any_number(heads: tuple[int, int], head_di
 
 
 def test_shared_keys_of_a_group_count_once_for_each_read() -> None:
-    step = Step(16, groups=((9, 20), (2, 1)), decode_lengths=(33, 90), chunks=((20, 0),))
+    step = Step(16, groups=(Sharing(9, 20), Sharing(2, 1)), decode_lengths=(33, 90), chunks=((20, 0),))
     batch = build_case(step, (4, 2), 32, None, torch.float32, True, 1).batch
     own = int(batch.kv_lengths[:13].sum()) - 9 * 320 - 2 * 16
     assert attention_triton.keys_to_read(batch, batch.groups, 4) == own + 3 * 320 + 16
     assert attention_triton.keys_to_read(batch, (), 4) == int(batch.kv_lengths[:13].sum())
+
+
+def test_a_group_within_another_one_reads_only_the_keys_after_the_outer_ones() -> None:
+    batch = build_case(Step(16, (TREE,), (33,), ((20, 0),)), (4, 2), 32, None, torch.float32, True, 1).batch
+    saved_pages = 5 * 2 + 1 * 18 + 2 * 1 + 1 * 1  # all rows of a group but one, times its pages
+    expected = int(batch.kv_lengths[:7].sum()) - 16 * saved_pages
+    assert attention_triton.keys_to_read(batch, batch.groups, 8) == expected
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

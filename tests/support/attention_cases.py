@@ -1,6 +1,10 @@
 """Random steps of paged attention, as hypothesis strategies."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,22 +22,56 @@ class AttentionCase:
     window: int | None
 
 
+class Sharing(NamedTuple):
+    """Decode rows that share pages, `inner` groups of which share more. The first row that is in no inner
+    group stands before them, the others after them."""
+
+    rows: int
+    pages: int
+    """beyond those of the outer groups"""
+    inner: tuple[Sharing, ...] = ()
+
+    def groups(self, first: int, outer: int, page_size: int) -> Iterator[tuple[int, int, int]]:
+        """outer: pages that the outer groups share"""
+        yield first, self.rows, (outer + self.pages) * page_size
+        first += self.rows > sum(group.rows for group in self.inner)
+        for group in self.inner:
+            yield from group.groups(first, outer + self.pages, page_size)
+            first += group.rows
+
+
+TREE = Sharing(6, 2, (Sharing(2, 18), Sharing(3, 1, (Sharing(2, 1),))))
+
+
 @dataclass(frozen=True)
 class Step:
-    """The lengths of a step's rows; groups are (rows, shared pages) of leading decode rows."""
+    """The lengths of a step's rows; leading decode rows are in groups."""
 
     page_size: int
-    groups: tuple[tuple[int, int], ...]
+    groups: tuple[Sharing, ...]
     decode_lengths: tuple[int, ...]
     chunks: tuple[tuple[int, int], ...]
     """(query tokens, prefix)"""
+
+
+def _with_inner(inner: st.SearchStrategy[Sharing]) -> st.SearchStrategy[Sharing]:
+    return st.builds(
+        lambda groups, more, pages: Sharing(more + sum(group.rows for group in groups), pages, groups),
+        st.lists(inner, min_size=1, max_size=3).map(tuple),
+        st.integers(0, 3),
+        st.integers(1, 3),
+    )
+
+
+SINGLE = st.tuples(st.integers(1, 5), st.integers(1, 3)).map(lambda sizes: Sharing(*sizes))
+SHARINGS = st.recursive(SINGLE, _with_inner, max_leaves=6)
 
 
 def steps(max_length: int = 150) -> st.SearchStrategy[Step]:
     return st.builds(
         Step,
         page_size=st.sampled_from([1, 16, 64]),
-        groups=st.lists(st.tuples(st.integers(2, 5), st.integers(1, 3)), max_size=2).map(tuple),
+        groups=st.lists(SHARINGS, max_size=2).map(tuple),
         decode_lengths=st.lists(st.integers(1, max_length), max_size=5).map(tuple),
         chunks=st.lists(st.tuples(st.integers(1, 40), st.integers(0, max_length)), max_size=2).map(tuple),
     ).filter(lambda step: bool(step.groups or step.decode_lengths or step.chunks))
@@ -51,14 +89,16 @@ def build_case(
 ) -> AttentionCase:
     """heads: query heads, KV heads. stored: the cache's dtype, if not `dtype`."""
     random = np.random.default_rng(seed)
-    tail = 1 + random.integers(0, 30, size=sum(rows for rows, _ in step.groups))
-    queries: list[int] = []
-    lengths: list[int] = []
+    rows = sum(group.rows for group in step.groups)
+    shared = np.zeros(rows, np.int64)
     groups: list[tuple[int, int, int]] = []
-    for rows, pages in step.groups:
-        groups.append((len(lengths), rows, pages * step.page_size))
-        for _ in range(rows):
-            lengths.append(pages * step.page_size + int(tail[len(lengths)]))
+    starts = np.cumsum([0, *(group.rows for group in step.groups)])
+    for start, group in zip(starts.tolist(), step.groups, strict=False):
+        groups += group.groups(start, 0, step.page_size)
+    for first, count, keys in groups:
+        shared[first : first + count] = keys
+    queries: list[int] = []
+    lengths: list[int] = (shared + random.integers(1, 31, size=rows)).tolist()
     lengths += step.decode_lengths
     queries += [1] * len(lengths)
     for count, prefix in step.chunks:

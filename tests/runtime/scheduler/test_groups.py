@@ -1,60 +1,171 @@
-"""Decode rows that share leading pages are grouped."""
+"""Decode rows that share leading pages are grouped, in as many levels as pay."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import random
+from functools import cache
 
 import numpy as np
 import pytest
-from arbora.runtime.scheduler.groups import Span, _best_spans, order_and_group
+from arbora.runtime.messages import RowGroup
+from arbora.runtime.scheduler.groups import (
+    MERGED_TOKENS,
+    MIN_SHARED_TOKENS,
+    _best_groups,
+    _prefix_tree,
+    order_and_group,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 PAGE = 16
 TABLES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=12)
+Table = tuple[int, ...]
 
 
-def packed(pages: list[int]) -> bytes:
+def packed(pages: list[int] | Table) -> bytes:
     return np.array(pages, np.int32).tobytes()
 
 
-def common_pages(left: list[int], right: list[int]) -> int:
-    same = [a == b for a, b in zip(left, right, strict=False)]
-    return same.index(False) if False in same else len(same)
+def tree_of_rows(source: random.Random, rows: int) -> list[list[int]]:
+    """Tables of rows in a random tree, of runs of up to twelve pages."""
+    ids = iter(range(1 << 20))
+
+    def below(count: int) -> list[list[int]]:
+        run = [next(ids) for _ in range(source.randint(1, 12))]
+        if count == 1:
+            return [run]
+        parts: list[list[int]] = []
+        while count:
+            some = source.randint(1, max(1, count - 1))
+            parts += below(some)
+            count -= some
+        return [run + part for part in parts]
+
+    tables = below(rows)
+    source.shuffle(tables)
+    return tables
 
 
-def spans_by_definition(tables: list[list[int]]) -> list[Span]:
-    """All rows together where they share least, or the best of each side if that saves more."""
-    common = [common_pages(a, b) for a, b in pairwise(tables)]
+def cost(tables: list[Table], groups: list[tuple[int, int, int]], merged: float) -> float:
+    """Pages read, and those that could be read while partial results are merged.
 
-    def split(first: int, last: int) -> tuple[int, list[Span]]:
-        if last - first == 1:
-            return 0, [Span(first, last, 0)]
-        cut = min(range(first, last - 1), key=common.__getitem__)
-        (saved_left, left), (saved_right, right) = split(first, cut + 1), split(cut + 1, last)
-        whole = Span(first, last, common[cut])
-        if saved_left + saved_right > whole.saved:
-            return saved_left + saved_right, left + right
-        return whole.saved, [whole]
-
-    return split(0, len(tables))[1]
+    groups: (first row, rows, pages), outer ones first
+    """
+    covered = [0] * len(tables)
+    total = 0.0
+    for first, rows, pages in groups:
+        assert len(set(covered[first : first + rows])) == 1 and pages > covered[first]
+        total += pages - covered[first] + rows * merged
+        covered[first : first + rows] = [pages] * rows
+    return total + sum(len(table) - pages for table, pages in zip(tables, covered, strict=True))
 
 
-@given(tables=TABLES)
-def test_spans_save_as_much_as_the_best_split_of_each_shared_prefix(tables: list[list[int]]) -> None:
-    tables.sort()
-    assert _best_spans([packed(table) for table in tables]) == spans_by_definition(tables)
+def lowest_cost(tables: list[Table], merged: float) -> float:
+    """Of all choices of groups among the shared prefixes of sorted tables, by trying them."""
+    prefixes = {table[:pages] for table in tables for pages in range(len(table) + 1)}
+
+    @cache
+    def lowest(prefix: Table, covered: int) -> float:
+        rows = [table for table in tables if table[: len(prefix)] == prefix]
+        if len(rows) == 1:
+            return float(len(rows[0]) - covered)
+
+        def below(outer: int) -> float:
+            ends = sum(table == prefix for table in rows) * (len(prefix) - outer)
+            longer = {p for p in prefixes if len(p) == len(prefix) + 1 and p[:-1] == prefix}
+            return float(ends + sum(lowest(p, outer) for p in longer))
+
+        grouped = len(prefix) - covered + len(rows) * merged + below(len(prefix))
+        return min(below(covered), grouped) if len(prefix) > covered else below(covered)
+
+    return lowest((), 0)
 
 
-@given(tables=TABLES)
-def test_every_row_has_one_place_and_the_rows_of_a_group_share_its_pages(tables: list[list[int]]) -> None:
+def lowest_single_level(tables: list[Table], merged: float) -> float:
+    """Of all choices of disjoint groups of sorted tables."""
+    best = [0.0]
+    for last in range(1, len(tables) + 1):
+        choices = [best[-1] + len(tables[last - 1])]
+        for first in range(last - 1):
+            rows = tables[first:last]
+            shared = min(len(rows[0]), len(rows[-1]))
+            pages = next((i for i in range(shared) if rows[0][i] != rows[-1][i]), shared)
+            if pages * PAGE >= MIN_SHARED_TOKENS:
+                own = sum(len(table) - pages for table in rows)
+                choices.append(best[first] + own + pages + len(rows) * merged)
+        best.append(min(choices))
+    return best[-1]
+
+
+def sorted_by_bytes(tables: list[list[int]]) -> list[Table]:
+    return sorted(map(tuple, tables), key=packed)
+
+
+@given(tables=TABLES.filter(lambda tables: len(tables) > 1), merged=st.sampled_from([0.25, 0.5, 1.0, 1.5]))
+def test_no_other_choice_of_groups_costs_less(tables: list[list[int]], merged: float) -> None:
+    same_start = [[9, *table] for table in tables]
+    rows = sorted_by_bytes(same_start)
+    nodes = _prefix_tree([packed(table) for table in rows])
+    groups = [(node.first, node.rows, node.pages) for node in _best_groups(nodes, merged, min_pages=1)]
+    assert cost(rows, groups, merged) == pytest.approx(lowest_cost(rows, merged))
+
+
+@given(seed=st.integers(0, 10_000), rows=st.integers(2, 24))
+def test_several_levels_cost_at_most_as_much_as_one(seed: int, rows: int) -> None:
+    tables = tree_of_rows(random.Random(seed), rows)
     order, groups = order_and_group([packed(table) for table in tables], PAGE)
+    ordered = [tuple(tables[row]) for row in order]
+    found = [(group.first_row, group.rows, group.shared_tokens // PAGE) for group in groups]
+    merged = MERGED_TOKENS / PAGE
+    assert cost(ordered, found, merged) <= lowest_single_level(ordered, merged) + 1e-9
+
+
+@given(tables=TABLES, page_size=st.sampled_from([16, 32, 64]))
+def test_every_row_has_one_place_and_the_rows_of_a_group_share_its_pages(
+    tables: list[list[int]], page_size: int
+) -> None:
+    order, groups = order_and_group([packed(table) for table in tables], page_size)
     assert sorted(order) == list(range(len(tables)))
     for group in groups:
         members = [tables[row] for row in order[group.first_row : group.first_row + group.rows]]
-        assert len({tuple(pages[: group.shared_tokens // PAGE]) for pages in members}) == 1
-    places = [place for group in groups for place in range(group.first_row, group.first_row + group.rows)]
-    assert len(places) == len(set(places))
+        assert len(members) == group.rows > 1
+        assert len({tuple(pages[: group.shared_tokens // page_size]) for pages in members}) == 1
+
+
+@given(tables=TABLES, page_size=st.sampled_from([16, 32, 64]))
+def test_groups_are_apart_or_inside_one_that_comes_before_and_shares_less(
+    tables: list[list[int]], page_size: int
+) -> None:
+    _, groups = order_and_group([packed(table) for table in tables], page_size)
+    for at, inner in enumerate(groups):
+        for outer in groups[:at]:
+            end = outer.first_row + outer.rows
+            inside = inner.first_row + inner.rows <= end and inner.shared_tokens > outer.shared_tokens
+            assert inner.first_row >= end or (inside and inner.first_row >= outer.first_row)
+
+
+def test_a_system_prompt_documents_and_conversations_are_three_levels() -> None:
+    system, documents = list(range(64)), [list(range(100 * d, 100 * d + 64)) for d in range(1, 5)]
+    turns = [[1000 + 20 * turn + page for page in range(16)] for turn in range(8)]
+    tables = [
+        [*system, *documents[row // 8], *turns[row // 4], 10_000 + row, 20_000 + row] for row in range(32)
+    ]
+    random.Random(0).shuffle(tables)
+    _, groups = order_and_group([packed(table) for table in tables], PAGE)
+    document = [RowGroup(8 * d, 8, 128 * PAGE) for d in range(4)]
+    turn = [RowGroup(4 * t, 4, 144 * PAGE) for t in range(8)]
+    by_row = {group.first_row: [] for group in turn}
+    for group in [*document, *turn]:
+        by_row[group.first_row].append(group)
+    assert groups == [RowGroup(0, 32, 64 * PAGE), *(group for row in by_row for group in by_row[row])]
+
+
+def test_an_outermost_group_shares_at_least_so_many_tokens() -> None:
+    fewest = MIN_SHARED_TOKENS // PAGE
+    for pages in (fewest - 1, fewest):
+        tables = [packed([*range(pages), 1000 + row]) for row in range(20)]
+        assert len(order_and_group(tables, PAGE)[1]) == (pages == fewest)
 
 
 @pytest.mark.parametrize("rows", [1024, 4096])
@@ -67,5 +178,6 @@ def test_thousands_of_rows_that_share_one_prefix_are_one_group(rows: int) -> Non
 def test_a_chain_of_thousands_of_prefixes_each_longer_than_the_last_is_split() -> None:
     tables = [packed(list(range(1, row + 2))) for row in range(2048)]
     order, groups = order_and_group(tables, PAGE)
-    assert len(order) == 2048
-    assert groups
+    assert order == list(range(2048))
+    assert 10 < len(groups) < 200
+    assert all(group.first_row + group.rows == 2048 for group in groups)
