@@ -153,7 +153,9 @@ def _futex(typing, number, word, operation, value):
         size = ir.IntType(64)
         kind = ir.FunctionType(size, [size], var_arg=True)
         call = cgutils.get_or_insert_function(builder.module, kind, "syscall")
-        builder.call(call, [number, builder.ptrtoint(word, size), operation, value, size(0), size(0), size(0)])
+        builder.call(
+            call, [number, builder.ptrtoint(word, size), operation, value, size(0), size(0), size(0)]
+        )
         return context.get_dummy_value()
 
     size = types.int64
