@@ -3,13 +3,14 @@
 Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [attention | linear | quantized | elementwise …]
 Every figure is the best of many runs. The floor is the larger of the bytes that must be read at the bandwidth
 measured here and the arithmetic at the rate of a large bfloat16 product. Working sets exceed the caches.
-`kv_dtype` runs attention over bfloat16 and int8 caches in turns, and prints the ratios of their times.
+`kv_dtype` runs attention over bfloat16 and int8 caches in turns, and prints the ratios of their times. `tree`
+does so for rows that share keys, read with and without groups.
 """
 
 import argparse
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,29 +57,33 @@ def attention_case(
     scattered: bool = False,
     shape: tuple[int, int, int] = (HEADS, KV_HEADS, HEAD_DIM),
     stored: torch.dtype = torch.bfloat16,
+    shared: tuple[tuple[int, int, int], ...] | None = None,
 ) -> Case:
+    """shared: (first row, rows, keys) of rows with the same pages, also decode rows that are in no group"""
     heads, kv_heads, head_dim = shape
     counts = [-(-length // PAGE_SIZE) for length in lengths]
     ids = np.random.default_rng(0).permutation(sum(counts)) if scattered else np.arange(sum(counts))
     tables = [part.astype(np.int32) for part in np.split(ids, np.cumsum(counts)[:-1])]
-    for first, count, shared in groups:
+    for first, count, keys in groups if shared is None else shared:
         for row in range(first + 1, first + count):
-            tables[row][: shared // PAGE_SIZE] = tables[first][: shared // PAGE_SIZE]
+            tables[row][: keys // PAGE_SIZE] = tables[first][: keys // PAGE_SIZE]
+    used, ids = np.unique(np.concatenate(tables), return_inverse=True)
+    tables = [part.astype(np.int32) for part in np.split(ids, np.cumsum(counts)[:-1])]
+    unused = PAGE_SIZE * sum(counts) - sum(lengths)  # at the ends of rows
     cells = CellFormat(stored)
     token_bytes = 2 * kv_heads * cells.bytes(head_dim)
-    layer = sum(counts) * PAGE_SIZE * token_bytes
+    layer = len(used) * PAGE_SIZE * token_bytes
     layers = [
-        cells.encode(torch.randn(2, kv_heads, sum(counts), PAGE_SIZE, head_dim))
+        cells.encode(torch.randn(2, kv_heads, len(used), PAGE_SIZE, head_dim))
         for _ in range(max(1, min(28, WORKING_SET // layer)))
     ]
     q = torch.randn(sum(queries), heads, head_dim).bfloat16()
     batch = AttentionBatch.build(queries, lengths, tables, PAGE_SIZE, CPU, groups)
-    keys = sum(lengths) - sum((count - 1) * shared for _, count, shared in groups)
     pairs = sum(n * length - n * (n - 1) // 2 for n, length in zip(queries, lengths, strict=True))
     return Case(
         f"attention, {name}" + (", int8" if stored == torch.int8 else ""),
         lambda turn: paged_attention(q, layers[turn % len(layers)], batch, head_dim**-0.5),
-        read=keys * token_bytes,
+        read=(len(used) * PAGE_SIZE - unused) * token_bytes,
         flops=4 * heads * head_dim * pairs,
     )
 
@@ -112,18 +117,72 @@ def kv_dtype_cases() -> Iterator[tuple[Case, Case]]:
         yield attention_case(*step), attention_case(*step, stored=torch.int8)
 
 
-def compare(pairs: Iterator[tuple[Case, Case]], budget: float = 6.0) -> None:
+def tree_cases() -> Iterator[list[Case]]:
+    """Lists of the same step with other groups, or of steps that show what sharing keys could save."""
+    system, documents = (0, 64, 1024), tuple((first, 8, 2048) for first in range(0, 64, 8))
+    tree = {"no group": (), "system prompt": (system,), "documents": documents, "both": (system, *documents)}
+    yield [
+        attention_case(
+            f"64 rows x 2304 in 8 documents: {name}", [1] * 64, [2304] * 64, groups, shared=tree["both"]
+        )
+        for name, groups in tree.items()
+    ]
+    system, documents = (0, 16, 512), tuple((first, 2, 1536) for first in range(0, 16, 2))
+    tree = {"no group": (), "system prompt": (system,), "documents": documents, "both": (system, *documents)}
+    yield [
+        attention_case(
+            f"16 rows x 1600 in 8 documents: {name}", [1] * 16, [1600] * 16, groups, shared=tree["both"]
+        )
+        for name, groups in tree.items()
+    ]
+    for rows in (2, 4, 8):
+        document = ((0, rows, 2000),)
+        yield [
+            attention_case(
+                f"{rows} rows x 2100 in a document: {name}",
+                [1] * rows,
+                [2100] * rows,
+                groups,
+                shared=document,
+            )
+            for name, groups in {"no group": (), "a group": document}.items()
+        ]
+    for rows, tokens in ((2, 8), (5, 35), (2, 64), (2, 256)):
+        document, chunks = ((0, rows, 2000),), ([tokens] * rows, [2000 + tokens] * rows)
+        name, together = f"{rows} chunks of {tokens} after 2000", rows * tokens
+        yield [
+            attention_case(f"{name}: own documents", *chunks),
+            attention_case(f"{name}: one document", *chunks, shared=document),
+            attention_case(f"chunk of {together} after 2000", [together], [2000 + together]),
+        ]
+
+
+def print_tree(cases: list[Case], bandwidth: float, arithmetic: float) -> None:
+    taken = in_turns(cases)
+    for case, seconds in zip(cases, taken, strict=True):
+        floor = max(case.read / bandwidth, case.flops / arithmetic)
+        ratio = np.median(seconds / taken[0])
+        print(f"{case.name:60}{seconds.min() * 1e6:10.1f}{floor * 1e6:10.1f}{ratio:9.3f}", flush=True)
+
+
+def in_turns(cases: Sequence[Case], budget: float = 6.0) -> np.ndarray:
+    """Seconds of each run, [cases, runs]."""
+    rounds: list[list[float]] = []
+    deadline = time.perf_counter() + budget
+    while time.perf_counter() < deadline or len(rounds) < 5:
+        taken = []
+        for number, case in enumerate(cases):
+            start = time.perf_counter()
+            case.turn(len(rounds) * len(cases) + number)
+            taken.append(time.perf_counter() - start)
+        rounds.append(taken)
+    return np.array(rounds[1:]).T
+
+
+def compare(pairs: Iterator[tuple[Case, Case]]) -> None:
     print(f"{'bfloat16 and int8 in turns':48}{'us':>10}{'us int8':>10}{'best':>9}{'median':>9}{'bytes':>8}")
     for pair in pairs:
-        seconds: tuple[list[float], list[float]] = ([], [])
-        turn, deadline = 0, time.perf_counter() + budget
-        while time.perf_counter() < deadline or turn < 5:
-            for case, taken in zip(pair, seconds, strict=True):
-                start = time.perf_counter()
-                case.turn(turn)
-                taken.append(time.perf_counter() - start)
-            turn += 1
-        one, two = (np.array(taken[1:]) for taken in seconds)
+        one, two = in_turns(pair)
         times = f"{one.min() * 1e6:10.1f}{two.min() * 1e6:10.1f}"
         ratios = f"{two.min() / one.min():9.3f}{np.median(two / one):9.3f}{pair[1].read / pair[0].read:8.3f}"
         print(f"{pair[0].name:48}{times}{ratios}", flush=True)
@@ -232,11 +291,11 @@ def main() -> None:
         "groups",
         nargs="*",
         default=list(GROUPS),
-        help=f"of {', '.join(GROUPS)} (default: these) and kv_dtype",
+        help=f"of {', '.join(GROUPS)} (default: these), kv_dtype and tree",
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
-    if unknown := {*options.groups} - {*GROUPS, "kv_dtype"}:
+    if unknown := {*options.groups} - {*GROUPS, "kv_dtype", "tree"}:
         parser.error(f"no group {', '.join(unknown)}")
     torch.set_num_threads(options.threads)
     numbers, matrix = torch.ones(64_000_000), torch.randn(2048, 2048).bfloat16()
@@ -250,6 +309,11 @@ def main() -> None:
     for group in options.groups:
         if group == "kv_dtype":
             compare(kv_dtype_cases())
+            continue
+        if group == "tree":
+            print(f"{'in turns':60}{'us':>10}{'floor':>10}{'median':>9} of the first")
+            for cases in tree_cases():
+                print_tree(cases, bandwidth, arithmetic)
             continue
         for case in GROUPS[group]():
             seconds = best_seconds(case.turn)

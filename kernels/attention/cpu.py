@@ -94,10 +94,13 @@ class CpuAttention:
         self._invariant = batch_invariant
         # A window hides a different part of the shared keys from each row, so few keys are shared.
         groups = batch.groups if window is None else ()
+        tiled = q.dtype == torch.bfloat16 and head_dim % LANES == 0 and tile_product.available()
         if batch_invariant:
             groups = _whole_items(groups)
+        elif tiled:
+            # Fewer queries don't fill a tile: one row after another, they find the keys in the caches.
+            groups = tuple(group for group in groups if group[1] * repeat >= tiles.FEW_QUERIES)
         flops = 4 * heads * head_dim
-        tiled = q.dtype == torch.bfloat16 and head_dim % LANES == 0 and tile_product.available()
         never_flash = batch_invariant or (tiled and not tile_product.has_matrix_unit())
         flash_rows = _flash_rows(batch, flops, repeat) & (not never_flash)
         flash_groups = _flash_groups(groups, flops, repeat) & (not tiled and not batch_invariant)

@@ -96,6 +96,13 @@ def attended(
     return list(torch.split(out, [end - begin for begin, end in parts]))
 
 
+def nested(levels: list[tuple[int, int]], page_size: int) -> tuple[tuple[int, int, int], ...]:
+    """Groups of the first rows, each within the one before. levels: (rows, shared keys), in any order"""
+    rows = sorted((rows for rows, _ in levels), reverse=True)
+    keys = sorted({keys // page_size * page_size for _, keys in levels} - {0})
+    return tuple((0, *level) for level in zip(rows, keys, strict=False))
+
+
 @pytest.mark.parametrize("tiles", [True, False])
 @pytest.mark.parametrize("stored", [None, torch.int8], ids=["as computed", "int8"])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -107,7 +114,7 @@ def attended(
     window=st.sampled_from([None, None, 9, 100, 700]),
     decoded=st.lists(st.integers(0, 1199), max_size=6),
     chunks=st.lists(st.tuples(st.integers(0, 1000), st.integers(2, 200)), max_size=3),
-    group=st.none() | st.tuples(st.integers(2, 12), st.integers(1, 1150)),
+    levels=st.lists(st.tuples(st.integers(2, 12), st.integers(1, 1150)), max_size=3),
     seed=st.integers(0, 1000),
 )
 def test_attention_to_a_token_is_the_same_in_any_step(
@@ -120,7 +127,7 @@ def test_attention_to_a_token_is_the_same_in_any_step(
     window: int | None,
     decoded: list[int],
     chunks: list[tuple[int, int]],
-    group: tuple[int, int] | None,
+    levels: list[tuple[int, int]],
     seed: int,
 ) -> None:
     random = np.random.default_rng(seed)
@@ -130,11 +137,11 @@ def test_attention_to_a_token_is_the_same_in_any_step(
         if not tiles:
             patch.setattr(tile_product, "available", lambda: False)
         parts: list[Part] = []
-        groups: tuple[tuple[int, int, int], ...] = ()
-        if group is not None and group[1] >= page_size:
-            rows, shared = group[0], group[1] // page_size * page_size
-            parts = [(int(at), int(at) + 1) for at in random.integers(shared, 1200, rows)]
-            groups = ((0, rows, shared),)
+        groups = nested(levels, page_size)
+        for row in range(max((rows for _, rows, _ in groups), default=0)):
+            shared = max(keys for _, rows, keys in groups if row < rows)
+            at = int(random.integers(shared, 1200))
+            parts.append((at, at + 1))
         copies = [0] * len(parts)
         others = [(at, at + 1) for at in decoded] + [(begin, begin + count) for begin, count in chunks]
         copies += random.integers(0, 2, len(others)).tolist()

@@ -31,6 +31,7 @@ PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for l
 SHARED = 8
 Step = tuple[Sequence[int], Sequence[RowGroup]]
 GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=SHARED)]
+LEVELS = [RowGroup(first_row=1, rows=2, shared_tokens=PAGE), *GROUPS]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_replayed_steps_give_the_same_results_as_launched_ones(model: Path) -> N
 @pytest.mark.parametrize("least", [1, attention_cuda.MIN_SPLIT])
 def test_rows_that_share_pages_may_be_split(model: Path, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_cuda, "MIN_SPLIT", least)
-    assert replayed(model, [([0, 1, 2, 3], GROUPS), ([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [4, 3, 3]
+    assert replayed(model, [([0, 1, 2, 3], LEVELS), ([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [4, 3, 3]
 
 
 def test_more_page_ids_than_a_graph_holds_run_without_it(

@@ -20,7 +20,7 @@ from step_driver import StepDriver
 SLOTS, PAGE, CONTEXT = 5, 4, 160
 PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 134, 5, 99, 2)]
 SHARED = 8
-GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=SHARED)]
+GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=tokens) for tokens in (PAGE, SHARED)]
 STEPS = [5, 1, 4, 5, 3, 3, 2]
 SECOND = [5, 3, *STEPS]
 """The rows of each replayed step in two rounds of `STEPS`: all but the first step of each number of rows."""
