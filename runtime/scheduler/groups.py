@@ -50,14 +50,13 @@ class Node:
     pages: int
     parent: Node | None
     readers: int = 0
-    """how many rows and groups below read the page before `pages`, if neither this node nor one above it is a
-    group"""
+    """how many rows and groups below read its last page, if neither this node nor one above it is a group"""
     falls: list[tuple[float, int]] = field(default_factory=list)
-    """(place, by): before that place, `readers` is less by that number"""
+    """(page, by): of the pages before this one there are so many readers fewer"""
     limit: float = -1.0
     """the node should be a group if outer groups share at most so many pages"""
     covered: int = 0
-    """pages that groups share of which it has all rows, and its own if it is one"""
+    """pages that all its rows share in groups"""
 
     @property
     def rows(self) -> int:
