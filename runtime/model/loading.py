@@ -100,7 +100,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         runner.replay_with(StepPrograms(shape, decoder, kvs, config.deterministic).forward)
     warm_up(runner, shape, pool, config)
     if page_memory is not None:
-        page_memory.start()
+        page_memory.start(everything=config.kv_memory is not None)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
     ready = ModelReady(

@@ -43,16 +43,17 @@ class PageMemory:
         """pages that have memory or will have it soon"""
         self._more = threading.Semaphore(0)
 
-    def start(self) -> None:
-        """Asks for the memory of the first pages. Without effect where the system offers no such call."""
+    def start(self, everything: bool) -> None:
+        """Asks for the memory of the first pages, or of all. No effect where the system has no such call."""
         if sys.platform == "linux":
             threading.Thread(target=self._run, name="page memory", daemon=True).start()
-            self._ask()
+            self.used(self._pages if everything else 0)
 
     def used(self, page: int) -> None:
         """A page is about to be written for the first time."""
-        while self._asked and page >= self._asked - self._step // 2 and self._asked < self._pages:
-            self._ask()
+        while page >= self._asked - self._step // 2 and self._asked < self._pages:
+            self._asked = min(self._pages, self._asked + self._step)
+            self._more.release()
 
     def spans(self, first: int, pages: int) -> Iterator[Span]:
         """The memory of some pages: one span for each head's keys and values in each layer."""
@@ -61,10 +62,6 @@ class PageMemory:
             for side in kv:
                 for head in side:
                     yield Span(head.data_ptr() + first * page_bytes, pages * page_bytes)
-
-    def _ask(self) -> None:
-        self._asked = min(self._pages, self._asked + self._step)
-        self._more.release()
 
     def _run(self) -> None:
         with suppress(OSError):

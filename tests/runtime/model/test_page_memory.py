@@ -52,7 +52,7 @@ def test_memory_is_given_ahead_of_the_pages_in_use_and_contents_stay() -> None:
     kvs = pools(3 * STEP)
     kvs[0][0, 0, 5] = 7.0
     memory = PageMemory(kvs)
-    memory.start()
+    memory.start(everything=False)
 
     def given() -> list[bool]:
         """For each step of pages, whether all of its memory is there."""
@@ -68,6 +68,12 @@ def test_memory_is_given_ahead_of_the_pages_in_use_and_contents_stay() -> None:
     wait_for(lambda: given() == [True, True, True])
     assert kvs[0][0, 0, 5].eq(7.0).all()
     assert kvs[0].count_nonzero() == PAGE * DIM
+
+
+def test_memory_of_all_pages_may_be_asked_for_at_once() -> None:
+    kvs = pools(3 * STEP, layers=1)
+    PageMemory(kvs).start(everything=True)
+    wait_for(lambda: all(resident(kvs[0])))
 
 
 def test_spans_without_a_whole_memory_page_need_nothing() -> None:
