@@ -155,7 +155,7 @@ def test_a_system_prompt_documents_and_conversations_are_three_levels() -> None:
     _, groups = order_and_group([packed(table) for table in tables], PAGE)
     document = [RowGroup(8 * d, 8, 128 * PAGE) for d in range(4)]
     turn = [RowGroup(4 * t, 4, 144 * PAGE) for t in range(8)]
-    by_row = {group.first_row: [] for group in turn}
+    by_row: dict[int, list[RowGroup]] = {group.first_row: [] for group in turn}
     for group in [*document, *turn]:
         by_row[group.first_row].append(group)
     assert groups == [RowGroup(0, 32, 64 * PAGE), *(group for row in by_row for group in by_row[row])]
