@@ -33,7 +33,7 @@ class Assembler:
         self._members: dict[Edge, int | None] = {}
         self._roots: dict[tuple[Container, Node], int] = {}
         self._names: dict[tuple[int, tuple[int, ...], int], _StampedNames] = {}
-        self._spelled_once: dict[Container, bool] = {}
+        self._have_one_form: dict[Container, bool] = {}
         self._pending: list[tuple[Container, Node, int, bool]] = []
         self._deep_members = DeepMembers()
         self._is_guarded = False
@@ -210,9 +210,9 @@ class Assembler:
                 return kept
             return minimal(kept)  # some states are prefixes of no possible name
 
-        if container not in self._spelled_once:
-            self._spelled_once[container] = all(map(has_one_form, container.names))
-        is_shared = self._spelled_once[container]
+        if container not in self._have_one_form:
+            self._have_one_form[container] = all(map(has_one_form, container.names))
+        is_shared = self._have_one_form[container]
         return self._solver.graph.scalars.name_block(dfa, (*names.key, *alive), is_shared=is_shared)
 
 

@@ -94,19 +94,19 @@ class Names:
             return self._with_child(trie, first[0], child, bits)
         old = self._descended(trie, first)
         new = self._with(old, units, position + 1, value, bits)
-        for spelling in units[position]:
-            trie = self._replaced(trie, spelling, 0, new, bits)
+        for form in units[position]:
+            trie = self._replaced(trie, form, 0, new, bits)
         return trie
 
-    def _replaced(self, trie: NameTrie, spelling: bytes, position: int, new: NameTrie, bits: int) -> NameTrie:
-        if position == len(spelling):
+    def _replaced(self, trie: NameTrie, form: bytes, position: int, new: NameTrie, bits: int) -> NameTrie:
+        if position == len(form):
             return new
-        byte = spelling[position]
-        child = self._replaced(self._child(trie, byte), spelling, position + 1, new, bits)
+        byte = form[position]
+        child = self._replaced(self._child(trie, byte), form, position + 1, new, bits)
         return self._with_child(trie, byte, child, bits)
 
-    def _descended(self, trie: NameTrie, spelling: bytes) -> NameTrie:
-        for byte in spelling:
+    def _descended(self, trie: NameTrie, form: bytes) -> NameTrie:
+        for byte in form:
             trie = self._child(trie, byte)
         return trie
 

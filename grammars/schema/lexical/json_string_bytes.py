@@ -117,11 +117,11 @@ class Count:
     first: int
 
 
-def string_block(dfa: Dfa, spelling: Escapes) -> Block | None:
+def string_block(dfa: Dfa, escapes: Escapes) -> Block | None:
     """The block of the bytes after the opening quote, up to the closing quote; None if it accepts
     nothing."""
     class_of_byte, graph = code_point_graph(
-        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling
+        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), escapes
     )
     dfa = _with_classes(dfa, -2 - graph[graph < -1])
     if not (dfa.labels >= 0).any():
@@ -136,7 +136,7 @@ def string_block(dfa: Dfa, spelling: Escapes) -> Block | None:
     table[:, 0] = np.where(dfa.labels >= 0, -2 - dfa.labels, DEAD)
     labels = np.full(len(table), -1, np.int32)
     bodies = np.flatnonzero((dfa.transitions == np.arange(len(table))[:, None]).all(axis=1))
-    return Block(class_of_byte, table, labels, nodes, dfa.transitions, bodies, KINDS[spelling])
+    return Block(class_of_byte, table, labels, nodes, dfa.transitions, bodies, KINDS[escapes])
 
 
 def bounded_block(least: int, most: int) -> Block:
@@ -157,19 +157,19 @@ def bounded_block(least: int, most: int) -> Block:
 
 def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
     """The automaton without the classes of code points that no bytes stand for, such as surrogates."""
-    spellable = np.zeros(dfa.transitions.shape[1], np.bool_)
-    spellable[leaves] = True
-    if spellable.all():
+    has_bytes = np.zeros(dfa.transitions.shape[1], np.bool_)
+    has_bytes[leaves] = True
+    if has_bytes.all():
         return dfa
-    kept = np.where(spellable, dfa.transitions, DEAD).astype(np.int32)
+    kept = np.where(has_bytes, dfa.transitions, DEAD).astype(np.int32)
     transitions, labels = minimal_table(kept, dfa.labels)
     return Dfa(dfa.cuts, dfa.class_of_cut, transitions, labels)
 
 
-def inlined_block(dfa: Dfa, spelling: Escapes) -> Block | None:
+def inlined_block(dfa: Dfa, escapes: Escapes) -> Block | None:
     """As `string_block` without a graph: every state has its own copy of the nodes."""
     class_of_byte, graph = code_point_graph(
-        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling
+        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), escapes
     )
     if len(dfa.labels) * graph.size > _MAX_CELLS:
         raise TooLargeError("a string needs too many states")

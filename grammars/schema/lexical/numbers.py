@@ -26,7 +26,7 @@ _CLASSES = (_OTHER, _MINUS, _POINT, _OTHER, *range(10), _OTHER)
 
 
 @cache
-def spellings(*, exponents: bool, whole_fractions: bool) -> Dfa:
+def number_texts(*, exponents: bool, whole_fractions: bool) -> Dfa:
     """All texts of numbers. `whole_fractions`: a fraction of zeros alone is allowed."""
     integer = rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})"
     fraction = rf"\.\d{{1,{PLACES if exponents else EXACT_PLACES}}}"
@@ -156,6 +156,6 @@ def canonical(value: Fraction, *, whole_fractions: bool) -> list[str]:
     integer = sign + "".join(map(str, whole))
     if not fraction:
         return [integer, f"{integer}.0"] if whole_fractions else [integer]
-    spelled = f"{integer}.{''.join(map(str, fraction))}"
+    exact = f"{integer}.{''.join(map(str, fraction))}"
     short = repr(float(value))
-    return [spelled, short] if Fraction(short) == value and short != spelled else [spelled]
+    return [exact, short] if Fraction(short) == value and short != exact else [exact]

@@ -26,7 +26,7 @@ from ...regex.regex_dfa import searching
 from ..lexical.code_points import Escapes
 from ..lexical.formats import FORMATS
 from ..lexical.json_string_bytes import Block, ascii_block, bounded_block, inlined_block, string_block
-from ..lexical.numbers import canonical, compared, multiples, one_of, spellings
+from ..lexical.numbers import canonical, compared, multiples, number_texts, one_of
 from ..lexical.texts import MAX_UNITS, at_least, labelled_literals, literals
 from ..read.formula import (
     Always,
@@ -304,16 +304,16 @@ def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
     """The texts to consider, and the automaton if the formulas are lists of values."""
     atoms = _atoms(formulas)
     whole_fractions = not any(isinstance(atom.fact, Integer) for atom in atoms)
-    universe = spellings(exponents=not atoms, whole_fractions=whole_fractions)
+    universe = number_texts(exponents=not atoms, whole_fractions=whole_fractions)
     listed = [_listed_numbers(formula) for formula in formulas]
     if any(values is None for values in listed):
         return universe, None
-    spelled = {
+    texts = {
         text: _label_of(formulas, partial(_number_satisfies, value))
         for value in frozenset[Fraction]().union(*(values or () for values in listed))
         for text in canonical(value, whole_fractions=whole_fractions)
     }
-    return universe, labelled_literals(spelled, REJECT)
+    return universe, labelled_literals(texts, REJECT)
 
 
 def _listed_numbers(formula: Formula) -> frozenset[Fraction] | None:
