@@ -1,6 +1,6 @@
-"""The bytes of one code point inside a JSON string, UTF-8 or escaped, as a small graph.
+"""The bytes of one code point inside a JSON string, in UTF-8 or escaped, as a small graph.
 
-Code points of one class share nodes, so the graph has a few dozen.
+Code points of one class share nodes, so the graph has a few dozen nodes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ...regex.dfa import DEAD, distinct_columns
 Escapes: TypeAlias = Literal["any", "usual", "lower"]
 """any: every escape; usual: the escapes of JSON writers; lower: the usual ones, with lower-case digits."""
 
-Segment: TypeAlias = tuple[tuple[int, int], ...]  # (offset where a class begins, class), DEAD for none
+Segment: TypeAlias = tuple[tuple[int, int], ...]  # (offset where a class begins, class or DEAD)
 Row: TypeAlias = dict[int, int]  # byte → node, or -2 - class at the end of a code point
 
 _SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 _CONTINUATION = [[0x80 + value] for value in range(64)]
 _HIGHEST = 1 << 30
-_PLAIN = frozenset(range(0x20, 0x7F)) - {0x22, 0x5C}  # escaped only if every escape is allowed
+_PLAIN = frozenset(range(0x20, 0x7F)) - {0x22, 0x5C}  # these are escaped only if every escape is allowed
 
 
 class _Graph:
-    """The nodes between two code points for one partition of the code points."""
+    """The nodes between two code points, for one partition of the code points into classes."""
 
     def __init__(self, cuts: list[int], classes: list[int], escapes: Escapes) -> None:
         self._cuts = cuts
@@ -68,7 +68,8 @@ class _Graph:
             self._put(top, [lead], self._continued(self._segment((lead & 7) << 18, 0x40000), 3, holes))
 
     def _continued(self, segment: Segment, left: int, holes: Sequence[tuple[int, int]] = ()) -> int:
-        """A node that reads `left` continuation bytes, over code points counted from the segment's start."""
+        """A node that reads `left` continuation bytes. The segment's offsets count from its first code
+        point."""
         for start, end in holes:
             segment = _without(segment, start, end)
         return self._digits("utf8", segment, left, 64, _CONTINUATION)
@@ -101,7 +102,7 @@ class _Graph:
         return self._node(row)
 
     def _escapable(self) -> Segment:
-        """The classes of the first 65,536 code points; no class for those that are never escaped."""
+        """The classes of the first 65,536 code points, without those that are never escaped."""
         segment = self._segment(0, 0x10000)
         holes = [(0xD800, 0xE000)]
         if self._escapes != "any":
@@ -120,8 +121,8 @@ class _Graph:
         return self._node(row) if row else DEAD
 
     def _surrogate_digit(self, plain: int, digits: list[list[int]]) -> int:
-        """The node after `\\ud`: what `plain` reads, and pairs (1,024 code points for each first
-        surrogate)."""
+        """The node after `\\ud`: the entries of node `plain`, and those of surrogate pairs (1,024 code points
+        for each first surrogate)."""
         row = dict(self.rows[plain]) if plain >= 0 else {}
         for value in range(4):
             node = self._high_surrogate(self._segment(0x10000 + (value << 18), 1 << 18), 2, digits)
@@ -182,8 +183,8 @@ def _without(segment: Segment, start: int, end: int) -> Segment:
 def code_point_graph(
     cuts: tuple[int, ...], classes: tuple[int, ...], escapes: Escapes
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The class of each byte, and [nodes, byte classes] of nodes or -2 - class; only the quote has class
-    0."""
+    """The class of each byte, and the graph: [nodes, byte classes] of nodes or -2 - class. Only the quote has
+    class 0."""
     plain = list(_PLAIN) if escapes != "any" else []
     interval = np.searchsorted(cuts, plain, "right") - 1
     own = np.array(classes, np.int32)[interval] if plain else np.empty(0, np.int32)
@@ -200,7 +201,7 @@ def code_point_graph(
 def _without_plain(
     cuts: tuple[int, ...], classes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The partition without classes for the code points whose only form is their own byte."""
+    """The partition without the code points whose only form is their own byte."""
     code_points = sorted({*cuts, *_PLAIN, *(code + 1 for code in _PLAIN)})
     found: list[tuple[int, int]] = []
     for code in code_points:
@@ -212,7 +213,7 @@ def _without_plain(
 
 @lru_cache(256)
 def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], escapes: Escapes) -> NDArray[np.int32]:
-    """The graph, [nodes, 256], of all strings that differ only in their plain characters."""
+    """The graph, [nodes, 256], shared by all strings that differ only in their plain characters."""
     rows = _reached(_Graph(list(cuts), list(classes), escapes).rows)
     table = np.full((len(rows), 256), DEAD, np.int32)
     for node, row in enumerate(rows):
@@ -221,7 +222,8 @@ def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], escapes: Esca
 
 
 def _reached(rows: list[Row]) -> list[Row]:
-    """The rows that the first one leads to. Each comes after its successors, but the first stays first."""
+    """The rows that can be reached from the first one, which stays first. All others come after their
+    successors."""
     reached, pending = {0}, [0]
     while pending:
         for target in rows[pending.pop()].values():
