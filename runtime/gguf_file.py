@@ -135,7 +135,7 @@ class _Reader:
         return self._value(kind)
 
     def tensor_info(self, index: int, count: int) -> tuple[str, tuple[int, ...], int, int]:
-        """Name, shape, type and offset."""
+        """Reads a tensor's name, shape, type and offset."""
         name = self.name(f"the name of tensor {index + 1} of {count}")
         self._what = f"the description of tensor {name}"
         (dimensions,) = self._unpack("I")

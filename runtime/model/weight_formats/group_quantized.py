@@ -59,7 +59,7 @@ class GptqFormat:
 
 @dataclass(frozen=True)
 class AwqFormat:
-    """4 bits in AutoAWQ's layout for GEMM."""
+    """Codes of 4 bits in AutoAWQ's layout for GEMM."""
 
     group_size: int | None
     """inputs of a group; None: all inputs"""

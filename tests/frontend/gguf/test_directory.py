@@ -1,4 +1,4 @@
-"""The model directory that is made of a GGUF file."""
+"""The model directory that is made from a GGUF file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_broken_directory_is_made_again(tmp_path: Path) -> None:
     assert {path.name for path in made.iterdir()} == whole
 
 
-def test_a_cache_that_cannot_be_written_says_where_it_is(tmp_path: Path, cache: Path) -> None:
+def test_an_error_about_an_unwritable_cache_says_where_it_is(tmp_path: Path, cache: Path) -> None:
     file = write(tmp_path / "small.gguf")
     cache.parent.mkdir(parents=True)
     cache.write_text("a file where the directory should be")

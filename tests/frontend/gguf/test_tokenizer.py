@@ -1,4 +1,4 @@
-"""Tokenizers made of GGUF files, against the ones whose vocabularies the files have, and transformers'."""
+"""Tokenizers made from GGUF files, compared with the tokenizers of the same vocabularies in transformers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def of_name(name: str, paths: pytest.TempPathFactory) -> tokenizers.Tokenizer:
         ("default", "a,b 12345 x", ["a", ",", "b", " ", "123", "45", " x"]),
     ],
 )
-def test_text_is_split_into_words_as_the_name_says(
+def test_text_is_split_into_words_by_the_named_pre_tokenizer(
     pre: str, text: str, words: list[str], tmp_path: Path
 ) -> None:
     backend = Vocabulary(written(tmp_path, "llama", byte_level(pre))).backend()
@@ -122,7 +122,7 @@ def test_text_is_split_into_words_as_the_name_says(
     assert [text[begin:end] for _, (begin, end) in split] == words
 
 
-def test_qwens_text_is_composed_first(qwen2: tokenizers.Tokenizer) -> None:
+def test_qwens_text_is_first_composed(qwen2: tokenizers.Tokenizer) -> None:
     assert qwen2.encode("e\u0301").ids == qwen2.encode("\u00e9").ids
 
 

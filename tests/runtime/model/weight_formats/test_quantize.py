@@ -135,7 +135,7 @@ Extract as JSON the city and the day: I fly to Paris on Monday.<|im_end|>
 
 
 @pytest.mark.parametrize(("method", "sure"), [("int8", 0.5), ("int4", 2.0)])
-def test_the_built_in_model_chooses_the_same_tokens_where_it_is_sure(method: str, sure: float) -> None:
+def test_the_built_in_model_chooses_the_same_tokens_if_it_is_sure(method: str, sure: float) -> None:
     expected = builtin_logprobs(TEXT)
     got = builtin_logprobs(TEXT, quantize=method)
     best = expected.topk(2).values
@@ -258,7 +258,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
         assert "model.layers.1.mlp.up_proj.weight has values that are not finite" in message
 
 
-def test_a_cache_that_cannot_be_written_says_where_it_is(tmp_path: Path, cache: Path) -> None:
+def test_an_error_about_an_unwritable_cache_says_where_it_is(tmp_path: Path, cache: Path) -> None:
     save_model(random_model("qwen2"), tmp_path / "model")
     cache.parent.mkdir(parents=True)
     cache.write_text("a file where the directory should be")
