@@ -15,7 +15,6 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import ModelReady
 from ..vocabulary import Vocabulary
-from .decode_programs import DecodePrograms
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_device, choose_dtype, free_memory, kv_dtype
@@ -24,6 +23,7 @@ from .page_tables import PageTables
 from .rope import cos_sin_table
 from .runner import Runner
 from .slot_states import SlotStates
+from .step_programs import StepPrograms
 from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
 from .weight_formats import Checkpoint, checkpoint_formats, quantized
@@ -94,7 +94,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     )
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
     if device.type == "cpu" and not config.enforce_eager:
-        runner.replay_with(DecodePrograms(shape, decoder, kvs, config.deterministic).forward)
+        runner.replay_with(StepPrograms(shape, decoder, kvs, config.deterministic).forward)
     warm_up(runner, shape, pool, config)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
