@@ -26,7 +26,7 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"
     params: dict[str, str] = {}
-    """By function of a structural tag: the request's field with its schema, for errors."""
+    """For errors: the request's field with the schema of each function in a structural tag, by function."""
     closing: bool = False
     """Whether the scheduler will ask for the shortest end of a reply from any state."""
     scope: str = ""
