@@ -23,8 +23,8 @@ END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>")
 """control tokens that end a reply in every model; files often name only one of a model's end tokens"""
 MOST_MERGED = 512
-"""Characters of a SentencePiece token for which merges are sought, which takes the square of its length. Longer
-tokens, which no model has, are never produced."""
+"""Characters of a SentencePiece token for which merges are sought, in time that grows with the square of its
+length. Longer tokens, which no model has, are never produced."""
 
 _END_OF_WORD = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
