@@ -48,8 +48,9 @@ def quantized(
     """
     for each in projections:
         if not isinstance(formats.choose(each), FloatFormat):
+            named = checkpoint.files[0].resolve() if checkpoint.is_gguf else model
             raise ConfigError(
-                f"--quantize {method}: {model} is already quantized ({formats.method}). Leave the option "
+                f"--quantize {method}: {named} is already quantized ({formats.method}). Leave the option "
                 "out, or name a checkpoint in 16 or 32 bits."
             )
     target = cache_directory("quantized") / _key(model, checkpoint, method)

@@ -147,13 +147,13 @@ def test_the_file_says_which_special_tokens_surround_a_text(tmp_path: Path) -> N
 @pytest.mark.parametrize("text", ["<s>:1", "$A", "$B:1", "a b", ":", "0", ""])
 def test_special_tokens_may_have_any_text(tmp_path: Path, text: str) -> None:
     file = written(tmp_path, "llama", byte_level("llama-bpe"))
-    file.metadata["tokenizer.ggml.tokens"][1] = text  # type: ignore[index]
+    file.metadata["tokenizer.ggml.tokens"][1] = text  # type: ignore[index, call-overload]
     assert Vocabulary(file).backend().encode("").ids == [1]
 
 
 def test_long_tokens_of_sentencepiece_take_little_time(tmp_path: Path) -> None:
     file = written(tmp_path, "llama", add_sentencepiece)
-    file.metadata["tokenizer.ggml.tokens"][-1] = "a" * 10_000_000  # type: ignore[index]
+    file.metadata["tokenizer.ggml.tokens"][-1] = "a" * 10_000_000  # type: ignore[index, call-overload]
     assert Vocabulary(file).backend().encode("aa", add_special_tokens=False).tokens
 
 

@@ -238,6 +238,16 @@ def refusal(model: Path, method: str = "int4") -> str:
     return str(caught.value)
 
 
+def test_a_quantized_gguf_file_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    file = tmp_path / "original.gguf"
+    write_gguf(file, "llama", one_type(Type.Q8_0))
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(model_config(GgufFile(file))))
+    (directory / "model.gguf").symlink_to(file)
+    assert refusal(directory).startswith(f"--quantize int4: {file} is already quantized (GGUF).")
+
+
 def test_a_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
     write_quantized(CASES["gptq"], tmp_path)
     assert "is already quantized (gptq). Leave the option out" in refusal(tmp_path)
