@@ -61,7 +61,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_eager: bool = False
     """no CUDA graphs, and no programs of CPU kernels"""
     deterministic: bool = False
-    """a reply's tokens depend on the request alone"""
+    """a reply's tokens depend only on the request"""
     api_keys: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     """names of the server in Host and Origin headers, in addition to `host`"""

@@ -1,4 +1,4 @@
-"""Fills numba's cache, so that no grammar waits for compilation: `python -m
+"""Fills numba's cache, so that no grammar waits for it. Run: `python -m
 arbora.grammars.service.precompile`."""
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ ALIGNMENT = 128
 """Pieces start at a multiple of this number of outputs, and so at a word and at a block of scales."""
 
 PIECE = 1 << 18
-"""Approximate elements of a piece, whose float32 values fit in a processor's second-level cache."""
+"""Approximate number of elements of a piece: as float32 they fit in a processor's second-level cache."""
 
 
 def expand_into(target: torch.Tensor, weight: torch.Tensor | CodedWeight) -> None:

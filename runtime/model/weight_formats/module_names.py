@@ -12,7 +12,7 @@ PATTERN = "re:"
 
 
 def name_list(entries: Iterable[str]) -> Callable[[str], bool]:
-    """Makes a test whether a list such as `modules_to_not_convert` includes a module's name.
+    """Returns a function that says whether a list such as `modules_to_not_convert` includes a module's name.
 
     An entry is a part of the name between dots, such as `mlp` or `layers.1`; the end of a name; a regex that
     matches the start of a name up to a dot; or a regex after `re:`.

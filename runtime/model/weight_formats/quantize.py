@@ -7,7 +7,7 @@ import torch
 INT8_MOST = 127
 INT4_LEAST, INT4_MOST = -8, 7
 DIVISORS = [-(6 + 0.4 * index) for index in range(8)]
-"""of a group's extreme value, to try as its scale; so the extreme value becomes -6 to -8.
+"""A group's extreme value divided by each of these is tried as its scale; so that value becomes -6 to -8.
 
 A hundred divisors make the error of normally distributed weights 0.2 % smaller."""
 
