@@ -145,7 +145,9 @@ def test_a_directory_of_gguf_files_alone_asks_for_one_of_them(tmp_path: Path) ->
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({}))
-    with pytest.raises(ConfigError, match=r"is a file. Name the directory that holds config.json, or a GGUF"):
+    with pytest.raises(
+        ConfigError, match=r"is a file. Name the directory that contains config.json, or a GGUF"
+    ):
         find_model(str(tmp_path / "config.json"))
 
 
