@@ -6,7 +6,7 @@
 Rows in decode have `--keys` tokens already, the prompt's chunks begin at half as many. `--busy` starts
 processes that compute without end, to see what a full machine does to a step. What follows `--` are options
 of `arbora serve`. Printed are the median and the range in milliseconds. With `--kernels`, kernels run one by
-one, and the time of each kind is printed too, including the prompt's step before.
+one, and the time of each kind is printed too.
 """
 
 from __future__ import annotations
@@ -53,11 +53,12 @@ class Steps:
             self._begin(slot)
             self._run([self._row(slot, keys)])
 
+    def begin_prompt(self) -> None:
+        self._begin(self._prompt)
+        self._run([self._row(self._prompt, self._keys // 2)])
+
     def run(self, decode: int, chunk: int) -> float:
-        """Milliseconds of a step: a token for each of `decode` slots, and a chunk of a prompt."""
-        if chunk:
-            self._begin(self._prompt)
-            self._run([self._row(self._prompt, self._keys // 2)])
+        """Milliseconds of a step: a token for each of `decode` slots, and a chunk of the prompt."""
         rows = [self._row(slot, 0) for slot in range(decode)]
         return self._run([*rows, self._row(self._prompt, chunk)] if chunk else rows)
 
@@ -98,7 +99,7 @@ def compute() -> None:
 
 
 def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> Counter[str]:
-    """Milliseconds a step by the module of each kernel, those of the prompt's first half included."""
+    """Milliseconds a step by the module of each kernel."""
     spent: Counter[str] = Counter()
     run = Callback.run
 
@@ -108,11 +109,21 @@ def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> Counter[s
         name = sys._getframe(1).f_code.co_filename.partition("/kernels/")[2]
         spent[name] += (time.perf_counter() - begin) * 1e3 / count
 
-    Callback.run = timed  # type: ignore[method-assign]
     for _ in range(count):
+        steps.begin_prompt()
+        Callback.run = timed  # type: ignore[method-assign]
         steps.run(decode, chunk)
-    Callback.run = run  # type: ignore[method-assign]
+        Callback.run = run  # type: ignore[method-assign]
     return spent
+
+
+def times(steps: Steps, decode: int, chunk: int, count: int) -> list[float]:
+    """Milliseconds of each step, in ascending order."""
+    found = []
+    for _ in range(count + UNMEASURED):
+        steps.begin_prompt()
+        found.append(steps.run(decode, chunk))
+    return sorted(found[UNMEASURED:])
 
 
 def main() -> None:
