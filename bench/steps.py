@@ -18,7 +18,7 @@ import random
 import statistics
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -98,9 +98,9 @@ def compute() -> None:
         sum(range(10_000))
 
 
-def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> Counter[str]:
-    """Milliseconds a step by the module of each kernel."""
-    spent: Counter[str] = Counter()
+def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> list[tuple[str, float]]:
+    """Milliseconds a step by the module of each kernel, in descending order."""
+    spent: defaultdict[str, float] = defaultdict(float)
     run = Callback.run
 
     def timed(callback: Callback, arguments: Sequence[int], threads: int) -> None:
@@ -111,10 +111,10 @@ def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> Counter[s
 
     for _ in range(count):
         steps.begin_prompt()
-        Callback.run = timed  # type: ignore[method-assign]
+        Callback.run = timed  # type: ignore[assignment, method-assign]
         steps.run(decode, chunk)
         Callback.run = run  # type: ignore[method-assign]
-    return spent
+    return sorted(spent.items(), key=lambda each: -each[1])
 
 
 def times(steps: Steps, decode: int, chunk: int, count: int) -> list[float]:
@@ -154,13 +154,11 @@ def main() -> None:
     for chunk in chunks:
         for decode in decodes:
             if chunk or decode:
-                times = sorted(
-                    [steps.run(decode, chunk) for _ in range(asked.count + UNMEASURED)][UNMEASURED:]
-                )
-                cells = [f"{statistics.median(times):.1f}", f"{times[0]:.1f} to {times[-1]:.1f}"]
+                taken = times(steps, decode, chunk, asked.count)
+                cells = [f"{statistics.median(taken):.1f}", f"{taken[0]:.1f} to {taken[-1]:.1f}"]
                 if asked.kernels:
                     spent = kernel_times(steps, decode, chunk, asked.count)
-                    cells.append(", ".join(f"{name} {ms:.1f}" for name, ms in spent.most_common(5)))
+                    cells.append(", ".join(f"{name} {ms:.1f}" for name, ms in spent[:5]))
                 found.append([str(decode), str(chunk), *cells])
     head = ["rows in decode", "prompt tokens", "median", "range", *(["kernels"] if asked.kernels else [])]
     print(markdown(head, found))
