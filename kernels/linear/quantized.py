@@ -151,7 +151,7 @@ class QuantizedProduct:
     def _multiply(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         threads = torch.get_num_threads()
         rows = count + quantized_cpu.ROWS  # the kernel reads beyond the last row
-        totals = threads * quantized_cpu.TOTALS_BYTES * rows
+        totals = threads * quantized_cpu.TOTALS_BYTES
         inputs, tables = self._shape.inputs, self._tables
         scratch = torch.empty(VECTOR + totals + rows * (inputs + tables), dtype=torch.int8)
         memory = -(-scratch.data_ptr() // VECTOR) * VECTOR
