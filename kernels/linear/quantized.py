@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from . import quantized_cpu, quantized_tiles
 from .byte_dots import TILE, VECTOR, available
+from .gathered import gathered
 
 LARGEST_GROUP = 128
 """the most inputs that share one scale, of weights or of activations"""
@@ -53,7 +54,7 @@ class QuantizedPacker:
         """input_order: int64 [inputs]; column j of the codes is multiplied with x[:, input_order[j]]."""
         assert takes(shape, torch.device("cpu")), shape
         self._shape = shape
-        self._input_order = input_order
+        self._input_order = None if input_order is None else input_order.contiguous()
         self._group = stored_group(shape.group)
         self._tables = 1 if shape.zero is not None else 2
         group_bytes = VECTOR * self._tables + TILE * self._group * shape.bits // 8
@@ -138,7 +139,7 @@ class QuantizedProduct:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [rows, inputs], float32, bfloat16 or float16 → [rows, outputs], same dtype."""
-        x = x.contiguous() if self._input_order is None else x.index_select(1, self._input_order)
+        x = x.contiguous() if self._input_order is None else gathered(x, self._input_order)
         rows = len(x)
         y = torch.empty(rows, self._shape.outputs, dtype=x.dtype)
         if rows <= self._rows:
