@@ -151,11 +151,11 @@ class _TileProducts:
         first = builder.mul(turn, size(self._rows))
         steps = (self._x_row, self._scales_row, self._sums_row, size(TILE))
         starts = (self._x, self._scales, self._sums, self._out)
-        places = [
+        x, scales, sums, out = (
             builder.gep(start, [builder.mul(first, step)]) for start, step in zip(starts, steps, strict=True)
-        ]
+        )
         is_first = builder.icmp_signed("==", turn, size(0))
-        return _Rows(*places, builder.select(is_first, self._ahead, size(0)))
+        return _Rows(x, scales, sums, out, builder.select(is_first, self._ahead, size(0)))
 
     def _add_group(
         self,

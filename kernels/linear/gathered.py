@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,var-annotated"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """The columns of a matrix in another order."""
 
 from __future__ import annotations
