@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**settings, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        advice = f"`{self.prog} --help` lists what there is."
+        advice = f"`{self.prog} --help` lists all options."
         sentence = message if message.endswith((".", "?")) else f"{message}."
         self.exit(2, f"arbora: error: {sentence} {advice}\n")
 
@@ -112,7 +112,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a directory with config.json and *.safetensors, or a hub id (default: the built-in model)",
+        help="a directory with config.json and *.safetensors, a GGUF file or a hub id (default: the built-in "
+        "model)",
     )
     for option in OPTIONS:
         if option.switch:

@@ -1,7 +1,7 @@
 """numba's cache of machine code: one directory for each version of a folder's sources.
 
-numba itself checks only the file of a function. It would reuse code that was compiled with an older helper or
-constant from another file, and fail at code whose argument types have another name now.
+numba itself checks only the file of a function. So it would reuse code that was compiled with an older helper
+or constant from another file, and fail on code whose argument types have been renamed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from .cache_directory import cache_directory
 
-FORMAT = Path(__file__).with_name("automaton_format.py")  # its constants are part of grammars and kernels
-KEPT_S = 30 * 24 * 3600.0  # another checkout or a running server may use another version's code
+FORMAT = Path(__file__).with_name("automaton_format.py")  # grammars and kernels contain its constants
+KEPT_S = 30 * 24 * 3600.0  # since it was set up; another checkout or a running server may still use it
 
 
 def version(folder: Path) -> str:
@@ -28,13 +28,12 @@ def version(folder: Path) -> str:
 
 
 def directory(folder: Path) -> str:
-    """Where numba keeps the folder's code if it can write there: `NUMBA_CACHE_DIR`, else a directory for this
-    version."""
+    """Where numba keeps the folder's code: `NUMBA_CACHE_DIR`, otherwise a directory for this version."""
     return os.environ.get("NUMBA_CACHE_DIR") or str(cache_directory(f"{folder.name}-{version(folder)}"))
 
 
 def remove_other_versions(folder: Path) -> None:
-    """Deletes the code of versions that were not set up for a month."""
+    """Deletes the code of other versions that were set up more than a month ago."""
     if "NUMBA_CACHE_DIR" in os.environ:
         return
     current = Path(directory(folder))

@@ -1,4 +1,4 @@
-"""The model directory of a GGUF file, cached on disk, as a tokenizer of a large vocabulary takes seconds."""
+"""The model directory of a GGUF file, cached on disk because making a large tokenizer takes seconds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ...runtime.errors import ConfigError
 from ...runtime.gguf_file import GgufFile
 
 VERSION = 1
-"""of the files made here"""
+"""version of the files that are made here"""
 KEPT = 16
-"""directories, of about 10 MB"""
-KEPT_S = 30 * 24 * 3600.0  # a running server may use one
+"""directories that are always kept; each takes about 10 MB"""
+KEPT_S = 30 * 24 * 3600.0  # since a directory's last use; a running server may still need it
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-"""the name of one of several files that are one model"""
+"""the name of a file of a split model"""
 
 
 def gguf_directory(path: Path) -> Path:
-    """A directory with config.json, the tokenizer's files, and links to the file and its other parts.
+    """A directory with config.json, the tokenizer's files, and links to all files of the model.
 
     Raises ConfigError for a file that can't be served.
     """
@@ -48,7 +48,7 @@ def gguf_directory(path: Path) -> Path:
 
 def _make(target: Path, shards: list[Path]) -> None:
     from .config import EMBEDDING, model_config
-    from .tokenizer import Vocabulary  # loads tokenizers
+    from .tokenizer import Vocabulary  # imports the library tokenizers
 
     file = GgufFile(shards[0])
     config = model_config(file)
@@ -72,7 +72,7 @@ def _write(path: Path, content: object) -> None:
 
 
 def _shards(path: Path) -> list[Path]:
-    """The files of the model, in order: several if it is split."""
+    """The files of the model in order; several if the model is split."""
     match = SHARD.fullmatch(path.name)
     if match is None:
         return [path]

@@ -1,4 +1,4 @@
-"""The undeclared names of one object, by the formulas over names that hold for them."""
+"""Sorts the undeclared names of one object by the formulas over names that hold for them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .scalars import Scalars, content
 
 _Formulas: TypeAlias = tuple[Formula, ...]
 Kind: TypeAlias = tuple[int, dict[Formula, bool]]
-"""A label, and whether each formula holds."""
+"""A label, and which formulas hold for the names with this label."""
 
 
 class UndeclaredKinds:
-    """The kinds of names that are not among `declared`; cached by formulas."""
+    """The kinds of names outside of `declared`, cached by formulas."""
 
     def __init__(self, scalars: Scalars, formulas: Formulas, declared: Sequence[str]) -> None:
         self._scalars = scalars
@@ -42,7 +42,7 @@ class UndeclaredKinds:
         return known
 
     def named(self, formulas: _Formulas, labels: tuple[int, ...]) -> UndeclaredNames:
-        """The names of the kinds with these labels, numbered in this order."""
+        """The names of the kinds with these labels, renumbered in this order."""
         known = self._named.get((formulas, labels))
         if known is None:
             dfa = self._classified(formulas)

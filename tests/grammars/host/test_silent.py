@@ -1,4 +1,4 @@
-"""Processes that give no answer: many at once cost their caller one deadline and not one each."""
+"""Processes that give no answer: many at once cost their caller one deadline in all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arbora.grammars import CompilerError, HostGrammar
 from arbora.grammars.errors import Fault
 from arbora.grammars.host.channel import Channel
 from arbora.grammars.host.client import GrammarProcess
-from arbora.grammars.host.messages import Standing, decode_request, encode
+from arbora.grammars.host.messages import MatcherState, decode_request, encode
 from arbora.grammars.processes.framing import LENGTH, framed
 from scheduler_bench import EvenTokens, SchedulerBench
 
@@ -20,7 +20,7 @@ DEADLINE_S = 0.5
 
 
 class NoServer:
-    """It takes note of which processes it was told to end."""
+    """Notes the processes that it was told to end."""
 
     is_alive = True
 
@@ -32,7 +32,7 @@ class NoServer:
 
 
 class SilentGrammars:
-    """Grammars whose processes take questions and give no answer by themselves."""
+    """Grammars whose processes read questions and answer only when the test says so."""
 
     def __init__(self, count: int) -> None:
         self.server = NoServer()
@@ -47,12 +47,12 @@ class SilentGrammars:
         self.grammars = [HostGrammar(process, (256,), 0) for process in processes]
 
     def answer(self, number: int) -> None:
-        """The answer to one question."""
+        """Answers one question."""
         header = self.ends[number].recv(LENGTH.size, socket.MSG_WAITALL)
         question = self.ends[number].recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL)
         mask = np.zeros(8, np.int32).tobytes()
-        standing = Standing(decode_request(question).matcher, self.error, b"text", mask)
-        self.ends[number].sendall(framed(encode(standing)))
+        state = MatcherState(decode_request(question).matcher, self.error, b"text", mask)
+        self.ends[number].sendall(framed(encode(state)))
 
     def asked(self) -> list[int]:
         """The processes that have a question to read."""

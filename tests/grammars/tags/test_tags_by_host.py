@@ -1,4 +1,4 @@
-"""Structural tags as llguidance follows them, judged by our automata."""
+"""Structural tags as llguidance follows them, compared with our automata."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tags() -> TagCompiler:
 
 
 def ends_by_host(text: str, parts: list[str]) -> list[bool]:
-    """Whether the text may end behind each of its parts."""
+    """Whether the text may end after each of its parts."""
     grammar = host().structural_tag(read_format(text))
     ends = []
     for part in accumulate(parts, lambda one, other: one + other):
@@ -46,9 +46,9 @@ def read(piece: str) -> list[int]:
 
 
 def ends_by_automaton(text: str, parts: list[str]) -> list[bool]:
-    spelled = SpecialTokens(SPECIAL).spelled
-    machine = tags().compile(read_format(text), spelled).machine
-    return [machine.accepts(spelled(part)) for part in accumulate(parts, lambda one, other: one + other)]
+    bytes_of = SpecialTokens(SPECIAL).bytes_of
+    machine = tags().compile(read_format(text), bytes_of).machine
+    return [machine.accepts(bytes_of(part)) for part in accumulate(parts, lambda one, other: one + other)]
 
 
 @pytest.mark.parametrize("mark", ["a" + CALL, CALL + "a"])
