@@ -144,7 +144,7 @@ def test_a_running_batch_prompt_is_preempted_a_bounded_number_of_times() -> None
         bench.submit(f"{served}'", long_reply_prompt(200, 1, salt=served + 1), max_tokens=1)
         bench.run(steps=1)
         served += 1
-        assert served < 80
+        assert served < 120
 
 
 def answer_among_rivals(bench: SchedulerBench, name: str, steps: int) -> None:
