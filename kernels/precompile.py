@@ -15,7 +15,7 @@ from .attention import AttentionBatch, blend, items, paged_attention, tile_produ
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
 from .common import program
-from .linear import QuantizedPacker, QuantizedShape, dot_cpu, joined, streamed, takes
+from .linear import QuantizedPacker, QuantizedShape, dot_cpu, gathered, joined, streamed, takes
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
@@ -55,6 +55,8 @@ def _attention() -> None:
 
 def _products() -> None:
     joined.callback()
+    for dtype in DTYPES:
+        gathered.callback(dtype.itemsize)
     if streamed.streams(torch.bfloat16):
         streamed.callback()
     for half in set(DTYPES) & set(HALVES):

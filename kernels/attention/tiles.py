@@ -2,8 +2,8 @@
 """Attention for many queries at a time on processors that multiply bfloat16 (AVX512-BF16).
 
 Each lane of a vector holds one query: the scores of a block of keys are a small matrix product, their softmax
-needs no sum across lanes, and a second product adds the weighted values. Queries and
-weights are bfloat16, sums and scores float32.
+needs no sum across lanes, and a second product adds the weighted values. Queries and weights are bfloat16,
+sums and scores float32.
 """
 
 from functools import cache
@@ -49,8 +49,8 @@ from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 from .tile_product import ROWS, multiply_narrow, multiply_wide
 
-QUERIES = 32
-"""Query heads of an item: two vectors"""
+QUERIES = 64
+"""Query heads of an item: four vectors. Its keys and values are copied once for all of them."""
 
 FEW_QUERIES = 8
 """Items with fewer query heads read their keys one by one."""

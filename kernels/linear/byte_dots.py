@@ -7,7 +7,10 @@ of a vector of codes belongs to one output and holds its codes of 4 inputs. 8 bi
 then one for 16–31. 4 bits: one vector, with outputs 0–15 in the low halves of its bytes.
 """
 
+from __future__ import annotations
+
 import platform
+from typing import NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -35,6 +38,8 @@ from .vectors import (
 TILE = 2 * LANES
 """outputs of a tile"""
 VECTOR = 64  # bytes
+UNROLLED = 4
+"""Steps of 4 inputs in a turn of the innermost loop: each group has a multiple of 16 inputs."""
 
 
 def available() -> bool:
@@ -50,9 +55,10 @@ def dot_width() -> int:
 
 
 def tile_products(rows: int):
-    """The function that adds the products of `rows` rows with a tile, or with some of its inputs.
+    """The function that adds the products of `passes` × `rows` rows with a tile, or with some of its inputs.
 
-    These are `groups` × `parts` groups of 4 × `steps` inputs; `parts` groups share a scale of activations.
+    These are `groups` × `parts` groups of 4 × `steps` inputs; `parts` groups share a scale of activations and
+    are multiplied with all rows before the next ones.
 
     codes: the tile, as a pointer to what holds 4 codes: uint16 for 4 bits, uint32 for 8
     x: codes of activations, `x_row` bytes from one row to the next
@@ -60,27 +66,14 @@ def tile_products(rows: int):
     sums: of a group's activation codes, [rows, groups × parts], `sums_row` from one row to the next: float32
     if the tile has offsets; otherwise int32, multiplied by -zero
     out: float32 [rows, 32], added to
-    ahead: each step prefetches the next `ahead_step` bytes from here on
+    ahead: bytes between the vectors that the first pass multiplies and those that it prefetches
 
     A group's sum is exact and groups are added in order, so a row's result depends on nothing else.
     """
 
     @intrinsic
     def multiply(
-        typing,
-        groups,
-        parts,
-        steps,
-        codes,
-        x,
-        x_row,
-        scales,
-        scales_row,
-        sums,
-        sums_row,
-        out,
-        ahead,
-        ahead_step,
+        typing, passes, groups, parts, steps, codes, x, x_row, scales, scales_row, sums, sums_row, out, ahead
     ):
         def generate(context, builder, signature, arguments):
             bits, offsets = codes.dtype.bitwidth // 4, sums.dtype == types.float32
@@ -88,7 +81,7 @@ def tile_products(rows: int):
             return context.get_dummy_value()
 
         i64, floats, bytes_ = types.int64, types.CPointer(types.float32), types.CPointer(types.int8)
-        kinds = (i64, i64, i64, codes, bytes_, i64, floats, i64, sums, i64, floats, bytes_, i64)
+        kinds = (i64, i64, i64, i64, codes, bytes_, i64, floats, i64, sums, i64, floats, i64)
         return types.void(*kinds), generate
 
     return multiply
@@ -115,54 +108,90 @@ def write_results(typing, totals, factors, bias, biased, y):
     return types.void(floats, floats, floats, types.boolean, y), generate
 
 
+class _Rows(NamedTuple):
+    """The rows of one pass: pointers as in `tile_products`."""
+
+    x: ir.Value
+    scales: ir.Value
+    sums: ir.Value
+    out: ir.Value
+    ahead: ir.Value
+
+
 class _TileProducts:
     """Emits the code of one function."""
 
     def __init__(self, builder, rows, bits, offsets, *arguments) -> None:
         self._builder = builder
         self._rows, self._bits, self._offsets = rows, bits, offsets
-        self._groups, self._parts, self._steps, codes, self._x, self._x_row, *tables = arguments
-        self._scales, self._scales_row, self._sums, self._sums_row, *others = tables
-        self._out, self._ahead, self._ahead_step = others
+        self._passes, self._groups, self._parts, self._steps, codes, self._x, self._x_row, *tables = arguments
+        self._scales, self._scales_row, self._sums, self._sums_row, self._out, self._ahead = tables
         self._codes = builder.bitcast(codes, ir.IntType(8).as_pointer())
-        self._step_bytes = size(VECTOR * bits // 4)
-        self._head = size(2 * VECTOR if offsets else VECTOR)
+        self._step_bytes = VECTOR * bits // 4
+        self._head = 2 * VECTOR if offsets else VECTOR
 
     def emit(self) -> None:
         builder, count = self._builder, 2 * self._rows
         ints = [cgutils.alloca_once(builder, WORDS) for _ in range(count)]
         totals = [cgutils.alloca_once(builder, FLOATS) for _ in range(count)]
-        with cgutils.for_range(builder, self._groups) as group:
+        group_bytes = builder.add(size(self._head), builder.mul(self._steps, size(self._step_bytes)))
+        loops = cgutils.for_range(builder, self._groups), cgutils.for_range(builder, self._passes)
+        with loops[0] as group, loops[1] as turn:
+            rows = self._rows_of(turn.index)
             for total in totals:
                 builder.store(ir.Constant(FLOATS, None), total)
             with cgutils.for_range(builder, self._parts) as part:
                 index = builder.add(builder.mul(group.index, self._parts), part.index)
-                self._add_group(ints, totals, index)
-            self._add_totals(totals, group.index)
+                codes = builder.gep(self._codes, [builder.mul(index, group_bytes)])
+                self._add_group(rows, ints, totals, codes, index)
+            self._add_totals(rows, totals, group.index)
 
-    def _add_group(self, ints: list[ir.Value], totals: list[ir.Value], index: ir.Value) -> None:
+    def _rows_of(self, turn: ir.Value) -> _Rows:
+        builder = self._builder
+        first = builder.mul(turn, size(self._rows))
+        steps = (self._x_row, self._scales_row, self._sums_row, size(TILE))
+        starts = (self._x, self._scales, self._sums, self._out)
+        x, scales, sums, out = (
+            builder.gep(start, [builder.mul(first, step)]) for start, step in zip(starts, steps, strict=True)
+        )
+        is_first = builder.icmp_signed("==", turn, size(0))
+        return _Rows(x, scales, sums, out, builder.select(is_first, self._ahead, size(0)))
+
+    def _add_group(
+        self,
+        rows: _Rows,
+        ints: list[ir.Value],
+        totals: list[ir.Value],
+        group: ir.Value,
+        index: ir.Value,
+    ) -> None:
         """Add the products of a group that has one scale for each output, without the activations' scale."""
         builder = self._builder
-        group_bytes = builder.add(self._head, builder.mul(self._steps, self._step_bytes))
-        group = builder.gep(self._codes, [builder.mul(index, group_bytes)])
-        self._start(ints, index)
-        first = builder.mul(index, self._steps)
-        with cgutils.for_range(builder, self._steps) as loop:
-            step = builder.add(first, loop.index)
-            prefetch(builder, builder.gep(self._ahead, [builder.mul(step, self._ahead_step)]))
-            if self._bits == 8:
-                line = builder.add(builder.mul(step, self._ahead_step), size(VECTOR))
-                prefetch(builder, builder.gep(self._ahead, [line]))
-            codes = builder.gep(group, [builder.add(self._head, builder.mul(loop.index, self._step_bytes))])
-            self._add_dots(ints, codes, builder.gep(self._x, [builder.mul(step, size(4))]))
-        self._scale(totals, ints, group, index)
+        codes = builder.gep(group, [size(self._head)])
+        x = builder.gep(rows.x, [builder.mul(builder.mul(index, self._steps), size(4))])
+        self._start(rows, ints, index)
+        self._prefetch(rows, group, self._head)
+        with cgutils.for_range(builder, builder.udiv(self._steps, size(UNROLLED))) as loop:
+            here = builder.gep(codes, [builder.mul(loop.index, size(UNROLLED * self._step_bytes))])
+            activations = builder.gep(x, [builder.mul(loop.index, size(4 * UNROLLED))])
+            self._prefetch(rows, here, UNROLLED * self._step_bytes)
+            for step in range(UNROLLED):
+                place = builder.gep(here, [size(step * self._step_bytes)])
+                self._add_dots(ints, place, builder.gep(activations, [size(4 * step)]))
+        self._scale(rows, totals, ints, group, index)
 
-    def _start(self, ints: list[ir.Value], group: ir.Value) -> None:
+    def _prefetch(self, rows: _Rows, place: ir.Value, count: int) -> None:
+        """Prefetch `count` bytes, a distance after a place."""
+        builder = self._builder
+        for start in range(0, count, VECTOR):
+            prefetch(builder, builder.gep(place, [builder.add(rows.ahead, size(start))]))
+
+    def _start(self, rows: _Rows, ints: list[ir.Value], group: ir.Value) -> None:
         """Set the integer sums of a group."""
         for row in range(self._rows):
             start = ir.Constant(WORDS, None)
             if not self._offsets:
-                word = self._builder.load(self._of_row(self._sums, self._sums_row, row, group))
+                word = self._builder.load(self._of_row(rows.sums, self._sums_row, row, group))
                 start = splat(self._builder, word, WORDS)
             for total in ints[2 * row : 2 * row + 2]:
                 self._builder.store(start, total)
@@ -186,7 +215,14 @@ class _TileProducts:
         shifted = builder.lshr(both, ir.Constant(WORDS, [4] * LANES))
         return [builder.and_(both, mask), builder.and_(shifted, mask)]
 
-    def _scale(self, totals: list[ir.Value], ints: list[ir.Value], group: ir.Value, index: ir.Value) -> None:
+    def _scale(
+        self,
+        rows: _Rows,
+        totals: list[ir.Value],
+        ints: list[ir.Value],
+        group: ir.Value,
+        index: ir.Value,
+    ) -> None:
         """Add a group's integer sums, times the weights' scales, to the totals."""
         builder = self._builder
         scales, offsets = self._table(group, 0), self._table(group, 1) if self._offsets else []
@@ -196,7 +232,7 @@ class _TileProducts:
                 dots = builder.sitofp(builder.load(ints[2 * row + half]), FLOATS)
                 value = fma(builder, dots, scales[half], builder.load(total))
                 if self._offsets:
-                    word = builder.load(self._of_row(self._sums, self._sums_row, row, index))
+                    word = builder.load(self._of_row(rows.sums, self._sums_row, row, index))
                     value = fma(builder, splat(builder, word, FLOATS), offsets[half], value)
                 builder.store(value, total)
 
@@ -205,14 +241,14 @@ class _TileProducts:
         places = [self._builder.gep(group, [size(vector * VECTOR + half * 2 * LANES)]) for half in range(2)]
         return [self._builder.fpext(read(self._builder, place, HALVES), FLOATS) for place in places]
 
-    def _add_totals(self, totals: list[ir.Value], group: ir.Value) -> None:
+    def _add_totals(self, rows: _Rows, totals: list[ir.Value], group: ir.Value) -> None:
         """Add the totals of groups, times the activations' scale, to the results."""
         builder = self._builder
         for row in range(self._rows):
-            word = builder.load(self._of_row(self._scales, self._scales_row, row, group))
+            word = builder.load(self._of_row(rows.scales, self._scales_row, row, group))
             scale = splat(builder, word, FLOATS)
             for half in range(2):
-                place = builder.gep(self._out, [size(row * TILE + half * LANES)])
+                place = builder.gep(rows.out, [size(row * TILE + half * LANES)])
                 total = builder.load(totals[2 * row + half])
                 write(builder, fma(builder, total, scale, read(builder, place, FLOATS)), place)
 

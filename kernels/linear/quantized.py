@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from . import quantized_cpu, quantized_tiles
 from .byte_dots import TILE, VECTOR, available
+from .gathered import gathered
 
 LARGEST_GROUP = 128
 """the most inputs that share one scale, of weights or of activations"""
@@ -53,7 +54,7 @@ class QuantizedPacker:
         """input_order: int64 [inputs]; column j of the codes is multiplied with x[:, input_order[j]]."""
         assert takes(shape, torch.device("cpu")), shape
         self._shape = shape
-        self._input_order = input_order
+        self._input_order = None if input_order is None else input_order.contiguous()
         self._group = stored_group(shape.group)
         self._tables = 1 if shape.zero is not None else 2
         group_bytes = VECTOR * self._tables + TILE * self._group * shape.bits // 8
@@ -138,7 +139,7 @@ class QuantizedProduct:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [rows, inputs], float32, bfloat16 or float16 → [rows, outputs], same dtype."""
-        x = x.contiguous() if self._input_order is None else x.index_select(1, self._input_order)
+        x = x.contiguous() if self._input_order is None else gathered(x, self._input_order)
         rows = len(x)
         y = torch.empty(rows, self._shape.outputs, dtype=x.dtype)
         if rows <= self._rows:
@@ -151,7 +152,7 @@ class QuantizedProduct:
     def _multiply(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         threads = torch.get_num_threads()
         rows = count + quantized_cpu.ROWS  # the kernel reads beyond the last row
-        totals = threads * quantized_cpu.TOTALS_BYTES * rows
+        totals = threads * quantized_cpu.TOTALS_BYTES
         inputs, tables = self._shape.inputs, self._tables
         scratch = torch.empty(VECTOR + totals + rows * (inputs + tables), dtype=torch.int8)
         memory = -(-scratch.data_ptr() // VECTOR) * VECTOR

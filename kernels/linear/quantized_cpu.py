@@ -18,8 +18,9 @@ ROWS = 6
 FEW_ROWS = 16
 """Up to this many rows, a product is limited by reading the weight."""
 
-TOTALS_BYTES = 4 * TILE
-"""Memory for the results of a tile and one row."""
+TOTALS_BYTES = 4 * TILE * (FEW_ROWS + ROWS)
+"""Memory of a thread for the results of a tile and FEW_ROWS rows, in whole passes, or of one row before it is
+cut."""
 
 PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
@@ -28,7 +29,7 @@ BLOCK = 65_536
 """Bytes of the weight that a thread takes at a time, approximately."""
 
 AHEAD = 4096
-"""Bytes between multiplying and prefetching, for few rows."""
+"""Bytes between multiplying and prefetching."""
 
 SPINS = 1000
 """Times that a thread looks whether the others have quantized, before it lets other processes run."""
@@ -36,22 +37,34 @@ SPINS = 1000
 FLOAT32, BFLOAT16, FLOAT16 = range(3)
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
 
-_one, _two, _four, _six = (tile_products(rows) for rows in (1, 2, 4, ROWS))
+_one, _two, _three, _four, _five, _six = (tile_products(rows) for rows in range(1, ROWS + 1))
 
 
 @compiled
-def _multiply_rows(rows, groups, parts, steps, codes, x, scales, sums, row, out, ahead, step):
-    """Up to ROWS rows; the tables may hold more rows than are used. row: inputs of a row of x"""
-    table = row // (4 * steps * parts)
-    wide = table * parts
+def _multiply_rows(rows, passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead):
+    """See `byte_dots.tile_products`; `rows` of each pass, up to ROWS."""
     if rows == 1:
-        _one(groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead, step)
+        _one(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
     elif rows == 2:
-        _two(groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead, step)
-    elif rows <= 4:
-        _four(groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead, step)
+        _two(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+    elif rows == 3:
+        _three(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+    elif rows == 4:
+        _four(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+    elif rows == 5:
+        _five(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
     else:
-        _six(groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead, step)
+        _six(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+
+
+@compiled
+def _size_of_passes(rows):
+    """The number of rows, from 4 to ROWS, whose passes exceed `rows` least; the largest such."""
+    best = ROWS
+    for size in range(ROWS - 1, 3, -1):
+        if (rows + size - 1) // size * size < (rows + best - 1) // best * best:
+            best = size
+    return best
 
 
 @compiled
@@ -93,19 +106,19 @@ def _quantize(arguments, has_offsets):
 
 
 @compiled
-def _store_rows(arguments, totals, rows, output):
-    """Writes the results of one tile, whose first output is `output`. Overwrites 32 totals after `rows`."""
+def _store_rows(arguments, totals, first, rows, output):
+    """Writes the results of some rows and one tile, whose first output is `output`."""
     y = arguments[17]
     if arguments[3] == FLOAT32:
-        _store(arguments, totals, rows, output, y, np.float32(0))
+        _store(arguments, totals, first, rows, output, y, np.float32(0))
     elif arguments[3] == BFLOAT16:
-        _store(arguments, totals, rows, output, y, np.uint16(0))
+        _store(arguments, totals, first, rows, output, y, np.uint16(0))
     else:
-        _store(arguments, totals, rows, output, y, np.int16(0))
+        _store(arguments, totals, first, rows, output, y, np.int16(0))
 
 
 @compiled
-def _store(arguments, totals, rows, output, y, kind):
+def _store(arguments, totals, first, rows, output, y, kind):
     outputs = arguments[5]
     count = min(TILE, outputs - output)
     factors = shifted(pointer(arguments[15], np.float32(0)), output)
@@ -113,7 +126,7 @@ def _store(arguments, totals, rows, output, y, kind):
     whole = pointer(totals + 4 * rows * TILE, kind)
     for row in range(rows):
         total = pointer(totals + 4 * row * TILE, np.float32(0))
-        target = shifted(pointer(y, kind), row * outputs + output)
+        target = shifted(pointer(y, kind), (first + row) * outputs + output)
         if count == TILE:
             write_results(total, factors, bias, arguments[16] != 0, target)
         else:
@@ -123,29 +136,33 @@ def _store(arguments, totals, rows, output, y, kind):
 
 
 @compiled
-def _multiply_tile(arguments, address, group_bytes, ahead, four_codes, sum_kind, totals):
-    """Multiplies all rows with one tile; `group_bytes` is the size of its groups.
+def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals, output):
+    """Multiplies all rows with one tile, whose first output is `output`.
 
-    For few rows a span of inputs is multiplied with all of them before the next span, so that the weight is
-    read evenly.
+    Up to FEW_ROWS rows are multiplied with a part of the weight before the next part, so that it is read
+    evenly. More rows are multiplied with the whole tile, up to ROWS at a time.
     """
     rows, inputs, group, parts = arguments[4], arguments[6], arguments[7], arguments[8]
     groups, steps = inputs // (group * parts), group // 4
-    passes = (rows + ROWS - 1) // ROWS
-    span = 1 if passes > 1 and rows <= FEW_ROWS else groups
-    ahead_step = (group_bytes + steps - 1) // (steps * passes)
-    for first in range(0, groups, span):
-        codes = pointer(address + first * parts * group_bytes, four_codes)
-        for number in range(passes):
-            row = number * ROWS
-            x = shifted(pointer(arguments[11], np.int8(0)), row * inputs + first * parts * group)
-            scales = shifted(pointer(arguments[12], np.float32(0)), row * groups + first)
-            sums = shifted(pointer(arguments[13], sum_kind), (row * groups + first) * parts)
-            out = pointer(totals + 4 * row * TILE, np.float32(0))
-            place = ahead + first * parts * group_bytes + number * ahead_step * span * parts * steps
-            line = pointer(place, np.int8(0))
-            some = min(ROWS, rows - row)
-            _multiply_rows(some, span, parts, steps, codes, x, scales, sums, inputs, out, line, ahead_step)
+    codes = pointer(address, four_codes)
+    out = pointer(totals, np.float32(0))
+    turns = 1 if rows <= FEW_ROWS else (rows + ROWS - 1) // ROWS
+    for number in range(turns):
+        row = rows * number // turns
+        some = rows * (number + 1) // turns - row
+        size = max(1, some) if some <= ROWS else _size_of_passes(some)
+        passes = (some + size - 1) // size
+        for i in range(passes * size * TILE):
+            out[i] = np.float32(0)
+        x = shifted(pointer(arguments[11], np.int8(0)), row * inputs)
+        scales = shifted(pointer(arguments[12], np.float32(0)), row * groups)
+        sums = shifted(pointer(arguments[13], sum_kind), row * groups * parts)
+        ahead = AHEAD if number == 0 else 0
+        wide = groups * parts
+        _multiply_rows(
+            size, passes, groups, parts, steps, codes, x, inputs, scales, groups, sums, wide, out, ahead
+        )
+        _store_rows(arguments, totals, row, some, output)
 
 
 @compiled
@@ -153,26 +170,21 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     """Arguments: the counters of blocks of tiles, of pieces to quantize and of quantized pieces; the kind of
     x and y, rows, outputs, inputs, group of weights, such groups that share a scale of activations, zero; the
     addresses of x, its codes, scales and sums, the tiles, the outputs' factors, the bias or 0, y, and
-    memory for TOTALS_BYTES × (rows + ROWS) of each thread; the counter of threads."""
+    TOTALS_BYTES for each thread; the counter of threads."""
     _quantize(arguments, has_offsets)
-    rows, outputs, inputs, group = arguments[4], arguments[5], arguments[6], arguments[7]
+    outputs, inputs, group = arguments[5], arguments[6], arguments[7]
     groups, steps = inputs // group, group // 4
     group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
     tiles, tile_bytes = (outputs + TILE - 1) // TILE, groups * group_bytes
     block = max(1, BLOCK // tile_bytes)
-    totals = arguments[18] + fetch_add(shifted(arguments, 19), 1) * TOTALS_BYTES * (rows + ROWS)
+    totals = arguments[18] + fetch_add(shifted(arguments, 19), 1) * TOTALS_BYTES
     while True:
         begin = fetch_add(arguments, 1) * block
         if begin >= tiles:
             break
         for tile in range(begin, min(tiles, begin + block)):
-            sums = pointer(totals, np.float32(0))
-            for i in range(rows * TILE):
-                sums[i] = np.float32(0)
             address = arguments[14] + tile * tile_bytes
-            ahead = address + (AHEAD if rows <= FEW_ROWS else tile_bytes)
-            _multiply_tile(arguments, address, group_bytes, ahead, four_codes, sum_kind, totals)
-            _store_rows(arguments, totals, rows, tile * TILE)
+            _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals, tile * TILE)
 
 
 def _product_4(arguments):

@@ -176,14 +176,15 @@ def test_only_ids_of_outputs_have_rows(wrong: int) -> None:
         product.rows(torch.tensor([3, wrong]))
 
 
-def test_columns_may_be_stored_in_another_order() -> None:
+@pytest.mark.parametrize("dtype", list(ONE_ROUNDING))
+def test_columns_may_be_stored_in_another_order(dtype: torch.dtype) -> None:
     order = torch.randperm(96)
     shape = QuantizedShape(64, 96, 8, 32, 128)
     plain = make_case(shape)
     packer = QuantizedPacker(shape, order)
     packer.write(0, plain.codes, plain.scales, None)
     product = packer.product(plain.bias)
-    x = torch.randn(5, 96)
+    x = torch.randn(500, 192).to(dtype)[:, ::2]
     assert torch.equal(product(x), plain.product(x[:, order]))
     ids = torch.tensor([5, 63])
     assert torch.equal(product.rows(ids)[:, order], plain.product.rows(ids))

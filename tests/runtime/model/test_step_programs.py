@@ -15,6 +15,7 @@ from arbora.runtime.model import step_programs
 from arbora.runtime.model.input_batch import InputBatch
 from arbora.runtime.model.step_programs import StepPrograms
 from checkpoints import WINDOWED, random_model, save_model
+from quantized_checkpoints import CASES, write_quantized
 from step_driver import StepDriver
 
 SLOTS, PAGE, CONTEXT = 5, 4, 160
@@ -96,6 +97,12 @@ def test_steps_of_quantized_models_are_replayed_on_every_processor(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert replayed(started(model, dtype=dtype, quantize=quantize)) == SECOND
+
+
+def test_steps_of_a_model_with_columns_in_another_order_are_replayed(tmp_path: Path) -> None:
+    fields = {name: value for name, value in WINDOWED.items() if name != "num_hidden_layers"}
+    write_quantized(CASES["gptq ordered by activations"], tmp_path, **fields)
+    assert replayed(started(tmp_path, dtype="float32")) == SECOND
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
