@@ -161,7 +161,7 @@ class _Reader:
         if item == STRING:
             return [*self._strings(count)]
         raise ConfigError(
-            f"{self._path}: {self._what} is a list of the kind {item}; only numbers and strings can be listed."
+            f"{self._path}: {self._what} is a list of the kind {item}; lists must be of numbers or strings."
         )
 
     def _string(self) -> str:

@@ -23,7 +23,8 @@ END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>")
 """control tokens that end a reply in any model: files often name only one of several"""
 MOST_MERGED = 512
-"""characters of a SentencePiece token that parts are merged to: finding them takes the square of its length"""
+"""Characters of a SentencePiece token. Longer ones, which no model has, would take the square of their length
+to find their merges; they are never produced."""
 
 _END_OF_WORD = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -91,7 +92,8 @@ class Vocabulary:
         if self.model not in ("gpt2", "llama"):
             raise self._wrong(
                 "model",
-                f"{reprlib.repr(self.model)} is not supported. Supported: gpt2 (BPE of bytes), llama (SentencePiece)",
+                f"{reprlib.repr(self.model)} is not supported. Supported: gpt2 (BPE of bytes), llama "
+                "(SentencePiece)",
             )
         self.tokens: list[str] = self._list("tokens", str)
         if not self.tokens:
@@ -155,8 +157,8 @@ class Vocabulary:
         if name not in WORDS:
             raise self._wrong(
                 "pre",
-                f"{reprlib.repr(name)} is not supported. Supported: {', '.join(WORDS)}. Otherwise put the file into a "
-                "directory with the original model's config.json and tokenizer.json",
+                f"{reprlib.repr(name)} is not supported. Supported: {', '.join(WORDS)}. Otherwise put the "
+                "file into a directory with the original model's config.json and tokenizer.json",
             )
         words = WORDS[name]
         merges = [_pair(merge) for merge in self._list("merges", str)]

@@ -254,7 +254,7 @@ def test_lists_of_lists_are_refused(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
     writer.add_array("some.key", [[1, 2], [3]])
     finish_file(writer)
-    with pytest.raises(ConfigError, match="the value of some.key is a list of the kind 9"):
+    with pytest.raises(ConfigError, match=r"the value of some\.key is a list of the kind 9"):
         GgufFile(tmp_path / "model.gguf")
 
 
