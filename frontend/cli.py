@@ -112,7 +112,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a directory with config.json and *.safetensors, or a hub id (default: the built-in model)",
+        help="a directory with config.json and *.safetensors, a GGUF file or a hub id (default: the built-in "
+        "model)",
     )
     for option in OPTIONS:
         if option.switch:

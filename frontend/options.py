@@ -110,8 +110,8 @@ OPTIONS = (
     ),
     Option(
         "kv_dtype",
-        "of the KV cache: auto, as --dtype; int8: nearly twice the tokens in the same memory, slightly less "
-        "exact; CPU only",
+        "dtype of the KV cache: auto, as --dtype; int8: nearly twice the tokens in the same memory, slightly "
+        "less exact; CPU only",
         one_of(*get_args(KvDType)),
         "auto",
         "DTYPE",

@@ -1,1 +1,1 @@
-"""llguidance: compiles and follows the grammars that have no automaton, in processes of its own."""
+"""Runs llguidance, in processes of its own, for grammars that have no automaton."""

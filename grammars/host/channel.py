@@ -27,7 +27,7 @@ class Channel:
         self.is_closed = False
 
     def send(self, message: bytes) -> None:
-        """Sends without blocking; the rest goes with the next call. Raises ChannelClosedError."""
+        """Sends without blocking; a later call sends the rest. Raises ChannelClosedError."""
         self._unsent += framed(message)
         self._write()
 

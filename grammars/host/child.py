@@ -25,8 +25,8 @@ from .messages import (
     CompileJob,
     Failed,
     Leave,
+    MatcherState,
     Outcome,
-    Standing,
     decode_job,
     decode_request,
     encode,
@@ -34,12 +34,12 @@ from .messages import (
 from .native import HostCompiler, NativeGrammar, NativeMatcher
 from .tasks import compiled_by_host, described
 
-STEP_CPU_S = 0.25  # of processor time for one token of one reply; usually 0.0001
-FOLLOW_BYTES = 256 << 20  # of address space to follow replies, beyond what compiling took
+STEP_CPU_S = 0.25  # of processor time for one token of one reply; it usually takes 0.0001
+FOLLOW_BYTES = 256 << 20  # of address space for following replies, in addition to that used for compiling
 
 
 def serve(channel: socket.socket, compiler: HostCompiler) -> NoReturn:
-    """Runs in a process just forked, and ends the process."""
+    """Runs in a newly forked process, and ends that process."""
     status = 1
     try:
         _Child(channel, compiler).run()
@@ -95,9 +95,9 @@ class _Child:
                     self._matchers.pop(number, None)
                 case Advance(number, tokens):
                     signal.setitimer(signal.ITIMER_PROF, STEP_CPU_S)
-                    standing = self._advanced(grammar, number, tokens, mask)
+                    state = self._advanced(grammar, number, tokens, mask)
                     signal.setitimer(signal.ITIMER_PROF, 0)
-                    send(self._channel, standing)
+                    send(self._channel, state)
 
     def _advanced(
         self, grammar: NativeGrammar, number: int, tokens: list[int], mask: NDArray[np.int32]
@@ -110,4 +110,4 @@ class _Child:
             error = matcher.consume(token)
         matcher.fill_mask(mask)
         fault = None if error is None else fault_of(error)
-        return encode(Standing(number, fault, matcher.forced_text(), mask.tobytes()))
+        return encode(MatcherState(number, fault, matcher.forced_text(), mask.tobytes()))

@@ -42,13 +42,11 @@ from .messages import (
 
 _START = "from arbora.grammars.host.server import main; main()"
 START_DEADLINE_S = 60.0
-END_DEADLINE_S = 2.0  # until the server reports how a process ended
+END_DEADLINE_S = 2.0  # for the server to report how a process ended
 LOOP_WAIT_S = 0.1  # for the same report, while the scheduler's loop waits
-ANSWER_DEADLINE_S = (
-    5.0  # until the server reports the end of a process that it had to kill; then the server is killed
-)
-MARGIN_S = 3.0  # for a process to begin, beyond its deadline; a running process keeps the deadline itself
-OWN_TIME = 0.7  # of the deadline
+ANSWER_DEADLINE_S = 5.0  # for the server to kill a process and report its end; a slower server is killed
+MARGIN_S = 3.0  # added to a deadline for the start of the process, which then enforces it itself
+OWN_TIME = 0.7  # of the deadline: with less processor time the machine was too busy
 MOST_PROCESSES = 192  # each takes about 4 MB, and the memory of its grammar
 _KNOWN_ENDS = 4 * MOST_PROCESSES
 _LARGE_SIGNALS = {
@@ -62,8 +60,7 @@ _LARGE_SIGNALS = {
 
 
 class GrammarProcess:
-    """One grammar's process, and the channel to it. The process ends with `end` or with the last
-    reference."""
+    """The process of one grammar. It ends on a call of `end`, or when no reference to this object is left."""
 
     def __init__(
         self, server: _Running, number: int, channel: Channel, release: Callable[[Channel], None]
@@ -78,8 +75,8 @@ class GrammarProcess:
         """Why the process can't be used any more."""
 
     def compile(self, job: CompileJob) -> Outcome:
-        """The outcome of a job. Raises TooLargeError or TimeoutError if the grammar takes too much, else
-        CompilerError."""
+        """Sends the job and returns its outcome. Raises TooLargeError or TimeoutError if the grammar needs
+        too much memory or time, and CompilerError for other failures."""
         try:
             self.channel.send(encode(job))
             outcome: Outcome = decode_outcome(self.channel.receive(job.deadline_s + MARGIN_S))
@@ -89,11 +86,11 @@ class GrammarProcess:
         except (ChannelClosedError, ValueError):
             fault = self._reason(job.deadline_s, END_DEADLINE_S)
         self.give_up(fault)
-        raise bare_copy(fault)  # a raised error refers to the frame and so to this object; `fault` must not
+        raise bare_copy(fault)  # not `fault`: its traceback would keep this object alive
 
     def _timed_out(self, deadline_s: float) -> Exception:
-        """The error of a process that gave no answer. If the server gives none either, it is killed, and the
-        error blames no grammar."""
+        """Returns the error of a process that missed its deadline. If the server does not answer either,
+        kills the server; then the error does not blame the grammar."""
         self._server.tell(KILL, self.number)
         end = self._server.end_of(self.number, ANSWER_DEADLINE_S)
         if end is not None:
@@ -102,14 +99,14 @@ class GrammarProcess:
         return CompilerError("the process that runs llguidance gave no answer")
 
     def fail(self, deadline_s: float) -> GrammarError | CompilerError:
-        """Ends the process, which gave no answer in time or a wrong one. Returns the error of its replies."""
+        """Ends a process that answered too late or wrongly. Returns the error for its replies."""
         if self.fault is None:
             self.give_up(self._reason(deadline_s, LOOP_WAIT_S))
         kind = CompilerError if isinstance(self.fault, CompilerError) else GrammarError
         return kind(f"the grammar can't be followed: {self.fault}")
 
     def give_up(self, fault: Exception) -> None:
-        """Ends the process, and remembers why."""
+        """Ends the process and remembers the reason."""
         self.fault = fault
         self.channel.close()
         self._server.tell(KILL, self.number)
@@ -133,7 +130,7 @@ class GrammarProcess:
 
 
 class HostServer:
-    """Starts the server when it is needed, and again after it died. Thread-safe."""
+    """Starts the server when it is needed, and again if it died. Thread-safe."""
 
     def __init__(self, vocabulary: HostVocabulary) -> None:
         self._vocabulary = vocabulary
@@ -158,7 +155,8 @@ class HostServer:
         self._started()
 
     def fork(self, tenant: str = "") -> GrammarProcess:
-        """A new process. Raises CompilerError without a server, BusyError at the limits of processes."""
+        """Forks a process. Raises CompilerError if no server can be started, and BusyError if too many
+        processes exist."""
         running = self._started()
         ours, theirs = socket.socketpair()
         with self._lock:
@@ -184,7 +182,8 @@ class HostServer:
             running.close()
 
     def _busy(self, tenant: str) -> str | None:
-        """Why the tenant gets no process now, or None. A tenant may hold at most as many as are free."""
+        """Why the tenant can't get another process now, or None. A tenant may have at most as many processes
+        as are still available."""
         free = MOST_PROCESSES - self.live
         if free <= 0:
             return f"the server follows {MOST_PROCESSES} grammars already; try again later"
@@ -236,7 +235,7 @@ class _Running:
         ).start()
 
     def fork(self, number: int, channel: socket.socket) -> None:
-        """Asks for a fork. If that fails, the channel's other end is closed."""
+        """Asks the server to fork. If that fails, closes the channel's other end."""
         descriptor = array("i", [channel.fileno()])
         self._send(FORK, number, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
 
@@ -249,7 +248,7 @@ class _Running:
         self.process.kill()
 
     def _send(self, what: bytes, number: int, attached: list[tuple[int, int, array[int]]]) -> None:
-        """Sends without waiting; a server with a full socket is killed."""
+        """Sends without waiting; kills a server whose socket is full."""
         try:
             message = what + number.to_bytes(8, "little")
             self._control.sendmsg([message], attached, socket.MSG_DONTWAIT)
@@ -259,7 +258,7 @@ class _Running:
             return  # the server has ended
 
     def end_of(self, number: int, within_s: float) -> Ended | None:
-        """How a process ended; None if it has not."""
+        """How a process ended, or None if it is still running."""
         deadline = time.monotonic() + within_s
         with self._changed:
             while number not in self._ends and self.is_alive:
@@ -300,7 +299,6 @@ class _Running:
 
 
 def _timeout(deadline_s: float, end: Ended | None) -> TimeoutError:
-    """The error of a timeout: the grammar is at fault only if its process had the processor most of the
-    time."""
+    """The error of a timeout. It blames the grammar only if its process was running for most of the time."""
     is_slow = end is not None and end.cpu_s >= OWN_TIME * deadline_s
     return (TooSlowError if is_slow else TimeoutError)(f"it takes more than {deadline_s:g} s")

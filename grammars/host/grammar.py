@@ -1,7 +1,7 @@
-"""The scheduler's matchers for grammars that llguidance follows, each in its own process.
+"""The scheduler's matchers for grammars that llguidance follows, each grammar in its own process.
 
-A matcher sends the kept tokens and reads the answer later, so that the processes of a step's rows work at the
-same time. Each token costs a row one exchange of messages.
+A matcher sends the kept tokens and reads the answer later, so that the processes of a step's rows work in
+parallel. A row exchanges one pair of messages for each token.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ..errors import CompilerError, GrammarError, ParserFailedError, error_of, f
 from ..machine.jump_forward import ForcedText
 from .channel import ChannelClosedError
 from .client import GrammarProcess
-from .messages import Advance, Leave, Standing, decode_standing, encode
+from .messages import Advance, Leave, MatcherState, decode_state, encode
 
 ANY_BYTE = bytes(range(256))
 PROCESS_BYTES = 4 << 20  # of private memory for each process; measured: 3.4 MB
-LEAST_WAIT_S = 0.1  # for an answer, even if the caller was frozen or busy past the deadline
-ANSWER_DEADLINE_S = 2.0  # a process ends by itself after 0.25 s of processor time for a token
+LEAST_WAIT_S = 0.1  # to wait for an answer, even if the caller was stopped or busy until after the deadline
+ANSWER_DEADLINE_S = 2.0  # a process ends itself after 0.25 s of processor time for one token
 
 
 class HostGrammar:
@@ -40,71 +40,72 @@ class HostGrammar:
         """`left_out`: keyword and path of each constraint that is not enforced."""
         self.left_out = left_out
         self.host_nbytes = PROCESS_BYTES + nbytes
-        self._line = _Line(process)
+        self._connection = _Connection(process)
         self._eos_tokens = eos_tokens
 
     @property
     def fault(self) -> Exception | None:
         """Why the process can't be used any more, or None."""
-        return self._line.process.fault
+        return self._connection.process.fault
 
     @property
     def process(self) -> int:
         """The number of the process."""
-        return self._line.process.number
+        return self._connection.process.number
 
     def matcher(self) -> HostMatcher:
-        return HostMatcher(self._line, self._eos_tokens)
+        return HostMatcher(self._connection, self._eos_tokens)
 
 
 class HostMatcher:
     """Follows one request. An error is a value that ends the request, not the step."""
 
-    def __init__(self, line: _Line, eos_tokens: tuple[int, ...]) -> None:
-        self._line = line
+    def __init__(self, connection: _Connection, eos_tokens: tuple[int, ...]) -> None:
+        self._connection = connection
         self._eos_tokens = eos_tokens
-        self._number = line.new_number()
+        self._number = connection.new_number()
         self._is_begun = False
-        weakref.finalize(self, line.leave, self._number).atexit = False
-        line.advance(self._number, [])
+        weakref.finalize(self, connection.leave, self._number).atexit = False
+        connection.advance(self._number, [])
 
     def begin(self, token: int) -> None:
-        """Sends a kept token. `consume` of the same token must follow and reads the answer."""
+        """Sends a kept token. The caller must then call `consume` with the same token, which reads the
+        answer."""
         self._is_begun = True
-        self._line.advance(self._number, [token])
+        self._connection.advance(self._number, [token])
 
     def consume(self, token: int) -> GrammarError | CompilerError | None:
         """Advances by a kept token. Returns an error, or None."""
         if not self._is_begun:
             self.begin(token)
         self._is_begun = False
-        fault = self._line.standing(self._number).error
+        fault = self._connection.state(self._number).error
         return None if fault is None else reply_error(fault)
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Advances by forced tokens. The next `consume` returns their error, if any."""
-        self._line.advance(self._number, list(tokens))
+        """Advances by forced tokens. The next `consume` returns the error, if there is one."""
+        self._connection.advance(self._number, list(tokens))
 
     def forced_text(self) -> ForcedText:
         """The text that must come next; what may follow it is not known."""
-        return ForcedText(self._line.standing(self._number).forced, ANY_BYTE, False)
+        return ForcedText(self._connection.state(self._number).forced, ANY_BYTE, False)
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         """Writes the mask of the next token, int32 [ceil(vocab / 32)], contiguous."""
-        standing = self._line.standing(self._number)
-        if len(standing.mask) == mask.nbytes:
-            mask[:] = np.frombuffer(standing.mask, np.int32)
+        state = self._connection.state(self._number)
+        if len(state.mask) == mask.nbytes:
+            mask[:] = np.frombuffer(state.mask, np.int32)
             return
-        mask[:] = 0  # the process is gone: only the end is allowed, and `consume` returns the error
+        mask[:] = 0  # the process has ended: allow only the end; `consume` returns the error
         for token in self._eos_tokens:
             mask.view(np.uint32)[token // 32] |= np.uint32(1 << token % 32)
 
 
-class _Line:
-    """Requests to one process and its answers, by matcher. A matcher's last answer counts.
+class _Connection:
+    """Sends requests to one process and keeps the latest answer for each matcher.
 
-    An answer's deadline begins with the latest request or answer, not with the wait for it. So the caller
-    waits for one deadline if several processes were asked together and all are silent.
+    An answer's deadline counts from the latest request or answer, not from the time when the caller begins to
+    wait. So a caller that has asked several processes waits for one deadline in all, even if none answers.
     """
 
     def __init__(self, process: GrammarProcess) -> None:
@@ -112,8 +113,8 @@ class _Line:
         self._numbers = count(1)
         self._exchanged_at = 0.0  # of the last request or answer
         self._asked: dict[int, int] = {}  # outstanding answers, by matcher
-        self._standings: dict[int, Standing] = {}
-        self._left: deque[int] = deque()  # deleted matchers that the process still has
+        self._states: dict[int, MatcherState] = {}
+        self._deleted: deque[int] = deque()  # deleted matchers that the process still has
         self._in_use: set[int] = set()  # matchers that the process has
 
     def new_number(self) -> int:
@@ -127,46 +128,47 @@ class _Line:
         self._send(encode(Advance(matcher, tokens)))
 
     def leave(self, matcher: int) -> None:
-        """Tells the process with the next message. A finalizer may call this at any point."""
-        self._left.append(matcher)
+        """Tells the process with the next message that the matcher is deleted. A finalizer may call this at
+        any point."""
+        self._deleted.append(matcher)
 
-    def standing(self, matcher: int) -> Standing:
-        """The matcher's standing after all messages. Waits for it, and ends a process that stalls."""
+    def state(self, matcher: int) -> MatcherState:
+        """The state of the matcher after all its requests. Waits for it, and ends a process that stalls."""
         while self._asked.get(matcher) and self.process.fault is None:
             try:
-                self._take(decode_standing(self.process.channel.receive(self._patience_s())))
+                self._take(decode_state(self.process.channel.receive(self._patience_s())))
             except (ChannelClosedError, TimeoutError, ValueError):
                 self.process.fail(ANSWER_DEADLINE_S)
         if self.process.fault is not None:
-            return Standing(matcher, fault_of(self.process.fail(ANSWER_DEADLINE_S)), b"", b"")
-        return self._standings[matcher]
+            return MatcherState(matcher, fault_of(self.process.fail(ANSWER_DEADLINE_S)), b"", b"")
+        return self._states[matcher]
 
     def _patience_s(self) -> float:
         return max(LEAST_WAIT_S, self._exchanged_at + ANSWER_DEADLINE_S - time.monotonic())
 
-    def _take(self, standing: Standing) -> None:
-        left = self._asked.get(standing.matcher, 0) - 1
+    def _take(self, state: MatcherState) -> None:
+        left = self._asked.get(state.matcher, 0) - 1
         if left < 0:
-            raise ValueError("an answer that nothing asked for")
-        error = None if standing.error is None else error_of(standing.error)
+            raise ValueError("an answer without a request")
+        error = None if state.error is None else error_of(state.error)
         self._exchanged_at = time.monotonic()
         if isinstance(error, ParserFailedError):
             self.process.give_up(error)
-        self._asked[standing.matcher] = left
-        if standing.matcher in self._in_use:
-            self._standings[standing.matcher] = standing
+        self._asked[state.matcher] = left
+        if state.matcher in self._in_use:
+            self._states[state.matcher] = state
         if left == 0:
-            del self._asked[standing.matcher]
+            del self._asked[state.matcher]
 
     def _send(self, message: bytes) -> None:
         if self.process.fault is not None:
             return
         try:
-            while self._left:
-                gone = self._left.popleft()
-                self._in_use.discard(gone)
-                self._standings.pop(gone, None)
-                self.process.channel.send(encode(Leave(gone)))
+            while self._deleted:
+                deleted = self._deleted.popleft()
+                self._in_use.discard(deleted)
+                self._states.pop(deleted, None)
+                self.process.channel.send(encode(Leave(deleted)))
             self.process.channel.send(message)
         except ChannelClosedError:
             self.process.fail(ANSWER_DEADLINE_S)

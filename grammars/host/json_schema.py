@@ -1,4 +1,4 @@
-"""JSON schemas for llguidance, and its errors with the keyword and its path."""
+"""Prepares JSON schemas for llguidance, and finds the keyword and path behind its errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MISTAKES = {
 
 
 def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:
-    """The schema with our options for llguidance in place of its own."""
+    """The schema with our options for llguidance; the client's are dropped."""
     if schema is False:
         raise GrammarError("the schema `false` allows no value")
     fields = {} if schema is True else dict(schema) if isinstance(schema, dict) else {}
@@ -48,18 +48,18 @@ def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:
 
 
 def explain(error: str, what: str, schema: Json) -> GrammarError:
-    """llguidance's error as ours, with the path of the schema's keyword at fault."""
+    """Turns llguidance's message into an error with the path of the schema's keyword at fault."""
     found = _culprit(error, schema)
     if found is None:
         return GrammarError(f"the {what} can't be enforced: {error}")
     path, keyword, value = found
-    if _makes_no_sense(keyword, value):
+    if _is_meaningless(keyword, value):
         return WrongKeywordError(keyword, _pointer(path, keyword), _MISTAKES[keyword])
     reason = "it leads out of the schema" if keyword == "$ref" else "it is enforced by automata alone"
     return NotCoveredError(keyword, _pointer(path, keyword), reason)
 
 
-def _makes_no_sense(keyword: str, value: Json) -> bool:
+def _is_meaningless(keyword: str, value: Json) -> bool:
     """Whether a value that llguidance refuses is wrong in any engine."""
     if keyword in ("pattern", "patternProperties"):
         return any(map(_is_no_regex, [value] if isinstance(value, str) else value or ()))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ def _pointer(path: tuple[str, ...], keyword: str) -> str:
 
 
 def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | None:
-    """The path of the object with the keyword at fault, the keyword, and its value."""
+    """Finds the keyword at fault: the path of its object, the keyword, and its value."""
     for pattern, keyword in _KEYWORDS_IN_ERRORS:
         match = pattern.search(error)
         if match is None:
@@ -101,9 +101,9 @@ def _culprit(error: str, schema: Json) -> tuple[tuple[str, ...], str, Json] | No
 
 
 def check_references(schema: Json) -> None:
-    """Raises GrammarError if a chain of references may overflow llguidance's stack.
+    """Raises GrammarError if a chain of references could overflow llguidance's stack.
 
-    A circle of references counts once.
+    A cycle of references counts once.
     """
     found: dict[str, list[str]] = {}  # the references inside each target
     pending = ["#"]
@@ -138,7 +138,7 @@ def _target(schema: Json, pointer: str) -> Json:
 
 
 def _longest(found: dict[str, list[str]]) -> int:
-    """The length of the longest chain of references from the whole schema; a circle counts once."""
+    """The length of the longest chain of references from the whole schema; a cycle counts once."""
     lengths: dict[str, int] = {}
     above: set[str] = set()
     pending = ["#"]

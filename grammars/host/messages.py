@@ -33,7 +33,8 @@ class HostVocabulary(Struct, array_like=True):
 
 
 class CompileJob(Struct, array_like=True):
-    """The process may take `deadline_s`, and `extra_bytes` beyond its memory when it was forked."""
+    """A grammar to compile within `deadline_s` and `extra_bytes`, the memory that the process may take after
+    it was forked."""
 
     task: Task
     spec: GrammarSpec
@@ -43,7 +44,7 @@ class CompileJob(Struct, array_like=True):
 
 
 class Compiled(Struct, tag=True, array_like=True):
-    """The grammar is compiled. `nbytes`: the memory that it took."""
+    """The grammar is compiled. `nbytes`: the memory that it takes."""
 
     left_out: tuple[tuple[str, str], ...]
     nbytes: int
@@ -68,14 +69,14 @@ Outcome: TypeAlias = Compiled | Description | Failed
 
 
 class Advance(Struct, tag=True, array_like=True):
-    """The matcher advances by these tokens. Its first message creates it."""
+    """Advances the matcher by these tokens. Its first message creates it."""
 
     matcher: int
     tokens: list[int]
 
 
 class Leave(Struct, tag=True, array_like=True):
-    """The matcher is not needed any more."""
+    """Deletes the matcher."""
 
     matcher: int
 
@@ -83,7 +84,7 @@ class Leave(Struct, tag=True, array_like=True):
 Request: TypeAlias = Advance | Leave
 
 
-class Standing(Struct, array_like=True):
+class MatcherState(Struct, array_like=True):
     """The state of a matcher: its error, the text that must come next, and the next token's mask."""
 
     matcher: int
@@ -93,8 +94,8 @@ class Standing(Struct, array_like=True):
 
 
 class Ended(Struct, array_like=True):
-    """The end of a process: its status as `subprocess` gives it, and its processor time. Process 0 is the
-    server; it sends this once, when it is ready."""
+    """The end of a process: its status as in `subprocess`, and its processor time. The server sends this once
+    for process 0, itself, when it is ready."""
 
     process: int
     status: int
@@ -106,5 +107,5 @@ decode_vocabulary = msgspec.msgpack.Decoder(HostVocabulary).decode
 decode_job = msgspec.msgpack.Decoder(CompileJob).decode
 decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
 decode_request = msgspec.msgpack.Decoder(Request).decode
-decode_standing = msgspec.msgpack.Decoder(Standing).decode
+decode_state = msgspec.msgpack.Decoder(MatcherState).decode
 decode_ended = msgspec.msgpack.Decoder(Ended).decode

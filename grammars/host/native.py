@@ -23,7 +23,7 @@ from .json_schema import check_references, explain, remove_culprit, with_options
 _SPECIAL_TOKEN = b"\xff"  # precedes a special token's name in llguidance's texts
 _PANIC = "panic: "  # begins the error of a matcher whose parser failed
 _TOO_WIDE = re.compile(r"Current row has (\d+) items; max is (\d+)")
-MAX_STEP_ITEMS = 10_000  # of the parser for each token; an ambiguous grammar ends its own request
+MAX_STEP_ITEMS = 10_000  # of the parser for each token; a request whose grammar is so ambiguous ends
 
 
 class NativeMatcher:
@@ -40,7 +40,7 @@ class NativeMatcher:
         return self._error
 
     def _consume(self, token: int) -> GrammarError | CompilerError | None:
-        if self._matcher.is_error():  # past a limit the mask allows only the end
+        if self._matcher.is_error():  # beyond a limit the mask allows only the end
             return self._not_followed()
         if token in self._eos_tokens and (self._matcher.is_accepting() or self._matcher.is_stopped()):
             return None
@@ -80,7 +80,7 @@ class NativeGrammar:
 
 
 class HostCompiler:
-    """Compiles for one vocabulary."""
+    """Compiles grammars for one vocabulary."""
 
     def __init__(self, tokens: list[bytes], special: list[int], eos_tokens: tuple[int, ...]) -> None:
         self._tokens = tokens
@@ -88,7 +88,7 @@ class HostCompiler:
         self._eos_tokens = eos_tokens
         self.mask_words = -(-len(tokens) // 32)
         self._tokenizer = LLTokenizer(
-            TokenizerWrapper(_Spelling(tokens, special, eos_tokens)),
+            TokenizerWrapper(_LongestMatch(tokens, special, eos_tokens)),
             n_vocab=len(tokens),
             eos_token=list(eos_tokens),
         )
@@ -96,7 +96,7 @@ class HostCompiler:
     def json_schema(
         self, text: str, separators: tuple[str, str], unenforced: Unenforced = "refuse"
     ) -> NativeGrammar:
-        """Compiles a schema; if `unenforced` allows it, without the keywords that can't be enforced."""
+        """Compiles a schema. If `unenforced` allows it, leaves out the keywords that can't be enforced."""
         schema = parse_schema(text)
         check_references(schema)
         left_out: list[tuple[str, str]] = []
@@ -129,7 +129,8 @@ class HostCompiler:
         )
 
     def _compile(self, grammar: str, what: str, schema: Json = None) -> NativeGrammar:
-        """`what`: the client's word for the grammar; `schema`: the schema that it comes from, if any."""
+        """Compiles a grammar. `what` names it in errors; `schema` is the schema that it was made from, if
+        any."""
         limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
@@ -149,8 +150,8 @@ class HostCompiler:
             probe.compute_bitmask()
 
     def _literal(self, text: str) -> list[str]:
-        """Lark terms for literal text, in which names of special tokens (except end-of-sequence ones) are the
-        tokens."""
+        """Lark terms for a literal text. Names of special tokens in it stand for the tokens, except for
+        end-of-sequence tokens."""
         terms: list[str] = []
         while text:
             found = [
@@ -169,13 +170,13 @@ class HostCompiler:
 
     @cached_property
     def _named(self) -> dict[str, int]:
-        """The special tokens that a structural tag may name and free text may hold."""
+        """The special tokens that structural tags may name and free text may contain."""
         named = [token for token in self._special if self._tokens[token] and token not in self._eos_tokens]
         return {self._tokens[token].decode(errors="replace"): token for token in reversed(named)}
 
 
 def _in_plain_words(error: str) -> str:
-    """llguidance's messages about its parser, as a fault of the grammar."""
+    """Rewords llguidance's messages about its parser as faults of the grammar."""
     if error.startswith(_PANIC):
         return f"makes llguidance fail: {error.removeprefix(_PANIC).splitlines()[0]}"
     if "NoExtensionBias" in error:
@@ -188,8 +189,8 @@ def _in_plain_words(error: str) -> str:
     return error.removesuffix("\n<non-verbose/>")
 
 
-class _Spelling:
-    """A tokenizer for llguidance. It takes the longest match first, which is enough for forced text."""
+class _LongestMatch:
+    """A tokenizer for llguidance. It always takes the longest match, which is good enough for forced text."""
 
     def __init__(self, tokens: list[bytes], special: list[int], eos_tokens: tuple[int, ...]) -> None:
         self.tokens = tokens

@@ -23,7 +23,7 @@ from .child import serve
 from .messages import FORK, NOT_FORKED, Ended, HostVocabulary, decode_vocabulary, encode
 from .native import HostCompiler
 
-MOST_GROWTH = 1 << 30  # bytes that all its processes together may take
+MOST_GROWTH = 1 << 30  # bytes that all its processes together may use
 WATCH_MS = 500
 
 
@@ -110,7 +110,7 @@ class Server:
             self._tell(self._numbers.pop(pid), os.waitstatus_to_exitcode(status), cpu_s)
 
     def _watch_memory(self) -> None:
-        """Kills the largest process if all together have grown beyond `MOST_GROWTH`."""
+        """Kills the largest process if all together have grown by more than `MOST_GROWTH`."""
         grown: dict[int, int] = {}
         for pid, first in self._first_bytes.items():
             with suppress(OSError, IndexError):
@@ -139,7 +139,7 @@ def main() -> None:
     if len(os.listdir("/proc/self/task")) != 1:
         sys.exit("a library started a thread, which forked processes would lack")
     gc.collect()
-    gc.freeze()  # collections would write to shared memory
+    gc.freeze()  # a collection would write to the memory that forks share
     gc.disable()
     Server(control, compiler).run()
 

@@ -34,7 +34,7 @@ def compiled_by_host(job: CompileJob, host: HostCompiler) -> NativeGrammar:
 
 
 def described(spec: GrammarSpec) -> Description:
-    """The facts about a structural tag that the scheduler needs. Raises GrammarError."""
+    """Describes a structural tag for the scheduler. Raises GrammarError."""
     format = read_format(spec.text)
     schemas = [(schema.function, schema.otherwise) for schema in json_schemas(format)]
     thought = format.content if isinstance(format, Thinking) else None
@@ -42,7 +42,7 @@ def described(spec: GrammarSpec) -> Description:
 
 
 def _thinking_in_lark(spec: GrammarSpec, lark: str) -> Format:
-    """The format of a thought and a grammar; `lark` is the grammar in Lark."""
+    """The format of a thought followed by a grammar; `lark` is that grammar in Lark."""
     format = read_format(spec.text)
-    assert isinstance(format, Thinking), "only a thought has a grammar after it"
+    assert isinstance(format, Thinking), "only `thinking` contains a grammar in Lark"
     return msgspec.structs.replace(format, content=Grammar(lark))

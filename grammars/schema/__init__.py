@@ -1,4 +1,4 @@
-"""JSON schemas compiled to stack automata over bytes."""
+"""Compiles JSON schemas to stack automata over bytes."""
 
 from .compile import SchemaCompiler
 

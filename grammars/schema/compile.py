@@ -1,4 +1,4 @@
-"""JSON schemas as stack automata."""
+"""Compiles JSON schemas to stack automata."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CompiledSchema(NamedTuple):
 
 
 class SchemaCompiler:
-    """Compiles schemas, which share the automata of strings and numbers."""
+    """Compiles schemas. The automata of strings and numbers are cached across schemas."""
 
     def __init__(self) -> None:
         self._scalars = Scalars()
@@ -46,11 +46,11 @@ class SchemaCompiler:
     ) -> StackAutomaton:
         """The automaton of exactly the compact JSON texts that the schema allows.
 
-        Declared properties come in the schema's order and undeclared ones after them; or in any order, except
-        in objects whose properties depend on each other too much or are more than `MAX_SEEN`.
+        Declared properties come in the schema's order, followed by undeclared ones; or in any order, except
+        in objects with more than `MAX_SEEN` properties or whose properties depend on each other too much.
 
-        Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton,
-        TooLargeError past a limit.
+        Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton, and
+        TooLargeError beyond a limit.
         """
         return self.compile_allowing("refuse", text, separators, property_order=property_order).machine
 
@@ -63,7 +63,7 @@ class SchemaCompiler:
         property_order: PropertyOrder,
         is_checked: bool = False,
     ) -> CompiledSchema:
-        """As `compile`, without the keywords that `unenforced` allows to be left out.
+        """As `compile`, but leaves out keywords where `unenforced` allows it.
 
         `is_checked`: the whole value is checked against the schema later, which may enforce more keywords.
         """
@@ -109,8 +109,8 @@ _BOUNDS = (
 
 
 def _no_value(schema: Json) -> GrammarError:
-    """The error of a schema without a value; NoValueError if a longer number might be one, for another
-    engine."""
+    """The error of a schema that allows no value; NoValueError if another engine, with longer numbers, might
+    find one."""
     kind = NoValueError if _bounds_numbers(schema) else GrammarError
     if crossed := _crossed_bounds(schema, "#"):
         return kind(f"the schema allows no value: {crossed}")
@@ -121,7 +121,7 @@ def _no_value(schema: Json) -> GrammarError:
 
 
 def _crossed_bounds(schema: Json, path: str) -> str:
-    """A lower bound above its upper one, with the path of its subschema; empty if there is none."""
+    """Names a lower bound above its upper bound, with the path of its subschema; empty if there is none."""
     parts: Iterable[tuple[object, Json]]
     if isinstance(schema, list):
         parts = enumerate(schema)
@@ -137,7 +137,7 @@ def _crossed_bounds(schema: Json, path: str) -> str:
 
 
 def _has_long_numbers(schema: Json) -> bool:
-    """Whether a number may need more digits than automata have."""
+    """Whether a number may need more digits than the automata allow."""
     if isinstance(schema, dict | list):
         return any(map(_has_long_numbers, schema.values() if isinstance(schema, dict) else schema))
     return is_number(schema) and schema != 0 and not 10**-15 < abs(exact_number(schema)) < 10**15

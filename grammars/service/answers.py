@@ -1,7 +1,7 @@
 """Reads the answers of a process that builds automata.
 
-The process has read a client's grammar, so its bytes are not trusted: they may hold an automaton, an error,
-text or a number, and must not name any other class or function.
+The process has read a client's grammar, so its bytes are not trusted: they may contain an automaton, an
+error, text or a number, and must not name any other class or function.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ class _Reader(pickle.Unpickler):
 
 
 def read_answer(data: bytes) -> object:
-    """The answer in these bytes. Raises UnpicklingError for a class or function that is not allowed, and
-    other errors for garbled bytes."""
+    """Decodes an answer. Raises UnpicklingError for a class or function that is not allowed, and other errors
+    for garbled bytes."""
     return _Reader(io.BytesIO(data)).load()

@@ -1,4 +1,4 @@
-"""An automaton with the token masks of its states: the data that the sampling kernel needs."""
+"""An automaton with its token masks: the data that the sampling kernel needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..masks.stack import StackMasks
 
 @dataclass(frozen=True, eq=False)
 class Automaton:
-    """`machine` for the host, and the same with token masks for the device (`tables`)."""
+    """`machine` is used on the host; `tables` is the same automaton with token masks, for the device."""
 
     key: str
     machine: StackAutomaton
@@ -32,7 +32,7 @@ class Automaton:
 
     @property
     def host_nbytes(self) -> int:
-        """The bytes in the scheduler: every table, and the shortest exits if they were found."""
+        """The bytes in the scheduler: all tables, and the shortest exits once they are found."""
         exits = self.closing.nbytes if "closing" in vars(self) else 0
         return self.machine.nbytes + self.tables.nbytes + self.forced.nbytes + exits
 
@@ -47,14 +47,14 @@ class Automaton:
         return Closing(self.machine)
 
     def find_shortest_exits(self) -> None:
-        """Finds `closing` now, so that later uses don't wait."""
+        """Finds `closing` now, so that later uses need not wait."""
         _ = self.closing
 
 
 def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:
-    """The machine with token masks.
+    """Adds token masks to the machine.
 
-    Raises GrammarError if no token can begin a match, TooLargeError if the masks take too much memory.
+    Raises GrammarError if no token can begin a match, and TooLargeError if the masks take too much memory.
     """
     tables = masks.of(machine)
     start = tables.states[machine.start]

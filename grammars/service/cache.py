@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
-ENTRY_BYTES = 4096  # for each grammar, beside its own size
+ENTRY_BYTES = 4096  # for each grammar, in addition to its own size
 
 
 class Sized(Protocol):
@@ -20,7 +20,7 @@ Made = TypeVar("Made", bound=Sized)
 
 
 class GrammarCache(Generic[Source, Made]):
-    """Futures by source, for one thread. Only completed futures are dropped.
+    """Futures by source. Only completed futures are evicted. For one thread.
 
     `on_done` is called from any thread, when a future completes.
     """
@@ -32,11 +32,11 @@ class GrammarCache(Generic[Source, Made]):
         self._sizes: dict[Source, int] = {}
         self._done: deque[tuple[Source, Future[Made]]] = (
             deque()
-        )  # completed in other threads, not yet counted
+        )  # completed in other threads, and not counted yet
         self._nbytes = 0
 
     def get(self, source: Source, start: Callable[[], Future[Made]]) -> Future[Made]:
-        """The source's future, started now if there is none."""
+        """Returns the source's future; if there is none, starts one."""
         future = self._futures.get(source)
         if future is None:
             future = self._futures[source] = start()

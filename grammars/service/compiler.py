@@ -1,4 +1,4 @@
-"""Compiles grammars off the caller's loop and caches them."""
+"""Compiles grammars in other threads and caches them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from .worker import AutomatonWorkers
 Answer: TypeAlias = Compiled | GrammarError | CompilerError | BusyError
 CACHE_BYTES = 256 << 20
 WORKERS = 2  # a slow grammar delays no other
-THREADS = 4  # each waits for one grammar, at a worker or at llguidance
-LARGE_THREADS = 2  # of the threads may take large grammars: one at a worker, one at llguidance
-MAX_TEXT = 1 << 20  # characters; parsing more would delay the loop
+THREADS = 4  # each waits for one grammar, compiled by a worker or by llguidance
+LARGE_THREADS = 2  # threads that may compile large grammars: one waits for a worker, one for llguidance
+MAX_TEXT = 1 << 20  # characters; parsing a longer text would delay the loop
 MAX_TAGS_TEXT = 8 << 20  # enough for a hundred tools; a faster parser reads them
 
 log = logging.getLogger(__name__)
@@ -83,11 +83,11 @@ class GrammarCompiler:
         self._threads.submit(0, self._host.start)
 
     def submit(self, ticket: str, spec: GrammarSpec, *, tenant: str = "") -> None:
-        """Begins to compile a grammar for a ticket. `tenant` pays for the time."""
+        """Begins to compile a grammar for a ticket. The compile time is charged to `tenant`."""
         self._tickets[ticket] = self._future_of(spec, tenant)
 
     def cancel(self, ticket: str) -> None:
-        """Forgets a ticket. A grammar that only this ticket wants is not begun."""
+        """Forgets a ticket. A grammar that only this ticket asked for is not begun."""
         future = self._tickets.pop(ticket, None)
         if future is not None and future not in self._tickets.values() and future.cancel():
             self._take_ended()
@@ -143,7 +143,7 @@ class GrammarCompiler:
         return future
 
     def _take_ended(self) -> None:
-        """Forgets failures that may be the machine's."""
+        """Forgets failures that the machine may have caused."""
         while self._ended:
             digest, future = self._ended.popleft()
             if not _is_lasting(future):
@@ -171,7 +171,7 @@ def _answer(made: Future[Compiled]) -> Answer:
 
 
 def _log_fault(made: Future[Compiled]) -> None:
-    """Logs an unexpected error; those of the processes are in the log already."""
+    """Logs an unexpected error. The processes have already logged their own."""
     error = None if made.cancelled() else made.exception()
     if not isinstance(error, BusyError | CompilerError | TooLargeError | TimeoutError | None):
         log.warning("compiling a grammar failed", exc_info=error)

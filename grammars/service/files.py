@@ -33,8 +33,8 @@ _decoder = msgspec.msgpack.Decoder(Automaton, dec_hook=unpack_array)
 class GrammarFiles:
     """The files of one directory, shared with other processes. Thread-safe.
 
-    `vocabulary` names the vocabulary of the masks. The least recently used files are deleted when all take
-    more than `most_bytes`. A directory that can't be used counts as empty.
+    `vocabulary` names the vocabulary of the masks. When the files exceed `most_bytes` together, the least
+    recently used ones are deleted. A directory that can't be used counts as empty.
     """
 
     def __init__(self, directory: Path, vocabulary: str, most_bytes: int = MOST_BYTES) -> None:

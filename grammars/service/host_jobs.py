@@ -16,7 +16,8 @@ Kind = TypeVar("Kind", Compiled, Description)
 
 
 class HostJobs:
-    """Thread-safe; calls wait. Their errors are a grammar's, and those of `GrammarProcess.compile`."""
+    """Runs jobs in llguidance's processes. Calls wait, and raise errors of the grammar and those of
+    `GrammarProcess.compile`. Thread-safe."""
 
     def __init__(self, server: HostServer, eos_tokens: tuple[int, ...], spending: Spending) -> None:
         self._server = server
@@ -46,7 +47,7 @@ class HostJobs:
             process.end()
 
     def close(self) -> None:
-        """Ends all processes, and so all calls."""
+        """Ends all processes, and so all waiting calls."""
         self._server.close()
 
     def _outcome(self, process: GrammarProcess, job: CompileJob, tenant: str) -> Outcome:

@@ -10,8 +10,8 @@ from .lanes import LARGE
 
 
 class Job(NamedTuple):
-    """A grammar to build in `deadline_s` of processor time. `key` names its automaton; `tenant` pays for the
-    time."""
+    """A grammar to build within `deadline_s` of processor time, which is charged to `tenant`. `key` names its
+    automaton."""
 
     key: str
     spec: GrammarSpec

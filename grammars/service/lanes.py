@@ -1,4 +1,4 @@
-"""Threads in which neither large tasks nor the tasks of one tenant delay all others."""
+"""Threads for tasks, scheduled so that neither large tasks nor one tenant's tasks delay all others."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from ..errors import Expected, bare_copy
 from .spending import Spending
 
-LARGE = 16 << 10  # characters; a larger grammar may take all its time
-PACE = 4096  # characters that count as one second of waiting
-LONGEST_LEAD_S = 8.0  # so that smaller tasks can't delay a task for ever
+LARGE = 16 << 10  # characters; a longer grammar may need the whole of its time limit
+PACE = 4096  # a grammar's characters for each second that its turn is delayed
+LONGEST_LEAD_S = 8.0  # the longest delay, so that every task gets its turn
 
 Made = TypeVar("Made")
 
@@ -32,8 +32,8 @@ class _Task:
 
 
 class Lanes:
-    """Runs up to `threads` tasks at a time, of them up to `large` large ones. Tenants with much recent
-    compiling never take all threads.
+    """Runs up to `threads` tasks at a time, of which up to `large` are large. Tenants with much recent
+    compiling never get all threads.
 
     A task's turn is its time of arrival, plus a bounded delay for its size and for its tenant's recent
     compiling. No task may be submitted after `close`.

@@ -1,4 +1,5 @@
-"""Fills numba's cache, so that no grammar waits for it: `python -m arbora.grammars.service.precompile`."""
+"""Fills numba's cache, so that no grammar waits for compilation: `python -m
+arbora.grammars.service.precompile`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from .worker import Builder
 
 
 def compile_builders() -> None:
-    """Compiles the kernels of the builder by building a regex and schemas."""
+    """Compiles the builder's kernels by building a regex and schemas."""
     tries = tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257)
     builder = Builder(tries, SpecialTokens({}))
     steps = {

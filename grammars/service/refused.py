@@ -1,4 +1,4 @@
-"""Grammars that ended processes or took too much of one; they are refused for some minutes."""
+"""Refuses for some minutes grammars that ended a process or took too much of one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from ..errors import ParserFailedError, ProcessEndedError, TooLargeError, TooSlowError, bare_copy
 
 REFUSED_S = 300.0
-SLOW_MACHINE_S = 10.0  # for a grammar that timed out with little processor time
+SLOW_MACHINE_S = 10.0  # the refusal of a grammar that timed out after little processor time
 MOST_REFUSED = 4096
-PARSER_FAILURES = 3  # within `REFUSED_S`: a parser may fail at some of a grammar's texts only
+PARSER_FAILURES = 3  # within `REFUSED_S`: a parser may fail on only some of a grammar's texts
 
 
 class Refused:
@@ -24,7 +24,7 @@ class Refused:
         """The parser's failures at a grammar: the time of the first, and how many since."""
 
     def note(self, digest: bytes, error: BaseException | None) -> None:
-        """Remembers a grammar's error, if it cost a process."""
+        """Remembers a grammar's error if it ended a process."""
         if isinstance(error, ParserFailedError) and self._counted(digest) < PARSER_FAILURES:
             return
         if not isinstance(error, ParserFailedError | ProcessEndedError | TooLargeError | TimeoutError):
@@ -36,7 +36,7 @@ class Refused:
             self._reasons.popitem(last=False)
 
     def _counted(self, digest: bytes) -> int:
-        """The failures of the parser at this grammar in the last minutes, with a new one."""
+        """Counts a new failure of the parser with this grammar; returns those of the last minutes."""
         first, count = self._failures.pop(digest, (self._clock(), 0))
         if self._clock() > first + REFUSED_S:
             first, count = self._clock(), 0
@@ -46,7 +46,7 @@ class Refused:
         return count + 1
 
     def reason(self, digest: bytes) -> Exception | None:
-        """Why the grammar is refused without another try; None if it is not."""
+        """Why the grammar is refused without another attempt; None if it is not refused."""
         until, error = self._reasons.get(digest, (0.0, None))
         if error is None:
             return None

@@ -1,4 +1,4 @@
-"""Relays jobs from the scheduler to the process that builds automata, and whole results back."""
+"""Relays jobs from the scheduler to the process that builds automata, and its complete results back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO
 from ..processes.framing import read_frame, write_frame
 from ..processes.limits import die_with
 
-MARGIN_S = 20.0  # on the clock, beyond a job's limit of processor time; then its process counts as hung
+MARGIN_S = 20.0  # of real time, beyond a job's limit of processor time; then its process counts as hung
 
 NOTICE, RESULT, LAST_RESULT, END = b"N", b"R", b"L", b"E"
 """The first byte of a frame: a notice that the process compiles its own code, a job's result, a result
@@ -29,7 +29,7 @@ class Relay:
         signal.signal(signal.SIGALRM, lambda *_: self._kill())
 
     def has_child(self) -> bool:
-        """Whether there is a child. A child that ended without a job is dropped first."""
+        """Whether there is a child. First forgets a child that ended between jobs."""
         if self._child and os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             self.end_child()
         return self._child != 0
@@ -42,7 +42,7 @@ class Relay:
             return None
 
     def fork(self) -> tuple[IO[bytes], IO[bytes]] | None:
-        """Forks. Returns the pipes for jobs and results in the new process, None in this one."""
+        """Forks. Returns the pipes for jobs and results in the new process, and None in this one."""
         own_pid = os.getpid()
         jobs_in, jobs_out = os.pipe()
         results_in, results_out = os.pipe()
@@ -76,7 +76,7 @@ class Relay:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def end_child(self) -> int:
-        """Ends the child. Returns the status with which it ended by itself, or 0."""
+        """Ends the child. Returns its status if it had ended already, or 0."""
         status = 0
         if self._child:
             for pipe in (self._jobs, self._results):

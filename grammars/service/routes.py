@@ -1,4 +1,4 @@
-"""Compiles each kind of grammar: to an automaton if possible, else to llguidance's matcher."""
+"""Compiles each kind of grammar: to an automaton if possible, otherwise to llguidance's matcher."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from .worker import AutomatonWorkers
 
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
-HOST_BYTES = 384 << 20  # of memory for a grammar in llguidance
+HOST_BYTES = 384 << 20  # of memory for one grammar in llguidance
 _ANY_TEXT = '{"type":"any_text"}'
 _LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
-_SHOWN = 80  # characters of a grammar in the log
+_SHOWN = 80  # characters of a grammar that the log shows
 
 log = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """A grammar to compile, and the tenant that pays for it."""
+    """A grammar to compile, and the tenant whose compile time it counts as."""
 
     spec: GrammarSpec
     tenant: str
 
 
 class Routes:
-    """Thread-safe; calls wait. Only processes that may end read grammars."""
+    """Calls wait. Only processes that may crash read grammars. Thread-safe."""
 
     def __init__(self, workers: AutomatonWorkers, host: HostJobs, files: GrammarFiles | None) -> None:
         self._workers = workers
@@ -56,7 +56,7 @@ class Routes:
         self._files = files
 
     def compiled(self, asked: Asked) -> Compiled:
-        """The compiled grammar. Raises CompilerError if our compiler failed and llguidance doesn't cover the
+        """Compiles the grammar. Raises CompilerError if our compiler failed and llguidance doesn't cover the
         grammar."""
         compiled = self._matcher_of(asked)
         if asked.spec.closing and isinstance(compiled, Automaton):
@@ -75,7 +75,7 @@ class Routes:
                 return self._structural_tag(asked)
 
     def _schema(self, asked: Asked) -> Compiled:
-        """A schema. Keywords are left out, if that is allowed, once neither compiler can enforce them."""
+        """Compiles a schema. If that is allowed, leaves out keywords that neither compiler can enforce."""
 
         def enforced() -> HostGrammar:
             return self._by_host(asked, "enforce")
@@ -95,7 +95,8 @@ class Routes:
     def _schema_enforcing(
         self, unenforced: Unenforced, asked: Asked, by_host: Callable[[], HostGrammar]
     ) -> Compiled:
-        """A schema as an automaton, else by llguidance. If both fail, our compiler's error counts."""
+        """Compiles a schema to an automaton, otherwise with llguidance. If both fail, raises our compiler's
+        error."""
         refusal: GrammarError
         try:
             return self._built(asked, structs.replace(asked.spec, unenforced=unenforced))
@@ -133,7 +134,7 @@ class Routes:
             return _despite(fault, by_host)
 
     def _lark(self, asked: Asked, grammar: str) -> str:
-        """The grammar in Lark. A worker converts GBNF, as its reader can be slow."""
+        """The grammar in Lark. A worker converts GBNF, because its reader can be slow."""
         if any(map(_LARK.match, grammar.split("\n"))):
             return grammar
         try:
@@ -160,8 +161,8 @@ class Routes:
     def _tagged_otherwise(
         self, asked: Asked, description: Description, refusal: GrammarError | CompilerError
     ) -> Compiled:
-        """If every schema may be replaced, a tag that is too large becomes free text and no call is
-        enforced."""
+        """Compiles a tag that is too large as free text whose calls are not enforced, if every schema may be
+        replaced."""
         schemas = description.schemas
         if not schemas or any(otherwise == "refuse" for _, otherwise in schemas):
             return self._tagged_by_host(asked, description, refusal)
@@ -174,7 +175,7 @@ class Routes:
     def _tagged_by_host(
         self, asked: Asked, description: Description, refusal: GrammarError | CompilerError
     ) -> HostGrammar:
-        """llguidance's matcher for a structural tag without an automaton."""
+        """Compiles a structural tag that has no automaton to llguidance's matcher."""
         if description.grammar is not None:
             return self._by_host(asked, "thinking", self._lark(asked, description.grammar))
 
@@ -215,12 +216,13 @@ class Routes:
 
 
 def _host_job(spec: GrammarSpec, task: Task, lark: str = "") -> CompileJob:
-    """llguidance's part of compiling a grammar."""
+    """The job with which llguidance compiles a grammar."""
     return CompileJob(task, spec, DEADLINE_S, HOST_BYTES, lark)
 
 
 def _for_automaton(spec: GrammarSpec) -> GrammarSpec:
-    """The spec with only the options that its automaton depends on, so that equal automata are kept once."""
+    """The spec with only the options that its automaton depends on, so that equal automata are cached
+    once."""
     match spec.kind:
         case "regex" | "choice":
             return GrammarSpec(spec.kind, spec.text, scope=spec.scope)
@@ -230,8 +232,8 @@ def _for_automaton(spec: GrammarSpec) -> GrammarSpec:
 
 
 def _despite(fault: CompilerError, by_host: Callable[[], HostGrammar]) -> HostGrammar:
-    """llguidance's matcher after a failure of our compiler. If llguidance has none either, raises the
-    failure."""
+    """Compiles the grammar with llguidance after our compiler failed. If that is impossible too, raises the
+    first failure."""
     try:
         return by_host()
     except WrongKeywordError:

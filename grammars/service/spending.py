@@ -7,19 +7,19 @@ from collections.abc import Callable
 from threading import Lock
 
 HALF_LIFE_S = 30.0
-HEAVY_S = 1.0  # of recent compiling: usual schemas never take so much, hostile ones do at once
+HEAVY_S = 1.0  # of recent compiling: usual schemas never take so long, hostile ones do at once
 LEAD = 4.0  # seconds of delay for each second of the tenant's recent compiling
 LONGEST_LEAD_S = 60.0
 _FORGET_AT = 1024  # tenants
 
 
 class Spending:
-    """Seconds of compiling by tenant, with a half-life of half a minute. Thread-safe."""
+    """The seconds of compiling of each tenant, with a half-life of half a minute. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = Lock()
-        self._spent: dict[str, tuple[float, float]] = {}  # seconds, and the time of that count
+        self._spent: dict[str, tuple[float, float]] = {}  # seconds, and when they were counted
 
     def add(self, tenant: str, seconds: float) -> None:
         with self._lock:
@@ -37,7 +37,7 @@ class Spending:
         return self.of(tenant) > HEAVY_S
 
     def lead(self, tenant: str) -> float:
-        """The delay of the tenant's grammars in seconds."""
+        """The delay of the tenant's grammars, in seconds."""
         return min(LEAD * self.of(tenant), LONGEST_LEAD_S)
 
     def _left(self, tenant: str, now: float) -> float:

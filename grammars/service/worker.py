@@ -1,10 +1,10 @@
 """The processes that build automata. A hostile grammar ends one of them and delays only its own request.
 
 A worker loads everything and reads no grammar. It forks a child, which builds one grammar after another and
-caches what they share. A timer without a handler ends the child if a job takes too much processor time, even
-inside native code, and its memory is limited. Then the worker forks the next child, in milliseconds. The
-clock ends only jobs that hang, so a busy machine leads to the same automata. Jobs come by the worker's
-standard input; it relays whole results only.
+caches the automata that they share. A timer without a handler ends the child if a job takes too much
+processor time, even inside native code, and the child's memory is limited. Then the worker forks the next
+child, within milliseconds. Only hung jobs are ended by real time, so a busy machine builds the same automata.
+Jobs arrive on the worker's standard input; the worker relays only complete results.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from .spending import Spending
 
 _START = "from arbora.grammars.service.worker import main; main()"
 START_DEADLINE_S = 60.0
-END_DEADLINE_S = 5.0  # for a process to end once it has closed its pipes
-EXTRA_BYTES = 1536 << 20  # of address space for building, beyond what is loaded
+END_DEADLINE_S = 5.0  # for a process to end after it has closed its pipes
+EXTRA_BYTES = 1536 << 20  # of address space for building, in addition to the loaded code and data
 KEEP_BELOW = 384 << 20
 """Bytes of memory; a child that has grown by more ends with its job."""
 _START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
@@ -84,7 +84,7 @@ class AutomatonWorkers:
                 self._changed.notify_all()
 
     def build(self, job: Job) -> Result:
-        """As `AutomatonWorker.build`, once a process is free for the job."""
+        """As `AutomatonWorker.build`, as soon as a process is free for the job."""
         end = 1 if job.is_large else len(self._workers)
         number = self._take(end, self._spending.is_heavy(job.tenant))
         began = time.monotonic()
@@ -97,7 +97,7 @@ class AutomatonWorkers:
                 self._changed.notify_all()
 
     def _take(self, end: int, is_heavy: bool) -> int:
-        """The number of the last idle process before `end`; waits for one."""
+        """Takes the last idle process before `end`; waits for one. Returns its number."""
         with self._changed:
             self._waiting += not is_heavy
             self._changed.wait_for(
@@ -110,7 +110,7 @@ class AutomatonWorkers:
             return number
 
     def close(self) -> None:
-        """Ends all processes. No job may run or come any more."""
+        """Ends all processes. No job may be running or be submitted later."""
         for worker in self._workers:
             worker.close()
 
@@ -122,7 +122,7 @@ class AutomatonWorkers:
 
 
 class AutomatonWorker:
-    """One process, started when it is needed and again after it died. For one thread.
+    """One process, started when it is needed, and again if it died. For one thread.
 
     `on_compiling` is called when the process begins to compile its own code.
     """
@@ -160,7 +160,7 @@ class AutomatonWorker:
             self._process = None
 
     def _answer(self, job: Job) -> Result | Exception | int:
-        """The job's result, or the exit status of its process."""
+        """The job's result, or the exit status of the process."""
         process = self._started()
         assert process.stdin is not None and process.stdout is not None
         _write(process.stdin, job)
@@ -171,7 +171,7 @@ class AutomatonWorker:
         return answer
 
     def _reason(self, error: Exception) -> CompilerError:
-        """The error of a worker that gave no result; the next job gets a new worker."""
+        """The error of a worker that gave no result; a new worker runs the next job."""
         status: int | None = None
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -183,7 +183,7 @@ class AutomatonWorker:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
-            self.close()  # it died without a job
+            self.close()  # it died between jobs
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START],
@@ -233,7 +233,7 @@ def _without_collection() -> Iterator[None]:
 
 
 class Builder:
-    """Builds automata, and caches what grammars share."""
+    """Builds automata, and caches the automata that grammars share."""
 
     def __init__(self, tries: TokenTries, special: SpecialTokens) -> None:
         self._special = special
@@ -255,7 +255,7 @@ class Builder:
             case "structural_tag":
                 compiled = self._tags.compile(
                     read_format(spec.text),
-                    self._special.spelled,
+                    self._special.bytes_of,
                     property_order=spec.property_order,
                     unenforced=spec.unenforced,
                 )
@@ -302,7 +302,7 @@ def _answer(job: Job, builder: Builder) -> Result | Exception:
         return TooLargeError("it took too much memory")
     except RecursionError:
         return TooLargeError("it is nested too deep")
-    except Exception:  # our fault; llguidance may do better
+    except Exception:  # a fault of ours; llguidance may succeed
         return CompilerError(traceback.format_exc())
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -345,7 +345,7 @@ def main() -> None:
 
 
 def _serve(builder: Builder, notice: _CompilationNotice, jobs: IO[bytes], results: IO[bytes]) -> NoReturn:
-    """Runs in a process just forked, and ends the process."""
+    """Runs in a newly forked process, and ends that process."""
     first = resident()
     notice.channel = results
     keep_to_limits(EXTRA_BYTES)

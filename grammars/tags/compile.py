@@ -35,10 +35,10 @@ from .linker import Linker
 from .linking import AmbiguousError
 from .mistakes import first_mistake
 
-Spell = Callable[[str], bytes]
-"""The bytes of a text, in which the names of special tokens are those tokens."""
+BytesOf = Callable[[str], bytes]
+"""The bytes of a text; the name of a special token becomes the bytes of the token."""
 CompileSchema = Callable[[str, tuple[str, str], bool], CompiledSchema]
-"""Compiles a schema's text, with separators, and whether whole values are checked."""
+"""Compiles a schema, given its text, its separators and whether whole values are checked later."""
 _Made: TypeAlias = CompiledSchema | GrammarError | TooLargeError
 _INSTEAD = {"object": '{"type":"object"}', "value": "true"}
 
@@ -52,15 +52,17 @@ class TagCompiler:
     def compile(
         self,
         format: Format,
-        spell: Spell,
+        bytes_of: BytesOf,
         *,
         property_order: PropertyOrder = "schema",
         unenforced: Unenforced = "refuse",
     ) -> CompiledSchema:
-        """Raises GrammarError for a wrong or ambiguous format, else as `SchemaCompiler.compile`.
+        """Compiles a format. Raises GrammarError for a wrong or ambiguous one, otherwise as
+        `SchemaCompiler.compile`.
 
-        A path that is left out begins with the name of the function whose arguments it is in. A function's
-        whole call is checked later if anything but formats is left out of its parameters.
+        The path of a keyword that is left out begins with the name of the function whose parameters have it.
+        If anything other than formats is left out of a function's parameters, its whole call is checked
+        later.
         """
 
         def compiled(text: str, separators: tuple[str, str], is_checked: bool) -> CompiledSchema:
@@ -69,16 +71,16 @@ class TagCompiler:
             )
 
         try:
-            return _Builder(compiled, spell).built(format)
+            return _Builder(compiled, bytes_of).built(format)
         except AmbiguousError:
             if not isinstance(format, Thinking) or format.is_open:
                 raise
-            return _Builder(compiled, spell).built(format.content)
+            return _Builder(compiled, bytes_of).built(format.content)
 
 
 class _Place(NamedTuple):
     """A position in the text. `texts`: the fixed texts with which all continuations begin, and the state
-    after each; None if some begin otherwise. `may_end`: the text may end here."""
+    after each; None if some continuation begins otherwise. `may_end`: the text may end here."""
 
     state: int
     texts: tuple[tuple[bytes, int], ...] | None = None
@@ -86,11 +88,11 @@ class _Place(NamedTuple):
 
 
 class _Builder:
-    """Makes states from the last one to the first, because a state refers to the next ones."""
+    """Makes states from the last to the first, because a state refers to the next ones."""
 
-    def __init__(self, compile_schema: CompileSchema, spell: Spell) -> None:
+    def __init__(self, compile_schema: CompileSchema, bytes_of: BytesOf) -> None:
         self._compile_schema = compile_schema
-        self._spell = spell
+        self._bytes_of = bytes_of
         self._linker = Linker()
         self._machines: dict[tuple[bytes, tuple[str, str], bool], _Made] = {}
         self._copies: dict[tuple[int, int], int] = {}
@@ -104,7 +106,7 @@ class _Builder:
     def _place(self, format: Format, after: _Place) -> _Place:
         match format:
             case ConstString(value):
-                return self._text(self._spell(value), after)
+                return self._text(self._bytes_of(value), after)
             case JsonSchema():
                 return self._copy(self._json(format), after)
             case Keywords():
@@ -112,7 +114,7 @@ class _Builder:
             case Regex(pattern):
                 return self._copy(compile_regex(without_anchors(pattern)), after)
             case Grammar():
-                raise NotCoveredError("grammar", "the structural tag", "it is followed by the host")
+                raise NotCoveredError("grammar", "the structural tag", "it has no automaton")
             case AnyText():
                 return self._free([], after)
             case Elements(elements):
@@ -122,7 +124,7 @@ class _Builder:
             case Or(elements):
                 return self._any_of(self._place(element, after) for element in merged(elements))
             case Tag():
-                return self._tag(format, self._spell(format.begin), after)
+                return self._tag(format, self._bytes_of(format.begin), after)
             case TriggeredTags():
                 return self._triggered(format, after, None)
             case TagsWithSeparator():
@@ -153,7 +155,7 @@ class _Builder:
         return _Place(self._copies[key])
 
     def _free(self, found: Sequence[tuple[Pattern, int]], after: _Place) -> _Place:
-        """Free text up to a pattern, or to the text after it."""
+        """Free text up to one of the patterns, or up to the fixed text that comes after it."""
         if after.texts is None:
             raise GrammarError("after any text must come a fixed text or the end")
         both = [*found, *((Pattern(text), state) for text, state in after.texts)]
@@ -162,7 +164,7 @@ class _Builder:
         return _Place(self._linker.add(free.machine, following))
 
     def _tag(self, tag: Tag, begin: bytes, after: _Place) -> _Place:
-        ends = self._any_of(self._text(self._spell(end), after) for end in tag.ends)
+        ends = self._any_of(self._text(self._bytes_of(end), after) for end in tag.ends)
         return self._text(begin, self._place(tag.content, ends))
 
     def _triggered(self, format: TriggeredTags, after: _Place, thinking: Thinking | None) -> _Place:
@@ -170,7 +172,7 @@ class _Builder:
         again = self._hole()
         behind = after if format.stop_after_first else again
         found = [
-            self._known_early(self._spell(lead + begin), state)
+            self._known_early(self._bytes_of(lead + begin), state)
             for tag in format.at_start
             for begin, state in self._entries(tag, behind)
             for lead in format.leads
@@ -179,33 +181,33 @@ class _Builder:
             tags = [tag for tag in format.tags if trigger_of(tag, format.triggers) == trigger]
             if tags:
                 rests = [self._tag(tag, self._behind(trigger, tag), behind) for tag in tags]
-                found.append((Pattern(self._spell(trigger)), self._any_of(rests).state))
+                found.append((Pattern(self._bytes_of(trigger)), self._any_of(rests).state))
         if thinking is not None:
             thought = self._thought(thinking, again)
-            found.append((Pattern(self._spell(thinking.start), at_start=True), thought.state))
+            found.append((Pattern(self._bytes_of(thinking.start), at_start=True), thought.state))
         self._linker.fill(again.state, self._free(found, after).state)
         if not format.at_least_one:
             return again
         firsts = [*format.tags, *format.at_start]
-        return self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in firsts)
+        return self._any_of(self._tag(tag, self._bytes_of(tag.begin), behind) for tag in firsts)
 
     def _known_early(self, begin: bytes, behind: int) -> tuple[Pattern, int]:
-        """A pattern at the start, without the spaces at its end: most tokens begin with a space, so a mask
-        would differ from the masks of all other positions in as many tokens."""
+        """A pattern at the start, without its last spaces. Most tokens begin with a space; with the spaces,
+        the mask would differ from those of all other positions in all these tokens."""
         known = begin.rstrip(b" ") or begin
         return Pattern(known, at_start=True), self._linker.text(begin[len(known) :], behind)
 
     def _entries(self, tag: Tag, behind: _Place) -> list[tuple[str, int]]:
-        """The beginnings that identify a tag, and the states after them."""
+        """The beginnings that identify a tag, and the state after each."""
         if not isinstance(tag.content, TagsWithSeparator):
             return [(tag.begin, self._tag(tag, b"", behind).state)]
-        ends = self._any_of(self._text(self._spell(end), behind) for end in tag.ends)
+        ends = self._any_of(self._text(self._bytes_of(end), behind) for end in tag.ends)
         inside, _ = self._series(tag.content, ends)
         return [(tag.begin + each.begin, self._tag(each, b"", inside).state) for each in tag.content.tags]
 
     def _behind(self, trigger: str, tag: Tag) -> bytes:
-        """The rest of the tag's beginning after its trigger."""
-        begin, first = self._spell(tag.begin), self._spell(trigger)
+        """The part of the tag's beginning that follows its trigger."""
+        begin, first = self._bytes_of(tag.begin), self._bytes_of(trigger)
         if not begin.startswith(first):
             raise GrammarError(f"the trigger {trigger!r} ends within a special token of {tag.begin!r}")
         return begin[len(first) :]
@@ -215,11 +217,11 @@ class _Builder:
         return first if format.at_least_one else self._any_of([first, after])
 
     def _series(self, format: TagsWithSeparator, after: _Place) -> tuple[_Place, _Place]:
-        """The positions after one of the tags, and before the first."""
+        """The position after a tag of the series, and the position before the first tag."""
         behind = after if format.stop_after_first else self._hole()
-        first = self._any_of(self._tag(tag, self._spell(tag.begin), behind) for tag in format.tags)
+        first = self._any_of(self._tag(tag, self._bytes_of(tag.begin), behind) for tag in format.tags)
         if not format.stop_after_first:
-            more = self._text(self._spell(format.separator), first)
+            more = self._text(self._bytes_of(format.separator), first)
             self._linker.fill(behind.state, self._linker.fork([after.state, more.state]))
         return behind, first
 
@@ -240,14 +242,14 @@ class _Builder:
         thought = self._thought(format, content)
         if format.is_open:
             return thought
-        return self._any_of([self._text(self._spell(format.start), thought), content])
+        return self._any_of([self._text(self._bytes_of(format.start), thought), content])
 
     def _thought(self, format: Thinking, content: _Place) -> _Place:
-        """The thought up to its end, and the line breaks that models write after it."""
+        """A thought up to its end, and the line breaks that models write after it."""
         if not isinstance(format.content, TriggeredTags):
             breaks = [self._text(b"\n" * count, content) for count in range(3)]
             content = self._any_of(breaks)
-        return self._free([], self._text(self._spell(format.end), content))
+        return self._free([], self._text(self._bytes_of(format.end), content))
 
     def _hole(self) -> _Place:
         return _Place(self._linker.hole())
@@ -257,7 +259,7 @@ class _Builder:
         if isinstance(made, CompiledSchema):
             self._left_out |= {(keyword, format.named(path)): None for keyword, path in made.left_out}
             return made.machine
-        if format.otherwise == "refuse" or not _makes_sense(made):
+        if format.otherwise == "refuse" or not _is_meaningful(made):
             raise _named(made, format)
         self._left_out["parameters", format.named("#")] = None
         return self._compile_schema(_INSTEAD[format.otherwise], format.separators, False).machine
@@ -274,7 +276,7 @@ class _Builder:
 
 
 def merged(elements: Sequence[Format]) -> list[Format]:
-    """The elements with neighbouring schemas as one schema, as two values may begin alike."""
+    """Merges schemas with the same separators into one, because their values may begin alike."""
     schemas: dict[tuple[str, str], list[JsonSchema]] = {}
     for element in elements:
         if isinstance(element, JsonSchema):
@@ -293,7 +295,7 @@ def _any_schema(schemas: list[JsonSchema]) -> JsonSchema:
 
 
 def rebased(schema: Any, root: str) -> Any:
-    """The schema with its own references prefixed by its new position."""
+    """Prefixes the schema's own references with its new position."""
     if isinstance(schema, list):
         return [rebased(item, root) for item in schema]
     if not isinstance(schema, dict):
@@ -313,8 +315,8 @@ def trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
     return min(found, key=len)
 
 
-def _makes_sense(error: GrammarError | TooLargeError) -> bool:
-    """Whether a schema without an automaton is meaningful."""
+def _is_meaningful(error: GrammarError | TooLargeError) -> bool:
+    """Whether a schema is meaningful although it has no automaton."""
     is_uncovered = isinstance(error, NotCoveredError | NoValueError | TooLargeError)
     return is_uncovered and not isinstance(error, WrongKeywordError)
 

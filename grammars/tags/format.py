@@ -1,7 +1,6 @@
-"""The formats that a structural tag is made of, as JSON.
+"""The formats that make up a structural tag, as JSON.
 
-The types have the names and meanings of xgrammar; `keywords`, `grammar` and `thinking` are
-for our own use.
+The types have xgrammar's names and meanings; `keywords`, `grammar` and `thinking` are our own additions.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ class ConstString(Struct, tag="const_string", frozen=True):
 
 
 class JsonSchema(Struct, tag="json_schema", frozen=True):
-    """The arguments of `function`; `root` is the schema's position in its parameters. A schema that can't be
-    enforced is refused, or replaced by any object or any value. A wrong schema is always refused."""
+    """The arguments of `function`. `root` is the schema's position in the function's parameters. A schema
+    that can't be enforced is refused, or replaced by any object or any value. A wrong schema is always
+    refused."""
 
     json_schema: Raw
     separators: tuple[str, str] = (",", ":")
@@ -31,11 +31,11 @@ class JsonSchema(Struct, tag="json_schema", frozen=True):
     root: str = "#"
 
     def named(self, path: str) -> str:
-        """The function's name and the path in its parameters, of a path in the schema."""
+        """The function's name, and the path in its parameters that corresponds to a path in the schema."""
         return self.function + self.place(path)
 
     def place(self, path: str) -> str:
-        """The path in the function's parameters, of a path in the schema."""
+        """The path in the function's parameters that corresponds to a path in the schema."""
         is_shared = path.startswith(SHARED_BY_MEMBERS)
         return path if is_shared else self.root + path.removeprefix("#")
 
@@ -67,13 +67,13 @@ class Regex(Struct, tag="regex", frozen=True):
 
 
 class Grammar(Struct, tag="grammar", frozen=True):
-    """Lark or GBNF."""
+    """A grammar in Lark or GBNF."""
 
     grammar: str
 
 
 class AnyText(Struct, tag="any_text", frozen=True):
-    """Any text up to the first occurrence of the next format; it may hold special tokens."""
+    """Any text up to the first occurrence of the next format. It may contain special tokens."""
 
 
 class Elements(Struct, tag="sequence", frozen=True):
@@ -85,7 +85,7 @@ class Or(Struct, tag="or", frozen=True):
 
 
 class Tag(Struct, tag="tag", frozen=True):
-    """`begin`, the content, and one of `ends`."""
+    """The text `begin`, the content, and one of the texts `ends`."""
 
     begin: str
     content: Format
@@ -93,12 +93,12 @@ class Tag(Struct, tag="tag", frozen=True):
 
 
 class TriggeredTags(Struct, tag="triggered_tags", frozen=True):
-    """Any text, in which a trigger begins one of the tags whose `begin` starts with it.
+    """Free text with tags in it: a trigger in the text begins one of the tags whose `begin` starts with it.
 
-    The tags `at_start` begin only at the text's start and after another tag, there after one of the
-    `leads`. Their whole beginning is a trigger, with that of the first inner tag if they hold tags with a
-    separator. With `at_least_one` a tag comes before any text, with `stop_after_first` nothing comes after
-    it.
+    The tags `at_start` begin only at the start of the text, and after another tag if one of the `leads` comes
+    between. Each is triggered by its whole beginning; if it contains tags with a separator, by that and the
+    beginning of the first of them. With `at_least_one` the text begins with a tag; with `stop_after_first` it
+    ends after the first tag.
     """
 
     triggers: list[str]
@@ -117,8 +117,8 @@ class TagsWithSeparator(Struct, tag="tags_with_separator", frozen=True):
 
 
 class Thinking(Struct, tag="thinking", frozen=True):
-    """`content`, after a thought: any text up to `end`, if the prompt `is_open` or the text begins with
-    `start`."""
+    """An optional thought, then `content`. The thought is any text up to `end`. It begins with `start`, or in
+    the prompt if `is_open`."""
 
     start: str
     end: str

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...runtime.automaton_format import ACTION_COLUMNS, DEAD
 from ..machine.stack_automaton import StackAutomaton
 
-_START = 256  # a letter before the text's first byte
+_START = 256  # a letter that stands for the position before the text's first byte
 _NONE = -1
 
 
@@ -23,16 +23,17 @@ class Pattern(NamedTuple):
 
 
 class FreeText(NamedTuple):
-    """`found[i]` is the state after pattern i, which has no entries."""
+    """The automaton of free text. `found[i]` is the state after pattern i; it has no entries."""
 
     machine: StackAutomaton
     found: Sequence[int]
 
 
 def free_text(patterns: Sequence[Pattern], *, may_end: bool) -> FreeText:
-    """`may_end`: the text may end anywhere before a pattern is complete.
+    """Makes the automaton of free text. `may_end`: the text may end anywhere before a pattern is complete.
 
-    Of patterns that end together the longest counts, of equal ones the first. Patterns are not empty.
+    If several patterns end at the same byte, the longest one counts, and the first of equal ones. Patterns
+    must not be empty.
     """
     trie = _Trie(patterns)
     nodes = len(trie.children)
@@ -59,8 +60,8 @@ def free_text(patterns: Sequence[Pattern], *, may_end: bool) -> FreeText:
 
 
 class _Trie:
-    """A node for each prefix of a pattern, 0 for the empty one; `ends[node]` is the pattern that ends
-    there."""
+    """A trie of the patterns: a node for each prefix, 0 for the empty one. `ends[node]` is the pattern that
+    ends at the node."""
 
     def __init__(self, patterns: Sequence[Pattern]) -> None:
         self.children: list[dict[int, int]] = [{}]
@@ -88,7 +89,7 @@ class _Trie:
             self.ends[node] = number
 
     def follow(self, node: int, table: NDArray[np.int32], columns: dict[int, int]) -> None:
-        """Fills in a node's row, after the rows of the nodes before it in `order`."""
+        """Fills in a node's row. The rows of the nodes before it in `order` must be filled in."""
         failure = self._failures[node]
         if self.ends[node] == _NONE:
             self.ends[node] = self.ends[failure]

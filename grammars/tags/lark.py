@@ -1,6 +1,6 @@
-"""Structural tags as grammars for llguidance.
+"""Structural tags as Lark grammars for llguidance.
 
-A lazy lexeme ends the text around it as soon as it is complete, as triggers do.
+A trigger is a lazy lexeme, which ends the free text around it as soon as the trigger is complete.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ from .format import (
 
 _TEXT = "/(?s:.+)/"
 Terms = Callable[[str], list[str]]
-"""A literal text in Lark, in which the names of special tokens are those tokens, as <[7]>."""
+"""A literal text as terms of Lark; the name of a special token becomes the token, such as <[7]>."""
 SchemaOf = Callable[[JsonSchema], dict[str, Any]]
 """A schema with llguidance's options."""
 
 
 def in_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> str:
-    """Grammars as JSON. Free text may hold text and the `special` tokens. Raises NotCoveredError for Python's
-    keywords, and for free text that stops at a special token beside text, or never."""
+    """Writes the format as llguidance's grammars, in JSON. Free text may contain text and the `special`
+    tokens.
+
+    Raises NotCoveredError for `Keywords`, and for free text that stops at a special token and also at a text,
+    or that never stops.
+    """
     writer = _Writer(terms, schema_of, special)
     start = writer.written(format, [])
     rules = [f"start: {start}", *writer.rules]
@@ -45,7 +49,8 @@ def in_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collecti
 
 
 class _Writer:
-    """`after`: the fixed text after a format, if the format needs it."""
+    """Writes formats as grammars. `after` is the fixed text after a format, if the format needs to know
+    it."""
 
     def __init__(self, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> None:
         self._terms = terms
@@ -92,13 +97,13 @@ class _Writer:
         return " ".join(written)
 
     def _until(self, ends: Sequence[str]) -> str:
-        """Free text up to the first of these texts, and that text."""
+        """Free text up to the first occurrence of one of these texts, and that text."""
         free = self._free(ends)
         return self._any_of([f"{free} {self._stop(end)}" for end in ends])
 
     def _free(self, stops: Sequence[str], not_first: Sequence[str] = ()) -> str:
-        """Free text up to a stop. It does not begin with a special token that one of `not_first` begins
-        with."""
+        """Free text up to a stop. It does not begin with a special token with which a text of `not_first`
+        begins."""
         tokens = self._special - self._tokens(stops)
         part = self._rule(_part(tokens))
         if tokens.isdisjoint(early := self._tokens(not_first)):
@@ -106,17 +111,17 @@ class _Writer:
         return f"({_part(tokens - early)} {part}*)?"
 
     def _tokens(self, texts: Sequence[str]) -> set[int]:
-        """The special tokens that these texts begin with."""
+        """The special tokens with which these texts begin."""
         return {token for text in texts for token in _tokens_in(self._terms(text)[:1])}
 
     def _stop(self, text: str) -> str:
-        """A text that ends free text as soon as it is complete."""
+        """A text that ends free text as soon as the text is complete."""
         term = self._only_term(text)
         return term if _is_token(term) else self._rule("/(?s:.*)/", f"suffix={term}")
 
     def _early(self, text: str) -> str:
-        """A text at the start of free text. It ends the free text as soon as only its last spaces are
-        missing."""
+        """A text at the start of free text, which ends as soon as the text is complete but for its last
+        spaces."""
         known = text.rstrip(" ") or text
         term = self._only_term(known)
         if not _is_token(term):
@@ -124,8 +129,8 @@ class _Writer:
         return f"{term} {self._literal([text[len(known) :]])}"
 
     def _only_term(self, text: str) -> str:
-        """The text as one lexeme, text or a special token. Several lexemes would match before the whole text
-        is complete."""
+        """The text as one lexeme: a text or a special token. With several lexemes the text would match before
+        it is complete."""
         match self._terms(text):
             case [term]:
                 return term
@@ -159,7 +164,7 @@ class _Writer:
         return f"{first} {more}" if format.at_least_one else more
 
     def _behind(self, format: TriggeredTags) -> Iterator[tuple[str, str]]:
-        """Each trigger with tags, and the grammar of what may follow it."""
+        """Each trigger that has tags, and the grammar of what may follow the trigger."""
         for trigger in format.triggers:
             tags = [tag for tag in format.tags if trigger_of(tag, format.triggers) == trigger]
             if tags:
@@ -213,12 +218,12 @@ class _Writer:
 
 
 def _part(tokens: Collection[int]) -> str:
-    """A part of free text: text, or one of these special tokens."""
+    """A part of free text: a text, or one of these special tokens."""
     return f"({_TEXT} | <[{','.join(map(str, sorted(tokens)))}]>)" if tokens else _TEXT
 
 
 def _end_together(texts: Iterable[str], stops: Iterable[str]) -> bool:
-    """Whether a stop may end together with another text; then only the longer one must count."""
+    """Whether a stop may end at the same byte as another text; then only the longer one would count."""
     return any(text != stop and text.endswith(stop) for text, stop in product(texts, stops))
 
 
@@ -231,4 +236,4 @@ def _tokens_in(terms: Iterable[str]) -> list[int]:
 
 
 def _not_covered(format: Format) -> NotCoveredError:
-    return NotCoveredError(type(format).__name__, "the structural tag", "only automata follow it")
+    return NotCoveredError(type(format).__name__, "the structural tag", "only automata support it")

@@ -1,4 +1,4 @@
-"""Joins a sequence of automata and fixed texts to one stack automaton."""
+"""Joins automata and fixed texts into one stack automaton."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ MAX_STATES = 100_000
 
 
 class Linker:
-    """States are numbers. The states that follow a state must exist when it is made, or be a `hole`."""
+    """Makes states, which are numbers. The states that can follow a state must be made before it, or be a
+    `hole`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -48,8 +49,8 @@ class Linker:
         self._holes[hole] = state
 
     def add(self, machine: StackAutomaton, following: Mapping[int, int]) -> int:
-        """The start of a copy of the machine. In a state of `following`, with an empty stack, the text may
-        also continue from the state that it is mapped to."""
+        """Adds a copy of the machine and returns its start. In a state that `following` has as a key, the
+        text may also continue from the state's value there, if the stack is empty."""
         first = self._reserved(len(machine.transitions))
         goes_on = (machine.transitions != DEAD).any(axis=1)
         leaves = {
@@ -60,7 +61,7 @@ class Linker:
         return leaves.get(machine.start, first + machine.start)
 
     def linked(self, start: int) -> StackAutomaton:
-        """Raises AmbiguousError, TooLargeError."""
+        """Builds the automaton. Raises AmbiguousError, TooLargeError."""
         members = {fork: states for states, fork in self._forks.items()}
         members |= {hole: frozenset([state]) for hole, state in self._holes.items()}
         texts = {state: step for step, state in self._texts.items()}

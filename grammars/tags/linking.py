@@ -1,4 +1,4 @@
-"""The tables of the parts that a `Linker` has joined."""
+"""Builds the tables of the automaton from the parts that a `Linker` has collected."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Block:
 
 
 class Parts(NamedTuple):
-    """`states`: the number of states of blocks and of `texts`, whose one byte leads to another state. A state
-    of `joined` stands for all its members at once. The text may end at `end`."""
+    """`states`: the number of states of blocks and of `texts`. A state of `texts` leads to another state by
+    its one byte. A state of `joined` stands for all its members at once. The text may end in state `end`."""
 
     states: int
     end: int
@@ -56,7 +56,7 @@ class Parts(NamedTuple):
 
 
 def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
-    """Raises AmbiguousError, TooLargeError."""
+    """Builds the automaton. Raises AmbiguousError, TooLargeError."""
     tables = _Tables(parts)
     joined = _Joined(parts, tables)
     table = joined.everywhere(np.concatenate([tables.table, *joined.rows]))
@@ -90,7 +90,7 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
 
 
 class _Tables:
-    """The tables without joined states."""
+    """The tables of all states except the joined ones."""
 
     def __init__(self, parts: Parts) -> None:
         self.class_of_byte, self._samples = _classes(parts)
@@ -115,7 +115,7 @@ class _Tables:
             self.table[state, self.class_of_byte[byte]] = following
 
     def _copied(self, block: Block, first_action: int) -> NDArray[np.int32]:
-        """The state that stands for each of the machine's states."""
+        """Copies a block's machine. Returns the new state for each state of the machine."""
         machine, first = block.machine, block.first
         states = len(machine.transitions)
         own = np.arange(first, first + states, dtype=np.int32)
@@ -133,7 +133,8 @@ class _Tables:
 
 
 class _Joined:
-    """Joined states: each has the entries of all its members, which may lead to new joined states."""
+    """Joined states. Each has the entries of all its members; where they differ, the entry is a new joined
+    state."""
 
     def __init__(self, parts: Parts, tables: _Tables) -> None:
         self._parts = parts
@@ -150,12 +151,12 @@ class _Joined:
             self.accepting.append(bool(tables.accepting[list(members)].any()))
 
     def everywhere(self, states: NDArray[np.int32]) -> NDArray[np.int32]:
-        """The states with each joined one replaced by the state that stands for it."""
+        """Replaces each joined state by the state that stands for it."""
         several = np.arange(len(self._meanings), len(self._meanings) + len(self._order), dtype=np.int32)
         return _numbered(states, np.append(self._meanings, several))
 
     def _members(self, states: Sequence[int]) -> frozenset[int]:
-        """The single states that these states stand for."""
+        """The single states for which these states stand."""
         pending, seen = list(states), set(states)
         while pending:
             inner = self._parts.joined.get(pending.pop(), frozenset()) - seen
@@ -164,7 +165,7 @@ class _Joined:
         return frozenset(seen - self._parts.joined.keys())
 
     def _number(self, members: frozenset[int]) -> int:
-        assert members, "a state of nothing"
+        assert members, "a joined state without members"
         if len(members) == 1:
             return next(iter(members))
         if members not in self._numbers:
@@ -192,7 +193,8 @@ class _Joined:
 
 
 def _classes(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The class of each byte, on which every part is constant, and a byte of each class."""
+    """The class of each byte, and one byte of each class. Bytes of a class have equal entries in every
+    part."""
     code = np.zeros(256, np.int64)
     named = sorted({byte for byte, _ in parts.texts.values()})
     code[named] = np.arange(1, len(named) + 1)
@@ -204,7 +206,7 @@ def _classes(parts: Parts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _actions(machine: StackAutomaton, own: NDArray[np.int32], first_return: int) -> NDArray[np.int32]:
-    """The machine's actions. Its returns follow the returns of the machines before it."""
+    """The machine's actions, renumbered. Its returns follow those of the earlier machines."""
     actions = machine.actions.copy()
     kinds, targets = actions[:, KIND], machine.actions[:, TARGET]
     returning = np.isin(kinds, (POP, CLOSE))
@@ -219,7 +221,7 @@ def _actions(machine: StackAutomaton, own: NDArray[np.int32], first_return: int)
 
 
 def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
-    """The states that reach a pop on their own level, calls into code points excepted."""
+    """The states from which a pop can be reached on their own level, apart from calls into code points."""
     entries = machine.transitions
     acts = np.flatnonzero(machine.actions[:, KIND] == POP)
     pops: NDArray[np.bool_] = np.logical_or.reduce(np.isin(-2 - entries, acts), axis=1)
@@ -232,14 +234,14 @@ def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
 
 
 def _numbered(states: NDArray[np.int32], number: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The new number of each state; `DEAD` and actions stay."""
+    """Renumbers states; `DEAD` and actions stay."""
     return np.where(states >= 0, number[np.maximum(states, 0)], states).astype(np.int32)
 
 
 def _reached(
     start: int, table: NDArray[np.int32], actions: NDArray[np.int32], returns: NDArray[np.int32]
 ) -> NDArray[np.int64]:
-    """The states that the start reaches, and those to which a reached push may return."""
+    """The states that can be reached from the start, including those to which a push may return."""
     reached = np.zeros(len(table), np.bool_)
     frontier = np.unique(np.append(returns[returns >= 0], start))
     going = ~np.isin(actions[:, KIND], (POP, CLOSE))

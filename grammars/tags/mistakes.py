@@ -1,4 +1,4 @@
-"""Finds mistakes in a schema that is not enforced, as the client must learn of them too."""
+"""Finds mistakes in a schema that is not enforced, so that the client still learns of them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..schema.read.keywords import read_document
 
 
 def first_mistake(text: str) -> GrammarError | None:
-    """The error of the first keyword with a meaningless value, in all subschemas; or of a schema that
-    obviously allows no value."""
+    """The error of the first keyword with a meaningless value in any subschema, or of a schema that obviously
+    allows no value."""
     formulas = Formulas()
     try:
         document = read_document(json.loads(text, parse_float=Decimal), formulas, unenforced="allow")

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 
 class SpecialTokens(NamedTuple):
-    """The bytes by which automata know each special token, by the token's name."""
+    """The bytes that stand for each special token in automata, by the token's name."""
 
     bytes_of_name: Mapping[str, bytes]
 
-    def spelled(self, text: str) -> bytes:
-        """The bytes of a text, in which the longest names of special tokens are those tokens."""
+    def bytes_of(self, text: str) -> bytes:
+        """The bytes of a text, in which the longest names of special tokens stand for the tokens."""
         names = sorted((name for name in self.bytes_of_name if name in text), key=len, reverse=True)
         if not names:
             return text.encode()

@@ -55,8 +55,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     checkpoint.check(expected_tensors(shape, formats.choose))
     dtype = choose_dtype(config.dtype, shape.dtype, checkpoint.float_dtype([EMBEDDING, FINAL_NORM]))
     log.info(
-        "loading %.2f GB of %s weights onto %s, to compute in %s",
-        sum(file.stat().st_size for file in checkpoint.files) / 1e9,
+        "loading %s of %s weights onto %s, to compute in %s",
+        in_units(sum(file.stat().st_size for file in checkpoint.files)),
         formats.method,
         device,
         str(dtype).removeprefix("torch."),

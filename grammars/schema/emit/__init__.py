@@ -1,1 +1,1 @@
-"""The graph of values as a stack automaton."""
+"""Turns the graph of values into a stack automaton."""

@@ -1,4 +1,5 @@
-"""Turns the graph of values into the tables of a stack automaton. Nodes that reach no end are left out."""
+"""Turns the graph of values into the tables of a stack automaton. Nodes from which no end can be reached are
+left out."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _QUOTE = 0x22
 
 
 class Assembler:
-    """Builds the states of one schema. `separators` stand between items and after names."""
+    """Builds the states of one schema. `separators` are written between items and after names."""
 
     def __init__(self, solver: Solver, separators: tuple[str, str]) -> None:
         self._solver = solver
@@ -33,15 +34,14 @@ class Assembler:
         self._members: dict[Edge, int | None] = {}
         self._roots: dict[tuple[Container, Node], int] = {}
         self._names: dict[tuple[int, tuple[int, ...], int], _StampedNames] = {}
-        self._spelled_once: dict[Container, bool] = {}
+        self._have_one_form: dict[Container, bool] = {}
         self._pending: list[tuple[Container, Node, int, bool]] = []
         self._deep_members = DeepMembers()
         self._is_guarded = False
 
     def built(self, value: Value, *, guarded: bool) -> StackAutomaton:
-        """The automaton of a value. `guarded`: required values may be nested too deep, so the automaton gets
-        a depth guard. Raises StrandingError for objects that must be ordered then.
-        """
+        """Builds the automaton of a value. `guarded`: required values may be nested too deep for the stack,
+        so the automaton gets a depth guard. Then raises StrandingError for objects that must be ordered."""
         self._is_guarded = guarded
         tables = self._tables
         end = tables.state({})
@@ -129,7 +129,7 @@ class Assembler:
         return self._tables.action(CLOSE, container.set_words, node.verdict, words_of(names))
 
     def _guarded(self, container: Container, node: Node, target: int) -> int:
-        """The entry for a comma: dead if every name was seen and no other name may come."""
+        """The entry for a comma: dead if all names were seen and no other name may follow."""
         has_others = self._undeclared(container, node).block is not None
         if not container.is_unordered or (has_others and not container.has_deep_others):
             return target
@@ -185,7 +185,7 @@ class Assembler:
         return self._tables.action(SEE, target, container.names[name], (container.set_words,))
 
     def _undeclared(self, container: Container, node: Node) -> _StampedNames:
-        """The states of undeclared names, to which the declared ones are added."""
+        """The states of undeclared names, to which declared names are added."""
         block: Block | None = None
         following: tuple[int, ...] = ()
         if node.names is not None:
@@ -208,16 +208,16 @@ class Assembler:
             kept = replace(names.dfa, labels=number[names.dfa.labels])
             if alive_states(kept.transitions, kept.labels).all():
                 return kept
-            return minimal(kept)  # some states are prefixes of no possible name
+            return minimal(kept)  # removes the states that lead to no possible name
 
-        if container not in self._spelled_once:
-            self._spelled_once[container] = all(map(has_one_form, container.names))
-        is_shared = self._spelled_once[container]
+        if container not in self._have_one_form:
+            self._have_one_form[container] = all(map(has_one_form, container.names))
+        is_shared = self._have_one_form[container]
         return self._solver.graph.scalars.name_block(dfa, (*names.key, *alive), is_shared=is_shared)
 
 
 class _StampedNames:
-    """One copy of the automaton of undeclared names, and the tries over it."""
+    """One copy of the automaton of undeclared names, with tries of declared names over it."""
 
     def __init__(self, tables: Tables, block: Block | None, start: int, others: int) -> None:
         """`others`: the bit of undeclared names in the object's set, 0 if they always fit on the stack."""
@@ -231,7 +231,7 @@ class _StampedNames:
         self._tails: dict[tuple[bytes, int | None, int, int], int] = {}
 
     def taken(self, container: Container) -> NameTrie:
-        """The trie of all declared names, none of which may come."""
+        """The trie of all declared names, none of which may come as an undeclared name."""
         if container not in self._taken or self.block is None:
             trie = self.tries.empty
             for name in container.names if self.block is not None else ():
@@ -266,7 +266,7 @@ class _StampedNames:
         return first
 
     def _entered(self, trie: NameTrie, child: NameTrie, state: int) -> int:
-        """The entry of a child, which is dead if every name below it was seen."""
+        """The entry of a child: dead if all names below it were seen."""
         others = self._others if child.base >= 0 else 0
         if not child.below or (child.base >= 0 and not others):
             return state

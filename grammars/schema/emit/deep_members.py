@@ -1,6 +1,6 @@
-"""The names of unordered objects that count as seen if the stack has too few free places for their values.
+"""Treats names of unordered objects as seen if the stack has too few free places for their values.
 
-An object must be able to end without them, whatever other names it has.
+The object must then be able to end without these names, whatever other names it has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..solve.nodes import Container, Edge
 
 
 class StrandingError(Exception):
-    """Unordered objects could not end where names don't fit on the stack, so they must be ordered."""
+    """Some unordered objects could not end when names don't fit on the stack, so they must be ordered."""
 
     def __init__(self, containers: Sequence[Container]) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class StrandingError(Exception):
 
 
 class DeepMembers:
-    """The members of unordered objects, by the first states of objects and values."""
+    """The members of unordered objects, with the first states of the objects and of the values."""
 
     def __init__(self) -> None:
         self._starts: dict[Container, int] = {}
@@ -34,7 +34,7 @@ class DeepMembers:
         self._values.setdefault(container, {})[edge] = value
 
     def required(self) -> list[tuple[int, int]]:
-        """(an object's first state, the first state of a value that it must have)"""
+        """Pairs of an object's first state and the first state of a value that the object must have."""
         return [
             (self._starts[container], value)
             for container in self._starts
@@ -42,8 +42,8 @@ class DeepMembers:
         ]
 
     def full_names(self, needs: NDArray[np.int32]) -> dict[int, dict[int, int]]:
-        """For each object's first state: names, as bits, by the least number of free places with which they
-        fit.
+        """For each object's first state, its names as bits, by the least number of free places that they
+        need.
 
         `needs`: for each state the least number of free places with which the reply can end. Raises
         StrandingError.
@@ -56,7 +56,7 @@ class DeepMembers:
         return {ending[container]: names for container, names in full.items() if names}
 
     def _full_in(self, container: Container, needs: NDArray[np.int32]) -> dict[int, int] | None:
-        """The names of one object; None if it can't end without them."""
+        """The names of one object; None if the object can't end without them."""
         members = _Members(container, {edge: int(needs[at]) for edge, at in self._values[container].items()})
         always = int(max(needs[[self._starts[container], *self._needed_values(container)]]))
         reserves = sorted({always, *(need for need in members.needs.values() if need > always)})
@@ -76,7 +76,8 @@ class DeepMembers:
 
 
 class _Members:
-    """The needs of an object's members. Members with the same bit in its set have the same need."""
+    """The free places that an object's members need. Members with the same bit in the object's set need
+    equally many."""
 
     def __init__(self, container: Container, needs: dict[Edge, int]) -> None:
         self._container = container
@@ -88,7 +89,7 @@ class _Members:
                 self.need_of_name[number] = max(need, self.need_of_name.get(number, 0))
 
     def within(self, reserve: int) -> Callable[[Edge], bool]:
-        """A test for members that fit into this number of free places."""
+        """Makes a test for members that fit into this number of free places."""
 
         def fits(edge: Edge) -> bool:
             if edge not in self.needs:

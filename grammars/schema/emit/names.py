@@ -1,7 +1,7 @@
 """Declared property names as a trie of bytes, which the nodes of an object share.
 
-Tries are immutable: adding a name copies the path to it. If undeclared names are allowed, a name that was
-read stays in the trie with the value `TAKEN`, so that it can't come again.
+Tries are immutable: adding a name copies the path to it. If undeclared names are allowed, a declared name
+that was read stays in the trie with the value `TAKEN`, so that it can't come again.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ TAKEN = -(1 << 30)
 
 
 class NameTrie:
-    """`value` is the state after the closing quote, which follows `tail`; a trie with a tail has no children.
-    `base`: the state of an undeclared name with the same bytes, or -1. `below`: in an unordered object, the
-    bits of the names below this node.
-    """
+    """A trie of names. `value` is the state after the closing quote, which follows `tail`; a trie with a tail
+    has no children. `base`: the state of an undeclared name with the same bytes, or -1. `below`: in an
+    unordered object, the bits of the names below this node."""
 
     __slots__ = ("base", "below", "children", "tail", "value")
 
@@ -94,19 +93,19 @@ class Names:
             return self._with_child(trie, first[0], child, bits)
         old = self._descended(trie, first)
         new = self._with(old, units, position + 1, value, bits)
-        for spelling in units[position]:
-            trie = self._replaced(trie, spelling, 0, new, bits)
+        for form in units[position]:
+            trie = self._replaced(trie, form, 0, new, bits)
         return trie
 
-    def _replaced(self, trie: NameTrie, spelling: bytes, position: int, new: NameTrie, bits: int) -> NameTrie:
-        if position == len(spelling):
+    def _replaced(self, trie: NameTrie, form: bytes, position: int, new: NameTrie, bits: int) -> NameTrie:
+        if position == len(form):
             return new
-        byte = spelling[position]
-        child = self._replaced(self._child(trie, byte), spelling, position + 1, new, bits)
+        byte = form[position]
+        child = self._replaced(self._child(trie, byte), form, position + 1, new, bits)
         return self._with_child(trie, byte, child, bits)
 
-    def _descended(self, trie: NameTrie, spelling: bytes) -> NameTrie:
-        for byte in spelling:
+    def _descended(self, trie: NameTrie, form: bytes) -> NameTrie:
+        for byte in form:
             trie = self._child(trie, byte)
         return trie
 
@@ -122,7 +121,8 @@ _SHORT = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r":
 
 
 def _forms(letter: str) -> list[bytes]:
-    """The bytes that JSON writers use for a code point in a name: raw, and escaped if it may be."""
+    """The bytes that JSON writers use for a code point in a name: itself, and its escape if they might use
+    one."""
     if letter in _SHORT:
         return [_SHORT[letter].encode()]
     code = ord(letter)
@@ -136,14 +136,14 @@ def _forms(letter: str) -> list[bytes]:
 
 
 def has_one_form(name: str) -> bool:
-    """Whether each code point of the name has one form, of one byte."""
+    """Whether each code point of the name has a single form, of one byte."""
     return _ONE_BYTE_EACH.fullmatch(name) is not None
 
 
 def materialized(
     trie: NameTrie, known: dict[int, int], new_state: Callable[[NameTrie, dict[int, int]], int]
 ) -> int:
-    """The state of a trie; `new_state(trie, states of its children)` makes one."""
+    """Makes the states of a trie and returns its own, with `new_state(trie, states of its children)`."""
     pending = [trie]
     while pending:
         current = pending[-1]

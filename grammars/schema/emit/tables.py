@@ -30,7 +30,8 @@ _NO_NAMES = (0,) * SET_WORDS
 
 
 class _Stamp(NamedTuple):
-    """A copy of a block, which is left to `following[label]`; the first of its graph, actions and returns."""
+    """A copy of a block, in which label i leads to state `following[i]`; and the first of its graph's states,
+    actions and returns."""
 
     first: int
     block: Block
@@ -41,14 +42,14 @@ class _Stamp(NamedTuple):
 
 
 class Tables:
-    """States are added one by one with their entries, or as copies of blocks."""
+    """Collects states, which are added one by one with their entries or as copies of blocks."""
 
     def __init__(self) -> None:
         self.accepting: list[int] = []
         self._count = 0
         self._entries: dict[int, dict[int, int]] = {}
         self._path_states = array("i")
-        """States with one entry, by a byte of `_path_bytes` to the next state."""
+        """States with one entry, which leads to the next state by a byte of `_path_bytes`."""
         self._path_bytes = bytearray()
         self._stamps: list[_Stamp] = []
         self._stamped: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -57,16 +58,16 @@ class Tables:
         self._inheriting = array("i")
         self._inherited = array("i")
         self._actions: dict[tuple[int, ...], int] = {}
-        """The actions that belong to no stamp."""
+        """The actions outside of stamps."""
         self._action_count = 0
         self._returns: list[int] = []
         self._return_sizes: list[int] = []
-        """The number of states at each base, 0 at places that are no base."""
+        """The number of states at each base, and 0 at other places."""
         self._return_bases: dict[tuple[int, ...], int] = {}
         self._chains: dict[tuple[bytes, int], int] = {}
 
     def state(self, entries: dict[int, int]) -> int:
-        """A state with these entries by byte: states, or the results of `action`."""
+        """Adds a state with these entries by byte; an entry is a state or a result of `action`."""
         number = self._reserved(1)
         self._entries[number] = entries
         return number
@@ -75,7 +76,7 @@ class Tables:
         self._entries[state] = entries
 
     def path(self, text: bytes, entries: dict[int, int]) -> int:
-        """New states along a text, the last with these entries. Returns the first."""
+        """Adds states along a text; the last has these entries. Returns the first."""
         first = self._reserved(len(text) + 1)
         self._path_states.extend(range(first, first + len(text)))
         self._path_bytes += text
@@ -92,7 +93,7 @@ class Tables:
         return self._chains[key]
 
     def inherit(self, state: int, other: int) -> None:
-        """`state` takes the entries that it lacks from `other`, which must not inherit itself."""
+        """Lets `state` take the entries that it lacks from `other`, which must not inherit itself."""
         self._inheriting.append(state)
         self._inherited.append(other)
 
@@ -107,7 +108,7 @@ class Tables:
         return start if block.count is None else self.action(CALL, start, block.count.first)
 
     def stamp(self, block: Block, following: tuple[int, ...]) -> int:
-        """The start of a copy of the block, which is left to `following[label]`."""
+        """Adds a copy of the block, in which label i leads to state `following[i]`. Returns its start."""
         key = (id(block), following)
         known = self._stamped.get(key)
         if known is None:
@@ -124,7 +125,7 @@ class Tables:
         return known
 
     def _graph(self, block: Block) -> int:
-        """The first state of the block's nodes, which blocks with the same graph share."""
+        """The first state of the block's graph, which is shared by all blocks with an equal one."""
         known = self._graphs.get(block.graph_key)
         if known is None:
             pops = np.array([self.action(POP, 0, number) for number in range(block.ends.shape[1])], np.int32)
@@ -133,7 +134,7 @@ class Tables:
         return known
 
     def action(self, kind: int, target: int, operand: int, more: tuple[int, ...] = ()) -> int:
-        """The entry of an action. `more`: the columns after the reserve, padded with 0."""
+        """The entry for an action. `more`: the columns after the reserve, padded with 0."""
         key = (kind, target, operand, *more, *_NO_NAMES[len(more) :])
         known = self._actions.get(key)
         if known is None:
@@ -142,7 +143,7 @@ class Tables:
         return -2 - known
 
     def returns(self, following: tuple[int, ...]) -> int:
-        """The base of the states that follow each verdict."""
+        """The base for these states on return: the state at the base plus a verdict follows the verdict."""
         if following not in self._return_bases:
             self._return_bases[following] = len(self._returns)
             self._returns += following
@@ -168,7 +169,7 @@ class Tables:
         )
 
     def _cells(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """The states, bytes and entries that are in no block, paths first."""
+        """The states, bytes and entries outside of blocks, those of paths first."""
         path = np.frombuffer(self._path_states, np.int32)
         entries = self._entries.values()
         states = np.repeat(np.fromiter(self._entries, np.int64), np.fromiter(map(len, entries), np.int64))
@@ -209,7 +210,7 @@ class Tables:
     def _compressed(
         self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32]
     ) -> StackAutomaton:
-        """The automaton with inherited entries, and one class for all bytes that no state tells apart."""
+        """Fills in inherited entries, and makes one class of all bytes with equal entries in every state."""
         accepting = np.zeros(self._count, np.bool_)
         accepting[self.accepting] = True
         bodies = np.zeros(self._count, np.int8)
@@ -244,8 +245,8 @@ class Tables:
         return rows
 
     def _classes(self, named: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The class of each byte, on which every row is constant, and a byte of each class. Each byte in
-        `named` has a class of its own."""
+        """The class of each byte, and one byte of each class. Bytes of a class have equal entries in every
+        row. Each byte in `named` has a class of its own."""
         code = np.zeros(256, np.uint64)
         code[named] = _CODE_OF_BYTE[named]
         blocks = [stamp.block for stamp in self._stamps]
@@ -264,9 +265,9 @@ class Tables:
 
 @njit(cache=True)
 def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyped-def]
-    """Fills in the inherited entries; then makes `TAKEN` entries dead.
+    """Fills in the inherited entries, and then makes `TAKEN` entries dead.
 
-    Returns for each state the string body that it inherits from, or the state itself.
+    Returns for each state the string body from which it inherits, or the state itself.
     """
     like = np.arange(len(table)).astype(np.int32)
     for i in range(len(states)):
@@ -286,7 +287,8 @@ def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyp
 
 @njit(cache=True)
 def _write_stamp(rows, first, transitions, columns, after, push_numbers, first_action, loop, counting):  # type: ignore[no-untyped-def]
-    """Writes a copy of a block from state `first` on. State `loop` counts where it would lead to itself."""
+    """Writes a copy of a block from state `first` on. In state `loop`, an entry that would lead back to it
+    counts instead."""
     for state in range(len(transitions)):
         for k in range(len(columns)):
             entry = transitions[state, columns[k]]

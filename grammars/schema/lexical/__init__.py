@@ -1,1 +1,1 @@
-"""The texts of scalar JSON values, as automata over bytes."""
+"""Automata over the bytes of scalar JSON values."""

@@ -1,6 +1,6 @@
-"""The bytes of one code point inside a JSON string, UTF-8 or escaped, as a small graph.
+"""The bytes of one code point inside a JSON string, in UTF-8 or escaped, as a small graph.
 
-Code points of one class share nodes, so the graph has a few dozen.
+Code points of one class share nodes, so the graph has a few dozen nodes.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from ...regex.dfa import DEAD, distinct_columns
 Escapes: TypeAlias = Literal["any", "usual", "lower"]
 """any: every escape; usual: the escapes of JSON writers; lower: the usual ones, with lower-case digits."""
 
-Segment: TypeAlias = tuple[tuple[int, int], ...]  # (offset where a class begins, class), DEAD for none
+Segment: TypeAlias = tuple[tuple[int, int], ...]  # (offset where a class begins, class or DEAD)
 Row: TypeAlias = dict[int, int]  # byte → node, or -2 - class at the end of a code point
 
 _SHORT = {0x22: '"', 0x5C: "\\", 0x08: "b", 0x0C: "f", 0x0A: "n", 0x0D: "r", 0x09: "t"}
 _CONTINUATION = [[0x80 + value] for value in range(64)]
 _HIGHEST = 1 << 30
-_PLAIN = frozenset(range(0x20, 0x7F)) - {0x22, 0x5C}  # escaped only if every escape is allowed
+_PLAIN = frozenset(range(0x20, 0x7F)) - {0x22, 0x5C}  # these are escaped only if every escape is allowed
 
 
 class _Graph:
-    """The nodes between two code points for one partition of the code points."""
+    """The nodes between two code points, for one partition of the code points into classes."""
 
-    def __init__(self, cuts: list[int], classes: list[int], spelling: Escapes) -> None:
+    def __init__(self, cuts: list[int], classes: list[int], escapes: Escapes) -> None:
         self._cuts = cuts
         self._classes = classes
         self._whole: Segment = tuple(zip(cuts, classes, strict=True))
-        self._spelling = spelling
+        self._escapes = escapes
         self.rows: list[Row] = [{}]
         self._known: dict[tuple[object, ...], int] = {}
         self._raw()
@@ -68,7 +68,8 @@ class _Graph:
             self._put(top, [lead], self._continued(self._segment((lead & 7) << 18, 0x40000), 3, holes))
 
     def _continued(self, segment: Segment, left: int, holes: Sequence[tuple[int, int]] = ()) -> int:
-        """A node that reads `left` continuation bytes, over code points counted from the segment's start."""
+        """A node that reads `left` continuation bytes. The segment's offsets count from its first code
+        point."""
         for start, end in holes:
             segment = _without(segment, start, end)
         return self._digits("utf8", segment, left, 64, _CONTINUATION)
@@ -80,38 +81,38 @@ class _Graph:
         if key not in self._known:
             size = base ** (left - 1)
             row: Row = {}
-            for value, spelled in enumerate(digits):
+            for value, bytes_of_digit in enumerate(digits):
                 inner = _part(segment, value * size, size)
-                self._put(row, spelled, self._digits(kind, inner, left - 1, base, digits))
+                self._put(row, bytes_of_digit, self._digits(kind, inner, left - 1, base, digits))
             self._known[key] = self._node(row) if row else DEAD
         return self._known[key]
 
-    def _put(self, row: Row, spelled: list[int], target: int) -> None:
+    def _put(self, row: Row, choices: list[int], target: int) -> None:
         if target != DEAD and target != -2 - DEAD:
-            for byte in spelled:
+            for byte in choices:
                 row[byte] = target
 
     def _escape(self) -> int:
         row: Row = {}
         for code, letter in _SHORT.items():
             self._put(row, [ord(letter)], -2 - self._class(code))
-        if self._spelling == "any":
+        if self._escapes == "any":
             self._put(row, [ord("/")], -2 - self._class(ord("/")))
         self._put(row, [ord("u")], self._hex(self._escapable(), 4, pairs=True))
         return self._node(row)
 
     def _escapable(self) -> Segment:
-        """The classes of the first 65,536 code points; no class for those that are never escaped."""
+        """The classes of the first 65,536 code points, without those that are never escaped."""
         segment = self._segment(0, 0x10000)
         holes = [(0xD800, 0xE000)]
-        if self._spelling != "any":
+        if self._escapes != "any":
             holes += [(code, code + 1) for code in _SHORT] + [(0x20, 0x7F)]
         for start, end in holes:
             segment = _without(segment, start, end)
         return segment
 
     def _hex(self, segment: Segment, left: int, *, pairs: bool = False) -> int:
-        digits = [_hex_digit(value, self._spelling) for value in range(16)]
+        digits = [_hex_digit(value, self._escapes) for value in range(16)]
         node = self._digits("hex", segment, left, 16, digits)
         if not pairs:
             return node
@@ -120,8 +121,8 @@ class _Graph:
         return self._node(row) if row else DEAD
 
     def _surrogate_digit(self, plain: int, digits: list[list[int]]) -> int:
-        """The node after `\\ud`: what `plain` reads, and pairs (1,024 code points for each first
-        surrogate)."""
+        """The node after `\\ud`: the entries of node `plain`, and those of surrogate pairs (1,024 code points
+        for each first surrogate)."""
         row = dict(self.rows[plain]) if plain >= 0 else {}
         for value in range(4):
             node = self._high_surrogate(self._segment(0x10000 + (value << 18), 1 << 18), 2, digits)
@@ -135,9 +136,9 @@ class _Graph:
         if key not in self._known:
             size = 1024 << 4 * (left - 1)
             row: Row = {}
-            for value, spelled in enumerate(digits):
+            for value, bytes_of_digit in enumerate(digits):
                 inner = _part(segment, value * size, size)
-                self._put(row, spelled, self._high_surrogate(inner, left - 1, digits))
+                self._put(row, bytes_of_digit, self._high_surrogate(inner, left - 1, digits))
             self._known[key] = self._node(row) if row else DEAD
         return self._known[key]
 
@@ -155,9 +156,9 @@ class _Graph:
         return self._known[key]
 
 
-def _hex_digit(value: int, spelling: Escapes) -> list[int]:
+def _hex_digit(value: int, escapes: Escapes) -> list[int]:
     lower = ord(f"{value:x}")
-    return [lower] if spelling == "lower" or value < 10 else [lower, lower - 32]
+    return [lower] if escapes == "lower" or value < 10 else [lower, lower - 32]
 
 
 def _part(segment: Segment, start: int, length: int) -> Segment:
@@ -180,17 +181,17 @@ def _without(segment: Segment, start: int, end: int) -> Segment:
 
 
 def code_point_graph(
-    cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Escapes
+    cuts: tuple[int, ...], classes: tuple[int, ...], escapes: Escapes
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The class of each byte, and [nodes, byte classes] of nodes or -2 - class; only the quote has class
-    0."""
-    plain = list(_PLAIN) if spelling != "any" else []
+    """The class of each byte, and the graph: [nodes, byte classes] of nodes or -2 - class. Only the quote has
+    class 0."""
+    plain = list(_PLAIN) if escapes != "any" else []
     interval = np.searchsorted(cuts, plain, "right") - 1
     own = np.array(classes, np.int32)[interval] if plain else np.empty(0, np.int32)
     outer = _without_plain(cuts, classes) if plain else (cuts, classes)
     numbers = list(dict.fromkeys(group for group in outer[1] if group >= 0))
     rank = {group: place for place, group in enumerate(numbers)}
-    table = _shared_graph(outer[0], tuple(rank.get(group, DEAD) for group in outer[1]), spelling)
+    table = _shared_graph(outer[0], tuple(rank.get(group, DEAD) for group in outer[1]), escapes)
     leaves = np.array([*numbers, 0], np.int32)[np.where(table < -1, -2 - table, len(numbers))]
     table = np.where(table < -1, -2 - leaves, table).astype(np.int32)
     table[0, plain] = np.where(own >= 0, -2 - own, DEAD)
@@ -200,7 +201,7 @@ def code_point_graph(
 def _without_plain(
     cuts: tuple[int, ...], classes: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The partition without classes for the code points whose only form is their own byte."""
+    """The partition without the code points whose only form is their own byte."""
     code_points = sorted({*cuts, *_PLAIN, *(code + 1 for code in _PLAIN)})
     found: list[tuple[int, int]] = []
     for code in code_points:
@@ -211,9 +212,9 @@ def _without_plain(
 
 
 @lru_cache(256)
-def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Escapes) -> NDArray[np.int32]:
-    """The graph, [nodes, 256], of all strings that differ only in their plain characters."""
-    rows = _reached(_Graph(list(cuts), list(classes), spelling).rows)
+def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], escapes: Escapes) -> NDArray[np.int32]:
+    """The graph, [nodes, 256], shared by all strings that differ only in their plain characters."""
+    rows = _reached(_Graph(list(cuts), list(classes), escapes).rows)
     table = np.full((len(rows), 256), DEAD, np.int32)
     for node, row in enumerate(rows):
         table[node, list(row)] = list(row.values())
@@ -221,7 +222,8 @@ def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], spelling: Esc
 
 
 def _reached(rows: list[Row]) -> list[Row]:
-    """The rows that the first one leads to. Each comes after its successors, but the first stays first."""
+    """The rows that can be reached from the first one, which stays first. All others come after their
+    successors."""
     reached, pending = {0}, [0]
     while pending:
         for target in rows[pending.pop()].values():

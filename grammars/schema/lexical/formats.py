@@ -1,4 +1,4 @@
-"""The `format`s that are enforced, as regexes for whole texts.
+"""Regexes for the values of `format` that are enforced. Each matches whole texts.
 
 Sources: RFC 3339 (dates, times and, in its appendix A, durations), 5321 (email), 1123 (hostname), 4291
 (ipv6), 3986 (uri), 3987 (iri), 6570 (uri-template), 9562 (uuid), 6901 (json-pointer), 4648 (byte).
@@ -32,7 +32,7 @@ _TAIL = rf"(?:{_GROUP}:{_GROUP}|{_IPV4})"
 
 
 def _ipv6(left_out: int) -> str:
-    """A regex for IPv6 addresses with `::` in place of `left_out` or more groups."""
+    """A regex for IPv6 addresses in which `::` replaces `left_out` or more groups."""
     most = 8 - left_out
     ways = [rf"(?:{_GROUP}:){{6}}{_TAIL}"]
     for before in range(most + 1):
@@ -54,8 +54,8 @@ _ENCODED = r"%[0-9A-Fa-f]{2}"
 
 
 def _uri(plain: str, private: str) -> tuple[str, str]:
-    """Regexes of absolute URIs and of references. `plain`, `private`: more characters that stand for
-    themselves, everywhere or in queries only."""
+    """Regexes of absolute URIs and of references. `plain` and `private` are additional characters that need
+    no escape: `plain` everywhere, `private` only in queries."""
     plain = r"A-Za-z0-9._~!$&'()*+,;=\-" + plain
     character = rf"(?:[{plain}:@]|{_ENCODED})"
     future = r"[vV][0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=\-:]+"
@@ -91,7 +91,7 @@ _CLOCK = r"T(?:\d+H(?:\d+M(?:\d+S)?)?|\d+M(?:\d+S)?|\d+S)"
 _DURATION = rf"P(?:\d+W|(?:\d+Y(?:\d+M(?:\d+D)?)?|\d+M(?:\d+D)?|\d+D)(?:{_CLOCK})?|{_CLOCK})"
 
 HINTS = frozenset(("password", "binary"))
-"""formats of OpenAPI that ask nothing of a string"""
+"""formats of OpenAPI that don't restrict a string"""
 _REGEXES = {
     "date": _DATE,
     "time": _TIME,

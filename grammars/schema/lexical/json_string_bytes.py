@@ -2,7 +2,7 @@
 
 `string_block` turns an automaton over code points into one over the bytes between a string's quotes. The
 bytes of one code point are a small graph of nodes, which all states of a string share. The first byte of a
-longer form pushes; the last byte pops and so chooses the next state by the code point's class.
+longer form pushes; its last byte pops, and so the code point's class chooses the next state.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ COUNTED = 4
 
 
 class Pushes(NamedTuple):
-    """The actions of a copy of a block for the entries that go to nodes, relative to the copy."""
+    """The actions that a copy of a block needs for its entries into the graph, relative to the copy."""
 
     numbers: NDArray[np.int32]  # [states, byte classes]
-    """The action of each such entry."""
+    """The action of each entry into the graph."""
     actions: NDArray[np.int64]  # [n, 3]: kind, node, place where it returns
     returns: list[int]
     sizes: list[int]
-    """The number of `returns` that belong together, at the first of them."""
+    """The number of `returns` that share a base, at the first of them; 0 elsewhere."""
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
     """States over bytes. An entry -2 - label leaves the block, by the quote that ends a string.
 
-    An entry `PUSHES` - node goes to a node of `graph`. There an entry -2 - class returns to
-    `ends[state, class]` of the state from which the entry came. `labels[state]` is the label of a number that
-    ends there, or -1.
+    An entry `PUSHES` - node enters `graph` at that node. In the graph an entry -2 - class returns to
+    `ends[state, class]`, where state is the one from which the graph was entered. `labels[state]` is the
+    label of a number that ends in the state, or -1.
     """
 
     class_of_byte: NDArray[np.int32]  # [256]
@@ -98,30 +98,31 @@ class Block:
 
     @cached_property
     def labelled(self) -> tuple[list[int], list[int]]:
-        """The states with labels, and their labels."""
+        """The states that have labels, and their labels."""
         states = np.flatnonzero(self.labels >= 0)
         return states.tolist(), self.labels[states].tolist()
 
     @cached_property
     def graph_key(self) -> tuple[bytes, bytes]:
-        """A key that blocks with the same graph share."""
+        """A key that is equal for blocks with equal graphs."""
         return self.class_of_byte.tobytes(), self.graph.tobytes()
 
 
 @dataclass(frozen=True)
 class Count:
-    """A string of bounded length stays in state `loop` for `first` code points, then goes to `tail`."""
+    """The length of a bounded string: it stays in state `loop` for `first` code points, then goes to
+    `tail`."""
 
     loop: int
     tail: int
     first: int
 
 
-def string_block(dfa: Dfa, spelling: Escapes) -> Block | None:
-    """The block of the bytes after the opening quote, up to the closing quote; None if it accepts
-    nothing."""
+def string_block(dfa: Dfa, escapes: Escapes) -> Block | None:
+    """The block of the bytes from the opening quote to the closing quote, which is included; None if it
+    accepts nothing."""
     class_of_byte, graph = code_point_graph(
-        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling
+        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), escapes
     )
     dfa = _with_classes(dfa, -2 - graph[graph < -1])
     if not (dfa.labels >= 0).any():
@@ -136,7 +137,7 @@ def string_block(dfa: Dfa, spelling: Escapes) -> Block | None:
     table[:, 0] = np.where(dfa.labels >= 0, -2 - dfa.labels, DEAD)
     labels = np.full(len(table), -1, np.int32)
     bodies = np.flatnonzero((dfa.transitions == np.arange(len(table))[:, None]).all(axis=1))
-    return Block(class_of_byte, table, labels, nodes, dfa.transitions, bodies, KINDS[spelling])
+    return Block(class_of_byte, table, labels, nodes, dfa.transitions, bodies, KINDS[escapes])
 
 
 def bounded_block(least: int, most: int) -> Block:
@@ -156,20 +157,20 @@ def bounded_block(least: int, most: int) -> Block:
 
 
 def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:
-    """The automaton without the classes of code points that no bytes stand for, such as surrogates."""
-    spellable = np.zeros(dfa.transitions.shape[1], np.bool_)
-    spellable[leaves] = True
-    if spellable.all():
+    """The automaton without the classes of code points that have no bytes, such as surrogates."""
+    has_bytes = np.zeros(dfa.transitions.shape[1], np.bool_)
+    has_bytes[leaves] = True
+    if has_bytes.all():
         return dfa
-    kept = np.where(spellable, dfa.transitions, DEAD).astype(np.int32)
+    kept = np.where(has_bytes, dfa.transitions, DEAD).astype(np.int32)
     transitions, labels = minimal_table(kept, dfa.labels)
     return Dfa(dfa.cuts, dfa.class_of_cut, transitions, labels)
 
 
-def inlined_block(dfa: Dfa, spelling: Escapes) -> Block | None:
-    """As `string_block` without a graph: every state has its own copy of the nodes."""
+def inlined_block(dfa: Dfa, escapes: Escapes) -> Block | None:
+    """As `string_block`, without a graph: every state has its own copy of the nodes."""
     class_of_byte, graph = code_point_graph(
-        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), spelling
+        tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), escapes
     )
     if len(dfa.labels) * graph.size > _MAX_CELLS:
         raise TooLargeError("a string needs too many states")
@@ -188,10 +189,10 @@ def _without_graph(
 
 @njit(cache=True)
 def _woven(transitions, labels, graph):  # type: ignore[no-untyped-def]
-    """The table of one state for each pair of a state and a node; equal pairs are merged.
+    """The table of the product: one state for each pair of a state and a node. Equal pairs are merged.
 
-    A node's number is higher than those of the nodes that it leads to, so one pass merges equal pairs. Node
-    0, between code points, comes last and keeps every state.
+    A node's number is higher than the numbers of the nodes to which it leads, so one pass merges equal pairs.
+    Node 0, between code points, comes last and keeps every state.
     """
     states = len(labels)
     nodes, classes = graph.shape
@@ -231,7 +232,7 @@ def _woven(transitions, labels, graph):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _trimmed(rows):  # type: ignore[no-untyped-def]
-    """The rows that the first one reaches and that reach an exit."""
+    """The rows that can be reached from the first one and from which an exit can be reached."""
     alive = alive_states(rows, np.full(len(rows), -1, np.int32))
     number = np.full(len(rows), -1, np.int32)
     order = np.empty(len(rows), np.int64)

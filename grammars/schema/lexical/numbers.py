@@ -26,8 +26,8 @@ _CLASSES = (_OTHER, _MINUS, _POINT, _OTHER, *range(10), _OTHER)
 
 
 @cache
-def spellings(*, exponents: bool, whole_fractions: bool) -> Dfa:
-    """All texts of numbers. `whole_fractions`: a fraction of zeros alone is allowed."""
+def number_texts(*, exponents: bool, whole_fractions: bool) -> Dfa:
+    """The automaton of the texts of all numbers. `whole_fractions`: a fraction may consist of zeros."""
     integer = rf"-?(?:0|[1-9]\d{{0,{DIGITS - 1}}})"
     fraction = rf"\.\d{{1,{PLACES if exponents else EXACT_PLACES}}}"
     if not whole_fractions:
@@ -39,7 +39,7 @@ def spellings(*, exponents: bool, whole_fractions: bool) -> Dfa:
 
 @lru_cache(512)
 def compared(bound: Fraction) -> Dfa:
-    """The automaton with labels 0, 1, 2 for numbers less than, equal to and more than `bound`."""
+    """The automaton with labels 0, 1 and 2 for numbers less than, equal to and greater than `bound`."""
     whole, fraction = _decimal(abs(bound))
 
     def following(state: tuple[str, bool, int, int], column: int) -> tuple[str, bool, int, int] | None:
@@ -82,7 +82,8 @@ def compared(bound: Fraction) -> Dfa:
 
 
 def _signed(order: int, negative: bool, bound: Fraction) -> int:
-    """The order of two numbers, from the order of their magnitudes; minus zero is zero."""
+    """The order of two negative numbers or of two others, from the order of their magnitudes; minus zero is
+    zero."""
     if bound < 0:
         return 2 - order if negative else 2
     return (1 if bound == 0 and order == 1 else 0) if negative else order
@@ -113,7 +114,7 @@ def _places(value: Fraction) -> int:
 
 @lru_cache(256)
 def multiples(divisor: Fraction) -> Dfa:
-    """The automaton of the whole multiples of `divisor`."""
+    """The automaton of the multiples of `divisor`."""
     places = _places(divisor)
     modulus = divisor.numerator * 10**places // divisor.denominator
     if modulus * (places + 1) > MAX_REMAINDERS:
@@ -141,7 +142,7 @@ def multiples(divisor: Fraction) -> Dfa:
 
 
 def one_of(values: Iterable[Fraction]) -> Dfa:
-    """The automaton of all texts of these numbers."""
+    """The automaton of all texts for these numbers."""
     dfa = NOTHING
     for value in values:
         equal = compared(value)
@@ -156,6 +157,6 @@ def canonical(value: Fraction, *, whole_fractions: bool) -> list[str]:
     integer = sign + "".join(map(str, whole))
     if not fraction:
         return [integer, f"{integer}.0"] if whole_fractions else [integer]
-    spelled = f"{integer}.{''.join(map(str, fraction))}"
+    exact = f"{integer}.{''.join(map(str, fraction))}"
     short = repr(float(value))
-    return [spelled, short] if Fraction(short) == value and short != spelled else [spelled]
+    return [exact, short] if Fraction(short) == value and short != exact else [exact]

@@ -1,4 +1,4 @@
-"""The graph of a code point's bytes, for states that some classes of code points don't leave."""
+"""Prunes the graph of a code point's bytes for states in which some classes of code points are dead."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ...regex.dfa import DEAD
 
 @njit(cache=True)
 def pruned(graph, nodes, alive):  # type: ignore[no-untyped-def]
-    """For each state the nodes without the ways to its dead classes; equal nodes are merged.
+    """For each state, the nodes without the paths to its dead classes. Equal nodes are merged.
 
     graph: int32 [nodes, byte classes] of nodes or -2 - class, each after its successors
     nodes: int64 [n], the nodes to prune
     alive: bool [states, classes], the classes that lead on from each state
 
-    Returns the place of each pruned node for each state, int32 [states, n], `DEAD` if nothing is left of it;
-    and the nodes, int32 [places, byte classes].
+    Returns the position of each pruned node for each state, int32 [states, n], `DEAD` if none of its entries
+    is left; and the nodes, int32 [positions, byte classes].
     """
     sets, set_of = distinct(alive.astype(np.int32))
     rows, slots, used = np.empty((64, graph.shape[1]), np.int32), np.full(256, -1, np.int32), 0
@@ -35,7 +35,7 @@ def pruned(graph, nodes, alive):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _write_pruned(entries, number, alive, row):  # type: ignore[no-untyped-def]
-    """Writes a node's remaining entries; whether there are any."""
+    """Writes the entries that are left of a node, and returns whether there are any."""
     is_left = False
     for column in range(len(entries)):
         entry = entries[column]
@@ -50,7 +50,7 @@ def _write_pruned(entries, number, alive, row):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def distinct(table):  # type: ignore[no-untyped-def]
-    """The distinct rows, and the place of each row among them."""
+    """The distinct rows, and the position of each row among them."""
     rows, slots, used = np.empty((64, table.shape[1]), np.int32), np.full(256, -1, np.int32), 0
     place = np.empty(len(table), np.int32)
     for i in range(len(table)):
@@ -60,7 +60,8 @@ def distinct(table):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _interned(rows, slots, used, row):  # type: ignore[no-untyped-def]
-    """Adds a row if it is new. Returns the rows, their slots by hash, their number, and this row's place."""
+    """Adds a row if it is new. Returns the rows, their slots by hash, their number, and the position of the
+    row."""
     slot = _slot(rows, slots, row)
     if slots[slot] >= 0:
         return rows, slots, used, slots[slot]
@@ -78,7 +79,7 @@ def _interned(rows, slots, used, row):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _slot(rows, slots, row):  # type: ignore[no-untyped-def]
-    """The slot of the row, filled or free."""
+    """The slot that has the row, or the free slot for it."""
     code = np.uint64(0)
     for entry in row:
         code = (code ^ np.uint64(entry + (1 << 40))) * np.uint64(0x9E3779B97F4A7C15)

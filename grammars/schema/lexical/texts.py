@@ -1,4 +1,4 @@
-"""Automata of listed texts, and of texts of a least length."""
+"""Automata of listed texts, and of texts of a minimum length."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LITERAL_STATES = 20_000
 
 @lru_cache(64)
 def at_least(count: int) -> Dfa:
-    """The automaton of texts of at least this number of code points."""
+    """The automaton of texts with at least `count` code points."""
     if count > MAX_UNITS + 1:
         raise TooLargeError(f"a length of {count - 1}; automata count to {MAX_UNITS}")
     steps = explored(
@@ -37,7 +37,7 @@ def literals(texts: Iterable[str]) -> Dfa:
 
 
 def labelled_literals(label_of_text: Mapping[str, int], label_of_others: int) -> Dfa:
-    """The automaton with a label for each of these texts and one for all others."""
+    """The automaton with a label for each of these texts and one label for all others."""
     ordered = sorted(label_of_text)
     letters = sorted({ord(letter) for text in ordered for letter in text})
     column = {letter: position + 1 for position, letter in enumerate(letters)}
@@ -64,7 +64,7 @@ def labelled_literals(label_of_text: Mapping[str, int], label_of_others: int) ->
 
 
 def _over_letters(letters: list[int], transitions: NDArray[np.int32], labels: NDArray[np.int32]) -> Dfa:
-    """The automaton with a class for each letter; class 0 is every other code point."""
+    """The automaton with one class for each letter. Class 0 is every other code point."""
     class_at = {0: 0}
     for position, letter in enumerate(letters):
         class_at[letter] = position + 1

@@ -1,1 +1,1 @@
-"""A schema document as formulas."""
+"""Reads a schema document as formulas."""

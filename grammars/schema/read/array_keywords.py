@@ -1,4 +1,4 @@
-"""The formulas that the keywords of arrays stand for."""
+"""The formulas for the keywords of arrays."""
 
 from __future__ import annotations
 

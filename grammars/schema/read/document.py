@@ -1,4 +1,4 @@
-"""One schema document as formulas. A subschema is read when a value is compared with it."""
+"""Reads one schema document as formulas. A subschema is read when a value is compared with it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .place import Place
 from .references import References
 
 CHECKED = frozenset(("uniqueItems",))
-"""Keywords that a check of the whole value may enforce instead: most values that models write pass it."""
+"""Keywords that a check of the whole value may enforce instead; most values that models write pass it."""
 Reader: TypeAlias = "Callable[[SchemaDocument, Place], Iterator[Formula]]"
-"""Yields the formulas that one keyword of a subschema stands for."""
+"""Yields the formulas for one keyword of a subschema."""
 
 
 class SchemaDocument:
     """Reads one schema document. `whole` is its formula; `expanded` reads the subschemas of one value.
 
-    A keyword without an automaton raises NotCoveredError or is left out, with its path in `left_out`. Any
-    such keyword is left out if `unenforced` is "allow"; the `CHECKED` ones if the whole value `is_checked`
-    later. A keyword with a meaningless value always raises. An unknown format is an annotation unless
+    A keyword without an automaton raises NotCoveredError, or is left out, with its path in `left_out`: every
+    such keyword if `unenforced` is "allow", and those in `CHECKED` if the whole value `is_checked` later. A
+    keyword with a meaningless value always raises an error. An unknown format is only an annotation, unless
     `unenforced` is "refuse".
     """
 
@@ -89,14 +89,14 @@ class SchemaDocument:
         return self.schema(schema, str(place.fields[keyword]), base)
 
     def place_of(self, formula: Formula) -> Place | None:
-        """The place of an atom's subschema; None for other formulas."""
+        """The place of the subschema that an atom stands for; None for other formulas."""
         match formula:
             case Atom(Subschema(number)):
                 return self._places[number]
         return None
 
     def unless(self, fact: Fact) -> Formula:
-        """A formula that holds where the fact does not, and for values of other types."""
+        """A formula that holds for values that break the fact, and for values of other types."""
         others = self.formulas.types(EVERY_TYPE & ~fact.types)
         return self.formulas.any_of([others, self.formulas.negation(self.formulas.atom(fact))])
 
@@ -114,7 +114,7 @@ class SchemaDocument:
         return self.formulas.atom(Pattern(pattern))
 
     def leave_out_format(self, place: Place, name: str) -> None:
-        """Leaves out an unknown format: by JSON schema's specification it is an annotation."""
+        """Leaves out an unknown format, which is an annotation by JSON schema's specification."""
         refusal = place.refusal("format", f"the format {name!r} is not known")
         if self._unenforced == "refuse":
             raise refusal
@@ -151,8 +151,8 @@ class SchemaDocument:
             return [self._unless_refused(error)]
 
     def _unless_refused(self, error: NotCoveredError) -> Formula:
-        """The formula of a keyword that is left out, which is always true. Raises the error if it must not
-        be."""
+        """The formula of a keyword that is left out, which is always true. Raises the error if the keyword
+        must be enforced."""
         if isinstance(error, WrongKeywordError) or not self._may_leave_out(error.keyword):
             raise error
         self.left_out[error.path] = error.keyword

@@ -1,6 +1,6 @@
 """The constraints of a JSON schema on one value, as boolean formulas over facts.
 
-A fact speaks of values of one JSON type and holds for all others, as JSON schema's keywords do.
+A fact constrains values of some JSON types and holds for all others, as JSON schema's keywords do.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ EVERY_KIND = 15
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """One fact about a value. `types` are the JSON types that it constrains."""
+    """One fact about a value. `types`: the JSON types that it constrains."""
 
     types: ClassVar[int] = EVERY_TYPE
     kind: ClassVar[int] = OTHER
 
 
 class Subschema(Fact, frozen=True):
-    """The value fits the subschema with this number, which is read when it is needed."""
+    """The value satisfies the subschema with this number, which is read when it is needed."""
 
     kind: ClassVar[int] = SCHEMA
     number: int
@@ -56,14 +56,14 @@ class MultipleOf(Fact, frozen=True):
 
 
 class Numbers(Fact, frozen=True):
-    """One of these."""
+    """The number is one of these."""
 
     types: ClassVar[int] = NUMBER
     values: frozenset[Fraction]
 
 
 class Strings(Fact, frozen=True):
-    """One of these."""
+    """The string is one of these."""
 
     types: ClassVar[int] = STRING
     kind: ClassVar[int] = LIST
@@ -71,7 +71,7 @@ class Strings(Fact, frozen=True):
 
 
 class Pattern(Fact, frozen=True):
-    """The regex matches somewhere."""
+    """The regex matches somewhere in the string."""
 
     types: ClassVar[int] = STRING
     regex: str
@@ -83,7 +83,7 @@ class Format(Fact, frozen=True):
 
 
 class MinLength(Fact, frozen=True):
-    """At least this number of code points."""
+    """The string has at least this number of code points."""
 
     types: ClassVar[int] = STRING
     count: int
@@ -95,7 +95,7 @@ class MinItems(Fact, frozen=True):
 
 
 class Items(Fact, frozen=True):
-    """The items from position `first` up to `end` (None: all later ones) fit `child`."""
+    """The items from position `first` up to `end` (None: all later ones) satisfy `child`."""
 
     types: ClassVar[int] = ARRAY
     first: int
@@ -104,7 +104,7 @@ class Items(Fact, frozen=True):
 
 
 class Contains(Fact, frozen=True):
-    """At least `count` items fit `child`."""
+    """At least `count` items satisfy `child`."""
 
     types: ClassVar[int] = ARRAY
     child: Formula
@@ -112,21 +112,22 @@ class Contains(Fact, frozen=True):
 
 
 class Distinct(Fact, frozen=True):
-    """Each item fits one of these formulas, of which each stands for one value, and no two fit the same."""
+    """Each item satisfies one of these formulas, each of which allows one value; no two items satisfy the
+    same."""
 
     types: ClassVar[int] = ARRAY
     values: tuple[Formula, ...]
 
 
 class Has(Fact, frozen=True):
-    """There is a member of this name."""
+    """The object has a member of this name."""
 
     types: ClassVar[int] = OBJECT
     name: str
 
 
 class Members(Fact, frozen=True):
-    """The values of all members whose names satisfy `names` fit `child`."""
+    """The values of all members whose names satisfy `names` satisfy `child`."""
 
     types: ClassVar[int] = OBJECT
     names: Formula
@@ -139,7 +140,7 @@ class MinMembers(Fact, frozen=True):
 
 
 class ChildFits(Fact, frozen=True):
-    """The value of the member that comes next fits `child`."""
+    """The value of the next item or member satisfies `child`."""
 
     kind: ClassVar[int] = CHILD
     child: Formula
@@ -154,10 +155,10 @@ class MemberFits(ChildFits, frozen=True):
 
 
 class Formula:
-    """Equal formulas of one maker are identical.
+    """A boolean formula. Equal formulas of one maker are identical.
 
-    A formula holds for no value of a type that is not in `possible` and for every value of a type in
-    `certain`. `kinds` has a bit for each kind of its facts.
+    A formula holds for no value of a type outside of `possible`, and for every value of a type in `certain`.
+    `kinds` has a bit for each kind of its facts.
     """
 
     __slots__ = ("cache", "certain", "kinds", "number", "parts", "possible")
@@ -173,7 +174,7 @@ class Formula:
         self.cache: dict[Any, Formula] = {}
 
     def atoms(self) -> Iterator[Atom]:
-        """Every atom, in the order of writing."""
+        """Every atom, in the order in which they are written."""
         for part in self.parts:
             yield from part.atoms()
 
@@ -219,7 +220,7 @@ class Atom(Formula):
 
 
 class Not(Formula):
-    """An atom's fact does not hold, and the value is of the fact's type."""
+    """The atom's fact does not hold, and the value is of a type that the fact constrains."""
 
     __slots__ = ("atom",)
     __match_args__ = ("atom",)
@@ -260,7 +261,7 @@ class Or(Formula):
 
 
 def formulas_in(fact: Fact) -> tuple[Formula, ...]:
-    """The formulas over members, items or names that a fact speaks of."""
+    """The formulas over members, items or names inside a fact."""
     match fact:
         case Items(child=child) | Contains(child=child) | ChildFits(child):
             return (child,)

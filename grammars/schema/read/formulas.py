@@ -1,4 +1,4 @@
-"""Makes formulas, interned and simplified."""
+"""Makes formulas, and interns and simplifies them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Made = TypeVar("Made", bound=Formula)
 
 
 class Formulas:
-    """A formula of one maker must not be combined with another maker's."""
+    """Makes formulas. They must not be combined with another maker's."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
@@ -38,7 +38,7 @@ class Formulas:
         self.false: Formula = self._interned(Never, Never)
 
     def dissolve(self) -> None:
-        """Cuts the circles in which formulas refer to each other, so that they are freed at once."""
+        """Breaks the cycles in which formulas refer to each other, so that they are freed at once."""
         for formula in self._known.values():
             formula.cache.clear()
 
@@ -134,7 +134,7 @@ class Formulas:
         return self._joined(Or, kept, self.false)
 
     def restricted(self, formula: Formula, mask: int) -> Formula:
-        """A formula that says the same of values of these types, and anything of others."""
+        """A formula that is equal for values of these types, and may differ for others."""
         if formula.certain & mask == mask:
             return self.true
         if not formula.possible & mask:
@@ -153,7 +153,7 @@ class Formulas:
     def rewritten(
         self, formula: Formula, key: Any, change: Callable[[Atom], Formula], kinds: int = EVERY_KIND
     ) -> Formula:
-        """The formula with `change(atom)` for each atom of these kinds; `key` names the change."""
+        """Replaces each atom of these kinds by `change(atom)`. `key` names the change."""
         if not formula.kinds & kinds:
             return formula
         known = formula.cache.get(key)
@@ -172,7 +172,7 @@ class Formulas:
         return self.with_parts(formula, parts)
 
     def with_parts(self, formula: Formula, parts: list[Formula]) -> Formula:
-        """The formula with other parts."""
+        """The formula with these parts instead of its own."""
         if all(map(is_, parts, formula.parts)):
             return formula
         if isinstance(formula, Not):
@@ -194,7 +194,7 @@ class Formulas:
 
 
 def _is_implied(part: Formula, mask: int, others: Mapping[Formula, None]) -> bool:
-    """Whether a conjunction implies one of the other alternatives, and so adds nothing to them."""
+    """Whether a conjunction implies one of the other alternatives, and so can be left out."""
     if not isinstance(part, And):
         return False
     return any(
@@ -204,12 +204,12 @@ def _is_implied(part: Formula, mask: int, others: Mapping[Formula, None]) -> boo
 
 
 def _contradict_each_other(parts: Mapping[Formula, None]) -> bool:
-    """Whether one is the negation of another."""
+    """Whether one formula is the negation of another."""
     return any(part.atom in parts for part in parts if isinstance(part, Not))
 
 
 def _intersected(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula]:
-    """The conjunction's parts with all lists of strings as one list."""
+    """The conjunction's parts, with all its lists of strings intersected."""
     allowed: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
     kept: list[Formula] = []
@@ -228,7 +228,8 @@ def _intersected(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula]:
 
 
 def _united(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula] | None:
-    """The alternatives with two or more lists of strings, or of numbers, as one; None if there are no two."""
+    """The alternatives, with two or more lists of strings, or of numbers, united; None if there are no
+    two."""
     strings: list[Strings] = []
     numbers: list[Numbers] = []
     for part in parts:

@@ -12,16 +12,16 @@ _Kind: TypeAlias = Literal["schema", "map", "data"]
 
 
 class Identities:
-    """Numbers for the values of one document, which must live as long."""
+    """Numbers for the values of one document, which must not be freed before."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, _Kind], int] = {}
         self._structures: dict[object, int] = {}
 
     def of(self, value: Json, kind: _Kind = "schema") -> int:
-        """A number that equal subschemas share, whatever their annotations.
+        """A number that is equal for equal subschemas. Annotations don't count.
 
-        The keys of a "map" are names, not keywords; "data" is compared verbatim.
+        The keys of a "map" are names, not keywords; "data" is compared as it is.
         """
         if not isinstance(value, dict | list):
             return self._structures.setdefault((type(value), value), len(self._structures))

@@ -1,4 +1,4 @@
-"""A schema's text as JSON."""
+"""Reads a schema's text as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _TOO_DEEP = f"the schema is nested more than {MAX_DEPTH} levels deep"
 
 
 def parse_schema(text: str, parse_float: Callable[[str], float | Decimal] = float) -> Json:
-    """The schema. Raises GrammarError if `text` isn't a JSON object or a boolean, or is nested too deep."""
+    """Parses a schema. Raises GrammarError if `text` isn't a JSON object or a boolean, or is nested too
+    deep."""
     try:
         schema: Json = json.loads(text, parse_float=parse_float)
     except ValueError as error:
@@ -41,7 +42,7 @@ def _is_too_deep(schema: Json) -> bool:
 
 
 def objects(schema: Json) -> Iterator[tuple[tuple[str, ...], dict[str, Json]]]:
-    """Every object in the schema with its path, outermost first; without recursion."""
+    """Every object in the schema with its path, outer ones first. It does not recurse."""
     pending: deque[tuple[tuple[str, ...], Json]] = deque([((), schema)])
     while pending:
         path, value = pending.popleft()

@@ -1,4 +1,4 @@
-"""The formulas that each keyword of a JSON schema stands for."""
+"""The formulas for each keyword of a JSON schema."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _any_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 
 
 def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    """At least one holds, and no two do. Disjoint alternatives need no formula for that."""
+    """At least one alternative holds, and no two do. Disjoint alternatives need no formula for the latter."""
     make = document.formulas
     outer = make.types(_mask_of(place.fields))
     required = [make.atom(Has(name)) for name in _required_names(place.fields)]
@@ -181,7 +181,7 @@ def _required_names(fields: Fields) -> list[str]:
 
 
 def _exclude_each_other(document: SchemaDocument, both: Formula) -> bool:
-    """Whether a property that two objects require has no value that both allow."""
+    """Whether both require a property for which no value satisfies both."""
     make = document.formulas
     facts = [part.fact for part in both.conjuncts() if isinstance(part, Atom)]
     required = [fact.name for fact in facts if isinstance(fact, Has)]
@@ -222,8 +222,8 @@ def _referred(keyword: str, document: SchemaDocument, place: Place) -> Iterator[
     yield document.referred(place, keyword)
 
 
-_READERS: dict[str, Reader] = {  # in the order of reading
-    **OBJECTS,  # first, for their order of properties
+_READERS: dict[str, Reader] = {  # in the order in which they are read
+    **OBJECTS,  # first, because they determine the order of properties
     **ARRAYS,
     "$ref": partial(_referred, "$ref"),
     "$id": _identifier,
@@ -261,5 +261,5 @@ def read_document(
     unenforced: Unenforced = "refuse",
     is_checked: bool = False,
 ) -> SchemaDocument:
-    """The schema document `root`; the options are those of `SchemaDocument`."""
+    """Reads the schema document `root`. The options are those of `SchemaDocument`."""
     return SchemaDocument(root, formulas, _READERS, unenforced=unenforced, is_checked=is_checked)

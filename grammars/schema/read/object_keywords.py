@@ -1,4 +1,4 @@
-"""The formulas that the keywords of objects stand for."""
+"""The formulas for the keywords of objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _properties(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 
 def _required(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     names = place.fields["required"]
-    if isinstance(names, bool):  # draft 3, on the property itself; later drafts give it no meaning
+    if isinstance(names, bool):  # draft 3, at the property itself; it has no meaning in later drafts
         return
     for name in place.names("required", names):
         yield document.formulas.atom(Has(name))

@@ -12,7 +12,7 @@ Fields: TypeAlias = "dict[str, Json]"
 
 
 class Place:
-    """A subschema's fields, its path, and the base URI of its references."""
+    """A subschema's keywords, its path, and the base URI of its references."""
 
     __slots__ = ("base", "fields", "path")
 
@@ -28,17 +28,17 @@ class Place:
         return WrongKeywordError(keyword, f"{self.path}/{keyword}", reason)
 
     def named(self, keyword: str) -> dict[str, Json]:
-        """The object under a keyword."""
+        """The object that is the value of a keyword."""
         named = self.fields.get(keyword, {})
         if not isinstance(named, dict):
             raise self.mistake(keyword, "it must be an object")
         return named
 
     def listed(self, keyword: str) -> list[Json]:
-        """The list under a keyword, which must not be empty."""
+        """The list that is the value of a keyword; it must not be empty."""
         listed = self.fields[keyword]
         if not isinstance(listed, list) or not listed:
-            raise self.mistake(keyword, "it must be a list with at least one member")
+            raise self.mistake(keyword, "it must be a list with at least one element")
         return listed
 
     def names(self, keyword: str, names: Json) -> list[str]:

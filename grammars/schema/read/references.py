@@ -16,7 +16,7 @@ _NAMED = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternPr
 
 
 class References:
-    """Finds the subschemas of a document by reference."""
+    """Finds the subschemas to which references lead."""
 
     def __init__(self, root: Json) -> None:
         self._root = root
@@ -29,7 +29,7 @@ class References:
         self._is_collected = False
 
     def base_of(self, schema: Json, base: str) -> str:
-        """The base URI of references inside `schema`; `base` is that of its parent."""
+        """The base URI of references inside `schema`, whose parent has the base URI `base`."""
         identifier = _identifier(schema)
         if identifier is None or not is_uri(identifier):
             return base
@@ -51,7 +51,7 @@ class References:
         return found
 
     def _is_ambiguous(self, keyword: str, found: Json) -> bool:
-        """Whether the target of a dynamic reference depends on the path of evaluation."""
+        """Whether the target of a dynamic reference depends on the path along which it is evaluated."""
         if not isinstance(found, dict):
             return False
         if keyword == "$recursiveRef":
@@ -59,7 +59,7 @@ class References:
         return self._anchors["$dynamicAnchor", str(found.get("$dynamicAnchor"))] > 1
 
     def _found(self, reference: str, base: str) -> tuple[Json, str] | str:
-        """The referenced schema and its base URI, or why there is none."""
+        """The referenced schema and its base URI, or the reason why there is none."""
         if not is_uri(reference):
             return "is no URI"
         self._collect_once()
@@ -124,7 +124,7 @@ class References:
 
 
 def is_uri(text: str) -> bool:
-    """Whether `text` can be resolved against a URI and a reference against it."""
+    """Whether `text` is a valid URI reference."""
     try:
         urlsplit(text)
     except ValueError:
@@ -133,7 +133,7 @@ def is_uri(text: str) -> bool:
 
 
 def _joined(base: str, reference: str) -> str:
-    """The reference resolved by RFC 3986, also for schemes that `urljoin` does not know, such as `urn`."""
+    """Resolves the reference by RFC 3986, even with schemes that `urljoin` does not know, such as `urn`."""
     return urldefrag(base)[0] + reference if reference.startswith("#") else urljoin(base, reference)
 
 

@@ -1,7 +1,7 @@
-"""`unevaluatedProperties` and `unevaluatedItems`: names and items that no other keyword has evaluated.
+"""`unevaluatedProperties` and `unevaluatedItems`: names and items that no other keyword evaluates.
 
 A subschema of the same value evaluates names and items too, but only if it holds. So each subschema gives a
-pair: its condition, and what it has *seen* where the condition holds.
+pair: its condition, and the names or items that are *seen* if the condition holds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Seen = TypeVar("Seen")
 
 
 class _If(NamedTuple):
-    """A subschema, and the condition under which it counts."""
+    """A subschema that counts if the condition holds."""
 
     condition: Formula
     place: Place
 
 
 def other_names(document: SchemaDocument, place: Place) -> Formula:
-    """The names outside `properties` and `patternProperties` of one subschema."""
+    """The names outside of `properties` and `patternProperties` of one subschema."""
     make = document.formulas
     return make.all_of(map(make.negation, _covered(document, place)))
 
@@ -91,7 +91,8 @@ def _for_all(
     seen: Callable[[Place], Seen],
     unseen: Callable[[Sequence[Seen]], Formula],
 ) -> Iterator[Formula]:
-    """For each set of conditions: if no other holds, the names or items that they leave unseen must fit."""
+    """For each set of conditions: if no other condition holds, the names or items that they leave unseen must
+    satisfy the keyword."""
     make = document.formulas
     always, sometimes = [seen(place)], list[tuple[Formula, Seen]]()
     for condition, inner in _in_place(document, place, make.true, (place,)):

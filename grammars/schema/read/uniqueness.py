@@ -1,4 +1,5 @@
-"""`uniqueItems` of arrays whose items have few possible values: an array state knows the unused values."""
+"""`uniqueItems` of arrays whose items have few possible values: the state of an array knows the unused
+values."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from .place import Fields, Place
 from .values import exact_number, is_number, one_of_values
 
 MAX_SETS = 512  # sets of unused values; an array has a node for each
-MAX_INTEGERS = 64  # in a range whose members are listed
+MAX_INTEGERS = 64  # in a range of integers that is written as a list
 _LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _OF_TYPE: dict[str, list[Json]] = {"null": [None], "boolean": [False, True]}
 
@@ -35,7 +36,7 @@ def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 
 
 def after_distinct(make: Formulas, left: tuple[Formula, ...]) -> Formula:
-    """`Distinct(left)` after one more item."""
+    """The fact `Distinct(left)` after one more item."""
     said = make.false
     for value in reversed(left):
         found = make.atom(ItemFits(value))
@@ -45,7 +46,7 @@ def after_distinct(make: Formulas, left: tuple[Formula, ...]) -> Formula:
 
 
 def _are_few(values: int, most_items: float) -> bool:
-    """Whether there are at most `MAX_SETS` sets of up to `most_items` used values."""
+    """Whether at most `MAX_SETS` sets of used values are possible, each of up to `most_items` values."""
     sets = 0
     for used in range(int(min(values, most_items)) + 1):
         sets += comb(values, used)
@@ -60,7 +61,7 @@ def _most_items(place: Place) -> float:
 
 
 def _item_schemas(place: Place) -> list[Json]:
-    """The schemas of the first positions, and of all later ones if there may be any."""
+    """The schemas of the first items, and of all later ones if there may be any."""
     fields = place.fields
     items = fields.get("items", True)
     first = fields.get("prefixItems", [])
@@ -71,7 +72,7 @@ def _item_schemas(place: Place) -> list[Json]:
 
 
 class _Values:
-    """A superset of the values that subschemas allow; None if it may be large."""
+    """Finds a superset of the values that a subschema allows; None if it may be large."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._references = document.references
@@ -90,7 +91,7 @@ class _Values:
         if not isinstance(schema, dict):
             return [] if schema is False else None
         if id(schema) not in self._known:
-            self._known[id(schema)] = None  # the answer while it refers to itself
+            self._known[id(schema)] = None  # the answer if it refers to itself
             self._known[id(schema)] = self._said(schema, self._references.base_of(schema, base))
         return self._known[id(schema)]
 
@@ -119,7 +120,7 @@ class _Values:
 
 
 def _integers(schema: Fields) -> list[Json] | None:
-    """The integers between a schema's bounds; None without both bounds, or if there are too many."""
+    """The integers between a schema's bounds; None if a bound is missing or there are too many."""
     least = [exact_number(schema[name]) for name in _LEAST if is_number(schema.get(name))]
     most = [exact_number(schema[name]) for name in _MOST if is_number(schema.get(name))]
     if not least or not most:

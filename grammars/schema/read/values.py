@@ -1,4 +1,4 @@
-"""Formulas of given values, for `enum` and `const`."""
+"""The formulas for listed values, of `enum` and `const`."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def _object(make: Formulas, members: dict[str, Json]) -> Formula:
 
 
 def name_formula(make: Formulas, name: str) -> Formula:
-    """A formula over names that holds for this one alone."""
+    """A formula over names that holds for this name only."""
     return make.atom(Strings(frozenset([name])))
 
 
 def is_listed(make: Formulas, name: str, names: Formula) -> bool:
-    """Whether a formula over names consists of lists alone and holds for this name."""
+    """Whether a formula over names consists only of lists, and holds for this name."""
 
     def decided(atom: Atom) -> Formula:
         return make.true if isinstance(atom.fact, Strings) and name in atom.fact.values else make.false

@@ -1,1 +1,1 @@
-"""Formulas as a graph of the values that they allow."""
+"""Turns formulas into a graph of the values that they allow."""

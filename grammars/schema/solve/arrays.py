@@ -1,4 +1,4 @@
-"""Arrays: the rest of a goal after each item."""
+"""Reads arrays: the rest of a goal after each item."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .value_graph import ValueGraph
 
 
 def read_array(graph: ValueGraph, array: Container) -> None:
-    """Makes the nodes of an array, from its start on."""
+    """Makes the nodes of an array, beginning at its start."""
     array.start = _node(graph, array, array.goal)
     pending = [array.start]
     while pending:

@@ -6,19 +6,19 @@ from ..read.formula import Fact, Format, MinLength, Pattern, Strings
 from .nodes import Container, Edge, Node
 
 MAX_NODES = 128
-MAX_STATES = 24_000  # of all objects of a schema, beyond one node for each
+MAX_STATES = 24_000  # of all objects of a schema, not counting one node for each
 _OF_NAME = 2
 _OF_VALUE = 4
 
 
 class FreeOrder:
-    """Estimates the number of states that are left for unordered objects."""
+    """Estimates how many states are left for unordered objects."""
 
     def __init__(self) -> None:
         self._left = MAX_STATES
 
     def most_nodes(self, start: Node) -> int:
-        """The most nodes that an object may have, if all have as many states as its start."""
+        """The most nodes that an object may have if all of them have as many states as its start."""
         return min(MAX_NODES, 1 + self._left // max(_states(start), 1))
 
     def take(self, container: Container) -> None:

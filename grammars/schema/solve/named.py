@@ -1,4 +1,4 @@
-"""The property names in formulas over an object."""
+"""Finds the property names in formulas over an object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .outcomes import Goal
 
 
 def only_name(formula: Formula) -> str | None:
-    """The one declared name that an atom is about; None for other formulas."""
+    """The only declared name that an atom is about; None for other formulas."""
     match formula:
         case Atom(Has(name)):
             return name
@@ -37,7 +37,7 @@ def _listed(fact: Fact) -> Iterator[str]:
 
 
 def names_to_violate(formula: Formula) -> Iterator[str]:
-    """Declared names whose value may have to break a constraint, for the formula to hold."""
+    """Declared names whose value may have to violate a constraint so that the formula holds."""
     if isinstance(formula, Not):
         name = only_name(formula.atom)
         if name is not None:

@@ -1,4 +1,4 @@
-"""Which containers can nest in which, to find whether required values can be nested too deep."""
+"""Finds which containers can be nested in which, and so whether required values can be nested too deep."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .solver import Solver
 
 
 class Nesting:
-    """The containers inside a value."""
+    """The nesting of the containers inside a value."""
 
     def __init__(self, solver: Solver, whole: Value) -> None:
         self._solver = solver
         self._outermost = _containers(whole)
         self._inside: dict[Container, dict[Container, bool]] = {}
-        """For each container the containers that a member may be, and whether some member must be one."""
+        """For each container, the containers that can be its members, and whether some member must be one."""
         pending = list(self._outermost)
         while pending:
             container = pending.pop()
@@ -35,7 +35,7 @@ class Nesting:
         return inside
 
     def can_get_stuck(self) -> bool:
-        """Whether a required container can come where the stack is full."""
+        """Whether an object may require a container where the stack is full."""
         if not any(is_needed for inside in self._inside.values() for is_needed in inside.values()):
             return False
         levels = {container: _places(container) for container in self._outermost}
@@ -53,7 +53,8 @@ class Nesting:
         return False
 
     def reserve_others(self) -> None:
-        """Gives the sets of unordered objects a bit that tells whether undeclared names fit on the stack."""
+        """Adds a bit to the sets of unordered objects that tells whether undeclared names fit on the
+        stack."""
         for container in self._inside:
             others = [edge for node in container.alive for edge in node.others]
             can_lack = len(container.alive) > 1 or any(not edge.value.scalar_verdicts for edge in others)

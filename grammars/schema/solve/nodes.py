@@ -1,8 +1,8 @@
-"""The parts of the graph of a schema's values.
+"""The nodes and edges of the graph of a schema's values.
 
-A *goal* is a tuple of formulas, of which one must be true of a value; the index of the first true one is the
+A *goal* is a tuple of formulas, one of which must be true of a value; the index of the first true one is the
 value's *verdict*. An object or array is read through *nodes*: a node is the rest of the goal after the
-members read so far. If the formulas constrain a member differently, the member has a goal of its own, and its
+members read so far. If the formulas constrain a member differently, the member has its own goal, and its
 verdict chooses the next node.
 """
 
@@ -40,7 +40,8 @@ class Edge:
 
 
 class Node:
-    """A position between members. `verdict` is the container's if it ends here, or -1 if it must not."""
+    """A position between members. `verdict` is the container's verdict if it ends here, or -1 if it must not
+    end."""
 
     __slots__ = ("edges", "key", "names", "others", "verdict")
 
@@ -60,7 +61,7 @@ class Container:
         self.is_array = types == ARRAY
         self.goal = goal
         self.names: dict[str, int] = {}
-        """The declared names in order, with their numbers."""
+        """The declared names with their numbers, in order."""
         self.is_unordered = False
         """Declared properties come in any order."""
         self.needed: list[Edge | None] = []
@@ -75,7 +76,7 @@ class Container:
 
     @property
     def set_words(self) -> int:
-        """The number of stack places of an unordered object's set of names."""
+        """The number of stack places for the set of names of an unordered object."""
         names = len(self.names) + self.has_deep_others
         return -(-names // WORD_NAMES) if self.is_unordered else 0
 
@@ -98,7 +99,7 @@ class Container:
         return node.verdict if complete else -1
 
     def settle(self) -> None:
-        """Finds the nodes that reach an end, once all verdicts are known."""
+        """Finds the nodes that can reach an end, once all verdicts are known."""
         sources: dict[Node, list[Node]] = {}
         reached = self.reached()
         for node in reached:
@@ -117,8 +118,8 @@ class Container:
     def can_strand(self, fits: Callable[[Edge], bool] = lambda edge: True) -> bool:
         """Whether an unordered object can reach a node from which its remaining members lead to no end.
 
-        The members that surely remain are undeclared names and the declared names that no path to the node
-        has seen. Only members that `fits` accepts can come.
+        Remaining members are the undeclared names, and the declared names that are on no path to the node.
+        Only members that `fits` accepts can come.
         """
         seen = self._names_seen(fits)
         reached = self.alive & seen.keys()
@@ -132,7 +133,7 @@ class Container:
         return len(_leading_to(ended, sources, reached)) < len(reached)
 
     def _names_seen(self, fits: Callable[[Edge], bool]) -> dict[Node, int]:
-        """For each reachable node the declared names, as bits, that some path to it has seen."""
+        """For each reachable node, the declared names on paths to it, as bits."""
         seen = {self.start: 0}
         pending = [self.start]
         while pending:
@@ -162,7 +163,7 @@ def _leading_to(ended: set[Node], sources: Mapping[Node, list[Node]], among: set
 
 
 class Value:
-    """A value of any type under one goal."""
+    """A value of any type, with its goal."""
 
     def __init__(self, goal: Goal) -> None:
         self.goal = goal

@@ -1,6 +1,6 @@
-"""Objects: declared properties in order, then undeclared ones; the rest of a goal after each.
+"""Reads objects: declared properties in order, then undeclared ones; the rest of a goal after each.
 
-A conjunct about one declared property alone is kept out of the goal. So an object of many independent
+A conjunct about a single declared property is kept out of the goal. So an object of many independent
 properties has one node for each, and goals stay small.
 """
 
@@ -22,7 +22,7 @@ from .undeclared import UndeclaredKinds
 from .value_graph import MAX_NODES, ValueGraph
 
 _Order = Literal["any", "any for others", "declared"]
-"""The order of declared properties; "any for others": those that depend on each other keep theirs."""
+"""The order of declared properties. "any for others": properties that depend on each other keep theirs."""
 _LOOSE_ORDERS: tuple[_Order, ...] = ("any", "any for others")
 
 
@@ -48,11 +48,11 @@ class _Reader:
         self._own_values: dict[str, Value | None] = {}
         self._kinds = UndeclaredKinds(graph.scalars, graph.formulas, self.names)
         self.found: list[Node] = []
-        """Nodes in the order of reading, so that too many of them are found early."""
+        """Nodes in the order in which they are read, so that too many of them are noticed early."""
         self.to_violate = {name for formula in self.core for name in names_to_violate(formula)}
 
     def _core(self, goal: Goal) -> Goal:
-        """The goal without the conjuncts about one declared property alone."""
+        """The goal without the conjuncts about a single declared property."""
         said, *others = (simplified(self.make, formula) for formula in goal)
         if others:
             return said, *others
@@ -140,7 +140,7 @@ class _Reader:
             self._read_others(node, current)
 
     def _changed(self, goal: Goal, name: str | None, key: object, change: Callable[[Atom], Formula]) -> Goal:
-        """The goal with `change(atom)` for every atom that a name concerns; `key` names the change."""
+        """Replaces every atom that concerns a name by `change(atom)`. `key` names the change."""
         return tuple([self._rewritten(formula, name, key, change) for formula in goal])
 
     def _rewritten(
@@ -193,8 +193,8 @@ class _Reader:
         return self._made(taken, name, position, self._settled(goal, name))
 
     def _settled(self, goal: Goal, name: str) -> dict[Goal, Goal]:
-        """Goals of an unordered object that can be replaced by `goal` itself: after a value that changes
-        nothing else, the fact about the name may stay, as the name can't come again."""
+        """Goals of an unordered object for which `goal` itself can be used instead. After a value that
+        changes nothing else, the fact about the name may stay, because the name can't come again."""
         if not self.container.is_unordered or name in self.to_violate:
             return {}
         return {self._changed(goal, name, ("allowed", name), partial(self._allowed, name)): goal}
@@ -207,7 +207,7 @@ class _Reader:
         return [self.make.atom(MemberFits(child)) for child in self.own.get(name, ())]
 
     def _own_value(self, name: str) -> Value | None:
-        """The value of a name that the rest of the goal does not constrain."""
+        """The value of a name about which the rest of the goal says nothing."""
         if name not in self._own_values:
             ways = outcomes(self.graph.document, (self.make.all_of(self._own_children(name)),))
             conditions = [condition for condition, _ in ways]
@@ -215,7 +215,7 @@ class _Reader:
         return self._own_values[name]
 
     def _concerned(self, formula: Formula) -> frozenset[str | None]:
-        """The declared names that can change the formula; None stands for all undeclared names."""
+        """The declared names that can change the formula, with None for all undeclared names."""
         known = self._concerns.get(formula)
         if known is None:
             parts = map(self._concerned, formula.parts)
@@ -236,8 +236,7 @@ class _Reader:
         return ()
 
     def _made(self, taken: Goal, name: str | int, position: int, same: Mapping[Goal, Goal]) -> Edge | None:
-        """The edge to the nodes of the goals that `taken` can leave. `same`: goals with their
-        replacements."""
+        """The edge to the nodes of the goals that `taken` can leave. `same` replaces some of these goals."""
         ways = outcomes(self.graph.document, taken)
         if not ways:
             return None
@@ -274,7 +273,7 @@ class _Reader:
         return self.make.rewritten(names, ("name", name), decided) is self.make.true
 
     def _read_others(self, node: Node, goal: Goal) -> None:
-        """Makes the edges of undeclared names: one for each kind that the formulas distinguish."""
+        """Makes the edges of undeclared names: one for each kind of name that the formulas distinguish."""
         position = node.key[1] if self.container.is_unordered else len(self.names)
         told_apart = frozenset[Formula]().union(*map(self._told_apart, goal))
         varying = tuple(sorted(told_apart, key=lambda names: names.number))
@@ -293,7 +292,7 @@ class _Reader:
         node.names = self._kinds.named(varying, tuple(kept))
 
     def _told_apart(self, formula: Formula) -> frozenset[Formula]:
-        """The formulas over names that some but not all undeclared names may satisfy."""
+        """The formulas over names that hold for some undeclared names but not for all."""
         if None not in self._concerned(formula):
             return frozenset()
         known = self._open.get(formula)
@@ -307,7 +306,7 @@ class _Reader:
         return known
 
     def _undeclared(self, names: Formula) -> Formula:
-        """The formula for undeclared names, of which no list has any."""
+        """The formula for undeclared names: they are in none of its lists."""
         return self.make.rewritten(
             names, "undeclared", lambda atom: self.make.false if isinstance(atom.fact, Strings) else atom
         )
@@ -328,7 +327,7 @@ class _Reader:
 
 
 def read_object(graph: ValueGraph, container: Container) -> None:
-    """Makes the nodes of an object, from its start on."""
+    """Makes the nodes of an object, beginning at its start."""
     for order in _LOOSE_ORDERS if graph.any_order else ():
         known = graph.unread
         try:
@@ -356,6 +355,6 @@ def _read(graph: ValueGraph, container: Container, order: _Order) -> None:
         if node is container.start and container.is_unordered:
             most = graph.free_order.most_nodes(node)
         if len(container.nodes) > most:
-            raise TooLargeError(f"more than {most} places in an object")
+            raise TooLargeError(f"more than {most} nodes in an object")
     if container.is_unordered:
         graph.free_order.take(container)

@@ -1,4 +1,4 @@
-"""The outcomes of a member: conditions on its value, and the rest of the goal for each."""
+"""The outcomes of a member: conditions on its value, and the rest of the goal after each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Goal: TypeAlias = tuple[Formula, ...]
 
 
 def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]:
-    """(condition on the child, rest of the goal) for each outcome of the `ChildFits` facts.
+    """A condition on the child and the rest of the goal, for each outcome of the `ChildFits` facts.
 
     The first condition that holds decides.
     """
@@ -29,7 +29,7 @@ def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]
 
 
 def decided(make: Formulas, goal: Sequence[Formula]) -> Goal:
-    """The goal with `false` for every formula after a true one, as only the first true formula counts."""
+    """Replaces every formula after a true one with `false`, because only the first true formula counts."""
     if make.true not in goal[:-1]:
         return tuple(goal)
     first = goal.index(make.true)
@@ -44,7 +44,7 @@ class _Ways:
         """Conditions, by the rest of the goal."""
 
     def split(self, goal: Goal, condition: Formula, depth: int) -> bool:
-        """Whether every child that meets the condition leaves a goal that can be met."""
+        """Whether every child that satisfies the condition leaves a goal that can be satisfied."""
         make = self._make
         if condition is make.false:
             return True
@@ -54,7 +54,7 @@ class _Ways:
         if unknown is None:
             self.found.setdefault(decided(make, goal), []).append(condition)
             if len(self.found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
-                raise TooLargeError(f"more than {MAX_OUTCOMES} ways in which a member can matter")
+                raise TooLargeError(f"more than {MAX_OUTCOMES} outcomes of a member")
             return True
         needed = _needed_children(goal[0]) if len(goal) == 1 else []
         if needed:
@@ -94,7 +94,7 @@ def _needed_children(formula: Formula) -> list[Formula]:
 
 
 def _first_child(formula: Formula) -> Formula:
-    """The child formula of the first such atom."""
+    """The child formula of the first `ChildFits` atom."""
     while not isinstance(formula, Atom):
         formula = next(part for part in formula.parts if part.kinds & CHILD)
     return _child_of(formula)

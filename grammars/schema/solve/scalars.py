@@ -1,4 +1,4 @@
-"""The automata of strings and numbers that satisfy formulas, cached across schemas."""
+"""Makes the automata of strings and numbers that satisfy formulas, and caches them across schemas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ...regex.regex_dfa import searching
 from ..lexical.code_points import Escapes
 from ..lexical.formats import FORMATS
 from ..lexical.json_string_bytes import Block, ascii_block, bounded_block, inlined_block, string_block
-from ..lexical.numbers import canonical, compared, multiples, one_of, spellings
+from ..lexical.numbers import canonical, compared, multiples, number_texts, one_of
 from ..lexical.texts import MAX_UNITS, at_least, labelled_literals, literals
 from ..read.formula import (
     Always,
@@ -54,14 +54,14 @@ Content: TypeAlias = tuple[Any, ...]
 
 
 class Scalars:
-    """Automata of formulas over strings and numbers, cached by content, as schemas repeat each other."""
+    """Automata for formulas over strings and numbers, cached by content because schemas repeat each other."""
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[Content, Block | None] = OrderedDict()
         self._dfas: OrderedDict[Content, Dfa] = OrderedDict()
 
     def string_block(self, formulas: Sequence[Formula]) -> Block | None:
-        """The block after an opening quote, which labels a text with the index of its first true formula."""
+        """The block after an opening quote. It labels a text with the index of its first true formula."""
         free = all(isinstance(atom.fact, MinLength) for atom in _atoms(formulas))
         escapes: Escapes = "any" if free else "usual"
         key = ("string", *map(content, formulas))
@@ -71,7 +71,8 @@ class Scalars:
         return self._remembered(key, lambda: string_block(self.string_dfa(formulas), escapes))
 
     def name_block(self, dfa: Callable[[], Dfa], key: Content, *, is_shared: bool) -> Block | None:
-        """The block of property names; `key` names the automaton. Shared nodes need the stack."""
+        """The block of property names. `key` names the automaton; if the nodes of a code point are shared,
+        the stack is needed."""
         if is_shared:
             return self._remembered(("name", *key), lambda: string_block(dfa(), "lower"))
         return self._remembered(("whole name", *key), lambda: inlined_block(dfa(), "lower"))
@@ -89,7 +90,8 @@ class Scalars:
         return known or self._labelled(key, formulas, _string_atom, lambda _: (ANYTHING, None))
 
     def _with_lists(self, formulas: Sequence[Formula]) -> Dfa:
-        """As `string_dfa`: listed strings one by one, all others by the formulas without lists."""
+        """As `string_dfa`. Listed strings are decided one by one, and all others by the formulas without
+        lists."""
         facts = [atom.fact for atom in _atoms(formulas)]
         listed = frozenset[str]().union(*(fact.values for fact in facts if isinstance(fact, Strings)))
         labels = {text: _label_of(formulas, partial(_string_satisfies, text)) for text in listed}
@@ -128,14 +130,14 @@ class Scalars:
 
 
 def _share_atoms(formulas: Sequence[Formula]) -> bool:
-    """Whether the formulas consist of the same few atoms."""
+    """Whether the formulas are made of the same few atoms."""
     atoms = [atom for formula in formulas for atom in formula.atoms()]
     distinct = len(set(atoms))
     return len(formulas) > 1 and distinct <= MAX_JOINT_ATOMS and len(atoms) >= 2 * distinct
 
 
 def _jointly(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
-    """The product of all atoms, each a bit of the label, and then the formula for each label."""
+    """Computes the product of all atoms, each a bit of the label, and from it the label of the formulas."""
     atoms = list(dict.fromkeys(atom for formula in formulas for atom in formula.atoms()))
     known = ANYTHING
     for each in atoms:
@@ -159,7 +161,7 @@ def _separately(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa
 
 
 def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
-    """The least and greatest length, if the formulas bound only the length and the greatest is large."""
+    """The minimum and maximum length, if the formulas bound only the length and the maximum is large."""
     least, most = 0, 0
     if len(formulas) > 1:
         return None
@@ -180,7 +182,7 @@ def _trim(cache: OrderedDict[Content, Any]) -> None:
 
 
 def content(formula: Formula) -> Content:
-    """A key for a formula over strings or numbers that is comparable across schemas."""
+    """A key for a formula over strings or numbers that is equal across schemas."""
     if isinstance(formula, Atom):
         return (formula.fact,)
     return (type(formula), *map(content, formula.parts))
@@ -263,7 +265,7 @@ _TRUE, _FALSE = Always(0), Never(0)
 
 
 def _label_of(formulas: Sequence[Formula], holds: Callable[[Atom], bool]) -> int:
-    """The index of the first formula that is true if these atoms hold."""
+    """The index of the first formula that is true if exactly these atoms hold."""
     return next((number for number, formula in enumerate(formulas) if is_true(formula, holds)), REJECT)
 
 
@@ -301,19 +303,20 @@ def _relabelled(dfa: Dfa, accepted: tuple[int, ...]) -> Dfa:
 
 
 def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
-    """The texts to consider, and the automaton if the formulas are lists of values."""
+    """The automaton of all texts to consider, and the automaton of the formulas if they are lists of
+    values."""
     atoms = _atoms(formulas)
     whole_fractions = not any(isinstance(atom.fact, Integer) for atom in atoms)
-    universe = spellings(exponents=not atoms, whole_fractions=whole_fractions)
+    universe = number_texts(exponents=not atoms, whole_fractions=whole_fractions)
     listed = [_listed_numbers(formula) for formula in formulas]
     if any(values is None for values in listed):
         return universe, None
-    spelled = {
+    texts = {
         text: _label_of(formulas, partial(_number_satisfies, value))
         for value in frozenset[Fraction]().union(*(values or () for values in listed))
         for text in canonical(value, whole_fractions=whole_fractions)
     }
-    return universe, labelled_literals(spelled, REJECT)
+    return universe, labelled_literals(texts, REJECT)
 
 
 def _listed_numbers(formula: Formula) -> frozenset[Fraction] | None:

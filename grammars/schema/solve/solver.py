@@ -1,6 +1,6 @@
-"""Finds which verdicts of each value can happen, as a least fixpoint over all goals.
+"""Finds the verdicts that each value can have, as a least fixpoint over all goals.
 
-So a recursive schema without a finite value is known to be empty.
+So a recursive schema without a finite value is found to be empty.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .value_graph import ValueGraph
 
 
 class Solver:
-    """Reads values and containers on demand; `solved` finds the possible verdicts of a value."""
+    """Reads values and containers when they are needed; `solved` finds the possible verdicts of a value."""
 
     def __init__(self, graph: ValueGraph) -> None:
         self.graph = graph
@@ -25,10 +25,10 @@ class Solver:
         self._containers: dict[tuple[int, Goal], Container] = {}
         self._unsolved: list[Container] = []
         self._unread_containers: tuple[list[Container], list[Container]] = [], []
-        """Containers with alternatives, and others. The others come first, as they may have to be refused."""
+        """Containers with alternatives, and others. The others come first: some may be refused."""
 
     def dissolve(self) -> None:
-        """Cuts the circles in which containers refer to each other."""
+        """Breaks the cycles in which containers refer to each other."""
         for container in self._containers.values():
             for node in container.nodes.values():
                 node.edges, node.others = [], []
@@ -77,7 +77,8 @@ class Solver:
         self.put_in_order([each for each in fresh if each.is_unordered and each.can_strand()])
 
     def reduced(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
-        """The edge's value and targets without the verdicts that reach no end; None without any verdict."""
+        """The edge's value and targets, without verdicts from which no end can be reached; None if none is
+        left."""
         possible = edge.value.possible
         kept = [
             verdict for verdict, target in enumerate(edge.targets) if verdict in possible and target in alive
@@ -90,7 +91,7 @@ class Solver:
         return value, tuple(edge.targets[verdict] for verdict in kept)
 
     def _first(self, goal: Goal, kept: list[int]) -> Iterable[Formula]:
-        """The goal of some of the verdicts, which gives a value the same verdict as the whole goal."""
+        """The goal with only some of its verdicts. A value gets the same verdict as under the whole goal."""
         *first, last = (goal[verdict] for verdict in kept)
         if last is self._formulas.true:
             dropped = [goal[verdict] for verdict in range(kept[-1]) if verdict not in kept]

@@ -1,4 +1,4 @@
-"""The undeclared names of one object, by the formulas over names that hold for them."""
+"""Sorts the undeclared names of one object by the formulas over names that hold for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kind: TypeAlias = tuple[int, dict[Formula, bool]]
 
 
 class UndeclaredKinds:
-    """The kinds of names that are not among `declared`; cached by formulas."""
+    """The kinds of names outside of `declared`, cached by formulas."""
 
     def __init__(self, scalars: Scalars, formulas: Formulas, declared: Sequence[str]) -> None:
         self._scalars = scalars
@@ -42,7 +42,7 @@ class UndeclaredKinds:
         return known
 
     def named(self, formulas: _Formulas, labels: tuple[int, ...]) -> UndeclaredNames:
-        """The names of the kinds with these labels, numbered in this order."""
+        """The names of the kinds with these labels, renumbered in this order."""
         known = self._named.get((formulas, labels))
         if known is None:
             dfa = self._classified(formulas)

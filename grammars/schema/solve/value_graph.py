@@ -1,4 +1,4 @@
-"""The values of one schema, made on demand."""
+"""The values of one schema, made when they are needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_EDGES = 200_000
 
 
 class ValueGraph:
-    """One value for each goal. A new value is unread until the solver takes it."""
+    """Has one value for each goal. A new value is unread until the solver takes it."""
 
     def __init__(self, document: SchemaDocument, scalars: Scalars, *, any_order: bool) -> None:
         self.document = document
@@ -30,7 +30,7 @@ class ValueGraph:
         self._size = 0
 
     def value(self, formulas: Iterable[Formula]) -> Value:
-        """The value whose goal these formulas are."""
+        """The value whose goal is these formulas."""
         goal = tuple(self.document.expanded(formula) for formula in formulas)
         known = self._values.get(goal)
         if known is None:
@@ -44,17 +44,17 @@ class ValueGraph:
         return len(self._unread)
 
     def take_unread(self) -> Value | None:
-        """The newest unread value, which then counts as read."""
+        """Returns the newest unread value, which then counts as read."""
         return self._unread.pop() if self._unread else None
 
     def forget_after(self, unread: int) -> None:
-        """Drops the unread values after the first `unread` ones; nothing may refer to them."""
+        """Drops all unread values but the first `unread` ones. Nothing may refer to them."""
         for value in self._unread[unread:]:
             del self._values[value.goal]
         del self._unread[unread:]
 
     def count(self, nodes: int, edges: int) -> None:
-        """Adds to the graph's size. Raises TooLargeError past `MAX_NODES` or `MAX_EDGES`."""
+        """Adds to the counts of nodes and edges. Raises TooLargeError beyond `MAX_NODES` or `MAX_EDGES`."""
         self._size += nodes * (MAX_EDGES // MAX_NODES) + edges
         if self._size > MAX_EDGES:
-            raise TooLargeError(f"more than {MAX_NODES} places or {MAX_EDGES} members to keep apart")
+            raise TooLargeError(f"more than {MAX_NODES} nodes or {MAX_EDGES} members")

@@ -12,7 +12,7 @@ from arbora.grammars import CompilerError, HostGrammar
 from arbora.grammars.errors import Fault
 from arbora.grammars.host.channel import Channel
 from arbora.grammars.host.client import GrammarProcess
-from arbora.grammars.host.messages import Standing, decode_request, encode
+from arbora.grammars.host.messages import MatcherState, decode_request, encode
 from arbora.grammars.processes.framing import LENGTH, framed
 from scheduler_bench import EvenTokens, SchedulerBench
 
@@ -51,8 +51,8 @@ class SilentGrammars:
         header = self.ends[number].recv(LENGTH.size, socket.MSG_WAITALL)
         question = self.ends[number].recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL)
         mask = np.zeros(8, np.int32).tobytes()
-        standing = Standing(decode_request(question).matcher, self.error, b"text", mask)
-        self.ends[number].sendall(framed(encode(standing)))
+        state = MatcherState(decode_request(question).matcher, self.error, b"text", mask)
+        self.ends[number].sendall(framed(encode(state)))
 
     def asked(self) -> list[int]:
         """The processes that have a question to read."""

@@ -20,7 +20,7 @@ from arbora.grammars.schema.lexical.json_string_bytes import (
     inlined_block,
     string_block,
 )
-from arbora.grammars.schema.lexical.numbers import canonical, compared, multiples, spellings
+from arbora.grammars.schema.lexical.numbers import canonical, compared, multiples, number_texts
 from arbora.grammars.schema.lexical.texts import literals
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,7 +150,7 @@ def test_a_listed_number_is_spelled_as_json_writers_do(value: object) -> None:
 
 
 def test_integers_are_spelled_without_a_fraction() -> None:
-    dfa = spellings(exponents=False, whole_fractions=False)
+    dfa = number_texts(exponents=False, whole_fractions=False)
     assert dfa.label("10") >= 0 and dfa.label("1.5") >= 0
     assert dfa.label("1.0") < 0 and dfa.label("1e1") < 0
 

@@ -264,7 +264,7 @@ def test_nothing_is_kept_of_matchers_that_left_before_their_answers_came(grammar
         grammar.matcher()
     last = grammar.matcher()
     assert last.consume(ord("l")) is None
-    assert len(grammar._line._standings) <= 2 and not grammar._line._asked
+    assert len(grammar._connection._states) <= 2 and not grammar._connection._asked
 
 
 def test_many_rows_of_one_grammar_are_answered_though_none_reads_meanwhile(

@@ -46,9 +46,9 @@ def read(piece: str) -> list[int]:
 
 
 def ends_by_automaton(text: str, parts: list[str]) -> list[bool]:
-    spelled = SpecialTokens(SPECIAL).spelled
-    machine = tags().compile(read_format(text), spelled).machine
-    return [machine.accepts(spelled(part)) for part in accumulate(parts, lambda one, other: one + other)]
+    bytes_of = SpecialTokens(SPECIAL).bytes_of
+    machine = tags().compile(read_format(text), bytes_of).machine
+    return [machine.accepts(bytes_of(part)) for part in accumulate(parts, lambda one, other: one + other)]
 
 
 @pytest.mark.parametrize("mark", ["a" + CALL, CALL + "a"])
