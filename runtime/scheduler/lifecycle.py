@@ -28,8 +28,9 @@ from .fairness import Fairness
 from .grammar_loader import GrammarLoader
 from .initial_allocation import allocate
 from .plan import STEPS_IN_FLIGHT, StepInFlight
-from .queue_places import QueuePlaces, RetryTimes
+from .queue_places import QueuePlaces
 from .request import Phase, Request
+from .retry_times import RetryTimes
 from .stored_pages import StoredPages
 from .waiting_queue import WaitingQueue
 

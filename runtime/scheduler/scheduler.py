@@ -40,11 +40,12 @@ from .grammar_loader import GrammarLoader
 from .lifecycle import Lifecycle
 from .patience import Patience
 from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
-from .queue_places import QueuePlaces, RetryTimes
+from .queue_places import QueuePlaces
 from .refusals import Limits, grammar_refusal, queue_full, refusal
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
 from .results import Results, StepOutcome
+from .retry_times import RetryTimes
 from .stored_pages import StoredPages
 from .waiting_queue import WaitingQueue
 
@@ -114,7 +115,8 @@ class Scheduler:
         """The answer is `Accepted` or `Refused`; for a request with a grammar, once that is compiled."""
         refused = refusal(message, self._limits, self._cache_control.pins.withheld(message))
         if refused is None and not self._places.admits(message.tenant):
-            refused = queue_full(message, self._places, self._retry_times.retry_after(message.tenant))
+            retry_after = self._retry_times.retry_after(message.tenant, hash(message.prompt))
+            refused = queue_full(message, self._places, retry_after)
         if refused is not None:
             self._replies.add(message.client, refused)
             return
