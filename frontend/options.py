@@ -199,7 +199,7 @@ OPTIONS = (
         "step_ms",
         "longest step while streams are open: lower is smoother, higher is more throughput",
         milliseconds,
-        300.0,
+        60.0,
         "MS",
     ),
     Option(

@@ -55,7 +55,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """write_through: lower tiers get pages as they are computed"""
     max_running: int = 256
     max_waiting: int = 1024
-    step_ms: float = 300.0
+    step_ms: float = 60.0
     """time budget of a step while streams are open"""
     prefix_cache: bool = True
     enforce_eager: bool = False

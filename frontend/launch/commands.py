@@ -9,7 +9,7 @@ from .child_process import Command
 
 # PyTorch's threads spin for a moment between operations, then sleep: the other processes share their
 # cores. Huge pages for what malloc gives: weights are read through fewer page-table entries.
-_MODEL_DEFAULTS = {"GOMP_SPINCOUNT": "20000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+_MODEL_DEFAULTS = {"GOMP_SPINCOUNT": "1000", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 _PACKAGE = __name__.partition(".")[0]
 
 

@@ -6,6 +6,8 @@ take the work of one kernel after another and wait for each other in between.
 """
 
 import ctypes
+import platform
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -13,13 +15,20 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .numba_tools import fetch_add, pointer
+from .numba_tools import compiled, fetch_add, pointer, shifted, yield_core
 from .threads import Call, Callback, thread_count
 
-SPINS = 20_000
-"""Looks at the counter, about 40 ns each, before a waiting thread offers its core to other processes."""
+SPINS = 1_000
+"""Looks at the counter, about 40 ns each, before a waiting thread sleeps. Then the core is free: for another
+process, or for the thread that is waited for, if another process holds its core."""
+
+FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+"""number of Linux's system call by processor"""
+FUTEX_WAIT, FUTEX_WAKE = 128, 129  # those of threads of one process
+ALL = 2**31 - 1
 
 
 class Program:
@@ -49,25 +58,41 @@ class Program:
     def run(self) -> None:
         self._passed[:] = self._arguments
         addresses = (self._functions.ctypes.data, self._places.ctypes.data)
-        callback().run((len(self._functions), *addresses, *_library_addresses()), thread_count())
+        callback().run((0, len(self._functions), *addresses, *_waiting()), thread_count())
 
 
 def _run(arguments):
-    """Arguments: the counter of arrivals, the number of kernels, the addresses of their functions and of
-    their arguments, those of `omp_get_num_threads` (0: one thread) and `sched_yield`."""
-    functions, places = pointer(arguments[2], np.int64(0)), pointer(arguments[3], np.int64(0))
-    threads = _call_for_number(arguments[4]) if arguments[4] != 0 else np.int32(1)
-    for index in range(arguments[1]):
+    """Arguments: the counter of arrivals, the number of threads that sleep, the number of kernels, the
+    addresses of their functions and of their arguments, then `_Waiting`."""
+    functions, places = pointer(arguments[3], np.int64(0)), pointer(arguments[4], np.int64(0))
+    threads = _call_for_number(arguments[5]) if arguments[5] != 0 else np.int32(1)
+    for index in range(arguments[2]):
         _call(functions[index], places[index])
         if threads > 1:
-            target = (index + 1) * threads
-            fetch_add(arguments, 1)
-            spins = 0
-            while _read(arguments) < target:
-                _pause()
-                spins += 1
-                if spins >= SPINS:
-                    _call_for_number(arguments[5])
+            _wait_for_all(arguments, (index + 1) * threads)
+
+
+@compiled
+def _wait_for_all(arguments, target):
+    """Returns when the counter of arrivals has reached `target`."""
+    if fetch_add(arguments, 1) == target - 1:
+        if _read(shifted(arguments, 1)) > 0 and arguments[6] != 0:
+            _futex(arguments[6], arguments, FUTEX_WAKE, ALL)
+        return
+    for _ in range(SPINS):
+        if _read(arguments) >= target:
+            return
+        _pause()
+    fetch_add(shifted(arguments, 1), 1)
+    while True:
+        arrived = _read(arguments)
+        if arrived >= target:
+            break
+        if arguments[6] != 0:
+            _futex(arguments[6], arguments, FUTEX_WAIT, arrived)
+        else:
+            yield_core()
+    fetch_add(shifted(arguments, 1), -1)
 
 
 @cache
@@ -75,20 +100,23 @@ def callback() -> Callback:
     return Callback(_run)
 
 
-class _Addresses(NamedTuple):
+class _Waiting(NamedTuple):
     omp_get_num_threads: int
-    sched_yield: int
+    """address; 0: one thread"""
+    futex: int
+    """number of the system call; 0: threads can't sleep, and offer their core again and again"""
 
 
 @cache
-def _library_addresses() -> _Addresses:
+def _waiting() -> _Waiting:
     library = ctypes.CDLL(None)
     try:
         library.GOMP_parallel  # noqa: B018
         threads = ctypes.cast(library.omp_get_num_threads, ctypes.c_void_p).value or 0
     except AttributeError:
         threads = 0
-    return _Addresses(threads, ctypes.cast(library.sched_yield, ctypes.c_void_p).value or 0)
+    futex = FUTEX.get(platform.machine(), 0) if sys.platform == "linux" else 0
+    return _Waiting(threads, futex)
 
 
 @intrinsic
@@ -114,6 +142,24 @@ def _call_for_number(typing, function):
         return builder.call(builder.inttoptr(values[0], kind), [])
 
     return types.int32(types.int64), generate
+
+
+@intrinsic
+def _futex(typing, number, word, operation, value):
+    """Linux's futex on the low half of an int64, without a time limit."""
+
+    def generate(context, builder, signature, values):
+        number, word, operation, value = values
+        size = ir.IntType(64)
+        kind = ir.FunctionType(size, [size], var_arg=True)
+        call = cgutils.get_or_insert_function(builder.module, kind, "syscall")
+        builder.call(
+            call, [number, builder.ptrtoint(word, size), operation, value, size(0), size(0), size(0)]
+        )
+        return context.get_dummy_value()
+
+    size = types.int64
+    return types.void(size, types.CPointer(types.int64), size, size), generate
 
 
 @intrinsic

@@ -20,18 +20,18 @@ _WORDS = ir.VectorType(ir.IntType(32), LANES)
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
-def tile(rows: int, ahead: int):
+def tile(rows: int, lines: int):
     """sums[r, o] = sum over pairs p < count of x[r, p] · weights[p, o], for `rows` rows and one strip.
 
-    x: words of two values, `stride` from one row to the next; weights: words [count, OUTPUTS], prefetched
-    `ahead` pairs early (0: not at all); sums: float32 [rows, OUTPUTS], added to if `add`. The pairs are added
-    in order, so a row's result does not depend on the number of rows.
+    x: words of two values, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums: float32
+    [rows, OUTPUTS], added to if `add`. The pairs are added in order, so a row's result does not depend on the
+    number of rows. With pair p the kernel prefetches `lines` cache lines from word `step` · p of `later` on.
     """
 
     @intrinsic
-    def multiply(typing, count, x, stride, weights, sums, add):
+    def multiply(typing, count, x, stride, weights, sums, add, later, step):
         def generate(context, builder, signature, arguments):
-            count, x, stride, weights, sums, add = arguments
+            count, x, stride, weights, sums, add, later, step = arguments
             starts = [builder.gep(x, [builder.mul(stride, _index(row))]) for row in range(rows)]
             places = [builder.gep(sums, [_index(vector * LANES)]) for vector in range(rows * VECTORS)]
             totals = [cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, None)) for _ in places]
@@ -41,8 +41,9 @@ def tile(rows: int, ahead: int):
             with cgutils.for_range(builder, count) as loop:
                 pair = builder.gep(weights, [builder.mul(loop.index, _index(OUTPUTS))])
                 vectors = [builder.gep(pair, [_index(vector * LANES)]) for vector in range(VECTORS)]
-                for vector in vectors if ahead else ():
-                    _prefetch(builder, builder.gep(vector, [_index(ahead * OUTPUTS)]))
+                line = builder.gep(later, [builder.mul(loop.index, step)])
+                for index in range(lines):
+                    _prefetch(builder, builder.gep(line, [_index(index * LANES)]))
                 columns = [read(builder, vector, _WORDS) for vector in vectors]
                 for row, start in enumerate(starts):
                     word = builder.load(builder.gep(start, [loop.index]))
@@ -53,7 +54,7 @@ def tile(rows: int, ahead: int):
             return context.get_dummy_value()
 
         words, floats, size = types.CPointer(types.uint32), types.CPointer(types.float32), types.int64
-        return types.void(size, words, size, words, floats, types.boolean), generate
+        return types.void(size, words, size, words, floats, types.boolean, words, size), generate
 
     return multiply
 

@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from ..attention import tile_product
 from ..common.numba_tools import compiled, fetch_add, pointer, shifted, store
 from ..common.threads import Callback, thread_count
-from .bfloat16_tile import MOST_ROWS, OUTPUTS, tile
+from .bfloat16_tile import MOST_ROWS, OUTPUTS, VECTORS, tile
 
 AHEAD = 16
 """Pairs of inputs between prefetching and multiplying: 4 KB of weights."""
 
 BLOCK = 128
 """Pairs of inputs that are multiplied with all rows before the next ones: 32 KB of weights, which stay in the
-first-level cache."""
+first-level cache. Meanwhile the next ones are prefetched."""
 
 PANEL = 252
 """Rows that a thread takes at a time. Their sums stay in the second-level cache."""
@@ -51,7 +51,8 @@ class StreamedProduct:
         y = torch.empty(rows, self._outputs, dtype=x.dtype)
         bias = 0 if self._bias is None else self._bias.data_ptr()
         addresses = (x.data_ptr(), self._weight.data_ptr(), bias, y.data_ptr())
-        callback().run((rows, self._outputs, pairs, *addresses), thread_count(self._weight.numel()))
+        threads = thread_count(self._weight.numel())
+        callback().run((rows, self._outputs, pairs, *addresses, threads), threads)
         return y
 
 
@@ -69,7 +70,8 @@ def _pack(weight: torch.Tensor) -> torch.Tensor:
     return packed.flatten(2)
 
 
-_one, _two, _three, _four, _five, _six = (tile(rows, AHEAD) for rows in range(1, MOST_ROWS + 1))
+_one, _two, _three, _four, _five, _six = (tile(rows, VECTORS) for rows in range(1, MOST_ROWS + 1))
+_three_of_many, _four_of_many, _five_of_many, _six_of_many = (tile(rows, 2) for rows in range(3, 7))
 
 
 def _multiply(arguments):
@@ -92,34 +94,56 @@ def _multiply_panels(arguments, memory):
         count = min(PANEL, rows - first)
         x = shifted(pointer(arguments[4], np.uint32(0)), first * pairs)
         weights = shifted(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
-        block = pairs if count <= MOST_ROWS else BLOCK
-        for begin in range(0, pairs, block):
-            some = min(block, pairs - begin)
-            part = shifted(weights, begin * OUTPUTS)
-            _add_block(shifted(x, begin), part, sums, count, some, pairs, begin > 0)
+        if count <= MOST_ROWS:
+            _add_few(x, weights, sums, count, pairs)
+        else:
+            for begin in range(0, pairs, BLOCK):
+                some, end = min(BLOCK, pairs - begin), begin + BLOCK
+                # Another thread takes the next strip, most likely.
+                later = end if end < pairs else arguments[8] * pairs
+                part, then = shifted(weights, begin * OUTPUTS), shifted(weights, later * OUTPUTS)
+                _add_block(shifted(x, begin), part, sums, count, some, pairs, begin > 0, then)
         _store_rows(arguments, sums, first, count, strip * OUTPUTS)
 
 
 @compiled
-def _add_block(x, weights, sums, rows, count, stride, add):
-    """The products of `count` pairs, in tiles of nearly equal numbers of rows."""
+def _add_few(x, weights, sums, rows, pairs):
+    """All products of a strip and at most MOST_ROWS rows."""
+    later = shifted(weights, AHEAD * OUTPUTS)
+    if rows == 1:
+        _one(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
+    elif rows == 2:
+        _two(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
+    elif rows == 3:
+        _three(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
+    elif rows == 4:
+        _four(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
+    elif rows == 5:
+        _five(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
+    else:
+        _six(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
+
+
+@compiled
+def _add_block(x, weights, sums, rows, count, stride, add, later):
+    """The products of `count` pairs, in tiles of nearly equal numbers of rows. The first tiles prefetch the
+    block at `later`: two of them half of it each, or four of them a quarter each."""
     tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+    shares = 4 if tiles >= 4 else 2
+    step = OUTPUTS // shares
     for index in range(tiles):
         row = rows * index // tiles
         size = rows * (index + 1) // tiles - row
         here, to = shifted(x, row * stride), shifted(sums, row * OUTPUTS)
-        if size == 1:
-            _one(count, here, stride, weights, to, add)
-        elif size == 2:
-            _two(count, here, stride, weights, to, add)
-        elif size == 3:
-            _three(count, here, stride, weights, to, add)
+        then = shifted(later, index % shares * BLOCK * step)
+        if size == 3:
+            _three_of_many(count, here, stride, weights, to, add, then, step)
         elif size == 4:
-            _four(count, here, stride, weights, to, add)
+            _four_of_many(count, here, stride, weights, to, add, then, step)
         elif size == 5:
-            _five(count, here, stride, weights, to, add)
+            _five_of_many(count, here, stride, weights, to, add, then, step)
         else:
-            _six(count, here, stride, weights, to, add)
+            _six_of_many(count, here, stride, weights, to, add, then, step)
 
 
 @compiled

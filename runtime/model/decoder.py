@@ -8,6 +8,7 @@ import torch
 
 from ...kernels.activation import silu_and_mul
 from ...kernels.attention import paged_attention
+from ...kernels.common.rows import take_rows
 from ...kernels.norm import add_rms_norm, rms_norm
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
@@ -71,7 +72,7 @@ class Decoder:
             attended = self._attention(layer, normal, batch, kvs[index], self._config.windows[index])
             last = index + 1 == len(layers)
             if last and batch.outputs is not None:
-                attended, residual = attended[batch.outputs], residual[batch.outputs]
+                attended, residual = take_rows(attended, batch.outputs), take_rows(residual, batch.outputs)
                 if not batch.outputs.numel():
                     return residual
             normal = add_rms_norm(layer.output(attended), residual, layer.post_attention_norm, eps)

@@ -15,15 +15,16 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..messages import ModelReady
 from ..vocabulary import Vocabulary
-from .decode_programs import DecodePrograms
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_device, choose_dtype, free_memory, kv_dtype
 from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, page_bytes, size_pool
+from .page_memory import PageMemory
 from .page_tables import PageTables
 from .rope import cos_sin_table
 from .runner import Runner
 from .slot_states import SlotStates
+from .step_programs import StepPrograms
 from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
 from .weight_formats import Checkpoint, checkpoint_formats, quantized
@@ -83,6 +84,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
     store = open_page_store(config, bytes_per_page, device)
+    page_memory = PageMemory(kvs) if device.type == "cpu" else None
     decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
     runner = Runner(
         decoder,
@@ -91,11 +93,14 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         states,
         shape.vocab_size,
         Transfers(kvs, store) if store is not None else None,
+        page_memory,
     )
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
     if device.type == "cpu" and not config.enforce_eager:
-        runner.replay_with(DecodePrograms(shape, decoder, kvs, config.deterministic).forward)
+        runner.replay_with(StepPrograms(shape, decoder, kvs, config.deterministic).forward)
     warm_up(runner, shape, pool, config)
+    if page_memory is not None:
+        page_memory.start(everything=config.kv_memory is not None)
     if graphs is not None:
         graphs.replay_in(runner, decoder, kvs)
     ready = ModelReady(

@@ -33,6 +33,7 @@ from ..messages import (
 from .decoder import Decoder
 from .devices import to_host
 from .input_batch import InputBatch, build_input_batch
+from .page_memory import PageMemory
 from .page_tables import PageTables
 from .prompt_logprobs import prompt_logprobs
 from .slot_states import NONE, SlotStates
@@ -93,6 +94,7 @@ class Runner:
         states: SlotStates,
         vocab_size: int,
         transfers: Transfers | None = None,
+        page_memory: PageMemory | None = None,
     ) -> None:
         self._decoder = decoder
         self._kvs = kvs
@@ -100,6 +102,7 @@ class Runner:
         self._states = states
         self._vocab_size = vocab_size
         self._transfers = transfers
+        self._page_memory = page_memory
         self._replay: ForwardReplay = lambda _: None
         self._replay_sampling: SamplingReplay = lambda *_: None
 
@@ -166,7 +169,10 @@ class Runner:
             self._states.set_up(setup)
         for row in plan.rows:
             if row.new_pages:
-                self._tables.append(row.slot, np.frombuffer(row.new_pages, np.int32))
+                pages = np.frombuffer(row.new_pages, np.int32)
+                self._tables.append(row.slot, pages)
+                if self._page_memory is not None:
+                    self._page_memory.used(int(pages.max()))
         if plan.saves:
             self._store_transfers().save(plan.saves)
         if plan.copies:

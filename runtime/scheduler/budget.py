@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-FIRST_CHUNK = 128  # tokens, before anything was measured
-MIN_CHUNK = 64  # tokens; with fewer, a step's time says little about the time of one token
+FIRST_CHUNK = 64  # tokens, before anything was measured
+MIN_CHUNK = 16  # tokens; with fewer, a step's time says little about the time of one token
+SLOW_CHUNK = 64  # tokens from which a chunk below the budget's size shows that tokens take longer
 MAX_CHUNK = 2048  # tokens
-ALONE_FACTOR = 4.0  # a step that delays no stream may take this many times as long
-BASE_FACTOR = 4.0  # prompts get at least this many times the time of the streams' own tokens
+ALONE_FACTOR = 7.0  # a step that delays no stream may take this many times as long
+BASE_FACTOR = 1.25  # prompts get at least this many times the time of the streams' own tokens
 SIZES_PER_OCTAVE = 4  # chunks have few sizes, because libraries prepare code for each
 FIRST_RESTORE = 512  # tokens, before anything was measured
 MIN_RESTORE = 256  # tokens
@@ -19,22 +20,25 @@ class StepBudget:
 
     The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
     token. If the base alone comes near `step_ms` (a large model), chunks of that size would not be worth
-    reading the weights for; then a step takes a multiple of the base. A restored token costs its copying
-    time; steps that restore are not used to measure computing.
+    reading the weights for; then a step takes a multiple of the base. The first tokens beside the streams'
+    cost little, as the weights are read anyway, so a chunk much smaller than the budget's never lowers the
+    time for each token. A restored token costs its copying time; steps that restore are not used to measure
+    computing.
     """
 
     def __init__(self, step_ms: float) -> None:
         self._step_ms = step_ms
         self._base_ms = 0.0
         self._token_ms: float | None = None
+        self._chunk = FIRST_CHUNK  # tokens, the last answer
         self._restored_token_ms: float | None = None
 
     def prefill_tokens(self, decode_rows: int, restored_tokens: int = 0) -> int:
         """Prompt tokens for a step with that many decode rows and restored tokens."""
-        if self._token_ms is None:
-            return FIRST_CHUNK
-        left_ms = self._free_ms(decode_rows) - restored_tokens * (self._restored_token_ms or 0.0)
-        return _round_down(max(MIN_CHUNK, min(MAX_CHUNK, int(left_ms / self._token_ms))))
+        if self._token_ms is not None:
+            left_ms = self._free_ms(decode_rows) - restored_tokens * (self._restored_token_ms or 0.0)
+            self._chunk = _round_down(max(MIN_CHUNK, min(MAX_CHUNK, int(left_ms / self._token_ms))))
+        return self._chunk
 
     def restored_tokens(self, decode_rows: int) -> int:
         """Tokens that a step with that many decode rows may restore."""
@@ -48,8 +52,10 @@ class StepBudget:
         if not prefill_tokens:
             self._base_ms = _average(self._base_ms or None, elapsed_ms)
         elif prefill_tokens >= MIN_CHUNK:
-            token_ms = max(elapsed_ms - self._base_ms, 0.1 * elapsed_ms) / prefill_tokens
-            self._token_ms = _average(self._token_ms, max(token_ms, 1e-4))
+            token_ms = max(max(elapsed_ms - self._base_ms, 0.1 * elapsed_ms) / prefill_tokens, 1e-4)
+            is_slow = prefill_tokens >= SLOW_CHUNK and token_ms > (self._token_ms or 0.0)
+            if is_slow or prefill_tokens >= self._chunk / 2:
+                self._token_ms = _average(self._token_ms, token_ms)
 
     def observe_restore(self, restored_tokens: int, copying_ms: float) -> None:
         """A step restored so many tokens; copying took that time."""

@@ -1,8 +1,9 @@
-"""Decode steps as CPU programs: one parallel region for a forward pass instead of ten for each layer."""
+"""Steps as CPU programs: one parallel region for a forward pass instead of ten for each layer."""
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,25 +19,34 @@ from .input_batch import InputBatch
 
 log = logging.getLogger(__name__)
 
+MOST_TOKENS = 512
+"""Longer steps gain nothing, and their intermediate tensors would stay in memory."""
+
+KEPT = 64
+"""programs, of about 100 KB"""
+
+_Size = tuple[int, int | None]
+"""a step's numbers of tokens and of output tokens (None: all)"""
+
 
 @dataclass(frozen=True)
 class _Recorded:
     program: Program
     residual: torch.Tensor
-    """[rows, hidden]: the embedded tokens, which the program overwrites"""
-    positions: torch.Tensor
-    places: torch.Tensor
+    """[tokens, hidden]: the embedded tokens, which the program overwrites"""
+    batch: InputBatch
+    """whose positions, places and outputs the program reads"""
     hidden: torch.Tensor
-    """[rows, hidden], the result"""
+    """[output tokens, hidden], the result"""
     attention: dict[int | None, list[int]]
     """its calls of attention, by the window of their layer"""
 
 
-class DecodePrograms:
-    """The forward pass of steps in which every row has one token and samples.
+class StepPrograms:
+    """The forward pass of steps that restore nothing.
 
-    A program is recorded at the first step with its number of rows. If the model needs operations that are
-    not kernels of ours, no step is replayed.
+    A program is recorded at the second step of its size. If the model needs operations that are not kernels
+    of ours, no step is replayed.
     """
 
     def __init__(
@@ -45,30 +55,40 @@ class DecodePrograms:
         self._windows, self._shape = config.windows, (0, config.heads, config.head_dim)
         self._decoder, self._kvs, self._batch_invariant = decoder, kvs, batch_invariant
         self._blocks = Blocks()
-        self._recorded: dict[int, _Recorded] = {}
+        self._recorded: OrderedDict[_Size, _Recorded | None] = OrderedDict()
+        """the last used at the end; None: one step had this size"""
         self._recordable = True
 
     def forward(self, batch: InputBatch) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no program can run the
         step."""
-        if batch.outputs is not None or not self._recordable:
+        if batch.size > MOST_TOKENS or not self._recordable or not self._is_known(_size(batch)):
             return None
         embedded = self._decoder.embed(batch.tokens)
         plans = self._plan_attention(batch, embedded.dtype)
         arguments = {window: plan.step_arguments() for window, plan in plans.items()}
         if None in arguments.values():
             return None
-        recorded = self._recorded.get(batch.size) or self._record(batch, embedded, plans)
+        recorded = self._recorded[_size(batch)] or self._record(batch, embedded, plans)
         if recorded is None:
             return None
         for window, calls in recorded.attention.items():
             recorded.program.change(calls, arguments[window] or {})
         recorded.residual.copy_(embedded)
-        recorded.positions.copy_(batch.positions)
-        recorded.places.copy_(batch.places)
+        _copy(batch, recorded.batch)
         recorded.program.run()
         self._decoder.progress()
         return recorded.hidden
+
+    def _is_known(self, size: _Size) -> bool:
+        """Whether a step had this size; notes that one has."""
+        known = size in self._recorded
+        if not known:
+            self._recorded[size] = None
+        self._recorded.move_to_end(size)
+        if len(self._recorded) > KEPT:
+            self._recorded.popitem(last=False)
+        return known
 
     def _plan_attention(self, batch: InputBatch, dtype: torch.dtype) -> dict[int | None, CpuAttention]:
         """By the layers' windows."""
@@ -81,14 +101,12 @@ class DecodePrograms:
     def _record(
         self, batch: InputBatch, embedded: torch.Tensor, plans: dict[int | None, CpuAttention]
     ) -> _Recorded | None:
-        residual = torch.empty_like(embedded)
-        positions, places = batch.positions.clone(), batch.places.clone()
-        inputs = replace(batch, positions=positions, places=places)
         try:
             with recorded_calls() as calls, ReusedMemory(self._blocks):
+                residual, inputs = torch.empty_like(embedded), _with_own_inputs(batch)
                 hidden = self._decoder.run_layers(residual, inputs, self._kvs)
         except NotRecordableError as error:
-            log.info("decode steps run kernel by kernel, because the model needs PyTorch's %s", error)
+            log.info("steps run kernel by kernel, because the model needs PyTorch's %s", error)
             self._recordable = False
             return None
         program = Program(calls)
@@ -96,6 +114,26 @@ class DecodePrograms:
         for kernel in plans[self._windows[0]].kernels:
             for window, call in zip(self._windows, program.calls_of(kernel), strict=True):
                 attention[window].append(call)
-        recorded = _Recorded(program, residual, positions, places, hidden, attention)
-        self._recorded[batch.size] = recorded
+        recorded = _Recorded(program, residual, inputs, hidden, attention)
+        self._recorded[_size(batch)] = recorded
         return recorded
+
+
+def _size(batch: InputBatch) -> _Size:
+    return batch.size, None if batch.outputs is None else len(batch.outputs)
+
+
+def _with_own_inputs(batch: InputBatch) -> InputBatch:
+    return replace(
+        batch,
+        positions=torch.empty_like(batch.positions),
+        places=torch.empty_like(batch.places),
+        outputs=None if batch.outputs is None else torch.empty_like(batch.outputs),
+    )
+
+
+def _copy(batch: InputBatch, to: InputBatch) -> None:
+    to.positions.copy_(batch.positions)
+    to.places.copy_(batch.places)
+    if to.outputs is not None and batch.outputs is not None:
+        to.outputs.copy_(batch.outputs)

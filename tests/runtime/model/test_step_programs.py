@@ -1,8 +1,9 @@
-"""Decode steps replayed as CPU programs against the same steps run kernel by kernel."""
+"""Steps replayed as CPU programs against the same steps run kernel by kernel."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 import torch
 from arbora.kernels.linear.streamed import streams
 from arbora.runtime.messages import RowGroup
-from arbora.runtime.model.decode_programs import DecodePrograms
+from arbora.runtime.model import step_programs
 from arbora.runtime.model.input_batch import InputBatch
+from arbora.runtime.model.step_programs import StepPrograms
 from checkpoints import WINDOWED, random_model, save_model
 from step_driver import StepDriver
 
@@ -20,7 +22,9 @@ PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for l
 SHARED = 8
 GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=SHARED)]
 STEPS = [5, 1, 4, 5, 3, 3, 2]
-ALWAYS = STEPS if streams(torch.bfloat16) else []
+SECOND = [5, 3, *STEPS]
+"""The rows of each replayed step in two rounds of `STEPS`: all but the first step of each number of rows."""
+ALWAYS = SECOND if streams(torch.bfloat16) else []
 """Rows of the steps that `replayed` runs, in bfloat16: without the instruction, products need PyTorch."""
 
 
@@ -34,12 +38,14 @@ class Compared:
 
     def __init__(self, driver: StepDriver, batch_invariant: bool) -> None:
         self.replayed: list[int] = []
+        self.seen: list[tuple[int, int]] = []
         self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
         config = self._decoder._config
-        self._programs = DecodePrograms(config, self._decoder, self._kvs, batch_invariant)
+        self._programs = StepPrograms(config, self._decoder, self._kvs, batch_invariant)
         driver.runner.replay_with(self._forward)
 
     def _forward(self, batch: InputBatch) -> torch.Tensor | None:
+        self.seen.append((batch.size, -1 if batch.outputs is None else len(batch.outputs)))
         before = [kv.clone() for kv in self._kvs]
         hidden = self._programs.forward(batch)
         if hidden is None:
@@ -67,10 +73,11 @@ def started(model: Path, **fields: object) -> StepDriver:
 def replayed(driver: StepDriver, batch_invariant: bool = False) -> list[int]:
     """Rows of the steps that were replayed."""
     compared = Compared(driver, batch_invariant)
-    for slots in ([0, 1, 2, 3, 4], [3], [0, 2, 3, 4], [4, 3, 2, 1, 0]):
-        driver.run([driver.row(slot) for slot in slots])
-    for slots, groups in (([0, 1, 2], GROUPS), ([0, 1, 2], []), ([1, 2], [])):
-        driver.run([driver.row(slot) for slot in slots], groups)
+    for _ in range(2):
+        for slots in ([0, 1, 2, 3, 4], [3], [0, 2, 3, 4], [4, 3, 2, 1, 0]):
+            driver.run([driver.row(slot) for slot in slots])
+        for slots, groups in (([0, 1, 2], GROUPS), ([0, 1, 2], []), ([1, 2], [])):
+            driver.run([driver.row(slot) for slot in slots], groups)
     return compared.replayed
 
 
@@ -88,32 +95,53 @@ def test_steps_of_quantized_models_are_replayed_on_every_processor(
     model: Path, dtype: str, quantize: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert replayed(started(model, dtype=dtype, quantize=quantize)) == STEPS
+    assert replayed(started(model, dtype=dtype, quantize=quantize)) == SECOND
 
 
-def test_steps_of_random_rows_are_replayed(model: Path) -> None:
-    driver, chosen = started(model), random.Random(0)
-    compared = Compared(driver, batch_invariant=False)
-    for _ in range(20):
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_steps_of_random_rows_and_chunks_are_replayed(model: Path, deterministic: bool) -> None:
+    driver, chosen = started(model, max_model_len=256, deterministic=deterministic), random.Random(0)
+    compared = Compared(driver, deterministic)
+    for _ in range(40):
         slots = chosen.sample(range(SLOTS), chosen.randint(1, SLOTS))
-        driver.run([driver.row(slot) for slot in slots])
-    assert len(compared.replayed) == (20 if ALWAYS else 0)
+        chunks = [[7, 8, 9] if chosen.random() < 0.3 else [] for _ in slots]
+        driver.run(
+            [
+                driver.row(slot, chunk, sample=not chunk or chosen.random() < 0.5)
+                for slot, chunk in zip(slots, chunks, strict=True)
+            ]
+        )
+    sizes = Counter(compared.seen)
+    assert len(compared.replayed) == (sum(sizes.values()) - len(sizes) if ALWAYS else 0)
+    assert not ALWAYS or len(compared.replayed) > 15
 
 
-def test_only_steps_in_which_all_rows_have_one_token_and_sample_are_replayed(model: Path) -> None:
+def test_steps_without_output_tokens_are_replayed(model: Path) -> None:
     driver = started(model)
     compared = Compared(driver, batch_invariant=False)
-    driver.run([driver.row(0), driver.row(1, [5], sample=False)])
-    driver.run([driver.row(0), driver.row(1, [7, 8])])
-    assert compared.replayed == []
+    for _ in range(3):
+        driver.run([driver.row(0, [5, 6], sample=False)])
+    assert compared.replayed == ([2, 2] if ALWAYS else [])
+
+
+def test_long_steps_are_not_replayed_and_few_programs_are_kept(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_programs, "MOST_TOKENS", 4)
+    monkeypatch.setattr(step_programs, "KEPT", 2)
+    driver = started(model)
+    compared = Compared(driver, batch_invariant=False)
+    for rows in (5, 5, 1, 1, 2, 2, 3, 3, 1):
+        driver.run([driver.row(slot) for slot in range(rows)])
+    assert compared.replayed == ([1, 2, 3] if ALWAYS else [])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_models_that_need_operations_of_pytorch_run_kernel_by_kernel(model: Path, dtype: str) -> None:
     driver = started(model, dtype=dtype)
     compared = Compared(driver, batch_invariant=False)
-    driver.run([driver.row(0)])
-    driver.run([driver.row(0)])
+    for _ in range(3):
+        driver.run([driver.row(0)])
     assert compared.replayed == []
 
 
@@ -121,4 +149,4 @@ def test_programs_are_used_unless_eager_steps_are_asked_for(model: Path) -> None
     for eager in (False, True):
         runner = StepDriver.load(model, dtype="bfloat16", enforce_eager=eager).runner
         owner = getattr(runner._replay, "__self__", None)
-        assert isinstance(owner, DecodePrograms) is not eager
+        assert isinstance(owner, StepPrograms) is not eager

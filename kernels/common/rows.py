@@ -1,0 +1,49 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
+"""Copies of some rows of a matrix."""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from .numba_tools import fetch_add, pointer, shifted
+from .threads import Callback, thread_count
+
+
+def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """x[rows]. x: [n, width], its rows contiguous; rows: int64 [m] → [m, width]."""
+    if x.device.type != "cpu":
+        return x[rows]
+    assert x.stride(1) == 1 and rows.dtype == torch.int64 and rows.is_contiguous()
+    out = torch.empty(len(rows), x.shape[1], dtype=x.dtype)
+    size = x.element_size()
+    arguments = (
+        len(rows),
+        x.shape[1] * size,
+        x.data_ptr(),
+        x.stride(0) * size,
+        rows.data_ptr(),
+        out.data_ptr(),
+    )
+    _callback().run(arguments, thread_count(out.numel()))
+    return out
+
+
+def _copy(arguments):
+    """Arguments: the counter of rows, their number and bytes, x, the bytes from one of its rows to the next,
+    the rows' numbers, and where they are copied to."""
+    width = arguments[2]
+    source, target = pointer(arguments[3], np.uint8(0)), pointer(arguments[6], np.uint8(0))
+    numbers = pointer(arguments[5], np.int64(0))
+    while True:
+        row = fetch_add(arguments, 1)
+        if row >= arguments[1]:
+            break
+        here, to = shifted(source, numbers[row] * arguments[4]), shifted(target, row * width)
+        for at in range(width):
+            to[at] = here[at]
+
+
+@cache
+def _callback() -> Callback:
+    return Callback(_copy)
