@@ -96,13 +96,6 @@ class Results:
         self._replies.close_step()
         return outcome
 
-    def force_first(self, request: Request) -> None:
-        """Appends the tokens that a waiting request's reply must begin with."""
-        if self._patience.is_ready(request):
-            self._force(request)
-        else:
-            self._late[request.id] = _Late(request, None)
-
     def sit_out(self, flight: StepInFlight) -> None:
         """Lets the rows sit out whose masks for a step are not known in time."""
         for request in flight.host_masked:
@@ -115,14 +108,12 @@ class Results:
         request = late.request
         if late.sampled is not None:
             self._take_token(request, *late.sampled, outcome)
-        elif request.phase is Phase.WAITING:
-            self._force(request)
         if request.held is None or outcome.is_over(request) or request in outcome.answered:
             return
         if late.sampled is not None or request.held.sits_out:
             request.held.resume(request.length)
 
-    def _force(self, request: Request) -> FinishReason | None:
+    def force(self, request: Request) -> FinishReason | None:
         """Appends the tokens that must come next. Returns why the reply ends there, if it does."""
         run = self._forced_runs.next(request)
         if not run or not self._completion.can_end_after(request, run):
@@ -171,7 +162,7 @@ class Results:
         if error is not None:
             self._fail(request, grammar_error(request, error), outcome)
             return
-        finish = ending(request, self._eos) or self._force(request)
+        finish = ending(request, self._eos) or self.force(request)
         self._replies.tokens(request, logprobs, finish)
         if finish is not None:
             outcome.answered.append(request)

@@ -99,6 +99,7 @@ class Scheduler:
         self._counts = Counts()
         self._completion = Completion(segments, eos)
         self._patience = patience or Patience()
+        self._compiled: dict[str, Request] = {}  # not accepted yet: their grammar's process has not answered
         self._results = Results(
             self._completion,
             segments,
@@ -140,6 +141,12 @@ class Scheduler:
                 self._refuse(request, grammar_refusal(request, compiled))
             else:
                 request.constraint = compiled
+                self._compiled[request.id] = request
+        for request in list(self._compiled.values()):
+            if request.is_answered:
+                del self._compiled[request.id]
+            elif self._patience.is_ready(request):
+                del self._compiled[request.id]
                 refused = self._completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
@@ -216,7 +223,7 @@ class Scheduler:
     @property
     def awaits_answers(self) -> bool:
         """Whether some request waits for its grammar's process; then the next turn must begin soon."""
-        return self._results.has_late
+        return self._results.has_late or bool(self._compiled)
 
     def plan(self) -> bool:
         """Plans the next step; False if there is nothing to do or enough steps are in flight."""
@@ -295,7 +302,7 @@ class Scheduler:
         left_out = request.constraint.left_out if request.constraint is not None else ()
         named = [LeftOut(keyword, path) for keyword, path in left_out]
         self._replies.add(request.client, Accepted(request.id, named))
-        self._results.force_first(request)
+        self._results.force(request)
 
     def _conclude(self, outcome: StepOutcome) -> None:
         for request in outcome.answered:
