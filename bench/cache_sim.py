@@ -1,9 +1,10 @@
-"""Replays a trace of prompts through the prefix cache: the share of blocks that each order of eviction hits.
+"""Replays a trace of prompts through the prefix cache; prints the share of blocks that each policy hits.
 
-A page is one block: its id twice as two tokens, or once if the last block is not full. The cache learns the
-lengths of outputs but does not store them. Belady's order knows the future and may evict any block, even one
-with blocks below it: a bound that no prefix cache reaches. Without --trace, generated traces are replayed:
-those of lib/traces.py are scaled to the cache, those of lib/service_traces.py are not.
+A block of the trace is a page of two tokens, both of which are the block's id; a last block that is not full
+is one token. The cache learns the lengths of outputs but does not store them. Belady's policy knows the
+future and may evict any block, even one with blocks below it, so no prefix cache can reach its share. Without
+--trace, generated traces are replayed: those of lib/traces.py are scaled to the cache, those of
+lib/service_traces.py are not.
 Run: PYTHONSAFEPATH=1 python bench/cache_sim.py --trace FILE --blocks 1000 4000 16000
 """
 
@@ -31,7 +32,7 @@ HEADER = "trace              blocks    LRU   ours  Belady  gap closed"
 
 
 def replay(trace: Trace, blocks: int, policy: EvictionPolicy) -> float:
-    """The share of blocks that were in a cache of `blocks` when their prompt came."""
+    """The share of blocks that are in a cache of `blocks` when their prompt arrives."""
     cache = PrefixCache(blocks, PAGE, policy)
     hits = 0
     for request in trace:
@@ -55,7 +56,7 @@ def _tokens(request: Request) -> bytes:
 
 
 def belady(trace: Trace, blocks: int) -> float:
-    """The same share if the block that is needed last is evicted, even one with blocks below it."""
+    """The same share if the evicted block is always the one whose next use is latest."""
     accesses = [block for request in trace for block in request.prompt]
     following = _next_uses(accesses)
     cached: dict[int, int] = {}

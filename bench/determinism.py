@@ -1,11 +1,11 @@
-"""Whether the same requests get the same tokens, and what `--deterministic` costs.
+"""Checks whether the same requests get the same tokens, and measures what `--deterministic` costs.
 
     PYTHONSAFEPATH=1 python bench/determinism.py [MODEL] --requests 500
 
 Replays a mixed load in one order, in another with what the first left in the cache, in a third after a
 restart from the disk tier, and some of it one request at a time outside of the cache. Each run is compared
-with the first one token by token, with `--deterministic` and without. Then both modes replay a load in turns:
-the cost is the ratio of their tokens per second, and of their processes' CPU seconds per token.
+token by token with the first, both with `--deterministic` and without it. Then both modes replay a load in
+turns: the cost is the ratio of their tokens per second, and of their processes' CPU seconds per token.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def runs(
 def cost(
     model: str | None, dtype: str, load: list[Ask], rounds: int, in_flight: int, **options: Any
 ) -> list[tuple[float, float]]:
-    """For each round the ratios, deterministic to default, of tokens per second and CPU seconds per token."""
+    """The ratios of deterministic to default for each round: tokens per second, CPU seconds per token."""
     ratios = []
     with (
         engine(model, dtype, True, **options) as deterministic,
@@ -81,7 +81,7 @@ def cost(
 
 
 def timed(run: Callable[[], list[Answer]]) -> tuple[float, float]:
-    """Tokens per second and CPU seconds per token of the processes that serve."""
+    """The tokens per second, and the CPU seconds per token of the server's processes."""
     started, before = time.perf_counter(), cpu_seconds()
     tokens = sum(len(answer.tokens) for answer in run())
     return tokens / (time.perf_counter() - started), (cpu_seconds() - before) / tokens

@@ -3,8 +3,8 @@
     python bench/faults.py --times 10 --out faults.md
 
 Starts `arbora serve` with the built-in model, a disk tier and, where redis-server is installed, a remote
-cache. Clients send requests all the time: streams, whole answers, schemas; every request has one right text.
-For each fault the open requests are followed to their ends, and clients repeat the failed ones. A request is
+cache. Clients always send requests: streams, whole answers, schemas. Every request has one right text. Each
+fault is followed until all open requests have ended, and clients repeat the failed ones. A request is
 lost if neither it nor its repetition was answered, or if the text was wrong. A server has recovered when
 /health is 200, the process is another one if it had to be replaced, and a request is answered.
 """
@@ -36,8 +36,8 @@ from server_process import MAIN_ROLES, ServerProcess, exit_on_sigterm, main_pids
 from soak_report import commit, date, machine, percentile, table
 
 HEALTHY_WITHIN_S = 120.0
-ENDED_WITHIN_S = 5.0  # after the server's end, for processes that the system ends with their parents
-STARVED_S = 4.0  # how long a fault lasts that replaces no process
+ENDED_WITHIN_S = 5.0  # after the server has ended, for child processes that the system then ends
+STARVED_S = 4.0  # the duration of a fault that replaces no process
 REDIS_PORT = 16399
 SERVER = (
     *("--dtype", "float32", "--kv-memory", "16MiB", "--host-cache", "8MiB", "--disk-cache-size", "64MiB"),
@@ -47,7 +47,7 @@ SERVER = (
 
 @dataclass
 class Tried:
-    """All tries of one fault."""
+    """The results of all tries of one fault."""
 
     recovered_s: list[float] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
@@ -91,7 +91,7 @@ class Trial:
         finally:
             undo()
         if fault.replaces is None:
-            began = time.monotonic()  # recovery is counted from the fault's end
+            began = time.monotonic()  # the time of recovery is counted from the end of the fault
             await self._healthy(http, None, pids)
         tried.recovered_s.append(time.monotonic() - began)
         for ask in followed:

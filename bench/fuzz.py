@@ -3,9 +3,9 @@
     python bench/fuzz.py --requests 100000 --connections 8 --out fuzz.md
 
 Starts `arbora serve` with the built-in model and a short context, so that a request whose `max_tokens` was
-mutated away ends soon. Meanwhile a stream and a ping of /health run, whose longest silence is reported.
-Nothing may be wrong: every request has a documented answer, no process ends, no memory is lost. Equal seeds
-give equal requests; `--first` skips those before that number.
+mutated away ends soon. Meanwhile a stream and pings of /health run; their longest silence is reported. The
+run fails if a request gets an undocumented answer, a process ends or memory is lost. Equal seeds give equal
+requests; `--first` is the number of the first request that is sent.
 """
 
 from __future__ import annotations

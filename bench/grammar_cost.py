@@ -1,11 +1,10 @@
-"""The cost of a grammar: prompts with a schema and similar prompts without one, with as many tokens each.
+"""Measures the cost of a grammar: equally many tokens are generated with a schema and without one.
 
     python bench/grammar_cost.py --url http://127.0.0.1:8000 --runs 5
 
-A run asks for 24 replies by 6 schemas, then for 24 free replies to new texts: the k-th has as many tokens as
-the k-th before, so that both kinds compute the same number of tokens. Every other run takes the free ones
-first, with the lengths of the run before. The first run, in which the grammars are compiled, is printed but
-not counted.
+A run asks for 24 replies by 6 schemas, then for 24 free replies to similar new prompts. The k-th free reply
+has as many tokens as the k-th reply with a schema. Every other run begins with the free replies, with the
+lengths of the run before. The first run, in which the grammars are compiled, is printed but not counted.
 
 It needs the package httpx, which `make bench` installs, and a server that runs.
 """
@@ -42,7 +41,7 @@ async def timed(url: str, seed: str, in_flight: int, workload: Workload) -> tupl
 
 
 async def measure(url: str, runs: int, in_flight: int) -> list[tuple[float, float]]:
-    """For each run tokens per second with a schema and without one."""
+    """The tokens per second with a schema and without one, for each run."""
     rates = []
     lengths: list[int] = []
 

@@ -1,10 +1,9 @@
-"""How long small schemas wait while other clients of the same tenant send slow grammars.
+"""Measures how long small schemas wait while other clients of the same tenant send slow grammars.
 
     python bench/grammar_fairness.py --clients 12 --seconds 40
 
-Each client sends a new regex whose automaton takes about a second, and the next one when it is answered. A
-small schema is asked for at most every quarter of a second, one at a time. Printed are the small schemas'
-waiting times in seconds.
+Each client sends a new regex whose automaton takes about a second, and the next one after the answer. Small
+schemas are sent one at a time, at most every quarter of a second. Prints their waiting times in seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ class Load:
         self._compiler = GrammarCompiler(vocabulary, VOCAB_SIZE, on_finished=self._finished.set)
         self._compiler.start()
         self._numbers = count(time.time_ns() % 10**9 * 10**6)
-        self._asked: dict[str, tuple[bool, float]] = {}  # whether it is small, and when it was sent
+        self._asked: dict[str, tuple[bool, float]] = {}  # whether the grammar is small, and when it was sent
 
     def ask(self, *, small: bool) -> None:
         number = next(self._numbers)
@@ -43,7 +42,7 @@ class Load:
         self._compiler.submit(str(number), spec)
 
     def answered(self, wait_s: float) -> list[tuple[bool, float]]:
-        """Whether each is small, and how long it took."""
+        """Whether each answered grammar is small, and how long it took."""
         self._finished.wait(wait_s)
         self._finished.clear()
         asked = [self._asked.pop(ticket) for ticket, _ in self._compiler.finished()]
@@ -63,7 +62,7 @@ class Load:
 
 
 def measure(load: Load, clients: int, seconds: float) -> tuple[list[float], list[float]]:
-    """The times of small schemas and of slow grammars."""
+    """The waiting times of small schemas and of slow grammars."""
     for _ in range(clients):
         load.ask(small=False)
     end, next_small, waits = time.monotonic() + seconds, 0.0, False

@@ -1,4 +1,4 @@
-"""Whether the scheduler's memory levels off while clients send ever new schemas.
+"""Checks that the scheduler's memory stops growing while clients send ever new schemas.
 
     PYTHONSAFEPATH=1 python bench/grammar_memory.py --schemas 4000
 
@@ -60,7 +60,7 @@ def _compiler() -> GrammarCompiler:
 
 
 def _memory(process: psutil.Process) -> int:
-    """Bytes, with this process's share of shared memory; 0 for a process that has ended."""
+    """The bytes of a process, with its share of shared memory; 0 if it has ended."""
     try:
         return int(process.memory_full_info().pss)
     except psutil.Error:

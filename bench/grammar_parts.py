@@ -1,11 +1,12 @@
-"""The value of two parts of the grammar compiler: the depth guard, and the two compilers of regexes.
+"""Measures what two parts of the grammar compiler are worth: the depth guard, and the second regex compiler.
 
 Run: PYTHONSAFEPATH=1 python bench/grammar_parts.py --corpus DIR
 
-DIR holds files with a `schema`. For each schema with a depth guard: the processor time and the bytes of its
-automaton with and without the guard, whether one of 40 random walks that nest wherever they can gets stuck
-without it, and whether llguidance would serve the schema. For each `pattern` in a schema that both compilers
-of regexes read: their processor times. A pattern that takes them too long is left out.
+DIR contains files with a `schema`. For each schema with a depth guard it measures the processor time and the
+bytes of its automaton with and without the guard; it also checks whether llguidance would serve the schema,
+and whether any of 40 random walks that nest wherever they can gets stuck without the guard. For each
+`pattern` in a schema that both regex compilers accept it measures the processor time of both. Too slow
+patterns are left out.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from arbora.grammars.schema import SchemaCompiler
 from arbora.grammars.schema.solve.nesting import Nesting
 
 WALKS, STEPS = 40, 3_000
-TOO_LONG = r"^(?:\S+\s+){0,99}\S+$"  # takes each compiler more than a minute
+TOO_LONG = r"^(?:\S+\s+){0,99}\S+$"  # each compiler takes more than a minute for it
 
 
 def timed(make: Callable[[], Any]) -> tuple[Any, float]:
-    """The result of `make`, or None if it fails, and the least processor time of three calls in ms."""
+    """The result of `make`, or None if it fails; and the shortest processor time of three calls in ms."""
     times = []
     for _ in range(3):
         began = time.process_time()
@@ -49,7 +50,7 @@ def timed(make: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def gets_stuck(automaton: StackAutomaton) -> bool:
-    """Whether a random walk that nests wherever it can has no way on."""
+    """Whether a random walk that nests wherever it can reaches a state without an allowed byte."""
     chance = random.Random(1)
     bytes_of_classes = np.unique(automaton.class_of_byte, return_index=True)[1].tolist()
     for _ in range(WALKS):

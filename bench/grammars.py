@@ -1,18 +1,18 @@
-"""Which JSON schemas each engine compiles, how exact it is, and what compiling and masks cost.
+"""Measures which JSON schemas each engine compiles, how exact it is, and what compiling and masks cost.
 
 Run: PYTHONSAFEPATH=1 python bench/grammars.py --corpus DIR [--vocab tekken|bytes|FILE] [--json]
      [--engines arbora,llguidance,xgrammar,outlines-core]
 
-DIR holds files with a `schema` and `tests` of `valid` and `data`. A schema is *exact* if it compiles and no
-instance contradicts it; *over* where a valid instance is refused, *under* where an invalid one is accepted.
-Instances are compact JSON; an engine that keeps the schema's order of properties gets them in that order.
-Compiling includes all that comes before the first mask: for ours, the masks of all states; what a process
-does once, when it starts, comes before. Python's garbage is collected between schemas, as our worker does
-between jobs; what automata of strings and numbers have in common is remembered, as there. `mask_us` is the
-time of each mask along the valid instances, the first time through. Ours are found while compiling, so that
-this is the time to put together a row's mask from its state's tables and to decide what its stack has a say
-in, as a CPU's sampling kernel does it: inside compiled code, as one call from Python, which takes 2 to 4
-µs, serves all rows of a step. The others' masks are called for from Python.
+DIR contains files with a `schema` and `tests`, each with `valid` and `data`. A schema is *exact* if it
+compiles and no instance contradicts it, *over* if a valid instance is refused, *under* if an invalid one is
+accepted. Instances are compact JSON. An engine that keeps the schema's order of properties gets them in that
+order. The time to compile includes everything before the first mask (for ours, the masks of all states), but
+not the work that a process does once when it starts. As in our worker, Python's garbage is collected between
+schemas, and automata of strings and numbers are cached across schemas. `mask_us` is the time of each mask
+along the valid instances, the first time through. Our masks are made by the compiler, so this is the time to
+combine a row's mask from its state's tables and to decide the tokens that depend on the stack, as a CPU's
+sampling kernel does it: inside compiled code, because a single call from Python, of 2 to 4 µs, serves all
+rows of a step. The other engines' masks are requested from Python.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _ordered(case: dict[str, Any]) -> list[Any]:
     try:
         order = SchemaOrder(case["schema"])
         return [order.ordered(value) for value in data]
-    except GrammarError:  # not even our own engine will be asked
+    except GrammarError:  # the schema is invalid, so no engine is measured
         return data
 
 

@@ -164,7 +164,7 @@ def classes_of(module: Module) -> list[ast.ClassDef]:
 
 
 def lines_of(function: Function) -> int:
-    """From `def` on, without decorators."""
+    """The lines of a function from `def` to its end, without decorators."""
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
@@ -197,7 +197,7 @@ def is_typed(function: Function) -> bool:
 
 
 def kernels_of(module: Module) -> set[Function]:
-    """The functions that numba or Triton compiles, with all of a file that mypy checks without signatures."""
+    """The functions that numba or Triton compiles, and all functions of a file exempt from signatures."""
     functions = functions_of(module)
     if module.is_exempt:
         return set(functions)
@@ -212,7 +212,7 @@ def is_compiler(decorator: ast.expr) -> bool:
 
 
 def imports_of(module: Module, modules: Iterable[Module]) -> Iterator[str]:
-    """The modules of the package that a module imports, in functions and for types alone too."""
+    """The package's modules that a module imports, including imports in functions and for types only."""
     known = {each.name for each in modules}
     package = module.path.parent.parts
     for node in ast.walk(module.tree):

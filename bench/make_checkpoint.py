@@ -1,4 +1,4 @@
-"""Write a checkpoint of random weights with a trained tokenizer, to measure speed with.
+"""Writes a checkpoint of random weights with a trained tokenizer, for measuring speed.
 
     PYTHONSAFEPATH=1 python bench/make_checkpoint.py --shape 0.6b build/0.6b
 
@@ -58,7 +58,7 @@ LINES = 60_000
 
 
 def words(seed: int = 0) -> list[str]:
-    """Invented words, the frequent ones short."""
+    """Invented words; the frequent ones are short."""
     choose = random.Random(seed)
     found: dict[str, None] = {}
     while len(found) < WORDS:
@@ -67,13 +67,13 @@ def words(seed: int = 0) -> list[str]:
 
 
 def sample_text(vocabulary: list[str], choose: random.Random, count: int) -> str:
-    """`count` words, the n-th word of the vocabulary about 1/n as often as the first."""
+    """`count` words, in which the n-th word of the vocabulary is about 1/n as frequent as the first."""
     picked = [vocabulary[int(len(vocabulary) ** choose.random()) - 1] for _ in range(count)]
     return " ".join(picked).capitalize() + "."
 
 
 def corpus(seed: int = 0) -> Iterator[str]:
-    """Prose, JSON, numbers and code, a line at a time."""
+    """Yields lines of prose, JSON, numbers and code."""
     vocabulary, choose = words(seed), random.Random(seed)
     for line in range(LINES):
         if line % 4 == 0:

@@ -1,7 +1,7 @@
-"""The tokenizer process's time for each turn of a chat, and how much of each prompt the cache can reuse.
+"""Measures the tokenizer process's time for each turn of a chat, and how much of each prompt can be reused.
 
 Conversations with replies of random tokens take turns; columns are medians over the conversations.
-Reusable is the share of the turn before, prompt and reply, with which the prompt begins.
+"Reusable" is the share of the previous turn (prompt and reply) with which the next prompt begins.
 Run: PYTHONSAFEPATH=1 python bench/memo.py [MODEL_DIR ...]
 """
 
@@ -55,7 +55,7 @@ class Sample:
 
 
 def timed(work: Callable[[], T]) -> tuple[T, float]:
-    """With the microseconds it took."""
+    """The result of a call, and the microseconds that it took."""
     start = time.perf_counter_ns()
     result = work()
     return result, (time.perf_counter_ns() - start) / 1_000
@@ -73,7 +73,7 @@ class Chats:
         self._plain = [id for id in range(tokenizer.vocab_size) if id not in tokenizer.special_tokens]
 
     def turn(self, conversation: Conversation, compare: bool) -> Sample:
-        """`compare`: also tokenize the whole prompt anew."""
+        """One turn. `compare`: also tokenizes the whole prompt anew."""
         messages, before = conversation.messages, conversation.before
         start = self._chance.randrange(len(self._text) - QUESTION_CHARACTERS)
         messages.append({"role": "user", "content": self._text[start : start + QUESTION_CHARACTERS]})
@@ -122,7 +122,7 @@ def byte_level(lines: list[str]) -> tokenizers.Tokenizer:
 
 
 def sentencepiece(lines: list[str]) -> tokenizers.Tokenizer:
-    """A metaspace before the first word only, and bytes for text without a token."""
+    """A tokenizer with a metaspace only before the first word, and bytes for text that has no token."""
     backend = tokenizers.Tokenizer(models.BPE(byte_fallback=True))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

@@ -1,20 +1,21 @@
-"""What a weight format or a KV cache's type costs in quality, beside the same weights in float32.
+"""Measures the quality that a weight format or a KV cache's dtype costs, compared with float32.
 
     python bench/quality.py --format bfloat16 --format int8 --format "--quantize int4 --kv-dtype int8"
     python bench/quality.py CHECKPOINT --format model.Q4_K_M.gguf --format bfloat16
 
-A format is a dtype, a value of `--quantize`, or options of `arbora serve`, after another model's path if
-wanted. The reference is MODEL in float32. Every format predicts the same tokens, by the runner that serves:
+A format is a dtype, a value of `--quantize`, or options of `arbora serve`, optionally after the path of
+another model. The reference is MODEL in float32. Every format predicts the same tokens, with the runner of
+the server:
 
 KL          divergence from the reference's distribution, in nats: the mean of all positions and their p99
 top-1       share of positions whose most likely token is the reference's
 perplexity  of the texts themselves
 
-The texts are `texts/prose.txt` and, for the built-in model, conversations of the kind that it was trained
-on. It also does its four tasks: the share of right replies of each, and of the prompts that the reference
-got too the share with the same reply. Of random weights only the divergences mean something, and little: they
-are more sensitive to rounding than trained ones. It needs transformers. For the small built-in model
-OMP_NUM_THREADS=1 is fastest on a busy machine.
+The texts are `texts/prose.txt` and, for the built-in model, conversations of the kind that it was trained on.
+That model also does its four tasks: the tables have the share of right replies of each, and, of the prompts
+that both got, the share of replies equal to the reference's. With random weights only the divergences mean
+something, and little: such weights are more sensitive to rounding than trained ones. It needs transformers.
+For the small built-in model OMP_NUM_THREADS=1 is fastest on a busy machine.
 """
 
 from __future__ import annotations
@@ -48,18 +49,18 @@ SHORT_NAMES = {
     **{name: ["--quantize", name] for name in ("int8", "int4")},
 }
 EXAMPLE_CONVERSATIONS = 12
-"""of each task, whose texts are predicted"""
+"""conversations of each task whose tokens are predicted"""
 
 Windows = list[list[int]]
 """token ids of each sequence that is predicted on its own"""
 Predict = Callable[[list[int]], torch.Tensor]
-"""from tokens: log-probabilities, float32 [len(tokens) - 1, vocab]"""
+"""Returns the log-probabilities after each of the tokens but the last, float32 [len(tokens) - 1, vocab]."""
 Replies = dict[tuple[int, ...], str]
-"""by the prompt's tokens"""
+"""replies by the tokens of their prompt"""
 
 
 class Row(NamedTuple):
-    """Figures of one format by text, and shares by task and of `same replies`."""
+    """The figures of one format for each text, and its shares for each task and of `same replies`."""
 
     name: str
     texts: dict[str, Divergence]
@@ -75,7 +76,7 @@ def arguments_of(format_: str, model: Path) -> list[str]:
 
 
 def windows_of(tokens: Sequence[int], length: int, most: int) -> Windows:
-    """At most `most` tokens in pieces of `length`, without a last piece of one token."""
+    """Cuts at most `most` tokens into pieces of `length`; a last piece of one token is dropped."""
     pieces = [list(tokens[start : min(start + length, most)]) for start in range(0, most, length)]
     return [piece for piece in pieces if len(piece) > 1]
 
@@ -109,14 +110,14 @@ def predictions(texts: dict[str, Windows], predict: Predict) -> dict[str, torch.
 
 
 def targets_of(windows: Windows) -> torch.Tensor:
-    """int64: the token after each position that is predicted"""
+    """The token after each position, which is predicted; int64."""
     return torch.tensor([after for window in windows for _, after in pairwise(window)])
 
 
 def task_accuracy(
     model: LoadedModel, tokenizer: PreTrainedTokenizerBase, conversations_each: int
 ) -> tuple[dict[str, float], Replies]:
-    """Shares of right replies by task, and all replies."""
+    """The share of right replies for each task, and all replies."""
     ends = frozenset([tokenizer.eos_token_id])
     replies: Replies = {}
 
@@ -200,7 +201,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def label(format_: str) -> str:
-    """A format without its model's folder."""
+    """The name of a format in the tables, without its model's folder."""
     first, space, options = format_.partition(" ")
     return f"{first.rpartition('/')[2]}{space}{options}"
 

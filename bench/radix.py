@@ -1,9 +1,10 @@
-"""Cost of the prefix cache on the scheduler's path: microseconds for each request, and bytes for each node.
+"""Measures what the prefix cache costs the scheduler: microseconds for each request, bytes for each node.
 
 Caches are in the state that they reach after a long time: full, so that each new page evicts one, and with a
-full history in the policy. Trees of several sizes (documents of 1,500 tokens with questions of one page
-below), then prompts of several lengths in a tree of about 2,000 prompts: means of the middle half of 200
-requests. Last, the chats and document questions of `lib/radix_mix.py`: mean and 99th percentile of 4,000.
+full history in the policy. First come trees of several sizes (documents of 1,500 tokens with questions of one
+page below), then prompts of several lengths in a tree of about 2,000 prompts; figures are means of the middle
+half of 200 requests. Last come the chats and document questions of `lib/radix_mix.py`, with the mean and the
+99th percentile of 4,000 requests.
 `--nodes 1000000` takes minutes.
 Run: PYTHONSAFEPATH=1 python bench/radix.py
 """
@@ -44,9 +45,9 @@ POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
 
 
 class Times(NamedTuple):
-    """Microseconds of one request that is computed in one chunk; `lock` holds a match too.
+    """The microseconds of one request that is computed in one chunk. `lock` includes finding the match.
 
-    `evict` is for the pages of the prompt and the answer.
+    `evict` is the time to free pages for the prompt and the answer.
     """
 
     match: float
@@ -81,7 +82,7 @@ def serve(cache: PrefixCache, prompt: bytes, answer: bytes = b"", generated: int
 
 
 def prompts(generator: random.Random, nodes: int) -> Iterator[bytes]:
-    """Document by document, `nodes` questions in all."""
+    """Prompts, one document after the other, with `nodes` questions in all."""
     for first in range(0, nodes, QUESTIONS):
         document = random_tokens(generator, DOCUMENT)
         for _ in range(min(QUESTIONS, nodes - first)):
@@ -109,7 +110,7 @@ def usual(label: str, samples: list[Times]) -> str:
 
 
 def measure_mix(name: str) -> None:
-    """Times of the requests of a server of chats and documents."""
+    """The times of requests in a mix of chats and documents."""
     cache = PrefixCache(MIX_PAGES, PAGE, POLICIES[name](MIX_PAGES))
     requests = Mix(seed=1).requests()
     for asked in islice(requests, MIX_BEFORE):
@@ -129,7 +130,7 @@ def measure_mix(name: str) -> None:
 
 
 def measure_size(name: str, nodes: int) -> None:
-    """Questions that are cached, and new ones to the same documents."""
+    """The times of cached questions, and of new ones about the same documents."""
     pages = nodes + -(-nodes // QUESTIONS) * (DOCUMENT // PAGE)
     before = resident_bytes()
     cache = PrefixCache(pages, PAGE, POLICIES[name](pages))
@@ -145,7 +146,7 @@ def measure_size(name: str, nodes: int) -> None:
 
 
 def measure_length(name: str, length: int) -> None:
-    """Prompts of one length, cached and not, in a tree of 2,000 prompts of that and of other lengths."""
+    """The times of prompts of one length, cached and new, in a tree of 2,000 prompts of several lengths."""
     generator = random.Random(length)
     lengths = [length if k % 100 == 0 else 200 for k in range(2_000)]
     pages = sum(-(-tokens // PAGE) for tokens in lengths)
@@ -167,7 +168,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(f"{'':42}" + "".join(f"{field:>9}" for field in (*Times._fields, "m+e+i")), flush=True)
     for name in POLICIES:
-        for nodes in arguments.nodes:  # in new processes, as freed memory would be reused otherwise
+        for nodes in arguments.nodes:  # in new processes, because freed memory would otherwise be reused
             with ProcessPoolExecutor(1, get_context("spawn")) as process:
                 process.submit(measure_size, name, nodes).result()
         for length in LENGTHS:

@@ -1,4 +1,4 @@
-"""The effect of the order of waiting requests: the scheduler and its prefix cache with a simulated model.
+"""Measures the effect of the order of waiting requests, in the real scheduler with a simulated model.
 
 A step takes --base-ms plus --token-ms for each token. Orders: first come first served, longest match first,
 and the server's own. Prints the share of prompt tokens found in the cache, the time to first token in
@@ -44,7 +44,7 @@ HEADER = "workload      order           group   hit %   TTFT p50    p90      p99
 
 
 class NoGrammars:
-    """Never tokenizes, as no text is ever forced."""
+    """No grammars. It never tokenizes, because no text is forced."""
 
     def sure_tokens(self, forced: ForcedText) -> Sequence[int]:
         return ()
@@ -99,7 +99,7 @@ class Service:
 
 
 class Simulation:
-    """Sends the arrivals in their time and runs the steps that are planned, two in flight."""
+    """Submits requests at their times of arrival, and runs planned steps, two of them in flight."""
 
     def __init__(self, machine: Machine, arrivals: Sequence[Arrival], bounds: Bounds) -> None:
         self.scheduler = machine.scheduler(bounds)
@@ -109,7 +109,7 @@ class Simulation:
         self._machine = machine
         self._arrivals = arrivals
         self._sent = 0
-        self._rows: dict[int, int] = {}  # arrivals by slot
+        self._rows: dict[int, int] = {}  # numbers of requests by slot
         self._plans: deque[StepPlan] = deque()
 
     def run(self) -> None:

@@ -2,9 +2,8 @@
 
     python bench/serve.py --url http://127.0.0.1:8000 --workloads chat,rag --runs 3 --output runs.jsonl
 
-Prints a table; `--output` appends a JSON line for each run. Times are seen by the client, in
-milliseconds. `cached` is the share of prompt tokens that the server says it had computed before;
-`itl_tail` is `itl_p99` ÷ `itl_p50`.
+Prints a table; `--output` appends a JSON line for each run. Times are those of the client, in milliseconds.
+`cached` is the share of prompt tokens that the server reports as cached; `itl_tail` is `itl_p99` ÷ `itl_p50`.
 
 It needs the package httpx, which `make bench` installs, and a server that runs.
 """
@@ -45,7 +44,7 @@ COLUMNS = [
 async def run_workload(
     url: str, name: str, seed: int, in_flight: int, api_key: str = "none"
 ) -> dict[str, Any]:
-    """One run of one workload. Another one or another seed has other text, so nothing is cached for it."""
+    """One run of one workload. Each workload and seed has its own texts, so nothing is cached before."""
     client = Client(url, api_key)
     await client.open()
     world = World(client, f"{name} {seed}", in_flight)
@@ -92,7 +91,7 @@ def _ms(seconds: list[float], percent: int) -> float | None:
 
 
 def median(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The runs' medians, column by column."""
+    """The median of the runs for each column."""
     merged: dict[str, Any] = {"workload": runs[0]["workload"]}
     for column in COLUMNS[1:]:
         values = [run[column] for run in runs if run[column] is not None]

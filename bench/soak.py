@@ -1,11 +1,11 @@
-"""A soak: mixed, ordinary traffic for hours, every answer checked, every process measured.
+"""A soak test: hours of mixed, ordinary traffic, in which every answer is checked and every process measured.
 
     python bench/soak.py --minutes 120 --clients 4 --out soak.md
 
 Starts `arbora serve` with the built-in model in float32, three isolated keys, a small KV cache and caches
 in host memory and on disk, so that pages are evicted and restored all the time. With `--url` it loads a
-server of this machine that runs already. Every ten minutes it writes what was asked and what each process
-uses. At the end nothing may be lost: no request open, every page free or cached, no process replaced.
+server that already runs on this machine. Every ten minutes it writes the numbers of requests and what each
+process uses. At the end no request may be open, every page must be free or cached, and no process replaced.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from soak_report import (
 )
 from soak_traffic import Tally, Traffic
 
-HOSTILE_SHARE = 0.5  # of the hostile bodies' full size
+HOSTILE_SHARE = 0.5  # of the full size of the hostile bodies
 HOSTILE_DEPTHS = (300, 4_000, 50_000)
 HOSTILE_WITHIN_S = 60.0
 
@@ -70,7 +70,7 @@ class Soak:
         self._replaced: list[str] = []
 
     async def run(self) -> bool:
-        """Whether nothing was lost."""
+        """Runs the traffic. Returns whether nothing was lost."""
         end = time.monotonic() + 60 * self._options.minutes
         measuring = asyncio.create_task(self._measure())
         clients = [self._client(number, end) for number in range(self._options.clients)]

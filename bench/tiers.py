@@ -1,11 +1,10 @@
-"""The time to a prompt's first token when its prefix is computed, cached, or restored from a slower tier.
+"""Measures the time to the first token when the prefix is computed, cached, or restored from a slower tier.
 
     PYTHONSAFEPATH=1 python bench/tiers.py [MODEL] --tokens 1500 --rounds 3 [--remote-cache URL]
 
-Memory for one context makes each prompt push out the one before it. Rows: computed from nothing; found in
-the KV cache; restored from host memory; restored from disk, and from a remote server if one is named, by
-servers started anew.
-Milliseconds, medians of the rounds, and as a share of computing.
+The KV cache fits one context, so each prompt evicts the one before it. Rows: computed; found in the
+KV cache; restored from host memory; restored by a newly started server from disk, and from a remote server if
+one is named. Figures are medians of the rounds in milliseconds, and their share of the time to compute.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Times = dict[str, list[float]]
 
 
 def prompt_of(tokens: int, seed: int) -> list[int]:
-    """Token ids that any vocabulary has, none of which is likely to be special."""
+    """Token ids that every vocabulary has and that are unlikely to be special."""
     generator = random.Random(seed)
     return [generator.randrange(260, 900) for _ in range(tokens)]
 
@@ -39,13 +38,13 @@ def first_token_ms(engine: Engine, prompt: list[int], cached: bool) -> float:
 
 
 def warm_up(engine: Engine, prompt: list[int], cached: bool) -> None:
-    """Also waits for the grammar compiler, which takes a core to itself while a server starts."""
+    """Sends a request, and waits for the grammar compiler, which keeps a core busy while a server starts."""
     engine.generate(prompt[:8], json_schema={"type": "integer"}, property_order="any", max_tokens=4)
     first_token_ms(engine, prompt, cached)
 
 
 def measure(model: str | None, tokens: int, rounds: int, remote: str | None) -> Times:
-    """Milliseconds to the first token, by the tier of the prefix."""
+    """The milliseconds to the first token, by the tier of the prefix."""
     times: Times = defaultdict(list)
     with tempfile.TemporaryDirectory() as directory:
         options: Any = {"max_model_len": tokens + 64, "max_running": 1, "host_cache": "4GiB"}

@@ -84,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(**settings, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        advice = f"`{self.prog} --help` lists what there is."
+        advice = f"`{self.prog} --help` lists all options."
         sentence = message if message.endswith((".", "?")) else f"{message}."
         self.exit(2, f"arbora: error: {sentence} {advice}\n")
 

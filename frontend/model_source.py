@@ -29,7 +29,7 @@ def served_name(model: str | None) -> str:
 def find_model(model: str | None) -> Path:
     """The directory of `model`: a path, a hub id (downloaded if needed), or None for the built-in model.
 
-    For a GGUF file it is one that was made of the file. Raises ConfigError.
+    For a GGUF file it is one that was made from the file. Raises ConfigError.
     """
     if model is None:
         return _checked(BUILTIN_MODEL, "the built-in model")
@@ -40,10 +40,11 @@ def find_model(model: str | None) -> Path:
         return gguf_directory(path)
     if path.exists():
         raise ConfigError(
-            f"MODEL {model} is a file. Name the directory that holds config.json, or a GGUF file."
+            f"MODEL {model} is a file. Name the directory that contains config.json, or a GGUF file."
         )
-    if model.startswith(_PATH_STARTS):
-        raise ConfigError(f"MODEL {model}: there is no such directory ({path.absolute()}).")
+    if model.startswith(_PATH_STARTS) or path.suffix == ".gguf":
+        kind = "file" if path.suffix == ".gguf" else "directory"
+        raise ConfigError(f"MODEL {model}: there is no such {kind} ({path.absolute()}).")
     if not _HUB_ID.fullmatch(model):
         raise ConfigError(
             f"MODEL {model}: there is no such directory, and it is not a hub id such as Qwen/Qwen3-0.6B."

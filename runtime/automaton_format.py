@@ -1,4 +1,4 @@
-"""The format of automata, which the compiler writes, the scheduler sends and the kernels read.
+"""The format of automata: the compiler writes it, the scheduler sends it and the kernels read it.
 
 An automaton reads bytes. It has states, a stack, and for each state the tokens that may come next.
 """
@@ -16,14 +16,14 @@ DEAD = -1
 NO_AUTOMATON = -2
 """the state of a row without a grammar: allows every token and never changes"""
 NO_MASK = -1
-"""in the place of a mask: no token is allowed"""
+"""in place of a mask: no token is allowed"""
 
 STACK_DEPTH = 30
 """stack places that every action may fill"""
 STACK_PLACES = STACK_DEPTH + 2
 """stack places of a row; only actions inside a string may fill the last two"""
 SET_WORDS = 4
-"""the most stack places of a set of names"""
+"""the largest number of stack places of a set of names"""
 WORD_NAMES = 31
 """names in each of these places, a bit for each"""
 
@@ -86,7 +86,9 @@ class AutomatonTables(msgspec.Struct, frozen=True, array_like=True, eq=False):
 
     class_of_byte: NDArray[np.uint8]  # [256]
     states: NDArray[np.int32]  # [states, STATE_COLUMNS]
-    entries: NDArray[np.int32]  # [places, ENTRY_COLUMNS]; every row start has a place for each class
+    entries: NDArray[
+        np.int32
+    ]  # [places, ENTRY_COLUMNS]; there are enough places for all classes after every row start
     actions: NDArray[np.int32]  # [actions, ACTION_COLUMNS]
     returns: NDArray[np.int32]
     masks: NDArray[np.int32]  # [masks, ceil(vocab / 32)]
@@ -99,7 +101,7 @@ class AutomatonTables(msgspec.Struct, frozen=True, array_like=True, eq=False):
         return sum(array.nbytes for array in arrays)
 
     def packed(self) -> bytes:
-        """The tables as they travel to the model process."""
+        """The tables in the form in which they are sent to the model process."""
         return msgspec.msgpack.encode(self, enc_hook=pack_array)
 
 

@@ -1,4 +1,4 @@
-"""Numbers of bytes in messages, as options take them."""
+"""Writes numbers of bytes in messages in the form in which options take them."""
 
 from __future__ import annotations
 

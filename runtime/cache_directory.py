@@ -1,4 +1,4 @@
-"""Where Arbora keeps files that it can make again."""
+"""The directories for files that Arbora can make again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ KEPT_S = 30 * 24 * 3600.0  # another checkout or a running server may use a dire
 
 
 def cache_directory(name: str) -> Path:
-    """`$XDG_CACHE_HOME/arbora/name`, by default in `~/.cache`. It may not exist."""
+    """`$XDG_CACHE_HOME/arbora/name`, by default in `~/.cache`. It need not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arbora" / name
 
 
 @contextmanager
 def made_at_once(target: Path, prefix: str) -> Iterator[Path]:
-    """An empty directory beside `target`, which becomes `target` at the end. Its name begins with `prefix`.
+    """Makes an empty directory beside `target` and renames it to `target` at the end. Its name begins with
+    `prefix`.
 
-    If another process has made `target` meanwhile, that one stays. Raises OSError if it can't be written.
+    If another process has made `target` meanwhile, that one is kept. Raises OSError if the directory can't be
+    written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=target.parent))

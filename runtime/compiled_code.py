@@ -1,7 +1,7 @@
 """numba's cache of machine code: one directory for each version of a folder's sources.
 
-numba itself checks only the file of a function. It would reuse code that was compiled with an older helper or
-constant from another file, and fail at code whose argument types have another name now.
+numba itself checks only the file of a function. So it would reuse code that was compiled with an older helper
+or constant from another file, and fail on code whose argument types have been renamed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .cache_directory import cache_directory, note_use
 
-FORMAT = Path(__file__).with_name("automaton_format.py")  # its constants are part of grammars and kernels
+FORMAT = Path(__file__).with_name("automaton_format.py")  # grammars and kernels contain its constants
 
 
 def version(folder: Path) -> str:
@@ -25,8 +25,7 @@ def version(folder: Path) -> str:
 
 
 def directory(folder: Path) -> str:
-    """Where numba keeps the folder's code if it can write there: `NUMBA_CACHE_DIR`, else a directory for this
-    version."""
+    """Where numba keeps the folder's code: `NUMBA_CACHE_DIR`, otherwise a directory for this version."""
     return os.environ.get("NUMBA_CACHE_DIR") or str(cache_directory(f"{folder.name}-{version(folder)}"))
 
 

@@ -1,4 +1,4 @@
-"""The one configuration of a server: built and checked once, then frozen and handed to every process."""
+"""The configuration of a server: built and checked once, then frozen and passed to every process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantize: QuantizeMethod | None = None
     """how a checkpoint in 16 or 32 bits is quantized when it is loaded"""
     kv_dtype: KvDType = "auto"
-    """of the KV cache; auto: as the activations"""
+    """dtype of the KV cache; auto: that of the activations"""
     max_model_len: int | None = None
     """tokens of the longest prompt with its reply; None: what the model allows"""
     kv_memory: int | None = None
@@ -61,18 +61,18 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     enforce_eager: bool = False
     """no CUDA graphs, and no programs of CPU kernels"""
     deterministic: bool = False
-    """a reply's tokens depend on the request alone"""
+    """a reply's tokens depend only on the request"""
     api_keys: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
-    """names of the server beside `host`, for requests' Host and Origin headers"""
+    """names of the server in Host and Origin headers, in addition to `host`"""
     protect_metrics: bool = False
     """/metrics needs a key too"""
     isolate_keys: bool = False
-    """clients with different keys share no prefixes, and each may pin an equal part"""
+    """clients with different keys share no prefixes, and each may pin an equal share"""
     reasoning_field: ReasoningField = "reasoning_content"
     """the member of a chat's answer that has the model's reasoning"""
     unenforced: UnenforcedDefault = "refuse"
-    """for schema keywords that cannot be enforced, unless the request says otherwise"""
+    """what to do with schema keywords that cannot be enforced, unless the request says otherwise"""
     check_invariants: bool = False
     log_level: str = "info"
     log_requests: bool = False
@@ -80,7 +80,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """All names under which requests may ask for the model, the one that replies show first."""
+        """All names under which requests may ask for the model. Replies show the first."""
         return (self.served_model_name, *self.more_model_names)
 
     def save(self, directory: Path) -> None:

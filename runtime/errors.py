@@ -1,4 +1,4 @@
-"""Errors that the user can fix, with what the user must know."""
+"""Errors that the user can fix. Their messages say how."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ConfigError(ValueError):
 class RequestError(ValueError):
     """A request that cannot be served, with the fields of OpenAI's error object.
 
-    status: HTTP status
+    status: the HTTP status
     param: the field at fault
     code: a stable word for programs
     retry_after: seconds until the same request may succeed, if known

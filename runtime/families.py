@@ -13,7 +13,7 @@ CONFIG_FILE = "config.json"
 
 
 class Family(NamedTuple):
-    """A bias of None: config.json's `attention_bias` decides."""
+    """The differences of one family. A bias of None: `attention_bias` in config.json decides."""
 
     qkv_bias: bool | None
     output_bias: bool | None
@@ -35,7 +35,8 @@ class _Names(msgspec.Struct):
 
 
 def family_of(model: Path) -> Family:
-    """The family in `model`/config.json. Raises ConfigError, with the supported ones, for any other."""
+    """The family in `model`/config.json. Raises ConfigError, which lists the supported families, for any
+    other."""
     path = model / CONFIG_FILE
     try:
         names = msgspec.json.decode(config_text(model), type=_Names)
@@ -55,5 +56,5 @@ def config_text(model: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"{path}: can't be read ({error.strerror}). A model is a directory with it."
+            f"{path}: can't be read ({error.strerror}). A model directory must contain this file."
         ) from None

@@ -1,6 +1,6 @@
-"""Reads the header of a GGUF file: its metadata, and the place of each tensor.
+"""Reads the header of a GGUF file: its metadata, and the position of each tensor.
 
-The library `gguf` reads the same, but takes seconds for a large vocabulary; the tests compare with it.
+The library `gguf` reads the same, but takes seconds for a large vocabulary. The tests compare the two.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TENSOR_TYPES = {
     30: ("BF16", BlockSize(1, 2)),
     39: ("MXFP4", BlockSize(32, 17)),
 }
-"""name and block size by number"""
+"""names and block sizes by the number in the file"""
 OTHER_TYPES = {
     10: "Q2_K",
     11: "Q3_K",
@@ -60,7 +60,7 @@ OTHER_TYPES = {
     35: "TQ2_0",
     40: "NVFP4",
 }
-"""types that can't be loaded, for messages"""
+"""names of types that can't be loaded, for errors"""
 
 
 class TensorPlace(NamedTuple):
@@ -68,15 +68,15 @@ class TensorPlace(NamedTuple):
     """the slowest dimension first, as in PyTorch; the file has the reverse"""
     type: str
     begin: int
-    """byte of the file"""
+    """offset in the file in bytes"""
     bytes: int
 
 
 class GgufFile:
-    """The metadata by key, and the tensors by their names in the file."""
+    """A GGUF file: its metadata by key, and its tensors by their names in the file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError for a file that is not whole, with the key or tensor where it ends."""
+        """Raises ConfigError for a damaged file, with the key or tensor at which reading failed."""
         self.path = path
         try:
             with path.open("rb") as file:
@@ -112,7 +112,7 @@ class _Reader:
         self.at = 0
 
     def counts(self) -> tuple[int, int]:
-        """The numbers of tensors and of metadata keys."""
+        """The number of tensors and the number of metadata keys."""
         if self._data[:4] != MAGIC:
             raise ConfigError(f"{self._path} is not a GGUF file: it begins with {self._data[:4]!r}.")
         self.at = 4
@@ -135,7 +135,7 @@ class _Reader:
         return self._value(kind)
 
     def tensor_info(self, index: int, count: int) -> tuple[str, tuple[int, ...], int, int]:
-        """Name, shape, type and offset."""
+        """Reads a tensor's name, shape, type and offset."""
         name = self.name(f"the name of tensor {index + 1} of {count}")
         self._what = f"the description of tensor {name}"
         (dimensions,) = self._unpack("I")
@@ -155,7 +155,7 @@ class _Reader:
         if kind != ARRAY:
             raise ConfigError(f"{self._path}: {self._what} has the unknown kind {kind}; the file is broken.")
         item, count = self._unpack("IQ")
-        self._check(count)  # each item takes a byte at least
+        self._check(count)  # each item takes at least one byte
         if item in SCALARS:
             return [*self._unpack(f"{count}{SCALARS[item]}")]
         if item == STRING:
@@ -168,7 +168,7 @@ class _Reader:
         return next(self._strings(1))
 
     def _strings(self, count: int) -> Iterator[str]:
-        """A vocabulary has hundreds of thousands."""
+        """Reads strings. It is fast because vocabularies have hundreds of thousands of them."""
         data, end, unpack = self._data, len(self._data), struct.Struct("<Q").unpack_from
         for _ in range(count):
             self._check(8)

@@ -1,4 +1,4 @@
-"""A grammar as a request asks for it, from the tokenizer process to the process that compiles it."""
+"""A grammar as a request asks for it. The tokenizer process sends it to the process that compiles it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
 Unenforced = Literal["refuse", "annotations", "allow"]
-"""Schema keywords that may be left unenforced: none, unknown formats, or all without an automaton."""
+"""Schema keywords that may be left unenforced: none, unknown formats, or all that have no automaton."""
 
 
 class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
@@ -26,13 +26,13 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"
     params: dict[str, str] = {}
-    """The params of the functions whose parameters are in a structural tag."""
+    """For errors: the request's field with the schema of each function in a structural tag, by function."""
     closing: bool = False
-    """The scheduler will ask how a reply can be ended from any state."""
+    """Whether the scheduler will ask for the shortest end of a reply from any state."""
     scope: str = ""
-    """The scheduler sets it: specs of different scopes share nothing, so response times tell nothing."""
+    """Set by the scheduler. Specs of different scopes share nothing, so response times reveal nothing."""
 
     @property
     def schema(self) -> str:
-        """The JSON schema of a spec of a JSON kind."""
+        """The JSON schema, if the spec is of a JSON kind."""
         return self.text if self.kind == "json_schema" else '{"type":"object"}'

@@ -1,4 +1,4 @@
-"""The log of a server: lines of one format from all processes."""
+"""The log of a server: all processes write lines in one format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 
 def write_log(level: str) -> None:
-    """Writes this process' log to stderr from now on, from `level` up."""
+    """From now on, writes this process's log to stderr, from `level` up."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
     logging.basicConfig(level=level.upper(), handlers=[handler])

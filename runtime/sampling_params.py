@@ -1,4 +1,4 @@
-"""How a request's tokens are sampled and when its reply ends."""
+"""Parameters of a request: how its tokens are sampled and when its reply ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LOGPROB_FLOOR = -9999.0
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Validated by the tokenizer process, applied by the scheduler and the model process."""
+    """The tokenizer process validates them; the scheduler and the model process apply them."""
 
     max_tokens: int
     min_tokens: int = 0

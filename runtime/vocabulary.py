@@ -1,4 +1,4 @@
-"""The vocabulary file: the bytes of each token id, written once by the tokenizer process.
+"""The vocabulary file: the bytes of each token id. The tokenizer process writes it once.
 
 The scheduler, the grammar workers and the model process read it, because they have no tokenizer. Ids beyond
 the tokenizer's own (a padded embedding) have no bytes and count as special.
@@ -18,18 +18,19 @@ from safetensors.numpy import save_file
 FILE_NAME = "vocabulary.safetensors"
 FIRST_UNUSED_BYTE = 0xF5
 """bytes from this one on never occur in UTF-8 text"""
-_DIGITS = 7  # of an id in base 8
+_DIGITS = 7  # of an id in base 8, which is part of a special token's bytes
 _MARK = 0xFE
-TOKENIZER_NAME = "tokenizer.json"  # in the same directory, written first; for cutting text into tokens
+TOKENIZER_NAME = "tokenizer.json"  # in the same directory, written before; it splits text into tokens
 
 
 class Vocabulary(NamedTuple):
-    """Token i is `data[offsets[i]:offsets[i + 1]]`. Special tokens never match as text."""
+    """The bytes of each token: token i is `data[offsets[i]:offsets[i + 1]]`. Special tokens never match as
+    text."""
 
     offsets: NDArray[np.int32]  # [size + 1]
     data: NDArray[np.uint8]
     special: NDArray[np.bool_]  # [size]
-    eos: tuple[int, ...]  # end-of-sequence ids, the tokenizer's own first
+    eos: tuple[int, ...]  # end-of-sequence ids; the tokenizer's own comes first
     hash: str
 
     @property
@@ -41,13 +42,14 @@ class Vocabulary(NamedTuple):
 
     @property
     def special_names(self) -> dict[str, int]:
-        """Special tokens by their text, without end-of-sequence tokens."""
+        """The special tokens by their text, without end-of-sequence tokens."""
         named = [token for token in np.flatnonzero(self.special).tolist() if token not in self.eos]
         names = {self.token_bytes(token).decode(errors="replace"): token for token in reversed(named)}
         return {name: token for name, token in names.items() if name}
 
     def for_automata(self) -> Vocabulary:
-        """The vocabulary that automata read: special tokens have bytes, made of their ids, that no text has.
+        """The vocabulary for automata, in which special tokens have bytes that no text has, made from their
+        ids.
 
         End-of-sequence tokens and tokens that no text can contain have no bytes.
         """
@@ -72,7 +74,7 @@ def _special_bytes(token: int) -> bytes:
 
 
 def build_vocabulary(tokens: list[bytes], special: list[bool], eos: tuple[int, ...]) -> Vocabulary:
-    """From `tokens[i]` and `special[i]` of every id up to the model's vocabulary size."""
+    """Makes a vocabulary from `tokens[i]` and `special[i]` for every id below the model's vocabulary size."""
     offsets = np.zeros(len(tokens) + 1, np.int32)
     np.cumsum([len(token) for token in tokens], out=offsets[1:])
     data = np.frombuffer(b"".join(tokens), np.uint8)

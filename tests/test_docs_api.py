@@ -28,13 +28,13 @@ def test_the_fields_that_are_served_are_all_listed() -> None:
     assert served == KNOWN - {"best_of"}
 
 
-def test_the_fields_of_one_endpoint_alone_are_listed() -> None:
+def test_the_fields_of_only_one_endpoint_are_listed() -> None:
     chat, text = set(ChatRequest.__struct_fields__), set(CompletionRequest.__struct_fields__)
-    assert row("of these in chats alone |") == chat - text
-    assert row("of these in text completions alone |") == text - chat
+    assert row("of these only in chats |") == chat - text
+    assert row("of these only in text completions |") == text - chat
 
 
-@pytest.mark.parametrize("title", ["accepted, with nothing", "refused with 400"])
+@pytest.mark.parametrize("title", ["accepted; they need", "refused with 400"])
 def test_the_fields_that_are_not_served_are_known_by_name(title: str) -> None:
     assert row(title) - {"n"} <= {*FIXED_FIELDS, *WITHOUT_EFFECT, "best_of"}
 

@@ -1,4 +1,4 @@
-"""How the package is laid out: its folders, which may import which, what an import may load."""
+"""The layout of the package: its folders, the imports between them, and the modules that an import loads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
 SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}
 REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"}
 MAY_IMPORT = {
-    "frontend": SHARED_MODULES | {"frontend"},  # its own modules assemble the folders below
+    "frontend": SHARED_MODULES | {"frontend"},  # modules outside of its folders assemble the folders below
     "frontend.work": SHARED_MODULES,
     "frontend.gguf": SHARED_MODULES,
     "frontend.launch": SHARED_MODULES,
@@ -79,7 +79,7 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def part_of(module: str) -> str:
-    """The longest name in MAY_IMPORT that holds the module."""
+    """The longest name in MAY_IMPORT that contains the module."""
     return max((part for part in MAY_IMPORT if is_within(module, part)), key=len)
 
 
@@ -88,7 +88,8 @@ def is_within(module: str, part: str) -> bool:
 
 
 def may_import(part: str, target: str) -> bool:
-    """Any part may use itself; `runtime` is no part but the modules that all share."""
+    """Whether a part may import another. A part may import itself; `runtime` stands only for the shared
+    modules."""
     if part_of(target) == part and part != "runtime":
         return True
     return any(is_within(target, allowed) for allowed in MAY_IMPORT[part])
@@ -108,7 +109,7 @@ def imports_of_ours(module: str, path: Path) -> Iterator[str]:
 
 
 def folder_of(module: str) -> str:
-    """The folder that holds the module; a package is its own folder."""
+    """The folder that contains the module; a package is its own folder."""
     return module if (ROOT / module.replace(".", "/")).is_dir() else module.rpartition(".")[0]
 
 
@@ -129,7 +130,7 @@ def imported_names(path: Path) -> Iterator[str]:
 
 
 def loaded_by(statement: str, candidates: set[str]) -> set[str]:
-    """Which of the modules are loaded after the statement, in a fresh interpreter."""
+    """The modules among these that are loaded after the statement, in a fresh interpreter."""
     program = f"{statement}\nimport sys\nprint(*sys.modules)"
     output = subprocess.run(
         [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
@@ -150,7 +151,7 @@ def test_every_package_has_an_init_file() -> None:
 
 
 @pytest.mark.parametrize("folder", ["tests", "bench"])
-def test_tests_and_benchmarks_are_no_packages(folder: str) -> None:
+def test_tests_and_benchmarks_are_not_packages(folder: str) -> None:
     assert list((ROOT / folder).rglob("__init__.py")) == []
 
 

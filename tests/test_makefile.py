@@ -1,4 +1,4 @@
-"""When `make` compiles: once for each version of the compiled sources, without installing again."""
+"""`make` compiles once for each version of the compiled sources, without installing again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def planned(checkout: Path, target: str = "serve") -> str:
 
 
 def finish(checkout: Path) -> None:
-    """Leaves the marks of set-up steps that make would leave."""
+    """Writes the marks that make's set-up steps leave."""
     for mark in re.findall(r"^touch (.*)$", planned(checkout), re.MULTILINE):
         (checkout / mark).touch()
 

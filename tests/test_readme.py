@@ -20,7 +20,7 @@ def test_every_flag_it_names_is_an_option() -> None:
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", README)) - {"--help"} <= flags
 
 
-def test_it_names_the_options_that_an_engine_has_not() -> None:
+def test_it_names_the_options_that_an_engine_lacks() -> None:
     sentence = README[README.index("The options of `Engine` are") :].partition(". ")[0]
     assert set(re.findall(r"`(\w+)`", sentence.partition("except")[2])) == set(HTTP_ONLY)
 

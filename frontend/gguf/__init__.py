@@ -1,1 +1,1 @@
-"""Makes a model directory of a GGUF file: its metadata become the files that Hugging Face models have."""
+"""Makes a model directory from a GGUF file: the metadata become the files of a Hugging Face model."""

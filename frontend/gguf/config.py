@@ -1,4 +1,4 @@
-"""config.json of a GGUF file's metadata."""
+"""Makes config.json from a GGUF file's metadata."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from ...runtime.gguf_file import GgufFile
 Scalar = TypeVar("Scalar", int, float, str)
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-"""by `general.architecture`; Mistral's files say llama too"""
+"""by `general.architecture`, which is llama for Mistral's models too"""
 ROPE_TYPES = {"none": "default", "linear": "linear", "yarn": "yarn"}
 EMBEDDING = "token_embd.weight"
 ROPE_FACTORS = "rope_freqs.weight"
 LOW, HIGH, ORIGINAL = 1.0, 4.0, 8192
 LLAMA3 = {"low_freq_factor": LOW, "high_freq_factor": HIGH, "original_max_position_embeddings": ORIGINAL}
-"""Llama 3.1 to 3.3; the file holds what follows from these and the factor"""
+"""the values of Llama 3.1 to 3.3; the file contains only the results of these and the factor"""
 FACTOR_TOLERANCE = 1e-3
 MOST_LAYERS = 10_000
 LARGEST = 2**31 - 1
-"""of the other numbers"""
+"""of all numbers other than the layers"""
 
 
 class Metadata:
-    """The keys of a file, those of its architecture without prefix. All numbers must be positive."""
+    """Reads a file's metadata keys; those of its architecture without their prefix. All numbers must be
+    positive."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
@@ -36,7 +37,7 @@ class Metadata:
         return self._read(f"{self.architecture}.{key}", kind)
 
     def optional(self, key: str, kind: type[Scalar]) -> Scalar | None:
-        """None for 0 too, with which some files say that they have no such value."""
+        """The key's value, or None. Some files write 0 for no value, which gives None too."""
         full = f"{self.architecture}.{key}"
         return self._read(full, kind) if self.file.metadata.get(full, 0) != 0 else None
 
@@ -45,9 +46,9 @@ class Metadata:
         if kind is float and isinstance(value, int):
             value = float(value)
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.wrong(key, f"should be of the kind {kind.__name__}", value)
+            raise self.wrong(key, f"should be of the type {kind.__name__}", value)
         if not isinstance(value, str) and not 0 < value <= LARGEST:
-            raise self.wrong(key, f"should be a number above 0, at most {LARGEST}", value)
+            raise self.wrong(key, f"should be above 0 and at most {LARGEST}", value)
         return value
 
     def wrong(self, key: str, problem: str, value: object) -> ConfigError:
@@ -137,7 +138,8 @@ def _rope(metadata: Metadata) -> dict[str, Any]:
 
 
 def _llama3_factor(file: GgufFile, theta: float) -> float:
-    """The factor of Llama 3's way to stretch positions, whose result for each frequency the file holds."""
+    """The factor with which Llama 3 stretches positions. The file contains only its effect on each
+    frequency."""
     stored = file.floats(ROPE_FACTORS)
     if not stored or not all(0 < value < math.inf for value in stored):
         raise ConfigError(f"{file.path}: tensor {ROPE_FACTORS} should have positive values.")
@@ -155,7 +157,7 @@ def _llama3_factor(file: GgufFile, theta: float) -> float:
 
 
 def _dtype(file: GgufFile) -> str:
-    """16 bits for quantized matrices, otherwise the type of most bytes."""
+    """The type of most bytes of the matrices; bfloat16 if that is a quantized type."""
     sizes: dict[str, int] = {}
     for tensor in file.tensors.values():
         if len(tensor.shape) > 1:

@@ -1,4 +1,4 @@
-"""The model directory of a GGUF file, cached on disk, as a tokenizer of a large vocabulary takes seconds."""
+"""The model directory of a GGUF file, cached on disk because making a large tokenizer takes seconds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ...runtime.errors import ConfigError
 from ...runtime.gguf_file import GgufFile
 
 VERSION = 1
-"""of the files made here"""
+"""version of the files that are made here"""
 KEPT = 16
-"""directories, of about 10 MB, even if they were not used for a month"""
+"""directories that are always kept; each takes about 10 MB"""
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
-"""the name of one of several files that are one model"""
+"""the name of a file of a split model"""
 
 
 def gguf_directory(path: Path) -> Path:
-    """A directory with config.json, the tokenizer's files, and links to the file and its other parts.
+    """A directory with config.json, the tokenizer's files, and links to all files of the model.
 
     Raises ConfigError for a file that can't be served.
     """
@@ -42,7 +42,7 @@ def gguf_directory(path: Path) -> Path:
 
 def _make(target: Path, shards: list[Path]) -> None:
     from .config import EMBEDDING, model_config
-    from .tokenizer import Vocabulary  # loads tokenizers
+    from .tokenizer import Vocabulary  # imports the library tokenizers
 
     file = GgufFile(shards[0])
     config = model_config(file)
@@ -66,7 +66,7 @@ def _write(path: Path, content: object) -> None:
 
 
 def _shards(path: Path) -> list[Path]:
-    """The files of the model, in order: several if it is split."""
+    """The files of the model in order; several if the model is split."""
     match = SHARD.fullmatch(path.name)
     if match is None:
         return [path]

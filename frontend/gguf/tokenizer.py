@@ -1,4 +1,4 @@
-"""tokenizer.json of the vocabulary in a GGUF file."""
+"""Makes tokenizer.json from the vocabulary in a GGUF file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ROLES = {
     "unk": "unknown_token_id",
     "pad": "padding_token_id",
 }
-"""the key of each special token's id"""
+"""the metadata key of each special token's id"""
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>")
-"""control tokens that end a reply in any model: files often name only one of several"""
+"""control tokens that end a reply in every model; files often name only one of a model's end tokens"""
 MOST_MERGED = 512
-"""Characters of a SentencePiece token. Longer ones, which no model has, would take the square of their length
-to find their merges; they are never produced."""
+"""Characters of a SentencePiece token for which merges are sought, in time that grows with the square of its
+length. Longer tokens, which no model has, are never produced."""
 
 _END_OF_WORD = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -45,11 +45,11 @@ class _Words(NamedTuple):
 
     patterns: tuple[str, ...]
     composed: bool = False
-    """in Unicode's form NFC"""
+    """whether text is first brought into Unicode's form NFC"""
     whole_words: bool = False
-    """a word that is a token is not merged from its parts"""
+    """whether a word that is a token is taken whole instead of being merged from bytes"""
     adds_bos: bool = False
-    """unless the file says otherwise"""
+    """whether texts begin with the BOS token, unless the file says otherwise"""
 
 
 _LLAMA3_WORDS = _Words((_LLAMA3,), whole_words=True, adds_bos=True)
@@ -73,7 +73,7 @@ WORDS = {
 
 
 class _Kind(IntEnum):
-    """of a token in `tokenizer.ggml.token_type`"""
+    """The kind of a token in `tokenizer.ggml.token_type`."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -84,7 +84,7 @@ class _Kind(IntEnum):
 
 
 class Vocabulary:
-    """The tokenizer's keys of a file, checked."""
+    """Reads and checks a file's tokenizer keys."""
 
     def __init__(self, file: GgufFile) -> None:
         self._file = file
@@ -104,7 +104,7 @@ class Vocabulary:
             raise self._wrong(kinds, f"has {len(self.kinds)} entries for {len(self.tokens)} tokens")
 
     def backend(self) -> Tokenizer:
-        """Without special tokens at the start or the end."""
+        """The tokenizer, which adds no special tokens at the start or the end."""
         backend = self._byte_level() if self.model == "gpt2" else self._sentencepiece()
         added = [
             AddedToken(token, special=kind == _Kind.CONTROL, normalized=False)
@@ -114,7 +114,7 @@ class Vocabulary:
         backend.add_tokens(added)
         starts, ends = self._ids_around()
         if starts or ends:
-            # The template names tokens by their ids: their texts could be of its own language.
+            # The template names tokens by their ids, because their texts could be mistaken for its syntax.
             template = [*map(str, starts), "$A:0", *map(str, ends)]
             special = [
                 {"id": str(index), "ids": [index], "tokens": [self.tokens[index]]}
@@ -126,7 +126,7 @@ class Vocabulary:
         return backend
 
     def config(self) -> dict[str, Any]:
-        """tokenizer_config.json, with the chat templates."""
+        """The content of tokenizer_config.json, with the chat templates."""
         ids = {role: self._id(key) for role, key in ROLES.items()}
         config: dict[str, Any] = {
             f"{role}_token": self.tokens[index] for role, index in ids.items() if index is not None
@@ -134,7 +134,7 @@ class Vocabulary:
         return config | self._templates()
 
     def end_ids(self) -> list[int]:
-        """The tokens that end a reply, the end-of-sequence token first."""
+        """The tokens that end a reply; the end-of-sequence token comes first."""
         named = [index for key in END_KEYS if (index := self._id(key)) is not None]
         known = [
             index
@@ -196,8 +196,8 @@ class Vocabulary:
         return backend
 
     def _merges_of_scores(self, vocab: dict[str, int]) -> list[tuple[str, str]]:
-        """SentencePiece joins the two neighbours whose union has the best score: so every way to cut a token
-        into two is a merge, in the order of the scores."""
+        """SentencePiece merges the two neighbours whose union has the best score. So each way to cut a token
+        into two tokens becomes a merge, in the order of the scores."""
         scores: list[float] = self._list("scores", float)
         if len(scores) != len(self.tokens):
             raise self._wrong("scores", f"has {len(scores)} entries for {len(self.tokens)} tokens")
@@ -211,7 +211,7 @@ class Vocabulary:
         return [(left, right) for _, _, _, left, right in sorted(cuts)]
 
     def _ids_around(self) -> tuple[list[int], list[int]]:
-        """The special tokens before and after each text."""
+        """The special tokens that the tokenizer adds before and after each text."""
         usual = self.model == "llama" or WORDS[self._pre()].adds_bos
         bos = self._id("bos_token_id") if self._flag("add_bos_token", usual) else None
         eos = self._id("eos_token_id") if self._flag("add_eos_token", False) else None

@@ -1,1 +1,1 @@
-"""Runs llguidance, in processes of its own, for grammars that have no automaton."""
+"""Runs llguidance, in separate processes, for grammars that have no automaton."""

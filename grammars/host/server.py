@@ -52,7 +52,7 @@ class Server:
                 with suppress(BlockingIOError):
                     self._child_ended.recv(4096)
             self._reap()
-            if self._control.fileno() in ready and not self._obey():
+            if self._control.fileno() in ready and not self._handle_request():
                 break
             if time.monotonic() >= watch_at:
                 self._watch_memory()
@@ -61,7 +61,7 @@ class Server:
         for pid in self._numbers:
             os.kill(pid, signal.SIGKILL)
 
-    def _obey(self) -> bool:
+    def _handle_request(self) -> bool:
         try:
             message, descriptors, _, _ = socket.recv_fds(self._control, 64, 1)
         except ConnectionResetError:  # the scheduler ended with unread messages

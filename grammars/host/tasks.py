@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the scheduler must not load llguidance
 
 
 def compiled_by_host(job: CompileJob, host: HostCompiler) -> NativeGrammar:
-    """llguidance's grammar. Raises GrammarError."""
+    """Compiles a grammar with llguidance. Raises GrammarError."""
     spec = job.spec
     match job.task:
         case "allow":

@@ -1,5 +1,4 @@
-"""Fills numba's cache, so that no grammar waits for compilation: `python -m
-arbora.grammars.service.precompile`."""
+"""Fills numba's cache before the first grammar: `python -m arbora.grammars.service.precompile`."""
 
 from __future__ import annotations
 

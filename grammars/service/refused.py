@@ -1,4 +1,4 @@
-"""Refuses for some minutes grammars that ended a process or took too much of one."""
+"""Refuses for some minutes grammars that ended a process or used too much of its time or memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ..errors import ParserFailedError, ProcessEndedError, TooLargeError, TooSlowError, bare_copy
 
 REFUSED_S = 300.0
-SLOW_MACHINE_S = 10.0  # the refusal of a grammar that timed out after little processor time
+SLOW_MACHINE_S = 10.0  # of refusal, for a grammar that timed out after little processor time
 MOST_REFUSED = 4096
 PARSER_FAILURES = 3  # within `REFUSED_S`: a parser may fail on only some of a grammar's texts
 

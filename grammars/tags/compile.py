@@ -170,17 +170,17 @@ class _Builder:
     def _triggered(self, format: TriggeredTags, after: _Place, thinking: Thinking | None) -> _Place:
         """Tags in free text, which may also begin with `thinking`."""
         again = self._hole()
-        behind = after if format.stop_after_first else again
+        following = after if format.stop_after_first else again
         found = [
-            self._known_early(self._bytes_of(lead + begin), state)
+            self._start_pattern(self._bytes_of(lead + begin), state)
             for tag in format.at_start
-            for begin, state in self._entries(tag, behind)
+            for begin, state in self._entries(tag, following)
             for lead in format.leads
         ]
         for trigger in format.triggers:
             tags = [tag for tag in format.tags if trigger_of(tag, format.triggers) == trigger]
             if tags:
-                rests = [self._tag(tag, self._behind(trigger, tag), behind) for tag in tags]
+                rests = [self._tag(tag, self._after_trigger(trigger, tag), following) for tag in tags]
                 found.append((Pattern(self._bytes_of(trigger)), self._any_of(rests).state))
         if thinking is not None:
             thought = self._thought(thinking, again)
@@ -189,23 +189,23 @@ class _Builder:
         if not format.at_least_one:
             return again
         firsts = [*format.tags, *format.at_start]
-        return self._any_of(self._tag(tag, self._bytes_of(tag.begin), behind) for tag in firsts)
+        return self._any_of(self._tag(tag, self._bytes_of(tag.begin), following) for tag in firsts)
 
-    def _known_early(self, begin: bytes, behind: int) -> tuple[Pattern, int]:
+    def _start_pattern(self, begin: bytes, following: int) -> tuple[Pattern, int]:
         """A pattern at the start, without its last spaces. Most tokens begin with a space; with the spaces,
         the mask would differ from those of all other positions in all these tokens."""
         known = begin.rstrip(b" ") or begin
-        return Pattern(known, at_start=True), self._linker.text(begin[len(known) :], behind)
+        return Pattern(known, at_start=True), self._linker.text(begin[len(known) :], following)
 
-    def _entries(self, tag: Tag, behind: _Place) -> list[tuple[str, int]]:
+    def _entries(self, tag: Tag, following: _Place) -> list[tuple[str, int]]:
         """The beginnings that identify a tag, and the state after each."""
         if not isinstance(tag.content, TagsWithSeparator):
-            return [(tag.begin, self._tag(tag, b"", behind).state)]
-        ends = self._any_of(self._text(self._bytes_of(end), behind) for end in tag.ends)
+            return [(tag.begin, self._tag(tag, b"", following).state)]
+        ends = self._any_of(self._text(self._bytes_of(end), following) for end in tag.ends)
         inside, _ = self._series(tag.content, ends)
         return [(tag.begin + each.begin, self._tag(each, b"", inside).state) for each in tag.content.tags]
 
-    def _behind(self, trigger: str, tag: Tag) -> bytes:
+    def _after_trigger(self, trigger: str, tag: Tag) -> bytes:
         """The part of the tag's beginning that follows its trigger."""
         begin, first = self._bytes_of(tag.begin), self._bytes_of(trigger)
         if not begin.startswith(first):
@@ -218,21 +218,21 @@ class _Builder:
 
     def _series(self, format: TagsWithSeparator, after: _Place) -> tuple[_Place, _Place]:
         """The position after a tag of the series, and the position before the first tag."""
-        behind = after if format.stop_after_first else self._hole()
-        first = self._any_of(self._tag(tag, self._bytes_of(tag.begin), behind) for tag in format.tags)
+        following = after if format.stop_after_first else self._hole()
+        first = self._any_of(self._tag(tag, self._bytes_of(tag.begin), following) for tag in format.tags)
         if not format.stop_after_first:
             more = self._text(self._bytes_of(format.separator), first)
-            self._linker.fill(behind.state, self._linker.fork([after.state, more.state]))
-        return behind, first
+            self._linker.fill(following.state, self._linker.fork([after.state, more.state]))
+        return following, first
 
     def _keywords(self, format: Keywords, after: _Place) -> _Place:
         first, further = after, after
         for member in reversed(format.members):
             value = self._copy(self._json(format.value(member)), further)
             named = self._text(f"{member.name}=".encode(), value)
-            behind = self._text(format.separators[0].encode(), named)
+            separated = self._text(format.separators[0].encode(), named)
             first = named if member.required else self._any_of([named, first])
-            further = behind if member.required else self._any_of([behind, further])
+            further = separated if member.required else self._any_of([separated, further])
         return first
 
     def _thinking(self, format: Thinking, after: _Place) -> _Place:

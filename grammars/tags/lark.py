@@ -119,9 +119,9 @@ class _Writer:
         term = self._only_term(text)
         return term if _is_token(term) else self._rule("/(?s:.*)/", f"suffix={term}")
 
-    def _early(self, text: str) -> str:
-        """A text at the start of free text, which ends as soon as the text is complete but for its last
-        spaces."""
+    def _at_start(self, text: str) -> str:
+        """A text at the start of free text, which ends as soon as the text without its last spaces is
+        complete."""
         known = text.rstrip(" ") or text
         term = self._only_term(known)
         if not _is_token(term):
@@ -140,7 +140,7 @@ class _Writer:
         """Tags in free text, which may also begin with `thinking`."""
         begins = [(lead + tag.begin, tag) for tag in format.at_start for lead in format.leads]
         starts = [] if thinking is None else [thinking.start]
-        triggered = list(self._behind(format))
+        triggered = list(self._by_trigger(format))
         stops = [trigger for trigger, _ in triggered]
         known = [*stops, *starts, *(begin.rstrip(" ") for begin, _ in begins)]
         if _end_together(known, stops) or any(
@@ -148,12 +148,12 @@ class _Writer:
         ):
             raise _not_covered(format)
         free = self._rule(self._free(stops, [*starts, *(begin for begin, _ in begins)]))
-        found = [f"{self._early(begin)} {self._inside(tag)}" for begin, tag in begins]
+        found = [f"{self._at_start(begin)} {self._inside(tag)}" for begin, tag in begins]
         found += [f"{free} {self._stop(trigger)} {rest}" for trigger, rest in triggered]
-        thoughts = [f"{self._early(start)} {self._until([thinking.end])}" for start in starts if thinking]
-        return self._in_turns(format, found, thoughts, free)
+        thoughts = [f"{self._at_start(start)} {self._until([thinking.end])}" for start in starts if thinking]
+        return self._repeated(format, found, thoughts, free)
 
-    def _in_turns(
+    def _repeated(
         self, format: TriggeredTags, found: Sequence[str], thoughts: Sequence[str], free: str
     ) -> str:
         first = self._any_of([self._tag(tag) for tag in (*format.tags, *format.at_start)])
@@ -163,7 +163,7 @@ class _Writer:
         more = f"({self._any_of([*found, *thoughts])})* {free}"
         return f"{first} {more}" if format.at_least_one else more
 
-    def _behind(self, format: TriggeredTags) -> Iterator[tuple[str, str]]:
+    def _by_trigger(self, format: TriggeredTags) -> Iterator[tuple[str, str]]:
         """Each trigger that has tags, and the grammar of what may follow the trigger."""
         for trigger in format.triggers:
             tags = [tag for tag in format.tags if trigger_of(tag, format.triggers) == trigger]

@@ -35,13 +35,13 @@ def test_a_block_always_follows_the_same_prefix(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_order_hits_more_than_the_one_that_knows_the_future(kind: str) -> None:
+def test_no_policy_hits_more_than_the_one_that_knows_the_future(kind: str) -> None:
     row = compare(generate(kind, BLOCKS), BLOCKS)
     assert 0 <= min(row["lru"], row["ours"]) <= max(row["lru"], row["ours"]) <= row["belady"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_in_a_cache_of_a_dozen_prompts_it_keeps_up_with_lru(kind: str) -> None:
+def test_the_learned_policy_keeps_up_with_lru_in_a_cache_of_a_dozen_prompts(kind: str) -> None:
     traces = [generate(kind, BLOCKS, seed) for seed in range(4)]
     lru = mean(replay(trace, BLOCKS, LeastRecentlyUsed()) for trace in traces)
     assert mean(replay(trace, BLOCKS, GittinsPolicy(BLOCKS, PAGE)) for trace in traces) > lru - 0.01
@@ -96,7 +96,7 @@ def test_services_have_the_published_statistics(
     assert 1 - len(set(used)) / len(used) == pytest.approx(seen_before, abs=0.05)
 
 
-def test_of_regulars_as_much_is_hit_as_of_the_trace_that_they_resemble() -> None:
+def test_regulars_are_hit_as_often_as_the_trace_that_they_resemble() -> None:
     trace = SERVICES["regulars"]()
     assert replay(trace, 4_000, LeastRecentlyUsed()) == pytest.approx(0.087, abs=0.02)
     assert belady(trace, 4_000) == pytest.approx(0.321, abs=0.02)

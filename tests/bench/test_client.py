@@ -1,4 +1,4 @@
-"""The load generator's client counts what goes wrong; it doesn't stop for it."""
+"""The load generator's client counts failures and continues."""
 
 from __future__ import annotations
 

@@ -41,13 +41,13 @@ def visit(server: str, number: int, run: dict[str, Any]) -> Visit:
 
 
 def work_once() -> subprocess.Popen[bytes]:
-    """A process that has used `BUSY_SECONDS` of processor time when this returns, and lives on."""
+    """Starts a process and waits until it has used `BUSY_SECONDS` of processor time. It keeps running."""
     process = subprocess.Popen([sys.executable, "-c", WORK], stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"done\n"
     return process
 
 
-def test_the_other_load_is_what_is_neither_the_server_nor_the_client() -> None:
+def test_the_other_load_excludes_the_server_and_the_client() -> None:
     assert other_load(Moment(10, 100, 50), Moment(20, 115, 63), cores=2) == pytest.approx(2 / 20)
 
 
@@ -109,7 +109,7 @@ def test_arbora_is_started_once_for_each_set_of_options() -> None:
     assert second == ["serve", "m.gguf", *common, "--kv-dtype", "int8"]
 
 
-def test_llama_cpp_has_a_whole_context_for_each_request_in_flight() -> None:
+def test_llama_cpp_gets_a_whole_context_for_each_request_in_flight() -> None:
     options = ["model", "--llama-server", "llama-server", "--gguf", "m.Q4_0.gguf", "--in-flight", "3"]
     arguments = servers(parse([*options, "--threads", "2"]))[-1].arguments
     for name, value in {"--parallel": "3", "--ctx-size": "12288", "--threads": "2"}.items():
@@ -169,7 +169,7 @@ def test_rounds_are_paired_whatever_the_order_of_the_visits() -> None:
     assert "| single | 2.50 (2.00–3.00) |" in report(visits, is_ours=lambda name: name == "arbora")
 
 
-def test_a_servers_table_states_its_noise() -> None:
+def test_the_table_of_a_server_states_its_noise() -> None:
     quiet, noisy = run_of(90.0, 0.02), run_of(110.0, 0.2, spoilt=True)
     text = report([visit("arbora", 0, quiet), visit("arbora", 1, noisy)], is_ours=lambda _: True)
     assert "Ready after 3 s; 1,500 MB resident after the workloads; 0.004 of a core when idle." in text

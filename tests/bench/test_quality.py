@@ -63,7 +63,7 @@ def test_the_divergence_from_itself_is_nothing() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 50, 512])
-def test_logprobs_are_those_of_transformers(model: LoadedModel, tokens: list[int], chunk: int) -> None:
+def test_logprobs_equal_those_of_transformers(model: LoadedModel, tokens: list[int], chunk: int) -> None:
     ours = model.logprobs(tokens, chunk)
     theirs = oracle(BUILTIN_MODEL)(tokens)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-4)
@@ -76,7 +76,7 @@ def test_a_text_has_the_same_logprobs_after_another(model: LoadedModel, tokens: 
     torch.testing.assert_close(model.logprobs(tokens, 64), alone, rtol=0, atol=0)
 
 
-def test_a_reply_is_that_of_transformers(model: LoadedModel, tokenizer: Any) -> None:
+def test_a_reply_equals_that_of_transformers(model: LoadedModel, tokenizer: Any) -> None:
     encoded = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True)
     assert isinstance(encoded, BatchEncoding)
     reply = model.reply(list(encoded["input_ids"]), frozenset([tokenizer.eos_token_id]), 64)

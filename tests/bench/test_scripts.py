@@ -1,4 +1,4 @@
-"""Every script of bench/ starts as its text says: also where a script's folder is not on Python's path."""
+"""Every script of bench/ starts as its docstring says, even if its folder is not on Python's path."""
 
 import os
 import subprocess

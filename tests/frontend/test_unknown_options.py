@@ -56,7 +56,7 @@ def test_an_unknown_argument_is_refused_in_one_line_with_the_closest_option(
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     end = "" if expected.endswith("?") else "."
-    advice = f"`arbora {arguments[0]} --help` lists what there is."
+    advice = f"`arbora {arguments[0]} --help` lists all options."
     assert capsys.readouterr().err == f"arbora: error: {expected}{end} {advice}\n"
 
 

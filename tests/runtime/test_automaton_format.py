@@ -1,4 +1,4 @@
-"""The tables of automata as they travel."""
+"""The tables of automata in messages."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ announce_compilation("cuda")
 
 
 def call_doubles(source: Path) -> None:
-    """With two types, in a fresh module: what was compiled before is found on disk alone."""
+    """Calls a function with two types, in a fresh module: earlier compiled code is found only on disk."""
     spec = importlib.util.spec_from_file_location("doubles", source)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

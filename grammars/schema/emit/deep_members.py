@@ -89,7 +89,7 @@ class _Members:
                 self.need_of_name[number] = max(need, self.need_of_name.get(number, 0))
 
     def within(self, reserve: int) -> Callable[[Edge], bool]:
-        """Makes a test for members that fit into this number of free places."""
+        """Returns a test for members that fit into this number of free places."""
 
         def fits(edge: Edge) -> bool:
             if edge not in self.needs:

@@ -174,7 +174,7 @@ def inlined_block(dfa: Dfa, escapes: Escapes) -> Block | None:
     )
     if len(dfa.labels) * graph.size > _MAX_CELLS:
         raise TooLargeError("a string needs too many states")
-    transitions = _woven(dfa.transitions, dfa.labels, graph)
+    transitions = _product(dfa.transitions, dfa.labels, graph)
     return _without_graph(class_of_byte, transitions, np.full(len(transitions), -1, np.int32))
 
 
@@ -188,7 +188,7 @@ def _without_graph(
 
 
 @njit(cache=True)
-def _woven(transitions, labels, graph):  # type: ignore[no-untyped-def]
+def _product(transitions, labels, graph):  # type: ignore[no-untyped-def]
     """The table of the product: one state for each pair of a state and a node. Equal pairs are merged.
 
     A node's number is higher than the numbers of the nodes to which it leads, so one pass merges equal pairs.

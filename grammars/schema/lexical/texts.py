@@ -1,4 +1,4 @@
-"""Automata of listed texts, and of texts of a minimum length."""
+"""Automata of listed texts, and of texts with a minimum length."""
 
 from __future__ import annotations
 

@@ -129,13 +129,13 @@ class SchemaDocument:
         place = self._places[number]
         if number not in self._opened:
             self._opened[number] = None
-            self._opened[number] = self.expanded(self._said(place))
+            self._opened[number] = self.expanded(self._formula_of(place))
         opened = self._opened[number]
         if opened is None:
             return self._unless_refused(place.refusal("$ref", "it refers to itself"))
         return opened
 
-    def _said(self, place: Place) -> Formula:
+    def _formula_of(self, place: Place) -> Formula:
         is_alone = "$ref" in place.fields and self.references.ignores_siblings
         keywords = {"$ref"} if is_alone else place.fields.keys()
         said: list[Formula] = []

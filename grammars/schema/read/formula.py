@@ -127,7 +127,7 @@ class Has(Fact, frozen=True):
 
 
 class Members(Fact, frozen=True):
-    """The values of all members whose names satisfy `names` satisfy `child`."""
+    """All members whose names satisfy `names` have values that satisfy `child`."""
 
     types: ClassVar[int] = OBJECT
     names: Formula

@@ -92,10 +92,10 @@ class _Values:
             return [] if schema is False else None
         if id(schema) not in self._known:
             self._known[id(schema)] = None  # the answer if it refers to itself
-            self._known[id(schema)] = self._said(schema, self._references.base_of(schema, base))
+            self._known[id(schema)] = self._listed_values(schema, self._references.base_of(schema, base))
         return self._known[id(schema)]
 
-    def _said(self, schema: Fields, base: str) -> list[Json] | None:
+    def _listed_values(self, schema: Fields, base: str) -> list[Json] | None:
         if "$ref" in schema:
             return self._referred(schema["$ref"], base)
         listed = [schema["const"]] if "const" in schema else schema.get("enum")

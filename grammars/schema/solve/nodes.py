@@ -94,7 +94,7 @@ class Container:
         return order
 
     def verdict(self, node: Node) -> int:
-        """The container's verdict if it ends at the node, or -1 if it must not."""
+        """The container's verdict if it ends at the node, or -1 if it must not end there."""
         complete = all(edge is not None and edge.value.possible for edge in self.needed)
         return node.verdict if complete else -1
 

@@ -190,9 +190,9 @@ class _Reader:
         children = self._own_children(name)
         if children:
             taken = (self.make.all_of([*children, taken[0]]),)
-        return self._made(taken, name, position, self._settled(goal, name))
+        return self._edge_to(taken, name, position, self._replaceable(goal, name))
 
-    def _settled(self, goal: Goal, name: str) -> dict[Goal, Goal]:
+    def _replaceable(self, goal: Goal, name: str) -> dict[Goal, Goal]:
         """Goals of an unordered object for which `goal` itself can be used instead. After a value that
         changes nothing else, the fact about the name may stay, because the name can't come again."""
         if not self.container.is_unordered or name in self.to_violate:
@@ -209,8 +209,8 @@ class _Reader:
     def _own_value(self, name: str) -> Value | None:
         """The value of a name about which the rest of the goal says nothing."""
         if name not in self._own_values:
-            ways = outcomes(self.graph.document, (self.make.all_of(self._own_children(name)),))
-            conditions = [condition for condition, _ in ways]
+            found_outcomes = outcomes(self.graph.document, (self.make.all_of(self._own_children(name)),))
+            conditions = [condition for condition, _ in found_outcomes]
             self._own_values[name] = self.graph.value(conditions) if conditions else None
         return self._own_values[name]
 
@@ -235,13 +235,13 @@ class _Reader:
                 return named if self._undeclared(names) is self.make.false else (*named, None)
         return ()
 
-    def _made(self, taken: Goal, name: str | int, position: int, same: Mapping[Goal, Goal]) -> Edge | None:
+    def _edge_to(self, taken: Goal, name: str | int, position: int, same: Mapping[Goal, Goal]) -> Edge | None:
         """The edge to the nodes of the goals that `taken` can leave. `same` replaces some of these goals."""
-        ways = outcomes(self.graph.document, taken)
-        if not ways:
+        found_outcomes = outcomes(self.graph.document, taken)
+        if not found_outcomes:
             return None
-        targets = tuple(self.node(same.get(left, left), position) for _, left in ways)
-        return Edge(name, self.graph.value(condition for condition, _ in ways), targets)
+        targets = tuple(self.node(same.get(left, left), position) for _, left in found_outcomes)
+        return Edge(name, self.graph.value(condition for condition, _ in found_outcomes), targets)
 
     def _taken(self, atom: Atom, name: str) -> Formula:
         match atom.fact:
@@ -275,8 +275,8 @@ class _Reader:
     def _read_others(self, node: Node, goal: Goal) -> None:
         """Makes the edges of undeclared names: one for each kind of name that the formulas distinguish."""
         position = node.key[1] if self.container.is_unordered else len(self.names)
-        told_apart = frozenset[Formula]().union(*map(self._told_apart, goal))
-        varying = tuple(sorted(told_apart, key=lambda names: names.number))
+        distinguishing = frozenset[Formula]().union(*map(self._distinguishing, goal))
+        varying = tuple(sorted(distinguishing, key=lambda names: names.number))
         if not varying:
             edge = self._other_edge(goal, position, {}, 0)
             if edge is not None:
@@ -291,7 +291,7 @@ class _Reader:
                 node.others.append(edge)
         node.names = self._kinds.named(varying, tuple(kept))
 
-    def _told_apart(self, formula: Formula) -> frozenset[Formula]:
+    def _distinguishing(self, formula: Formula) -> frozenset[Formula]:
         """The formulas over names that hold for some undeclared names but not for all."""
         if None not in self._concerned(formula):
             return frozenset()
@@ -301,7 +301,7 @@ class _Reader:
                 case Atom(Members(names)):
                     known = frozenset((self._undeclared(names),)) - {self.make.true, self.make.false}
                 case _:
-                    known = frozenset[Formula]().union(*map(self._told_apart, formula.parts))
+                    known = frozenset[Formula]().union(*map(self._distinguishing, formula.parts))
             self._open[formula] = known
         return known
 
@@ -323,7 +323,7 @@ class _Reader:
             return atom
 
         key = ("other", *((names.number, holds) for names, holds in known.items()))
-        return self._made(self._changed(goal, None, key, taken), label, position, {})
+        return self._edge_to(self._changed(goal, None, key, taken), label, position, {})
 
 
 def read_object(graph: ValueGraph, container: Container) -> None:

@@ -19,13 +19,13 @@ def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]
 
     The first condition that holds decides.
     """
-    ways = _Ways(document)
-    is_exhaustive = ways.split(goal, document.formulas.true, 0)
-    conditions = list(ways.found.values())
+    search = _OutcomeSearch(document)
+    is_exhaustive = search.split(goal, document.formulas.true, 0)
+    conditions = list(search.found.values())
     if is_exhaustive and conditions:
         conditions[-1] = [document.formulas.true]
     any_of = document.formulas.any_of
-    return [(any_of(each), left) for left, each in zip(ways.found, conditions, strict=True)]
+    return [(any_of(each), left) for left, each in zip(search.found, conditions, strict=True)]
 
 
 def decided(make: Formulas, goal: Sequence[Formula]) -> Goal:
@@ -36,7 +36,7 @@ def decided(make: Formulas, goal: Sequence[Formula]) -> Goal:
     return *goal[: first + 1], *[make.false] * (len(goal) - first - 1)
 
 
-class _Ways:
+class _OutcomeSearch:
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self._make = document.formulas

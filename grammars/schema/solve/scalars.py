@@ -231,7 +231,7 @@ def _atoms(formulas: Sequence[Formula]) -> list[Atom]:
 
 
 def _lists_some(formulas: Sequence[Formula]) -> bool:
-    """Whether there are lists beside other atoms."""
+    """Whether there are lists as well as other atoms."""
     atoms = _atoms(formulas)
     return len(atoms) > 1 and any(isinstance(atom.fact, Strings) for atom in atoms)
 

@@ -41,11 +41,11 @@ def _settled(make: Formulas, conjunction: Formula) -> Formula:
     facts = {part for part in conjunction.parts if not isinstance(part, Or)}
     return make.with_parts(
         conjunction,
-        [_given(make, part, facts) if isinstance(part, Or) else part for part in conjunction.parts],
+        [_under_facts(make, part, facts) if isinstance(part, Or) else part for part in conjunction.parts],
     )
 
 
-def _given(make: Formulas, alternatives: Formula, facts: set[Formula]) -> Formula:
+def _under_facts(make: Formulas, alternatives: Formula, facts: set[Formula]) -> Formula:
     possible = [part for part in alternatives.parts if not _is_refuted(make, part.conjuncts(), facts)]
     return make.any_of(_without(make, part, facts) for part in possible)
 

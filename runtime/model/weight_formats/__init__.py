@@ -1,4 +1,4 @@
-"""The formats in which checkpoints store the decoder's projections, and the loader of their products."""
+"""The formats in which checkpoints store the decoder's projections, and their loader."""
 
 from .checkpoint import Checkpoint
 from .loader import EmbeddingRows, ProjectionLoader, projection_tensors

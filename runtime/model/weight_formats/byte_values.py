@@ -16,7 +16,7 @@ INT8_ZERO = 128
 
 
 class ScaleGrid(NamedTuple):
-    """One scale for each block of `rows` outputs by `columns` inputs; None: all of them."""
+    """One scale for each block of `rows` outputs by `columns` inputs. None: all rows or all columns."""
 
     rows: int | None
     columns: int | None
@@ -30,7 +30,7 @@ class ScaleGrid(NamedTuple):
         return ((height, width), (height,)) if self.columns is None else ((height, width),)
 
     def of_rows(self, grid: torch.Tensor, piece: slice) -> torch.Tensor:
-        """[n or 1, groups] from the whole grid as stored."""
+        """Selects the scales of the rows in `piece`, [n or 1, groups], from the whole grid as stored."""
         if self.rows is None:
             return grid.reshape(1, -1)
         grid = grid.reshape(len(grid), -1)
@@ -43,7 +43,8 @@ class ScaleGrid(NamedTuple):
 
 @dataclass(frozen=True)
 class ByteFormat:
-    """`weight` with the tensor `scale`, and with `weight_zero_point` if asymmetric."""
+    """The values are in `weight`, the scales in the tensor named by `scale`, and zero points, if the format
+    is asymmetric, in `weight_zero_point`."""
 
     dtype: Literal["I8", "F8_E4M3"]
     grid: ScaleGrid
@@ -81,4 +82,4 @@ OF_ACTIVATIONS = {
     name: TensorSpec(((), (1,)), (*FLOATS, "I8"), optional=True)
     for name in ("input_scale", "input_zero_point", "activation_scale")
 }
-"""Quantized activations are not supported, and not necessary: these tensors are not read."""
+"""Tensors for quantized activations. These are neither supported nor necessary: the tensors are ignored."""

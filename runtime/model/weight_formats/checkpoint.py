@@ -18,16 +18,16 @@ from .tensor_spec import FLOATS, Shape, TensorSpec
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
-"""name endings of unused tensors in some checkpoints; a tied head is one"""
+"""name endings of tensors that some checkpoints have but the model does not need, such as a tied head"""
 
 
 class TensorFile(Protocol):
     @property
     def names(self) -> Set[str]:
-        """The tensors that Hugging Face's checkpoints have under these names."""
+        """The names of the tensors, as in Hugging Face's checkpoints."""
 
     def describe(self, name: str) -> tuple[Shape, str]:
-        """The shape, and the dtype by its name in safetensors or GGUF."""
+        """The tensor's shape and dtype, the latter by its name in safetensors or GGUF."""
 
     def read(self, name: str) -> torch.Tensor:
         """The tensor as stored; quantized tensors of GGUF as uint8 [outputs, bytes of a row]."""
@@ -75,7 +75,7 @@ class Checkpoint:
                 )
         for name in sorted(self._file_of.keys() - expected.keys()):
             if not name.endswith(SUPERFLUOUS):
-                raise ConfigError(f"{self._file_of[name]}: tensor {name} has no place in this architecture.")
+                raise ConfigError(f"{self._file_of[name]}: tensor {name} is not part of this architecture.")
 
     def float_dtype(self, names: Sequence[str]) -> torch.dtype:
         """The dtype of the first of these tensors that is not quantized."""
@@ -83,7 +83,8 @@ class Checkpoint:
         return next(FLOATS[dtype] for dtype in dtypes if dtype in FLOATS)
 
     def read(self, name: str) -> torch.Tensor:
-        """The tensor as stored. It is mapped from the file, so it takes no memory of the process."""
+        """The tensor as stored. It is mapped from the file, so the process needs no memory of its own for
+        it."""
         return self._files[self._file_of[name]].read(name)
 
     def dtype(self, name: str) -> str:
@@ -103,7 +104,7 @@ def _is_gguf(model: Path) -> bool:
 
 
 def _gguf_files(model: Path) -> dict[Path, TensorFile]:
-    """The first part has the metadata of all."""
+    """Opens the GGUF files. The first one has the metadata of all."""
     paths = sorted(model.glob("*.gguf"))
     files = [GgufFile(path) for path in paths]
     metadata = files[0].metadata
@@ -121,7 +122,6 @@ def _file_of_tensor(model: Path) -> dict[str, Path]:
     single = model / SINGLE_FILE
     if not single.exists():
         raise ConfigError(
-            f"{model}: neither {SINGLE_FILE} nor {INDEX_FILE} is there. Weights must be in safetensors or "
-            "GGUF."
+            f"{model}: neither {SINGLE_FILE} nor {INDEX_FILE} exists. Weights must be in safetensors or GGUF."
         )
     return dict.fromkeys(SafetensorsFile(single).names, single)

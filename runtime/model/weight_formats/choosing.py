@@ -1,4 +1,4 @@
-"""The quantization configs of FP8, GPTQ and AWQ checkpoints."""
+"""Chooses formats from the quantization configs of FP8, GPTQ and AWQ checkpoints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class _Fp8(msgspec.Struct):
 
 
 def choose_fp8(settings: object, stored: Set[str]) -> ChooseFormat:
-    """Scales are for blocks, or for each output or the whole weight without `weight_block_size`."""
+    """With `weight_block_size`, each block has a scale; otherwise the whole weight has one, or each
+    output."""
     parsed = msgspec.convert(settings, _Fp8)
     _only("fmt", parsed.fmt, "e4m3")
     _only("scale_fmt", parsed.scale_fmt, "float")
@@ -101,7 +102,7 @@ def _only(field: str, value: object, *supported: object) -> None:
 
 
 def _group_size(stated: int) -> int | None:
-    """-1 in a config is one group of all inputs."""
+    """The inputs of a group; None for a single group of all inputs, which is -1 in a config."""
     if stated < 1 and stated != -1:
         raise ConfigError(f"group_size {stated} must be positive or -1")
     return None if stated == -1 else stated
@@ -110,7 +111,8 @@ def _group_size(stated: int) -> int | None:
 def _unless_listed(
     quantized: WeightFormat, unquantized: list[str], tensor: str, stored: Set[str]
 ) -> ChooseFormat:
-    """Quantizes the decoder's layers; the head only if its `tensor` is stored, as few configs mention it."""
+    """Quantizes the decoder's layers, and the head if its `tensor` is stored, because few configs mention the
+    head."""
 
     is_listed = name_list(unquantized)
 

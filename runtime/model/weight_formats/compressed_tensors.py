@@ -1,4 +1,5 @@
-"""The quantization config of compressed-tensors: groups of targets, each with a scheme."""
+"""Chooses formats from the quantization config of compressed-tensors: groups of targets, each with a
+scheme."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ MXFP4 = "mxfp4-pack-quantized"
 
 
 class _Scheme(msgspec.Struct):
-    """`QuantizationArgs` of the weights"""
+    """The `QuantizationArgs` of the weights."""
 
     num_bits: int = 8
     type: str = "int"
@@ -48,7 +49,7 @@ class _Settings(msgspec.Struct):
 
 
 def choose_compressed_tensors(settings: object, stored: Set[str]) -> ChooseFormat:
-    del stored  # the config says all
+    del stored  # not needed: the config is complete
     parsed = msgspec.convert(settings, _Settings)
     if parsed.kv_cache_scheme:
         raise ConfigError(
@@ -101,7 +102,7 @@ def _format(name: str, scheme: _Scheme) -> WeightFormat:
 
 
 def _strategy_of_group_size(size: int | None) -> str:
-    """compressed-tensors' default."""
+    """The strategy that compressed-tensors assumes if the config names none."""
     if size is None:
         return "tensor"
     return "channel" if size == -1 else "group"
@@ -123,7 +124,7 @@ def _grid(strategy: str, scheme: _Scheme) -> ScaleGrid:
 
 
 def _block(stated: tuple[int, int] | str | None) -> tuple[int, int]:
-    """Older configs say "128x128"."""
+    """The shape of a block. Older configs write it as "128x128"."""
     sizes = (
         tuple(int(size) for size in stated.split("x") if size.isdecimal())
         if isinstance(stated, str)
@@ -141,7 +142,8 @@ def _group_size(scheme: _Scheme) -> int:
 
 
 def _is_ordered(scheme: _Scheme) -> bool:
-    """Whether each input's group is stored. "weight" orders the inputs only while it calibrates."""
+    """Whether the group of each input is stored. With "weight" the order of the inputs matters only for
+    calibration."""
     if scheme.actorder not in (None, False, True, "weight", "static", "group", "dynamic"):
         raise ConfigError(f"actorder {scheme.actorder} is not supported, only weight and group")
     return scheme.actorder in (True, "group", "dynamic")

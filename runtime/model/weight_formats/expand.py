@@ -1,4 +1,5 @@
-"""Arithmetic of the quantized formats: unpacking words and scaling groups of inputs, some rows at a time."""
+"""Arithmetic of the quantized formats: unpacking words, and scaling groups of inputs, for some rows at a
+time."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from ...errors import ConfigError
 from .weight_format import CodedRows, CodedWeight, Groups
 
 ALIGNMENT = 128
-"""Pieces start at a multiple of this many outputs, so at a whole word and a whole block of scales."""
+"""Pieces start at a multiple of this number of outputs, and so at a word and at a block of scales."""
 
 PIECE = 1 << 18
-"""Elements of a piece, approximately: its float32 values stay in a processor's second-level cache."""
+"""Approximate number of elements of a piece: as float32 they fit in a processor's second-level cache."""
 
 
 def expand_into(target: torch.Tensor, weight: torch.Tensor | CodedWeight) -> None:
@@ -26,8 +27,8 @@ def expand_into(target: torch.Tensor, weight: torch.Tensor | CodedWeight) -> Non
 
 
 def pieces(outputs: int, inputs: int) -> Iterator[slice]:
-    """Runs of outputs. The caller's work on each is done in one thread: pieces are so small that threads
-    would mostly wait for each other."""
+    """Yields runs of outputs. The caller works on each in one thread, because pieces are so small that more
+    threads would mostly wait for each other."""
     step = max(1, PIECE // (ALIGNMENT * inputs)) * ALIGNMENT
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -39,7 +40,7 @@ def pieces(outputs: int, inputs: int) -> Iterator[slice]:
 
 
 def scaled(rows: CodedRows, groups: torch.Tensor | None) -> torch.Tensor:
-    """(codes - zeros) * scales + offsets, float32 [n, inputs]. groups: see `Groups.index`."""
+    """(codes - zeros) * scales + offsets, float32 [n, inputs]. For `groups` see `Groups.index`."""
     codes = rows.codes
     wide = widened_fp8(codes) if codes.dtype == torch.float8_e4m3fn else codes.to(torch.float32)
     scales = rows.scales.to(torch.float32).contiguous()
@@ -61,9 +62,9 @@ def scaled(rows: CodedRows, groups: torch.Tensor | None) -> torch.Tensor:
 
 
 def groups_of(index: torch.Tensor | None, inputs: int, size: int | None) -> Groups:
-    """The groups as stored in `index`, or else runs of `size` inputs.
+    """The groups that `index` stores; without it, runs of `size` inputs.
 
-    The last run may be shorter. size: None is all inputs.
+    The last run may be shorter. A `size` of None stands for all inputs.
     """
     size = size or inputs
     in_order = torch.arange(inputs) // size
@@ -76,27 +77,28 @@ def groups_of(index: torch.Tensor | None, inputs: int, size: int | None) -> Grou
 
 
 def only_value(values: torch.Tensor) -> int | None:
-    """The number that all values are; None if they differ."""
+    """The number to which all values are equal; None if they differ."""
     first = values.flatten()[0]
     return int(first) if bool((values == first).all()) else None
 
 
 def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """uint8 [rows, 32 / bits * n] from int32 words [rows, n], from their lowest bits on; bits: 4 or 8."""
+    """Unpacks int32 words [rows, n] to uint8 [rows, 32 / bits * n], beginning with the lowest bits; bits: 4
+    or 8."""
     # Unlike `contiguous`, `clone` also sets the stride of a dimension of one element, which `view` needs.
     raw = words.clone(memory_format=torch.contiguous_format).view(torch.uint8)
     return raw if bits == 8 else nibbles(raw)
 
 
 def nibbles(raw: torch.Tensor) -> torch.Tensor:
-    """uint8 [rows, 2 * n], the low halves of the bytes [rows, n] first"""
+    """Splits the bytes [rows, n] into uint8 [rows, 2 * n]; the low half of a byte comes first."""
     return torch.stack((raw & 15, raw >> 4), dim=-1).flatten(1)
 
 
 def widened_fp8(values: torch.Tensor) -> torch.Tensor:
-    """float32 of FP8 E4M3 values, ten times as fast as `to`. Raises ConfigError for NaN.
+    """Converts FP8 E4M3 values to float32, ten times as fast as `to`. Raises ConfigError for NaN.
 
-    The bits of a value, moved to a float16's places, are the value / 256.
+    The bits of a value, moved to the positions of a float16, are the value / 256.
     """
     if values.numel() and (values.view(torch.int8).max() == 0x7F or values.view(torch.uint8).max() == 0xFF):
         raise ConfigError("some of its values are NaN: the checkpoint is damaged")

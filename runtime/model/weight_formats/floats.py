@@ -1,4 +1,4 @@
-"""Weights of 16 or 32 bits."""
+"""The format of weights in 16 or 32 bits."""
 
 from __future__ import annotations
 

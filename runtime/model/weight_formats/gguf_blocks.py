@@ -1,4 +1,4 @@
-"""The block types of GGUF: each row of a weight is a run of blocks with scales of their own."""
+"""The block types of GGUF: each row of a weight is a sequence of blocks with their own scales."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class BlockType(NamedTuple):
     bits: Literal[4, 8]
     group: int
     zero: int | None
-    """None: it has offsets"""
+    """the zero point of all groups; None if there are offsets"""
     decode: Callable[[torch.Tensor], Block]
-    """of uint8 [n, blocks, bytes]"""
+    """decodes uint8 [n, blocks, bytes]"""
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class BlockFormat:
 
 
 def _half(raw: torch.Tensor, begin: int) -> torch.Tensor:
-    """float32 [n, blocks, 1] of the float16 at byte `begin` of each block"""
+    """Reads the float16 at byte `begin` of each block, as float32 [n, blocks, 1]."""
     return raw[..., begin : begin + 2].contiguous().view(torch.float16).float()
 
 
 def _nibbles(raw: torch.Tensor, run: int) -> torch.Tensor:
-    """The low halves of each `run` bytes, then their high halves."""
+    """The low halves of each `run` bytes, followed by their high halves."""
     runs = raw.reshape(*raw.shape[:-1], -1, run)
     return torch.stack((runs & 15, runs >> 4), dim=-2).flatten(-3)
 
 
 def _fifth_bits(raw: torch.Tensor) -> torch.Tensor:
-    """Each bit of 4 bytes, from the lowest on, as 0 or 16."""
+    """Each bit of 4 bytes as 0 or 16, beginning with the lowest."""
     places = torch.arange(8, dtype=torch.uint8)
     return ((raw.unsqueeze(-1) >> places) & 1).flatten(-2) << 4
 
@@ -91,7 +91,8 @@ def _q8_0(raw: torch.Tensor) -> Block:
 
 
 def _scales_and_offsets(raw: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the 8 groups of a block of Q4_K or Q5_K: 6 bits each, in 12 bytes after two factors."""
+    """The scales and offsets of the 8 groups in a block of Q4_K or Q5_K. They are 6 bits each, in 12 bytes
+    that follow two factors."""
     first, second, third = raw[..., 4:8], raw[..., 8:12], raw[..., 12:16]
     scales = torch.cat((first & 63, (third & 15) | (first >> 6 << 4)), dim=-1)
     minima = torch.cat((second & 63, (third >> 4) | (second >> 6 << 4)), dim=-1)

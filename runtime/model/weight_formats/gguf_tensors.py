@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file under the names and in the order of Hugging Face's checkpoints."""
+"""The tensors of a GGUF file, with the names and the order of rows of Hugging Face's checkpoints."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LAYER_NAMES = {
     "ffn_down": "mlp.down_proj",
 }
 UNUSED = ("rope_freqs.weight",)
-"""tensors that config.json already has in another form"""
+"""tensors whose content is in config.json in another form"""
 PERMUTED = "llama"
-"""the architecture whose rows of q and k GGUF reorders: the pairs that rotate together are neighbours"""
+"""the architecture for which GGUF reorders the rows of q and k: rows that rotate together are neighbours"""
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 class GgufTensors:
-    """`metadata`: of the model's first file."""
+    """The tensors of one file. `metadata` is that of the model's first file."""
 
     def __init__(self, file: GgufFile, metadata: Mapping[str, Value]) -> None:
         self._file = file
@@ -55,7 +55,7 @@ class GgufTensors:
 
     def read(self, name: str) -> torch.Tensor:
         place = self._file.tensors[self._names[name]]
-        # Always a copy: PyTorch maps only files, and the views of a mapping must not be written to.
+        # The view shares the file's memory, so callers must not write to it.
         raw = torch.frombuffer(
             memoryview(self._file.data), dtype=torch.uint8, count=place.bytes, offset=place.begin
         )
@@ -68,14 +68,14 @@ class GgufTensors:
             return tensor
         if tensor.shape[0] % (2 * heads):
             raise ConfigError(
-                f"{self._file.path}: tensor {self._names[name]} has {tensor.shape[0]} rows, which can't be "
+                f"{self._file.path}: tensor {self._names[name]} has {tensor.shape[0]} rows, which are not "
                 f"the pairs of {heads} heads."
             )
         return _in_halves(tensor, heads)
 
 
 def _heads(file: GgufFile, metadata: Mapping[str, Value]) -> dict[str, int]:
-    """The number of heads of the projections whose rows are permuted."""
+    """The number of heads for each projection whose rows are permuted."""
     if metadata.get("general.architecture") != PERMUTED:
         return {}
     keys = {"q_proj": "head_count", "k_proj": "head_count_kv"}
@@ -92,13 +92,14 @@ def _heads(file: GgufFile, metadata: Mapping[str, Value]) -> dict[str, int]:
 
 
 def _in_halves(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """The rows of each head in Hugging Face's order: the first of each pair, then the second of each."""
+    """Reorders the rows of each head as in Hugging Face's models: the first of each pair, then the second of
+    each."""
     pairs = tensor.view(heads, -1, 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape)
 
 
 def _name(name: str) -> str:
-    """Unknown names stay as they are, to be reported."""
+    """The name in Hugging Face's checkpoints. An unknown name is kept, so that it is reported."""
     base, _, part = name.rpartition(".")
     if base in NAMES:
         return f"{NAMES[base]}.{part}"

@@ -1,4 +1,5 @@
-"""GPTQ and AWQ: packed integers, stored as [inputs, outputs], with zero points for groups of inputs."""
+"""GPTQ and AWQ: integers, packed into words and stored as [inputs, outputs], with zero points for groups of
+inputs."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class GptqFormat:
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         outputs, inputs = projection.outputs, projection.inputs
         groups = -(-inputs // (self.group_size or inputs))
-        each = 32 // self.bits  # values of a word
+        each = 32 // self.bits  # values in a word
         described = {
             "qweight": TensorSpec(((-(-inputs // each), outputs),), ("I32",)),
             "qzeros": TensorSpec(((groups, -(-outputs // each)),), ("I32",)),
@@ -45,7 +46,7 @@ class GptqFormat:
             raise ConfigError("its bias is not zero, but this architecture has none here")
         qweight, scales = stored["qweight"], stored["scales"]
         groups = groups_of(stored.get("g_idx"), inputs, self.group_size)
-        # Version 1 stores a zero point of 0 as all bits set.
+        # In version 1 a zero point of 0 is stored with all bits set.
         unpacked = unpack(stored["qzeros"], self.bits)[:, :outputs]
         zeros = ((unpacked + self.zero_offset) & ((1 << self.bits) - 1)).T
 
@@ -58,7 +59,7 @@ class GptqFormat:
 
 @dataclass(frozen=True)
 class AwqFormat:
-    """4 bits, in AutoAWQ's layout for GEMM."""
+    """Codes of 4 bits in AutoAWQ's layout for GEMM."""
 
     group_size: int | None
     """inputs of a group; None: all inputs"""
@@ -84,7 +85,7 @@ class AwqFormat:
 
 
 def _by_output(words: torch.Tensor) -> torch.Tensor:
-    """uint8 [8 * n, rows] from words [rows, n]"""
+    """Unpacks words [rows, n] to uint8 [8 * n, rows]."""
     columns = words.T.contiguous()
     nibbles = [((columns >> 4 * nibble) & 15).to(torch.uint8) for nibble in AWQ_NIBBLES]
     return torch.stack(nibbles, dim=1).flatten(0, 1)

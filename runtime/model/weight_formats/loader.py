@@ -29,12 +29,13 @@ def projection_tensors(projection: Projection, choose: ChooseFormat) -> dict[str
 
 
 EmbeddingRows = Callable[[torch.Tensor], torch.Tensor]
-"""[n, inputs] of the outputs int32 [n]"""
+"""Returns the rows [n, inputs] of the token ids int32 [n]."""
 
 
 @dataclass(frozen=True)
 class ProjectionLoader:
-    """`checkpoint` was checked to have the projections' tensors. batch_invariant: see `Linear.pack`."""
+    """Loads projections from a checkpoint, which was checked to have their tensors. For batch_invariant see
+    `Linear.pack`."""
 
     checkpoint: Checkpoint
     choose: ChooseFormat
@@ -43,15 +44,15 @@ class ProjectionLoader:
     batch_invariant: bool
 
     def linear(self, *projections: Projection) -> Linear:
-        """The product of projections that have the same input; their outputs are concatenated.
+        """The product of projections with the same input; their outputs are concatenated.
 
-        Neighbours that are stored alike become one product.
+        Neighbours that are stored in the same way become one product.
         """
         runs = groupby(projections, lambda each: self._packing(each))
         return Linear.joined([self._product(packing, list(run)) for packing, run in runs])
 
     def rows_and_head(self, projection: Projection) -> tuple[EmbeddingRows, Linear]:
-        """The embedding, and the head that is tied to it. A quantized matrix is stored once for both."""
+        """The embedding and the head that is tied to it. A quantized matrix is stored once for both."""
         packing = self._packing(projection)
         if packing is not None:
             product = self._packed(packing, [projection])
@@ -77,7 +78,7 @@ class ProjectionLoader:
         return pack(packing, projections[0].inputs, weights, self._bias(projections))
 
     def _packing(self, projection: Projection) -> Packing | None:
-        """None if the device has no product for the projection as it is stored."""
+        """How the device's product stores the projection; None if the device has none for its format."""
         with _naming(projection):
             weight = self._read(projection)
             return packing_of(weight, projection.outputs, projection.inputs, self.device)
@@ -93,14 +94,15 @@ class ProjectionLoader:
         return self.vector(*(f"{each.name}.bias" for each in projections))
 
     def find_sizes(self, *projections: Projection) -> None:
-        """Finds the sizes of `linear`'s product before the weights are read, as the trial takes memory."""
+        """Finds the sizes of `linear`'s product before the weights are read, because the trial takes
+        memory."""
         if self.batch_invariant:
             outputs = sum(each.outputs for each in projections)
             first = projections[0]
             Linear.find_sizes(outputs, first.inputs, self.dtype, self.device, first.biased)
 
     def weight(self, *projections: Projection) -> torch.Tensor:
-        """The projections' weights, joined along the outputs."""
+        """The projections' weights, concatenated along the outputs."""
         sizes = [each.outputs for each in projections]
         joined = torch.empty((sum(sizes), projections[0].inputs), dtype=self.dtype, device=self.device)
         for part, projection in zip(torch.split(joined, sizes), projections, strict=True):
@@ -131,7 +133,7 @@ def embed_quantized(product: QuantizedProduct, dtype: torch.dtype, ids: torch.Te
 
 @contextmanager
 def _naming(projection: Projection) -> Iterator[None]:
-    """Puts the projection's name before a ConfigError's message."""
+    """Prefixes a ConfigError's message with the projection's name."""
     try:
         yield
     except ConfigError as error:

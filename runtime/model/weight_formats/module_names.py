@@ -1,4 +1,4 @@
-"""How a quantization config names modules, to quantize them or to leave them out."""
+"""How a quantization config names modules that are quantized or left out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PATTERN = "re:"
 
 
 def name_list(entries: Iterable[str]) -> Callable[[str], bool]:
-    """Whether a list such as `modules_to_not_convert` has a module's name.
+    """Returns a function that says whether a list such as `modules_to_not_convert` includes a module's name.
 
-    An entry is a part of the name between dots, such as `mlp` or `layers.1`, the end of a name, a regex for
-    its start up to a dot, or a regex after `re:`.
+    An entry is a part of the name between dots, such as `mlp` or `layers.1`; the end of a name; a regex that
+    matches the start of a name up to a dot; or a regex after `re:`.
     """
     compiled = [(entry, _compile(entry)) for entry in entries]
 
@@ -36,7 +36,7 @@ class Target:
         self._pattern = _compile(text) if text.startswith(PATTERN) else None
 
     def rank(self, projection: Projection) -> int | None:
-        """How it matches: 0 by name, 1 by regex, 2 by class; None: not at all."""
+        """How the target matches: 0 by name, 1 by regex, 2 by class, None if it does not match."""
         if self._text == projection.name:
             return 0
         if self._pattern is not None:

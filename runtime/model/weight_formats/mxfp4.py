@@ -1,4 +1,4 @@
-"""MXFP4: FP4 E2M1 values, with a power of two for each 32 inputs."""
+"""MXFP4: FP4 E2M1 values, with a power of two as the scale of each 32 inputs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ ZERO = 12
 CODES = torch.tensor(
     [ZERO + value for value in (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)], dtype=torch.uint8
 )
-"""twice the value of each FP4, as an unsigned code"""
+"""twice the value of each FP4 number, as an unsigned code"""
 
 
 def half_power(exponents: torch.Tensor) -> torch.Tensor:
-    """float32 2 ** (exponent - 128), half the scale that a byte stands for; the first two are subnormal"""
+    """Half of the scale that a byte stands for: float32 2 ** (exponent - 128). The first two values are
+    subnormal."""
     wide = exponents.int()
     return torch.where(wide < 2, 1 << (21 + wide.clamp(max=1)), (wide - 1) << 23).view(torch.float32)
 

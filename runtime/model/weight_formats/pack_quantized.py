@@ -24,7 +24,7 @@ class PackQuantizedFormat:
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         outputs, inputs = projection.outputs, projection.inputs
         groups = -(-inputs // (self.group_size or inputs))
-        each = 32 // self.bits  # values of a word
+        each = 32 // self.bits  # values in a word
         described = {
             "weight_packed": TensorSpec(((outputs, -(-inputs // each)),), ("I32",)),
             "weight_scale": TensorSpec(((outputs, groups),), tuple(FLOATS)),

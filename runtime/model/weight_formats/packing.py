@@ -1,4 +1,4 @@
-"""Quantized weights that stay packed: their codes, scales and offsets become those of a quantized product."""
+"""Quantized weights that stay packed: their codes, scales and offsets are converted to a product's format."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .weight_format import CodedRows, CodedWeight, Groups
 
 @dataclass(frozen=True)
 class Packing:
-    """The way in which a product stores a weight. Projections with equal ones can share a product."""
+    """How a product stores a weight. Projections with equal packings can share a product."""
 
     bits: int
     group: int
     zero: int | None
     """see `CodedWeight.zero`"""
     order: tuple[int, ...] | None
-    """the inputs in the order of their groups; None: as they are"""
+    """the inputs in the order of their groups; None if they are in order"""
 
 
 def packing_of(
     weight: torch.Tensor | CodedWeight, outputs: int, inputs: int, device: torch.device
 ) -> Packing | None:
-    """None if the device has no product for such a weight."""
+    """How the device's product stores the weight; None if the device has no product for it."""
     if isinstance(weight, torch.Tensor) or weight.bits is None:
         return None
     group, order = weight.groups.size, None
@@ -42,8 +42,8 @@ def packing_of(
 def pack(
     packing: Packing, inputs: int, weights: Sequence[tuple[int, CodedWeight]], bias: torch.Tensor | None
 ) -> QuantizedProduct:
-    """The product of weights with this packing, each with its number of outputs. Temporary tensors stay
-    within a few MB."""
+    """Makes the product of weights with this packing, each given with its number of outputs. Temporary
+    tensors stay within a few MB."""
     outputs = sum(count for count, _ in weights)
     order = None if packing.order is None else torch.tensor(packing.order)
     packer = QuantizedPacker(

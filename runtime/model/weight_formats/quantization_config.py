@@ -31,7 +31,7 @@ FLOATS_INSTEAD = "Otherwise use the checkpoint in bfloat16, float16 or float32"
 
 class WeightFormats(NamedTuple):
     method: str
-    """`quant_method`, or "unquantized"; for people"""
+    """`quant_method`, or "unquantized"; for the log"""
     choose: ChooseFormat
 
 
@@ -42,12 +42,12 @@ class _ConfigFile(msgspec.Struct):
 
 
 def checkpoint_formats(model: Path, checkpoint: Checkpoint) -> WeightFormats:
-    """Raises ConfigError for what is not supported."""
+    """The formats of a checkpoint's weights. Raises ConfigError for unsupported ones."""
     return _gguf_formats(checkpoint) if checkpoint.is_gguf else load_weight_formats(model, checkpoint.names)
 
 
 def _gguf_formats(checkpoint: Checkpoint) -> WeightFormats:
-    """A GGUF file's tensors say their types."""
+    """The formats of GGUF tensors, which have their types in the file."""
 
     def choose(projection: Projection) -> WeightFormat:
         name = f"{projection.name}.weight"
@@ -58,7 +58,7 @@ def _gguf_formats(checkpoint: Checkpoint) -> WeightFormats:
 
 
 def load_weight_formats(model: Path, stored: Set[str]) -> WeightFormats:
-    """`stored`: the names of the checkpoint's tensors."""
+    """Reads the formats from config.json. `stored`: the names of the checkpoint's tensors."""
     path = model / CONFIG_FILE
     try:
         file = msgspec.json.decode(config_text(model), type=_ConfigFile)

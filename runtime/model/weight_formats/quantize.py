@@ -1,4 +1,4 @@
-"""Rounds weights to integers with a scale for each group of inputs of an output, without calibration."""
+"""Rounds weights to integers, with a scale for each group of an output's inputs. It needs no calibration."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 INT8_MOST = 127
 INT4_LEAST, INT4_MOST = -8, 7
 DIVISORS = [-(6 + 0.4 * index) for index in range(8)]
-"""of a group's extreme value, to try as its scale; so the extreme value becomes -6 to -8.
+"""A group's extreme value divided by each of these is tried as its scale; so that value becomes -6 to -8.
 
 A hundred divisors make the error of normally distributed weights 0.2 % smaller."""
 
 
 def round_to_int8(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 [n, inputs] and bfloat16 scales [n, groups] of float32 [n, inputs].
+    """Rounds float32 [n, inputs] to int8 [n, inputs], with bfloat16 scales [n, groups].
 
     The extreme value of each group becomes 127 or -127.
     """
@@ -24,10 +24,10 @@ def round_to_int8(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch
 
 
 def round_to_int4(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 [n, inputs] from -8 to 7 and bfloat16 scales [n, groups] of float32 [n, inputs].
+    """Rounds float32 [n, inputs] to int8 [n, inputs] from -8 to 7, with bfloat16 scales [n, groups].
 
-    Of several scales, each followed by the least-squares fit to its codes, a group gets the one with the
-    smallest squared error. A scale may be negative, so that the extreme value becomes -8.
+    Several scales are tried for each group, each followed by the least-squares fit to its codes. The one with
+    the smallest squared error is used. A scale may be negative, so that the extreme value becomes -8.
     """
     groups = _by_place(weight, group)
     least, most = groups.amin(0), groups.amax(0)
@@ -36,7 +36,7 @@ def round_to_int4(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch
     for divisor in DIVISORS:
         codes = _int4(groups, inverse * divisor)
         product, square = (codes * groups).sum(0), (codes * codes).sum(0).clamp_(min=1)
-        gain = product * product / square  # by which the squared error is smaller than with a scale of 0
+        gain = product * product / square  # the reduction of the squared error, compared with a scale of 0
         better = gain > best
         best = torch.where(better, gain, best)
         scales = torch.where(better, product / square, scales)
@@ -46,7 +46,8 @@ def round_to_int4(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch
 
 
 def _by_place(weight: torch.Tensor, group: int) -> torch.Tensor:
-    """[group, n * groups]: sums over the first dimension are several times as fast as over the last."""
+    """Transposes to [group, n * groups]: sums over the first dimension are several times as fast as over the
+    last."""
     return weight.view(-1, group).T.contiguous()
 
 
@@ -59,10 +60,10 @@ def _int4(groups: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
 
 
 def _inverse(values: torch.Tensor) -> torch.Tensor:
-    """0 for 0"""
+    """1 / values, and 0 for 0."""
     return torch.where(values == 0, 0.0, 1 / values)
 
 
 def _rounded_up(values: torch.Tensor) -> torch.Tensor:
-    """The next bfloat16 value, as float32, so that no weight exceeds the range."""
+    """The next larger bfloat16 value, as float32, so that no weight exceeds the range."""
     return ((values.view(torch.int32) + 0xFFFF) & ~0xFFFF).view(torch.float32)

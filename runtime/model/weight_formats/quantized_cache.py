@@ -1,4 +1,4 @@
-"""Quantized copies of checkpoints, kept on disk so that only the first start has to quantize."""
+"""Quantized copies of checkpoints, kept on disk so that only the first start needs to quantize."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .tensor_spec import TensorSpec
 from .weight_format import ChooseFormat, Projection
 
 VERSION = 1
-"""of the way to quantize"""
+"""version of the method of quantizing"""
 MOST_BYTES = 64 << 30
-"""of all copies; the ones used longest ago are removed first"""
+"""limit for all copies; the least recently used ones are removed first"""
 UNFINISHED = ".part-"
 ABANDONED_S = 24 * 3600.0
-"""after which an unfinished copy is one of a process that was killed"""
+"""age of an unfinished copy whose process must have been killed"""
 log = logging.getLogger(__name__)
 
 
@@ -42,14 +42,15 @@ def quantized(
     method: QuantizeMethod,
     expected: Callable[[ChooseFormat], Mapping[str, TensorSpec]],
 ) -> tuple[Checkpoint, WeightFormats]:
-    """The quantized copy of a checkpoint in 16 or 32 bits, made if needed.
+    """The quantized copy of a checkpoint in 16 or 32 bits; it is made if needed.
 
-    expected: the tensors of this decoder. Raises ConfigError for a checkpoint that is quantized already.
+    expected: the tensors of this decoder. Raises ConfigError for a checkpoint that is already quantized.
     """
     for each in projections:
         if not isinstance(formats.choose(each), FloatFormat):
+            named = checkpoint.files[0].resolve() if checkpoint.is_gguf else model
             raise ConfigError(
-                f"--quantize {method}: {model} is already quantized ({formats.method}). Leave the option "
+                f"--quantize {method}: {named} is already quantized ({formats.method}). Leave the option "
                 "out, or name a checkpoint in 16 or 32 bits."
             )
     target = cache_directory("quantized") / _key(model, checkpoint, method)
@@ -68,7 +69,7 @@ def quantized(
 def _opened(
     target: Path, expected: Callable[[ChooseFormat], Mapping[str, TensorSpec]]
 ) -> tuple[Checkpoint, WeightFormats] | None:
-    """None if there is no whole copy."""
+    """The copy, or None if there is no complete one."""
     if not target.is_dir():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Writes a quantized checkpoint of one in 16 or 32 bits, in the format of compressed-tensors."""
+"""Quantizes a checkpoint in 16 or 32 bits and writes the result in the format of compressed-tensors."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .weight_format import Projection
 
 INT4_GROUPS = (32, 16)
 INT8_GROUPS = (128, 64, 32, 16)
-"""inputs that share a scale; the first one that divides the inputs of all projections"""
+"""sizes of groups that share a scale; the first one that divides all projections' inputs is used"""
 SHARD = 512 << 20
-"""Bytes after which a file is written, so that little memory is needed"""
+"""Bytes of a file, approximately. Files are small so that little memory is needed."""
 OF_VOCABULARY = ("lm_head", "model.embed_tokens")
-"""These matrices have 8 bits with either method."""
+"""These matrices get 8 bits with either method."""
 
 
 def write_quantized(
@@ -36,8 +36,8 @@ def write_quantized(
     projections: Sequence[Projection],
     method: QuantizeMethod,
 ) -> None:
-    """Writes the files into the directory `target`. The projections are those of the checkpoint, which was
-    checked to have them in 16 or 32 bits. Raises ConfigError for values or sizes that can't be quantized."""
+    """Writes the files into the directory `target`. The checkpoint was checked to have the projections in 16
+    or 32 bits. Raises ConfigError for values or sizes that can't be quantized."""
     inputs = [each.inputs for each in projections]
     small, large = _group(INT4_GROUPS, inputs, method), _group(INT8_GROUPS, inputs, method)
     quantized = {f"{each.name}.weight" for each in projections}
@@ -68,7 +68,7 @@ def write_quantized(
 
 @contextmanager
 def _one_thread_each() -> Iterator[ThreadPoolExecutor]:
-    """As many threads as PyTorch uses, in each of which PyTorch uses no others."""
+    """A pool of as many threads as PyTorch uses. Inside each, PyTorch uses one thread."""
     count = torch.get_num_threads()
     try:
         with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as threads:
@@ -88,7 +88,7 @@ def _group(sizes: Sequence[int], inputs: Sequence[int], method: QuantizeMethod) 
 
 
 def _words(codes: torch.Tensor) -> torch.Tensor:
-    """int32 [n, inputs / 8] of int8 from -8 to 7, in the layout of `pack-quantized`"""
+    """Packs int8 values from -8 to 7 into int32 [n, inputs / 8], in the layout of `pack-quantized`."""
     unsigned = (codes + 8).view(torch.uint8)
     return (unsigned[:, ::2] | (unsigned[:, 1::2] << 4)).view(torch.int32)
 
@@ -110,7 +110,7 @@ def _config(method: QuantizeMethod, small: int, large: int) -> dict[str, Any]:
 
 
 class _Writer:
-    """Shards with an index."""
+    """Writes tensors to shards, with an index."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -15,11 +15,13 @@ from .tensor_spec import Shape
 
 class SafetensorsFile:
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError for a file that is missing or not whole."""
+        """Raises ConfigError for a file that is missing or incomplete."""
         if not path.exists():
             raise ConfigError(f"{path}: this file is missing, but the checkpoint's index names it.")
         try:
-            self._file = cast(Any, safe_open(path, framework="pt", device="cpu"))  # its type is incomplete
+            self._file = cast(
+                Any, safe_open(path, framework="pt", device="cpu")
+            )  # the library's type hints are incomplete
         except (SafetensorError, OSError) as error:
             raise ConfigError(f"{path}: not a whole safetensors file: {error}") from None
         self.names: Set[str] = frozenset(self._file.keys())

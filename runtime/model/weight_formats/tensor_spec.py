@@ -1,4 +1,4 @@
-"""What a tensor of a checkpoint may look like."""
+"""The form that a tensor of a checkpoint must have."""
 
 from __future__ import annotations
 

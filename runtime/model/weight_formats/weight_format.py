@@ -12,7 +12,7 @@ from .tensor_spec import TensorSpec
 
 
 class Projection(NamedTuple):
-    """A matrix [outputs, inputs] of the decoder. `kind` is the class name that configs know."""
+    """A matrix [outputs, inputs] of the decoder. `kind` is the name of its class in configs."""
 
     name: str
     """such as `model.layers.0.self_attn.q_proj`"""
@@ -49,13 +49,13 @@ class Groups:
 
 @dataclass(frozen=True)
 class CodedWeight:
-    """A quantized weight as stored; `rows` decodes a run of outputs that begins at a multiple of 128."""
+    """A quantized weight as stored. `rows` decodes a run of outputs that begins at a multiple of 128."""
 
     bits: Literal[4, 8] | None
-    """of a code; None: FP8"""
+    """bits of a code; None: FP8"""
     groups: Groups
     zero: int | None
-    """the zero point of all groups, if there are no other offsets"""
+    """the zero point, if it is the same for all groups and there are no offsets"""
     rows: Callable[[slice], CodedRows]
 
 
@@ -63,10 +63,10 @@ class WeightFormat(Protocol):
     """One way to store a projection."""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
-        """The projection's tensors by the last part of their names, without the bias of a biased one."""
+        """The projection's tensors by the last part of their names. The bias is not included."""
 
     def read(self, stored: Stored, outputs: int, inputs: int) -> torch.Tensor | CodedWeight:
-        """The weight, [outputs, inputs] if it is a tensor.
+        """The weight. A tensor has the shape [outputs, inputs].
 
         Raises ConfigError for values that no valid checkpoint has.
         """

@@ -1,4 +1,4 @@
-"""The model directory that is made of a GGUF file."""
+"""The model directory that is made from a GGUF file."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_broken_directory_is_made_again(tmp_path: Path) -> None:
     assert {path.name for path in made.iterdir()} == whole
 
 
-def test_a_cache_that_cannot_be_written_says_where_it_is(tmp_path: Path, cache: Path) -> None:
+def test_an_error_about_an_unwritable_cache_says_where_it_is(tmp_path: Path, cache: Path) -> None:
     file = write(tmp_path / "small.gguf")
     cache.parent.mkdir(parents=True)
     cache.write_text("a file where the directory should be")
@@ -145,7 +145,9 @@ def test_a_directory_of_gguf_files_alone_asks_for_one_of_them(tmp_path: Path) ->
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({}))
-    with pytest.raises(ConfigError, match=r"is a file. Name the directory that holds config.json, or a GGUF"):
+    with pytest.raises(
+        ConfigError, match=r"is a file. Name the directory that contains config.json, or a GGUF"
+    ):
         find_model(str(tmp_path / "config.json"))
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers made of GGUF files, against the ones whose vocabularies the files have, and transformers'."""
+"""Tokenizers made from GGUF files, compared with the tokenizers of the same vocabularies in transformers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def of_name(name: str, paths: pytest.TempPathFactory) -> tokenizers.Tokenizer:
         ("default", "a,b 12345 x", ["a", ",", "b", " ", "123", "45", " x"]),
     ],
 )
-def test_text_is_split_into_words_as_the_name_says(
+def test_text_is_split_into_words_by_the_named_pre_tokenizer(
     pre: str, text: str, words: list[str], tmp_path: Path
 ) -> None:
     backend = Vocabulary(written(tmp_path, "llama", byte_level(pre))).backend()
@@ -122,7 +122,7 @@ def test_text_is_split_into_words_as_the_name_says(
     assert [text[begin:end] for _, (begin, end) in split] == words
 
 
-def test_qwens_text_is_composed_first(qwen2: tokenizers.Tokenizer) -> None:
+def test_qwens_text_is_first_composed(qwen2: tokenizers.Tokenizer) -> None:
     assert qwen2.encode("e\u0301").ids == qwen2.encode("\u00e9").ids
 
 
@@ -147,13 +147,13 @@ def test_the_file_says_which_special_tokens_surround_a_text(tmp_path: Path) -> N
 @pytest.mark.parametrize("text", ["<s>:1", "$A", "$B:1", "a b", ":", "0", ""])
 def test_special_tokens_may_have_any_text(tmp_path: Path, text: str) -> None:
     file = written(tmp_path, "llama", byte_level("llama-bpe"))
-    file.metadata["tokenizer.ggml.tokens"][1] = text  # type: ignore[index]
+    file.metadata["tokenizer.ggml.tokens"][1] = text  # type: ignore[index, call-overload]
     assert Vocabulary(file).backend().encode("").ids == [1]
 
 
 def test_long_tokens_of_sentencepiece_take_little_time(tmp_path: Path) -> None:
     file = written(tmp_path, "llama", add_sentencepiece)
-    file.metadata["tokenizer.ggml.tokens"][-1] = "a" * 10_000_000  # type: ignore[index]
+    file.metadata["tokenizer.ggml.tokens"][-1] = "a" * 10_000_000  # type: ignore[index, call-overload]
     assert Vocabulary(file).backend().encode("aa", add_special_tokens=False).tokens
 
 

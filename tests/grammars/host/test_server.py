@@ -1,4 +1,4 @@
-"""The process that forks the processes of grammars, run in the test itself."""
+"""The process that forks the processes of grammars, run inside the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from arbora.grammars.host import server as host_server
 from arbora.grammars.host.messages import KILL
 
 
-def test_memory_is_watched_though_messages_never_stop_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_watched_while_messages_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[float] = []
     monkeypatch.setattr(host_server, "WATCH_MS", 100)
     monkeypatch.setattr(host_server.Server, "_watch_memory", lambda _: watched.append(time.monotonic()))

@@ -1,4 +1,4 @@
-"""Processes that give no answer: many at once cost their caller one deadline and not one each."""
+"""Processes that give no answer: many at once cost their caller one deadline in all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEADLINE_S = 0.5
 
 
 class NoServer:
-    """It takes note of which processes it was told to end."""
+    """Notes the processes that it was told to end."""
 
     is_alive = True
 
@@ -32,7 +32,7 @@ class NoServer:
 
 
 class SilentGrammars:
-    """Grammars whose processes take questions and give no answer by themselves."""
+    """Grammars whose processes read questions and answer only when the test says so."""
 
     def __init__(self, count: int) -> None:
         self.server = NoServer()
@@ -47,7 +47,7 @@ class SilentGrammars:
         self.grammars = [HostGrammar(process, (256,), 0) for process in processes]
 
     def answer(self, number: int) -> None:
-        """The answer to one question."""
+        """Answers one question."""
         header = self.ends[number].recv(LENGTH.size, socket.MSG_WAITALL)
         question = self.ends[number].recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL)
         mask = np.zeros(8, np.int32).tobytes()

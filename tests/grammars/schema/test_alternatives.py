@@ -1,4 +1,4 @@
-"""Alternatives of objects: what they have in common, and in which order their properties may come."""
+"""Alternatives of objects: their common properties, and the order of properties."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def test_optional_properties_of_alternatives_may_come_in_any_order(keyword: str)
         assert automaton.accepts(f"{{{','.join(members)}}}".encode())
         assert not automaton.accepts(f'{{{",".join(members)},"a":1}}'.encode())
         assert not automaton.accepts(f"{{{','.join([*members, members[0]])}}}".encode())
-        walked(automaton, random.Random(seed), 80)  # which asserts that it isn't stuck
+        walked(automaton, random.Random(seed), 80)  # it asserts that it doesn't get stuck
 
 
-def test_an_object_of_too_many_places_keeps_the_declared_order() -> None:
+def test_an_object_of_too_many_nodes_keeps_the_declared_order() -> None:
     schema = alternatives("oneOf", closed=False)
     automaton = COMPILER.compile(json.dumps(schema), property_order="any")
     assert automaton.accepts(b'{"a":1,"a0":true,"s1":2,"b0":0}')

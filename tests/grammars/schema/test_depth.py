@@ -1,4 +1,4 @@
-"""Nesting: a reply that came near the end of the stack can still come to its own end."""
+"""Nesting: a reply near the end of the stack can still be completed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOSED: dict[str, Any] = {"type": "object", "additionalProperties": False}
 
 
 def needed(levels: int) -> dict[str, Any]:
-    """So many objects, each of which must be in the one before."""
+    """Nested objects, `levels` deep, each of which is required in the one around it."""
     inner: dict[str, Any] = {"type": "null"}
     for _ in range(levels):
         inner = {**CLOSED, "properties": {"n": inner}, "required": ["n"]}
@@ -131,7 +131,7 @@ def steps(automaton: StackAutomaton, at: Place) -> dict[int, Place]:
 
 
 def ended(automaton: StackAutomaton, text: bytes, at: Place, chance: random.Random) -> bytes:
-    """The text with a random end, mostly by what closes. Asserts that it never gets stuck."""
+    """The text with a random end, mostly of closing bytes. Asserts that it never gets stuck."""
     added = bytearray()
     while not (automaton.accepting[at[0]] and not at[1]):
         allowed = steps(automaton, at)
@@ -187,7 +187,7 @@ OBJECTS = st.fixed_dictionaries(
 
 @settings(max_examples=60, deadline=None)
 @given(OBJECTS, st.integers(0, 9999), st.sampled_from(["schema", "any"]))
-def test_no_way_into_the_depth_gets_stuck(schema: dict[str, Any], seed: int, order: PropertyOrder) -> None:
+def test_no_nested_value_gets_stuck(schema: dict[str, Any], seed: int, order: PropertyOrder) -> None:
     try:
         machine = COMPILER.compile(json.dumps(schema), property_order=order)
     except (GrammarError, TooLargeError):

@@ -1,4 +1,4 @@
-"""Our automata and llguidance agree on which texts a schema allows, but for differences that are listed."""
+"""Our automata and llguidance agree on the texts that a schema allows, apart from listed differences."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ schemas = st.tuples(subschemas, again).map(
 
 
 def mutated(text: bytes, chance: random.Random) -> bytes:
-    """One byte more, one less, another one, or two parts exchanged."""
+    """The text with one byte more, one less or another one, or with two parts exchanged."""
     position = chance.randrange(len(text) + 1)
     other = bytes([chance.choice(b'"\\{}[],:0123456789.-+eEabtnu \n\x00\x7f\xc3\xa9\xff')])
     head, tail = text[:position], text[position:]
@@ -106,7 +106,7 @@ def mutated(text: bytes, chance: random.Random) -> bytes:
 
 
 def varied(value: Any, chance: random.Random) -> Any:
-    """A value in which one part is another one, or in another place."""
+    """The value with one part replaced or moved."""
     if isinstance(value, list) and value and chance.random() < 0.7:
         place = chance.randrange(len(value))
         kept = (
@@ -136,8 +136,8 @@ def texts(automaton: StackAutomaton, peer: Peer, chance: random.Random) -> Itera
 
 
 def is_explained(schema: dict[str, Any], automaton: StackAutomaton, text: bytes) -> bool:
-    """Whether llguidance is wrong to refuse a text that only ours accepts, or one of the listed differences
-    may be why only llguidance accepts it."""
+    """Whether a listed difference explains that only llguidance accepts a text, or llguidance is wrong to
+    refuse a text that only ours accepts."""
     if automaton.accepts(text):
         return bool(jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)))
     return LLGUIDANCE_ALONE.search(text) is not None or accepts_in_some_order(automaton, json.loads(text))

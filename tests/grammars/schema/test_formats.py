@@ -1,4 +1,4 @@
-"""Formats of strings against their standards: by hand, and against independent readers and writers."""
+"""Formats of strings against their standards: handwritten cases, and independent readers and writers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_format_accepts_the_texts_of_its_standard(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["regex", "idn-email", "idn-hostname", "no-such"])
-def test_a_format_without_an_automaton_asks_nothing_and_is_named(name: str) -> None:
+def test_a_format_without_an_automaton_constrains_nothing_and_is_listed(name: str) -> None:
     schema = json.dumps({"type": "string", "format": name})
     compiled = COMPILER.compile_allowing("annotations", schema, (",", ":"), property_order="schema")
     assert compiled.left_out == (("format", "#/format"),)
@@ -154,7 +154,7 @@ def test_other_libraries_read_the_texts_that_a_format_allows(name: str) -> None:
     chance = random.Random(7)
     for length in range(80):
         text = json.loads(walked(automaton, chance, length % 40))
-        if ":60" not in text:  # leap seconds aren't Python's
+        if ":60" not in text:  # Python has no leap seconds
             READERS[name](text.upper())
 
 
@@ -182,7 +182,7 @@ def test_texts_that_other_libraries_write_have_their_format(written: tuple[str, 
 
 
 @pytest.mark.parametrize("name", sorted(HINTS))
-def test_a_format_that_asks_nothing_allows_any_string(name: str) -> None:
+def test_a_format_without_constraints_allows_any_string(name: str) -> None:
     automaton = COMPILER.compile(json.dumps({"type": "string", "format": name}))
     assert automaton.accepts(compact('any "text"'))
 
@@ -193,6 +193,6 @@ def test_a_format_without_an_automaton_is_refused_by_name(name: str) -> None:
         COMPILER.compile(json.dumps({"items": {"format": name}}))
 
 
-def test_an_unknown_format_does_not_matter_where_no_string_is_allowed() -> None:
+def test_an_unknown_format_is_not_listed_if_no_string_is_allowed() -> None:
     schema = {"type": ["integer", "null"], "format": "int64"}
     assert COMPILER.compile(json.dumps(schema)).accepts(b"7")

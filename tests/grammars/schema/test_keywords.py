@@ -1,4 +1,4 @@
-"""What each JSON schema keyword allows and forbids."""
+"""Each JSON schema keyword with values that it allows and values that it forbids."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_the_cases_agree_with_json_schema(schema: Any, allowed: list[Any], forbi
         rb'"\u0061"', rb'"\ud83d\ude00"', rb'"\/\b\f\n\r\t\"\\"', '"\U0001f600"'.encode(), b'"\x7f"',
     ],
 )  # fmt: skip
-def test_a_string_may_be_spelled_with_every_escape(text: bytes) -> None:
+def test_a_string_may_be_written_with_every_escape(text: bytes) -> None:
     assert COMPILER.compile('{"type":"string"}').accepts(text)
 
 
@@ -276,7 +276,7 @@ def test_invalid_json_is_refused(text: bytes) -> None:
     assert not COMPILER.compile("true").accepts(text)
 
 
-def test_a_declared_name_never_repeats_however_it_is_spelled() -> None:
+def test_a_declared_name_never_repeats_however_it_is_written() -> None:
     automaton = COMPILER.compile('{"properties":{"é":{},"b":{}}}')
     assert automaton.accepts('{"é":1,"b":2,"c":3}'.encode())
     for repeated in (
@@ -289,7 +289,7 @@ def test_a_declared_name_never_repeats_however_it_is_spelled() -> None:
         assert not automaton.accepts(repeated.encode()), repeated
 
 
-def test_separators_are_as_the_spec_says() -> None:
+def test_separators_are_those_of_the_spec() -> None:
     automaton = COMPILER.compile('{"type":"object"}', separators=(", ", ": "))
     assert automaton.accepts(b'{"a": [1, 2], "b": {}}')
     assert not automaton.accepts(b'{"a":1}')

@@ -1,4 +1,4 @@
-"""The order of an object's properties, as declared or any."""
+"""The order of an object's properties, as declared or free."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_properties_of_large_objects_may_come_in_any_order(count: int) -> None:
         assert automaton.walk(state, list(stack), b'"' + names[0].encode() + b'"') == DEAD
 
 
-def test_a_large_object_is_left_for_another_one() -> None:
+def test_a_large_object_may_contain_large_objects() -> None:
     large = {f"n{number}": {"$ref": "#"} for number in range(40)}
     schema = {"type": "object", "properties": large, "additionalProperties": False, "required": ["n35"]}
     schema = {"anyOf": [schema, {"type": "null"}]}
@@ -106,7 +106,7 @@ def test_alternatives_follow_properties_in_any_order() -> None:
 def test_optional_names_leave_enough_of_the_maximum_for_required_names(schema: Any) -> None:
     automaton = COMPILER.compile(json.dumps(schema), property_order="any")
     for seed in range(40):
-        walked(automaton, random.Random(seed), 10)  # which asserts that it isn't stuck
+        walked(automaton, random.Random(seed), 10)  # it asserts that it doesn't get stuck
 
 
 KIND_FIRST = {"type": "object", "properties": {"kind": {"type": "integer"}, "x": {"type": "integer"}}}

@@ -1,4 +1,4 @@
-"""Random schemas: an automaton accepts what JSON schema calls valid, and never leads into a corner."""
+"""Random schemas: an automaton accepts exactly the valid values, and never gets stuck."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ def schemas(draw: st.DrawFn, leaves: st.SearchStrategy[Any] = plain_leaves) -> d
 
 
 def without_repeats(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Undeclared names may repeat: a reader then sees fewer members than were counted."""
+    """Removes repeated undeclared names, because a reader sees fewer members than were counted."""
     assume(len(dict(members)) == len(members))
     return dict(members)
 
 
 def compiled(schema: Any, order: PropertyOrder) -> StackAutomaton | None:
-    """None if no value is allowed."""
+    """The automaton, or None if no value is allowed."""
     try:
         return COMPILER.compile(json.dumps(schema), property_order=order)
     except (NotCoveredError, TooLargeError):
@@ -187,5 +187,5 @@ def test_llguidance_accepts_the_texts_of_random_walks(schema: Any) -> None:
     for length in range(0, 60, 3):
         text = walked(automaton, chance, length)
         if b"\\u" in text or b"\\/" in text or b"\x7f" in text:
-            continue  # it takes fewer escapes
+            continue  # it accepts fewer escapes
         assert peer.accepts(text), text

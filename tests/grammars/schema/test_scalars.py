@@ -1,4 +1,4 @@
-"""Patterns, formats, numbers and spellings as automata over code points."""
+"""Patterns, formats and numbers as automata over code points, and the forms of strings."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PATTERNS = [
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_is_found_where_python_finds_it(pattern: str) -> None:
     dfa = searching(pattern)
-    # Python's $ also matches before a last line feed, and its . takes a carriage return
+    # Python's $ also matches before a last line feed, and its . matches a carriage return
     expected = re.sub(r"(?<!\\)\$", r"\\Z", pattern)
     assert [t for t in TEXTS if dfa.label(t) >= 0] == [t for t in TEXTS if re.search(expected, t, re.ASCII)]
 
@@ -142,14 +142,14 @@ def test_multiples_are_exact_in_decimals(text: str, divisor: str) -> None:
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, min_value=-1000, max_value=1000, places=5))
-def test_a_listed_number_is_spelled_as_json_writers_do(value: object) -> None:
+def test_a_listed_number_is_written_as_json_writers_do(value: object) -> None:
     number = Fraction(str(value))
     spelled_ways = canonical(number, whole_fractions=True)
     assert json.dumps(float(number)) in spelled_ways or number == 0
     assert all(Fraction(text) == number for text in spelled_ways)
 
 
-def test_integers_are_spelled_without_a_fraction() -> None:
+def test_integers_are_written_without_a_fraction() -> None:
     dfa = number_texts(exponents=False, whole_fractions=False)
     assert dfa.label("10") >= 0 and dfa.label("1.5") >= 0
     assert dfa.label("1.0") < 0 and dfa.label("1e1") < 0
@@ -182,7 +182,7 @@ def test_listed_numbers_have_no_fraction_where_the_type_is_integer(
     assert [text for text in texts if automaton.accepts(text.encode())] == spelled_ways
 
 
-def test_enumerated_numbers_that_distinguish_objects_are_spelled_like_others() -> None:
+def test_enumerated_numbers_that_distinguish_objects_are_written_like_others() -> None:
     kinds = [{"const": 1}, {"type": "integer", "const": 2}]
     others = [{"type": "string"}, {"type": "null"}]
     objects = [
@@ -219,7 +219,7 @@ def ends(block: Block, text: bytes) -> int:
     st.text(max_size=6),
     st.sampled_from(["^.*$", "[a-zé]", "^[^a]*$", "^[\\s\\S]{0,3}$", "\U0001f600", "^\\P{L}*$"]),
 )
-def test_strings_are_matched_however_they_are_spelled(text: str, pattern: str) -> None:
+def test_strings_are_matched_however_they_are_written(text: str, pattern: str) -> None:
     dfa = searching(pattern)
     for block in (string_block(dfa, "usual"), inlined_block(dfa, "usual"), string_block(dfa, "any")):
         assert block is not None
@@ -228,7 +228,7 @@ def test_strings_are_matched_however_they_are_spelled(text: str, pattern: str) -
             assert (ends(block, written) >= 0) == (dfa.label(text) >= 0)
 
 
-def test_every_escape_is_taken_where_any_spelling_is_allowed() -> None:
+def test_every_escape_is_accepted_if_any_escape_is_allowed() -> None:
     block = string_block(literals(["A/é\U0001f600"]), "any")
     assert block is not None
     assert ends(block, rb"\u0041\/\u00E9\uD83D\ude00") >= 0
@@ -239,5 +239,5 @@ def test_a_counted_string_has_few_states() -> None:
     assert len(bounded_block(2, 100_000).transitions) < 50
 
 
-def test_names_of_plain_letters_have_one_spelling() -> None:
+def test_names_of_plain_letters_have_one_form() -> None:
     assert has_one_form("plain name") and not has_one_form("é") and not has_one_form('"')

@@ -1,4 +1,4 @@
-"""`uniqueItems`: which arrays it allows, by JSON equality, and where it is refused."""
+"""`uniqueItems`: the arrays that it allows, by JSON equality, and the schemas in which it is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VALUES = ["red", "green", "é", 0, 1, 2, None, True, False]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_items_of_few_values_are_unique(name: str) -> None:
+def test_uniqueness_is_enforced_for_items_of_few_values(name: str) -> None:
     schema = {**UNIQUE, **CASES[name]}
     automaton = COMPILER.compile(json.dumps(schema))
     validator = jsonschema.Draft202012Validator(schema)
@@ -49,7 +49,7 @@ def test_items_of_few_values_are_unique(name: str) -> None:
     assert [array for array in arrays if automaton.accepts(compact(array))] == allowed
 
 
-def test_all_values_may_come_and_then_none() -> None:
+def test_all_values_may_come_once_and_then_no_item() -> None:
     letters = list("abcdefgh")
     automaton = COMPILER.compile(json.dumps({**UNIQUE, "items": {"enum": letters}}))
     assert automaton.accepts(compact(letters[::-1])) and automaton.accepts(compact(letters))
@@ -61,7 +61,7 @@ def test_all_values_may_come_and_then_none() -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), [("1", "1.0"), ("-0.5", "-0.5"), ('"é"', '"\\u00e9"')])
-def test_equal_values_are_equal_however_they_are_spelled(one: str, other: str) -> None:
+def test_equal_values_are_equal_however_they_are_written(one: str, other: str) -> None:
     automaton = COMPILER.compile(json.dumps({**UNIQUE, "items": {"enum": [1, 2, "é", -0.5]}}))
     assert automaton.accepts(f"[{one},2]".encode()) and automaton.accepts(f"[{other},2]".encode())
     pairs = [f"[{first},{second}]" for first in (one, other) for second in (one, other)]

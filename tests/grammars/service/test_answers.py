@@ -1,4 +1,4 @@
-"""Answers of a process that read a hostile grammar can't run code where they are read."""
+"""Answers of a process that read a hostile grammar can't run code in the reading process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Gadget:
 @pytest.mark.parametrize(
     "value", [Gadget(), [Gadget()], {"a": Gadget()}, eval, os.system, main], ids=range(6)
 )
-def test_an_answer_names_nothing_but_automata_and_errors(value: object) -> None:
+def test_an_answer_names_only_automata_and_errors(value: object) -> None:
     with pytest.raises(pickle.UnpicklingError, match="which no answer needs"):
         read_answer(pickle.dumps(value))
 

@@ -67,7 +67,7 @@ def test_an_incomplete_future_is_never_evicted() -> None:
     assert world.future("waiting") is waiting
 
 
-def test_a_grammar_counts_with_its_bytes() -> None:
+def test_a_grammar_counts_by_its_bytes() -> None:
     world = World(4)
     for source in "abc":
         world.made(source)
@@ -78,7 +78,7 @@ def test_a_grammar_counts_with_its_bytes() -> None:
     assert set(world.begun[4:]) >= {"a", "b"}
 
 
-def test_refusals_and_cancelled_ones_count_too() -> None:
+def test_refused_and_cancelled_grammars_count_too() -> None:
     world = World(1)
     world.future("wrong").set_exception(ValueError("no"))
     assert world.future("gone").cancel()

@@ -25,7 +25,7 @@ from arbora.grammars.service.worker import AutomatonWorker
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, submit, vocabulary
 from mask_tables import state_mask
 
-PATIENCE_S = 300.0  # also while a worker compiles its own code
+PATIENCE_S = 300.0  # enough even while a worker compiles its own code
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_a_choice_must_be_a_list_of_strings(grammars: GrammarCompiler, choices: 
     assert isinstance(result, GrammarError)
 
 
-def test_an_automaton_too_large_for_tables_is_left_to_the_host(
+def test_an_automaton_too_large_for_tables_is_left_to_llguidance(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -134,7 +134,7 @@ SLOW_SCHEMA = {
 }
 
 
-def test_a_slow_schema_holds_up_no_other() -> None:
+def test_a_slow_schema_delays_no_other() -> None:
     grammars = compiler()
     for number in range(WORKERS - 1):
         submit(grammars, f"slow{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": str(number)}))
@@ -180,7 +180,7 @@ def test_a_small_schema_is_ready_before_earlier_large_ones(
     end.set()
 
 
-def test_large_schemas_at_llguidance_hold_up_no_small_one(
+def test_large_schemas_in_llguidance_delay_no_small_one(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, compile_job = threading.Event(), GrammarProcess.compile
@@ -204,7 +204,7 @@ def test_large_schemas_at_llguidance_hold_up_no_small_one(
 
 
 def submit_large(grammars: GrammarCompiler, title: str = "large") -> None:
-    """More than there are threads."""
+    """Submits more large grammars than there are threads."""
     for number in range(2 * THREADS):
         schema = {**SLOW_SCHEMA, "title": f"{title}{number}"}
         submit(grammars, f"large{number}", "json_schema", json.dumps(schema))
@@ -215,7 +215,7 @@ def cancel_large(grammars: GrammarCompiler) -> None:
         grammars.cancel(f"large{number}")
 
 
-def test_a_cancelled_grammar_that_was_not_begun_never_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cancelled_grammar_that_has_not_begun_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     grammars = compiler()
     end, build = threading.Event(), grammars._workers.build
     monkeypatch.setattr(grammars._workers, "build", lambda job: end.wait(PATIENCE_S) and build(job))
@@ -235,7 +235,7 @@ def test_a_cancelled_grammar_that_was_not_begun_never_is(monkeypatch: pytest.Mon
     grammars.close()
 
 
-def test_a_grammar_that_kills_its_worker_leaves_the_next_one_a_new_worker(
+def test_after_a_grammar_that_kills_its_worker_the_next_one_gets_a_new_worker(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -295,7 +295,7 @@ def test_a_grammar_that_neither_engine_can_read_is_refused(
     assert isinstance(compiled(grammars, kind, source), GrammarError)
 
 
-def test_nothing_goes_on_when_the_compiler_is_closed() -> None:
+def test_nothing_runs_after_the_compiler_is_closed() -> None:
     before = set(threading.enumerate())
     grammars = compiler()
     for number in range(3 * THREADS):
@@ -316,7 +316,7 @@ def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
     grammars.close()
 
 
-def test_how_a_reply_can_be_ended_is_found_before_a_grammar_is_handed_out(
+def test_the_ends_of_replies_are_found_before_a_grammar_is_returned(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = list[str]()
@@ -333,7 +333,7 @@ def test_how_a_reply_can_be_ended_is_found_before_a_grammar_is_handed_out(
     assert [name.startswith("grammars") for name in threads] == [True]
 
 
-def test_all_that_the_host_holds_of_an_automaton_counts_for_its_memory(grammars: GrammarCompiler) -> None:
+def test_all_host_memory_of_an_automaton_is_counted(grammars: GrammarCompiler) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     plain, closing = (compiled(grammars, "json_schema", schema, closing=closing) for closing in (False, True))
     assert isinstance(plain, Automaton) and isinstance(closing, Automaton)
@@ -410,7 +410,7 @@ def test_a_function_whose_parameters_are_too_large_is_named(
     assert refused.function == "huge"
 
 
-def test_of_one_function_that_takes_too_long_the_parameters_are_at_fault(
+def test_the_parameters_of_the_only_function_are_blamed_for_a_timeout(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_long(job: Job) -> Result:
@@ -430,7 +430,7 @@ def test_a_grammar_in_lark_goes_to_llguidance_without_a_process(
     assert isinstance(compiled(grammars, "grammar", '// a comment\nstart: "a" | "b"'), HostGrammar)
 
 
-def test_a_grammar_in_gbnf_may_have_a_rule_that_is_called_as_the_first_one_in_lark(
+def test_a_grammar_in_gbnf_may_have_a_rule_with_the_name_of_larks_first_rule(
     grammars: GrammarCompiler,
 ) -> None:
     grammar = compiled(grammars, "grammar", 'root ::= start "\\"start" # start\nstart ::= "a"')

@@ -1,4 +1,4 @@
-"""What a fault of our own compiler means for requests, with a process that has one."""
+"""The effect of a fault of our own compiler on requests, with a process that has such a fault."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def only_warning(caplog: pytest.LogCaptureFixture) -> str:
         ("structural_tag", {"type": "const_string", "value": "{}"}, "fails"),
     ],
 )
-def test_llguidance_serves_grammars_at_which_our_compiler_fails_and_the_log_says_why(
+def test_llguidance_serves_grammars_on_which_our_compiler_fails_and_the_log_says_why(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture, kind: str, source: object, fault: str
 ) -> None:
     text = (source if isinstance(source, str) else json.dumps(source)).replace("{}", fault)
@@ -103,7 +103,7 @@ def test_a_grammar_that_llguidance_does_not_cover_either_is_not_blamed_and_is_tr
     assert CAUSES[fault] in only_warning(caplog)
 
 
-def test_a_grammar_that_ended_its_process_is_not_given_to_another_one(
+def test_a_grammar_that_ended_its_process_is_not_sent_to_another_one(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = compiled(grammars, "grammar", 'root ::= "dies"')
@@ -114,7 +114,7 @@ def test_a_grammar_that_ended_its_process_is_not_given_to_another_one(
     assert not caplog.records
 
 
-def test_keywords_are_left_out_where_that_is_allowed_though_our_compiler_fails(
+def test_keywords_are_left_out_where_that_is_allowed_even_if_our_compiler_fails(
     grammars: GrammarCompiler,
 ) -> None:
     schema = {"type": "string", "not": {"const": "fails"}}
@@ -122,7 +122,7 @@ def test_keywords_are_left_out_where_that_is_allowed_though_our_compiler_fails(
     assert isinstance(served, HostGrammar) and served.left_out == (("not", "#/not"),)
 
 
-def test_a_process_that_died_between_two_grammars_is_neithers_fault(
+def test_a_process_that_died_between_two_grammars_is_blamed_on_neither(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "before"), Automaton)
@@ -148,7 +148,7 @@ def test_a_grammar_is_not_blamed_for_a_builder_that_died_while_it_had_no_job(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_the_output_of_a_process_is_no_answer(
+def test_the_output_of_a_process_is_not_an_answer(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "babbles"), Automaton)

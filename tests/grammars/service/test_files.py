@@ -1,4 +1,4 @@
-"""Compiled grammars that outlive the process: which are kept, and which files are never used."""
+"""Compiled grammars on disk: the files that are kept, and the files that are never used."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def the_file(directory: Path) -> Path:
     return path
 
 
-def test_a_kept_grammar_is_the_same_in_another_process(tmp_path: Path) -> None:
+def test_a_stored_grammar_is_the_same_in_another_process(tmp_path: Path) -> None:
     made = automaton()
     files(tmp_path).put(made)
     kept = files(tmp_path).get("key")
@@ -85,7 +85,7 @@ def test_the_least_recently_used_files_are_deleted_past_the_limit(tmp_path: Path
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_the_age_of_files_outlives_the_process(tmp_path: Path) -> None:
+def test_the_age_of_files_survives_the_process(tmp_path: Path) -> None:
     first = files(tmp_path)
     for age, key in ((9, "a"), (5, "b"), (7, "c")):
         first.put(automaton(key))
@@ -96,7 +96,7 @@ def test_the_age_of_files_outlives_the_process(tmp_path: Path) -> None:
     assert [key for key in "abcd" if first.get(key) is not None] == ["b", "c", "d"]
 
 
-def test_a_directory_that_can_not_be_used_is_one_without_files(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_used_counts_as_empty(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     kept = files(tmp_path / "file" / "directory")
     kept.put(automaton())

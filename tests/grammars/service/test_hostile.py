@@ -28,7 +28,7 @@ from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler,
 from hostile_grammars import DEEP, EXPLODING, Hostile, nested_repetitions, reference_chain
 from processes import children_of, descendants_of, processor_ticks
 
-BOUND_S = 60.0  # two seconds at each engine, and what a loaded machine adds
+BOUND_S = 60.0  # two seconds for each engine, and the delays of a loaded machine
 TOO_MANY_STATES = "(a|b)*a(a|b){12}"
 
 
@@ -104,7 +104,7 @@ def memory(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_memory_is_given_back_and_compiling_has_a_limit_of_memory(
+def test_memory_is_freed_and_compiling_has_a_limit_of_memory(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("arbora.grammars.service.routes.HOST_BYTES", 8 << 20)
@@ -175,7 +175,7 @@ def test_a_process_that_dies_or_stalls_ends_the_requests_that_follow_its_grammar
     assert isinstance(compiled(grammars, "grammar", f'start: "next{number}"'), HostGrammar)
 
 
-def test_a_grammar_that_llguidance_fails_at_is_to_blame_for_the_end_of_its_replies(
+def test_a_grammar_on_which_llguidance_fails_is_blamed_for_the_end_of_its_replies(
     grammars: GrammarCompiler,
 ) -> None:
     grammar = followed(grammars, 'start: B+ %json {}\nB: "b" | "c"\n%ignore / /')
@@ -193,7 +193,7 @@ def test_a_grammar_that_llguidance_fails_at_is_to_blame_for_the_end_of_its_repli
     assert again.matcher().consume(ord("b")) is None
 
 
-def test_a_grammar_that_needs_too_many_items_of_the_parser_is_to_blame_for_the_end_of_its_replies(
+def test_a_grammar_that_needs_too_many_items_of_the_parser_is_blamed_for_the_end_of_its_replies(
     grammars: GrammarCompiler,
 ) -> None:
     rules = [f"r{i}" for i in range(2_100)]
@@ -203,7 +203,7 @@ def test_a_grammar_that_needs_too_many_items_of_the_parser_is_to_blame_for_the_e
     assert "can't be followed" in str(error) and "the most is 2,000" in str(error)
 
 
-def test_a_grammar_at_which_llguidance_always_fails_is_refused_after_a_few_processes(
+def test_a_grammar_on_which_llguidance_always_fails_is_refused_after_a_few_processes(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = 'start: C+ %json {}\nC: "b" | "c"\n%ignore / /'
@@ -258,7 +258,9 @@ def test_a_grammar_that_is_refused_keeps_no_process(
     assert grammars._host._server.live == live
 
 
-def test_nothing_is_kept_of_matchers_that_left_before_their_answers_came(grammars: GrammarCompiler) -> None:
+def test_nothing_is_kept_of_matchers_that_were_deleted_before_their_answers_came(
+    grammars: GrammarCompiler,
+) -> None:
     grammar = followed(grammars, 'start: "left" /[a-z]+/')
     for _ in range(50):
         grammar.matcher()
@@ -267,7 +269,7 @@ def test_nothing_is_kept_of_matchers_that_left_before_their_answers_came(grammar
     assert len(grammar._connection._states) <= 2 and not grammar._connection._asked
 
 
-def test_many_rows_of_one_grammar_are_answered_though_none_reads_meanwhile(
+def test_many_rows_of_one_grammar_are_answered_even_if_none_reads_meanwhile(
     grammars: GrammarCompiler,
 ) -> None:
     grammar = followed(grammars, 'start: "many" /[a-z]+/')
@@ -295,7 +297,7 @@ def test_no_more_processes_are_started_than_the_limit(
     assert "try again later" in str(busy) and not isinstance(busy, GrammarError | CompilerError)
 
 
-def test_one_tenant_leaves_processes_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_tenant_cannot_take_the_processes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_client, "MOST_PROCESSES", 6)
     grammars = compiler()
     try:
@@ -418,7 +420,7 @@ def test_a_stopped_server_never_delays_its_senders() -> None:
 
 
 @pytest.mark.parametrize(("cpu_s", "kind"), [(1.9, TooSlowError), (0.3, TimeoutError)])
-def test_a_timeout_is_the_grammars_fault_only_if_it_had_the_processor(
+def test_a_timeout_is_the_grammars_fault_only_if_it_used_the_processor(
     cpu_s: float, kind: type[Exception]
 ) -> None:
     now = 0.0

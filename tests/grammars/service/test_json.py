@@ -1,4 +1,4 @@
-"""JSON schemas: automata where they can be, llguidance's matchers for the rest, clear refusals."""
+"""JSON schemas: automata if possible, otherwise llguidance's matchers, and clear refusals."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def test_a_value_ends_where_its_brackets_close(grammars: GrammarCompiler) -> Non
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_host_takes_grammars_that_are_too_large_for_tables(grammars: GrammarCompiler, seed: int) -> None:
+def test_llguidance_serves_grammars_that_are_too_large_for_tables(
+    grammars: GrammarCompiler, seed: int
+) -> None:
     schema = {"type": "string", "pattern": TOO_MANY_STATES}
     grammar = compiled(grammars, "json_schema", schema)
     assert isinstance(grammar, HostGrammar)
@@ -150,7 +152,7 @@ BESIDE: list[dict[str, object]] = [{}, {"uniqueItems": True}, {"contains": {"pat
 
 @pytest.mark.parametrize("wrong", WRONG, ids=str)
 @pytest.mark.parametrize("beside", BESIDE, ids=["", "unique", "large"])
-def test_a_keyword_that_makes_no_sense_is_never_left_out(
+def test_a_meaningless_keyword_is_never_left_out(
     grammars: GrammarCompiler, wrong: dict[str, object], beside: dict[str, object]
 ) -> None:
     schema = {"type": "array", "items": wrong, **beside}
@@ -204,7 +206,7 @@ def test_meaningful_keywords_that_cant_be_enforced_are_left_out_and_listed(
     ],
     ids=str,
 )
-def test_a_refusal_gives_our_own_reason_and_no_librarys(
+def test_a_refusal_gives_our_own_reason_and_not_a_librarys(
     grammars: GrammarCompiler, schema: dict[str, object], reason: str
 ) -> None:
     refused = compiled(grammars, "json_schema", schema)
@@ -213,7 +215,7 @@ def test_a_refusal_gives_our_own_reason_and_no_librarys(
     assert str(refused).endswith('. To leave it out, send "unenforced": "allow" in the request.')
 
 
-def test_an_error_of_a_grammar_speaks_of_a_grammar(grammars: GrammarCompiler) -> None:
+def test_an_error_about_a_grammar_names_it_a_grammar(grammars: GrammarCompiler) -> None:
     refused = compiled(grammars, "grammar", "start: unknown")
     assert isinstance(refused, GrammarError)
     assert "the grammar can't be enforced" in str(refused) and "schema" not in str(refused)
@@ -225,7 +227,7 @@ def test_a_keyword_that_one_engine_enforces_is_not_left_out(grammars: GrammarCom
     assert grammar.left_out == ()
 
 
-def test_the_host_leaves_out_keywords_that_it_cant_enforce(grammars: GrammarCompiler) -> None:
+def test_llguidance_leaves_out_keywords_that_it_cant_enforce(grammars: GrammarCompiler) -> None:
     hard = {"pattern": TOO_MANY_STATES}
     schema = {"items": {"format": "iban"}, "type": "array", "contains": hard, "prefixItems": [hard]}
     grammar = compiled(grammars, "json_schema", schema, unenforced="allow")
@@ -233,7 +235,7 @@ def test_the_host_leaves_out_keywords_that_it_cant_enforce(grammars: GrammarComp
     assert set(grammar.left_out) == {("format", "#/items/format"), ("contains", "#/contains")}
 
 
-def test_properties_come_in_any_order_if_that_is_asked_for(grammars: GrammarCompiler) -> None:
+def test_properties_come_in_any_order_on_request(grammars: GrammarCompiler) -> None:
     grammar = compiled(grammars, "json_schema", {"properties": {"a": {}, "b": {}}}, property_order="any")
     assert isinstance(grammar, Automaton)
     assert grammar.machine.accepts(b'{"b":1,"a":2}')
@@ -255,7 +257,7 @@ def test_a_matcher_that_passes_a_limit_is_an_error_and_not_an_end() -> None:
     assert error is not None and "too many states" in str(error)
 
 
-def test_requests_follow_copies_of_their_own(grammars: GrammarCompiler) -> None:
+def test_each_request_follows_its_own_copy(grammars: GrammarCompiler) -> None:
     grammar = compiled(grammars, "json_schema", {"pattern": TOO_MANY_STATES})
     assert isinstance(grammar, HostGrammar)
     first, second = grammar.matcher(), grammar.matcher()
@@ -263,7 +265,7 @@ def test_requests_follow_copies_of_their_own(grammars: GrammarCompiler) -> None:
     assert second.consume(ord("2")) is None
 
 
-def test_a_token_outside_the_grammar_is_an_error_that_says_so(grammars: GrammarCompiler) -> None:
+def test_a_token_outside_of_the_grammar_is_an_error_that_says_so(grammars: GrammarCompiler) -> None:
     grammar = compiled(grammars, "json_schema", {"pattern": TOO_MANY_STATES})
     assert isinstance(grammar, HostGrammar)
     error = grammar.matcher().consume(ord("x"))
@@ -291,13 +293,13 @@ def test_a_schema_that_cant_be_enforced_is_refused_with_keyword_and_path(
     assert said in str(result)
 
 
-def test_a_schema_that_allows_nothing_is_refused_as_its_own_fault(grammars: GrammarCompiler) -> None:
+def test_a_schema_that_allows_nothing_is_refused_as_a_wrong_schema(grammars: GrammarCompiler) -> None:
     result = compiled(grammars, "json_schema", {"type": "integer", "minimum": 5, "maximum": 3})
     assert isinstance(result, GrammarError)
     assert "allows no value" in str(result) and "20 digits" not in str(result)
 
 
-def test_a_host_that_takes_too_long_is_not_waited_for(
+def test_llguidance_is_not_awaited_beyond_its_time_limit(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 1e-9)
@@ -309,7 +311,7 @@ def test_a_host_that_takes_too_long_is_not_waited_for(
 @pytest.mark.parametrize(
     ("pattern", "kind"), [("^a$", Automaton), (TOO_MANY_STATES, HostGrammar)], ids=["device", "host"]
 )
-def test_a_schema_cant_loosen_itself_with_options(
+def test_a_schema_cant_loosen_its_constraints_with_options(
     grammars: GrammarCompiler, pattern: str, kind: type[Automaton | HostGrammar]
 ) -> None:
     schema = {"prefixItems": [{"const": [1, 2]}, {"pattern": pattern, "type": "string"}], "minItems": 2}
@@ -374,7 +376,7 @@ def test_a_larger_schema_counts_for_more_memory(grammars: GrammarCompiler) -> No
         "a reference to no address",
     ],
 )
-def test_a_schema_that_no_engine_takes_is_refused_and_others_are_served(
+def test_a_schema_that_no_engine_accepts_is_refused_and_others_are_served(
     grammars: GrammarCompiler, schema: object, said: str
 ) -> None:
     result = compiled(grammars, "json_schema", schema)
@@ -382,7 +384,7 @@ def test_a_schema_that_no_engine_takes_is_refused_and_others_are_served(
     assert isinstance(compiled(grammars, "json_schema", {"type": "integer"}), Automaton)
 
 
-def test_a_string_of_too_many_letters_for_a_table_is_left_to_the_host(grammars: GrammarCompiler) -> None:
+def test_a_string_of_too_many_letters_for_a_table_is_left_to_llguidance(grammars: GrammarCompiler) -> None:
     assert isinstance(compiled(grammars, "json_schema", {"enum": [TOO_MANY_LETTERS]}), HostGrammar)
 
 
@@ -395,7 +397,7 @@ def test_a_grammar_that_is_slow_to_read_delays_no_other(
 
 
 def compiled_beside(grammars: GrammarCompiler, kind: str, source: object) -> object:
-    """The result of this one, while others may be under way."""
+    """The compiled grammar, while others may be compiling."""
     submit(grammars, "mine", kind, json.dumps(source))
     results: dict[str, object] = {}
     while len(results) < 2:

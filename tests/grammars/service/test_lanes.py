@@ -1,4 +1,4 @@
-"""The order of tasks: by size and time of arrival, on a clock that the test sets."""
+"""The order of tasks by size and time of arrival, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_small_task_begins_while_many_large_ones_run_and_wait(world: World) ->
     assert "large2" not in world.began
 
 
-def test_a_large_one_begins_when_another_ends(world: World) -> None:
+def test_a_large_task_begins_when_another_large_one_ends(world: World) -> None:
     for number in range(3):
         world.submit(f"large{number}", LARGE + 1)
     world.end("large0")
@@ -190,7 +190,7 @@ def test_the_caller_gets_the_result_or_error_of_a_first_attempt() -> None:
 
 
 class HeldWorker:
-    """In the place of a process: a job runs until the test lets it end."""
+    """Replaces a process. A job runs until the test lets it end."""
 
     def __init__(self) -> None:
         self.jobs: SimpleQueue[str] = SimpleQueue()

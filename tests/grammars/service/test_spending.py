@@ -1,4 +1,4 @@
-"""How compiling is shared between tenants, on a clock that the test holds."""
+"""The sharing of compile time between tenants, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_tenants_time_counts_half_after_the_half_life() -> None:
     assert spending.of("b") == 0.0
 
 
-def test_a_tenant_is_heavy_once_it_had_more_than_usual_schemas_take_and_only_for_a_while() -> None:
+def test_a_tenant_is_heavy_after_more_compiling_than_usual_schemas_take_and_only_for_a_while() -> None:
     clock = Clock()
     spending = Spending(clock)
     spending.add("usual", HEAVY_S / 2)
@@ -38,13 +38,13 @@ def test_a_tenant_is_heavy_once_it_had_more_than_usual_schemas_take_and_only_for
     assert not spending.is_heavy("hostile")
 
 
-def test_no_tenant_is_held_back_for_ever() -> None:
+def test_no_tenant_is_delayed_for_ever() -> None:
     spending = Spending(Clock())
     spending.add("hostile", 1e9)
     assert spending.lead("hostile") == LONGEST_LEAD_S
 
 
-def test_the_tenants_that_are_remembered_are_bounded() -> None:
+def test_the_number_of_remembered_tenants_is_bounded() -> None:
     spending = Spending(Clock())
     for number in range(5000):
         spending.add(f"tenant {number}", 1.0 + number)
@@ -86,7 +86,7 @@ def test_heavy_tenants_never_take_all_threads() -> None:
 
 
 class _Hold:
-    """A task that runs until the test lets it go."""
+    """A task that runs until the test ends it."""
 
     def __init__(self) -> None:
         self._event = threading.Event()

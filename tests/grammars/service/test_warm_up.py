@@ -1,4 +1,4 @@
-"""What a worker compiles for itself before it takes jobs: a grammar has two seconds, numba may need more."""
+"""The code that a worker compiles before it takes jobs: a grammar has two seconds, numba may need more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMAS: list[object] = [
 
 
 def compiled_functions() -> dict[str, int]:
-    """How many kinds of arguments each of our functions was compiled for."""
+    """The number of argument types for which each of our functions was compiled."""
     modules = [module for name, module in sys.modules.items() if name.startswith("arbora.grammars")]
     functions = [
         value for module in modules for value in vars(module).values() if isinstance(value, Dispatcher)

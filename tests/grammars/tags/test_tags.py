@@ -1,4 +1,4 @@
-"""Structural tags: what their automata accept, judged by regular expressions and by what comes of them."""
+"""Structural tags: the texts that their automata accept, judged by regular expressions and by parsing."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_alternative_schemas_may_begin_alike() -> None:
         (json_tag("<", ">", {"type": "strin"}), "strin"),
     ],
 )
-def test_a_format_that_can_not_be_followed_says_why(format: Any, reason: str) -> None:
+def test_a_format_that_cannot_be_compiled_says_why(format: Any, reason: str) -> None:
     with pytest.raises(GrammarError, match=re.escape(reason)):
         accepted(format, [])
 
@@ -216,7 +216,7 @@ def test_a_special_token_that_a_format_names_is_that_token(grammars: GrammarComp
     assert follower.allowed() == {ord("{"), 260}
 
 
-def test_other_grammars_have_no_place_for_special_tokens(grammars: GrammarCompiler) -> None:
+def test_other_grammars_allow_no_special_tokens(grammars: GrammarCompiler) -> None:
     for kind, source in (("regex", r"[\s\S]*"), ("json_schema", {"type": "string"})):
         made = compiled(grammars, kind, source)
         assert isinstance(made, Automaton)
@@ -226,7 +226,7 @@ def test_other_grammars_have_no_place_for_special_tokens(grammars: GrammarCompil
         assert CALL_TOKEN not in follower.allowed()
 
 
-def test_bytes_that_no_text_has_are_in_no_reply(grammars: GrammarCompiler) -> None:
+def test_bytes_that_no_text_contains_are_in_no_reply(grammars: GrammarCompiler) -> None:
     assert not set(range(0xF5, 256)) & Follower(automaton(grammars, calls())).allowed()
 
 
@@ -250,7 +250,7 @@ def test_random_replies_consist_of_whole_calls(grammars: GrammarCompiler, seed: 
             jsonschema.validate(value, PERSON)
 
 
-def test_tools_that_are_too_large_are_left_free_and_named(grammars: GrammarCompiler) -> None:
+def test_tools_that_are_too_large_become_free_text_and_are_listed(grammars: GrammarCompiler) -> None:
     names = {f"{place:04}": {"type": "string", "maxLength": 10 + place} for place in range(3000)}
     big = {"type": "object", "properties": names, "additionalProperties": False}
     content = {"type": "json_schema", "json_schema": big, "function": "f", "otherwise": "object"}
@@ -291,7 +291,7 @@ HOSTED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("name", list(HOSTED))
-def test_the_host_follows_grammars_without_an_automaton(grammars: GrammarCompiler, name: str) -> None:
+def test_llguidance_follows_grammars_without_an_automaton(grammars: GrammarCompiler, name: str) -> None:
     format, good, bad = HOSTED[name]
     made = compiled(grammars, "structural_tag", format)
     assert isinstance(made, HostGrammar), made
@@ -300,7 +300,7 @@ def test_the_host_follows_grammars_without_an_automaton(grammars: GrammarCompile
 
 
 def follows(grammar: HostGrammar, text: Any) -> bool:
-    """Whether the tokens, texts byte by byte, may come and be all."""
+    """Whether the tokens, or texts byte by byte, are a complete reply."""
     matcher = grammar.matcher()
     for part in [text] if isinstance(text, str) else text:
         for token in [part] if isinstance(part, int) else part.encode():

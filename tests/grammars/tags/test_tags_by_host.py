@@ -1,4 +1,4 @@
-"""Structural tags as llguidance follows them, judged by our automata."""
+"""Structural tags as llguidance follows them, compared with our automata."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tags() -> TagCompiler:
 
 
 def ends_by_host(text: str, parts: list[str]) -> list[bool]:
-    """Whether the text may end behind each of its parts."""
+    """Whether the text may end after each of its parts."""
     grammar = host().structural_tag(read_format(text))
     ends = []
     for part in accumulate(parts, lambda one, other: one + other):

@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, TypeOf, dict[str, Any]]] = {
 
 
 def write_model(path: Path, family: str, type_of: TypeOf, **fields: Any) -> PreTrainedModel:
-    """The file and the config.json that is made of it."""
+    """Writes the file, and the config.json that is made from it."""
     model = write_gguf(path / "model.gguf", family, type_of, **fields)
     (path / "config.json").write_text(json.dumps(model_config(GgufFile(path / "model.gguf"))))
     return model
@@ -114,7 +114,7 @@ def test_the_factor_of_llama_3_is_found_from_the_stored_frequencies(tmp_path: Pa
 
 
 @pytest.mark.parametrize("kind", BLOCK_TYPES)
-def test_every_block_type_is_decoded_as_by_the_library(kind: str) -> None:
+def test_every_block_type_is_decoded_as_the_library_decodes_it(kind: str) -> None:
     values = np.random.default_rng(0).normal(0, 0.1, (130, 512)).astype(np.float32)
     raw = encoded(values, Type[kind])
     target = torch.empty(values.shape)
@@ -124,7 +124,7 @@ def test_every_block_type_is_decoded_as_by_the_library(kind: str) -> None:
     assert torch.equal(target, expected)
 
 
-def test_every_exponent_of_mxfp4_is_decoded_as_by_the_library() -> None:
+def test_every_exponent_of_mxfp4_is_decoded_as_the_library_decodes_it() -> None:
     raw = np.random.default_rng(0).integers(0, 256, (256, 17), np.uint8)
     raw[:, 0] = np.arange(256)
     target = torch.empty(256, 32)
@@ -132,7 +132,7 @@ def test_every_exponent_of_mxfp4_is_decoded_as_by_the_library() -> None:
     assert torch.equal(target, torch.from_numpy(gguf.dequantize(raw, Type.MXFP4).copy()))
 
 
-def test_the_header_is_read_as_by_the_library(tmp_path: Path) -> None:
+def test_the_header_is_read_as_the_library_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     model = write_gguf(tmp_path / "plain.gguf", "llama", one_type(Type.F32))
     writer = start_file(path, model)
@@ -236,7 +236,7 @@ def test_metadata_that_cannot_be_served_is_refused(
         ("rope_freqs.weight", np.full(4, np.nan, np.float32), "should have positive values"),
     ],
 )
-def test_tensors_that_the_metadata_need_are_checked(
+def test_tensors_that_the_metadata_require_are_checked(
     tmp_path: Path, name: str, array: NDArray[np.float32], words: str
 ) -> None:
     model = write_gguf(tmp_path / "plain.gguf", "llama", one_type(Type.F32))

@@ -1,4 +1,4 @@
-"""Weights that stay packed: what their products hold and give, against the expanded weights."""
+"""Weights that stay packed: the content and results of their products, compared with expanded weights."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_awq_interleaves_the_outputs_of_a_word() -> None:
     assert got == [[0], [4], [1], [5], [2], [6], [3], [7]]
 
 
-def test_blocks_at_the_edges_have_scales_of_their_own() -> None:
+def test_blocks_at_the_edges_have_their_own_scales() -> None:
     got = expanded(
         ByteFormat("I8", ScaleGrid(2, 2)),
         3,

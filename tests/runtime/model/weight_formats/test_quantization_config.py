@@ -1,4 +1,4 @@
-"""Which projections a quantization config quantizes, and what is refused."""
+"""The projections that a quantization config quantizes, and the configs that are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_config(directory: Path, **fields: Any) -> Path:
 
 
 def quantized(directory: Path, config: dict[str, Any], stored: frozenset[str] = frozenset()) -> list[str]:
-    """The quantized ones of layer 1's NAMES, layer 10's first, the head and the embedding."""
+    """The quantized projections among layer 1's NAMES, the first of layer 10, the head and the embedding."""
     choose = load_weight_formats(write_config(directory, quantization_config=config), stored).choose
     projections = [Projection(LAYER + name, 8, 8) for name in NAMES]
     projections += [Projection("model.layers.10." + NAMES[0], 8, 8), Projection("lm_head", 8, 8)]
@@ -92,7 +92,7 @@ def test_an_embedding_is_quantized_only_if_a_target_says_so(tmp_path: Path) -> N
     assert "model.embed_tokens" in quantized(tmp_path, config)
 
 
-def test_a_head_is_quantized_if_it_is_stored_so(tmp_path: Path) -> None:
+def test_a_head_is_quantized_if_it_is_stored_quantized(tmp_path: Path) -> None:
     assert "lm_head" not in quantized(tmp_path, GPTQ)
     assert "lm_head" in quantized(tmp_path, GPTQ, frozenset({"lm_head.qweight"}))
 
@@ -141,7 +141,7 @@ def test_the_old_name_of_the_config_is_read(tmp_path: Path) -> None:
         ({**compressed("dense"), "transform_config": {"config_groups": {"u": {}}}}, ["transform_config"]),
     ],
 )
-def test_what_is_not_supported_is_refused_by_its_name(
+def test_an_unsupported_setting_is_refused_by_its_name(
     tmp_path: Path, config: dict[str, Any], words: list[str]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -167,8 +167,8 @@ Q_PROJ = "model.layers.0.self_attn.q_proj."
         ("awq", "qzeros", torch.zeros(2, 8), ["expected [2, 8] of I32", "got [2, 8] of F32"]),
         ("fp8 per tensor", "weight_scale", torch.zeros(2), ["expected [1] or [] or [1, 1] of F32"]),
         ("fp8 in blocks", "weight", torch.zeros(64, 64), ["[64, 64] of F8_E4M3", "of F32"]),
-        ("fp8 in blocks", "weight_scale", torch.zeros(1), ["has no place"]),
-        ("compressed-tensors 4 bits", "weight_zero_point", torch.zeros(1), ["has no place"]),
+        ("fp8 in blocks", "weight_scale", torch.zeros(1), ["is not part of this"]),
+        ("compressed-tensors 4 bits", "weight_zero_point", torch.zeros(1), ["is not part of this"]),
     ],
 )
 def test_a_wrong_tensor_is_named_with_its_expected_shape_and_dtype(
@@ -211,7 +211,7 @@ def test_a_config_without_quantized_tensors_is_refused(tmp_path: Path) -> None:
 
 
 def change_tensor(model: Path, name: str, tensor: torch.Tensor | None) -> None:
-    """None removes it."""
+    """Replaces a tensor; None removes it."""
     path = model / "model.safetensors"
     tensors = load_file(path)
     tensors.pop(name, None)

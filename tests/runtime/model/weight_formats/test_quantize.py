@@ -135,7 +135,7 @@ Extract as JSON the city and the day: I fly to Paris on Monday.<|im_end|>
 
 
 @pytest.mark.parametrize(("method", "sure"), [("int8", 0.5), ("int4", 2.0)])
-def test_the_built_in_model_chooses_the_same_tokens_where_it_is_sure(method: str, sure: float) -> None:
+def test_the_built_in_model_chooses_the_same_tokens_if_it_is_sure(method: str, sure: float) -> None:
     expected = builtin_logprobs(TEXT)
     got = builtin_logprobs(TEXT, quantize=method)
     best = expected.topk(2).values
@@ -238,6 +238,16 @@ def refusal(model: Path, method: str = "int4") -> str:
     return str(caught.value)
 
 
+def test_a_quantized_gguf_file_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    file = tmp_path / "original.gguf"
+    write_gguf(file, "llama", one_type(Type.Q8_0))
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(model_config(GgufFile(file))))
+    (directory / "model.gguf").symlink_to(file)
+    assert refusal(directory).startswith(f"--quantize int4: {file} is already quantized (GGUF).")
+
+
 def test_a_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
     write_quantized(CASES["gptq"], tmp_path)
     assert "is already quantized (gptq). Leave the option out" in refusal(tmp_path)
@@ -258,7 +268,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
         assert "model.layers.1.mlp.up_proj.weight has values that are not finite" in message
 
 
-def test_a_cache_that_cannot_be_written_says_where_it_is(tmp_path: Path, cache: Path) -> None:
+def test_an_error_about_an_unwritable_cache_says_where_it_is(tmp_path: Path, cache: Path) -> None:
     save_model(random_model("qwen2"), tmp_path / "model")
     cache.parent.mkdir(parents=True)
     cache.write_text("a file where the directory should be")

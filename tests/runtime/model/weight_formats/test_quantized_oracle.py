@@ -1,4 +1,4 @@
-"""Quantized checkpoints against transformers with the weights that they stand for, in float32."""
+"""Quantized checkpoints against transformers with the weights that they represent, in float32."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_prompt_has_the_same_logprobs(pair: Pair) -> None:
 
 
 @pytest.mark.usefixtures("expanded")
-def test_greedy_tokens_are_the_same(pair: Pair) -> None:
+def test_greedy_tokens_are_those_of_transformers(pair: Pair) -> None:
     model, directory = pair
     prompt = random_tokens(20, 1)
     driver = StepDriver.load(directory)
