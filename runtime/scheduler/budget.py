@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-FIRST_CHUNK = 64  # tokens, before anything was measured
+FIRST_CHUNK = 128  # tokens, before anything was measured
 MIN_CHUNK = 16  # tokens; with fewer, a step's time says little about the time of one token
 SLOW_CHUNK = 64  # tokens from which a chunk below the budget's size shows that tokens take longer
 MAX_CHUNK = 2048  # tokens
