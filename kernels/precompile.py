@@ -8,8 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ..runtime import compiled_code
-from . import FOLDER
 from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention, tile_product, tiles
 from .automaton import cpu as automaton_cpu
@@ -98,4 +96,3 @@ def _step_an_automaton() -> None:
 
 if __name__ == "__main__":
     compile_kernels()
-    compiled_code.remove_other_versions(FOLDER)

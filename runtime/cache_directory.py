@@ -6,9 +6,12 @@ import errno
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+KEPT_S = 30 * 24 * 3600.0  # another checkout or a running server may use a directory
 
 
 def cache_directory(name: str) -> Path:
@@ -35,3 +38,16 @@ def made_at_once(target: Path, prefix: str) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def note_use(used: Path, names: str = "*", most: int = 0) -> None:
+    """Notes that a directory is used now, and deletes those beside it that were not used for a month.
+
+    Only names that match the pattern `names` are deleted, and none of the `most` that were used last.
+    """
+    with suppress(OSError):
+        os.utime(used)
+        last_used = sorted(((path.stat().st_mtime, path) for path in used.parent.glob(names)), reverse=True)
+        for at, path in last_used[most:]:
+            if path != used and time.time() - at > KEPT_S:
+                shutil.rmtree(path, ignore_errors=True)

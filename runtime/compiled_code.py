@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import time
 from contextlib import suppress
 from pathlib import Path
 
-from .cache_directory import cache_directory
+from .cache_directory import cache_directory, note_use
 
 FORMAT = Path(__file__).with_name("automaton_format.py")  # grammars and kernels contain its constants
-KEPT_S = 30 * 24 * 3600.0  # since it was set up; another checkout or a running server may still use it
 
 
 def version(folder: Path) -> str:
@@ -32,14 +29,12 @@ def directory(folder: Path) -> str:
     return os.environ.get("NUMBA_CACHE_DIR") or str(cache_directory(f"{folder.name}-{version(folder)}"))
 
 
-def remove_other_versions(folder: Path) -> None:
-    """Deletes the code of other versions that were set up more than a month ago."""
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return
-    current = Path(directory(folder))
-    with suppress(OSError):
-        os.utime(current)
-    for path in current.parent.glob(f"{folder.name}-*"):
-        with suppress(OSError):
-            if path != current and time.time() - path.stat().st_mtime > KEPT_S:
-                shutil.rmtree(path, ignore_errors=True)
+def use_directory(folder: Path) -> str:
+    """Makes `directory(folder)` or notes its use, and deletes the code of versions that were not used for a
+    month."""
+    path = directory(folder)
+    if "NUMBA_CACHE_DIR" not in os.environ:
+        with suppress(OSError):  # numba finds another directory, or none
+            Path(path).mkdir(parents=True, exist_ok=True)
+        note_use(Path(path), f"{folder.name}-*")
+    return path

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from contextlib import suppress
 
 import psutil
 from server_process import MAIN_ROLES, processes_by_role
@@ -20,9 +22,13 @@ def processes(pid: int | None) -> Figures:
 
 
 def cpu_seconds(pid: int | None) -> dict[str, float]:
-    """Processor time that each of them has used so far."""
-    used = {role: process.cpu_times() for role, process in _main_processes(pid).items()}
-    return {role: times.user + times.system for role, times in used.items()}
+    """Processor time that each of them has used so far, with that of its ended children; `workers` are the
+    grammar processes."""
+    used: Counter[str] = Counter()
+    for role, process in ({} if pid is None else processes_by_role(pid)).items():
+        with suppress(psutil.NoSuchProcess):
+            used[role if role in MAIN_ROLES else "workers"] += sum(process.cpu_times()[:4])
+    return dict(used)
 
 
 async def keep_peak(pid: int | None, peak: Figures) -> None:

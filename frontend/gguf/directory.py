@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import time
-from contextlib import suppress
 from pathlib import Path
 
-from ...runtime.cache_directory import cache_directory, made_at_once
+from ...runtime.cache_directory import cache_directory, made_at_once, note_use
 from ...runtime.errors import ConfigError
 from ...runtime.gguf_file import GgufFile
 
@@ -19,7 +16,6 @@ VERSION = 1
 """version of the files that are made here"""
 KEPT = 16
 """directories that are always kept; each takes about 10 MB"""
-KEPT_S = 30 * 24 * 3600.0  # since a directory's last use; a running server may still need it
 SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 """the name of a file of a split model"""
 
@@ -40,9 +36,7 @@ def gguf_directory(path: Path) -> Path:
             f"{path}: the model directory of the file can't be written to {target.parent} ({error}). Free "
             "some disk space, or set XDG_CACHE_HOME to a directory with more."
         ) from None
-    with suppress(OSError):
-        os.utime(target)
-    _remove_oldest(target)
+    note_use(target, most=KEPT)
     return target
 
 
@@ -92,11 +86,3 @@ def _key(shards: list[Path]) -> str:
         for shard in shards
     ]
     return hashlib.sha256(repr((VERSION, found)).encode()).hexdigest()[:24]
-
-
-def _remove_oldest(used: Path) -> None:
-    with suppress(OSError):
-        made = sorted(used.parent.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in made[KEPT:]:
-            if time.time() - path.stat().st_mtime > KEPT_S:
-                shutil.rmtree(path, ignore_errors=True)

@@ -43,7 +43,7 @@ from .messages import (
 _START = "from arbora.grammars.host.server import main; main()"
 START_DEADLINE_S = 60.0
 END_DEADLINE_S = 2.0  # for the server to report how a process ended
-LOOP_WAIT_S = 0.1  # for the same report, while the scheduler's loop waits
+REPORT_DEADLINE_S = 0.1  # for the same report, until the process's replies end without it
 ANSWER_DEADLINE_S = 5.0  # for the server to kill a process and report its end; a slower server is killed
 MARGIN_S = 3.0  # added to a deadline for the start of the process, which then enforces it itself
 OWN_TIME = 0.7  # of the deadline: with less processor time the machine was too busy
@@ -101,9 +101,14 @@ class GrammarProcess:
     def fail(self, deadline_s: float) -> GrammarError | CompilerError:
         """Ends a process that answered too late or wrongly. Returns the error for its replies."""
         if self.fault is None:
-            self.give_up(self._reason(deadline_s, LOOP_WAIT_S))
+            self.give_up(self._reason(deadline_s, 0.0))
         kind = CompilerError if isinstance(self.fault, CompilerError) else GrammarError
         return kind(f"the grammar can't be followed: {self.fault}")
+
+    def has_known_end(self, within_s: float) -> bool:
+        """Whether the server has reported how the process ended, or can't report it. Waits for up to
+        `within_s`."""
+        return self._server.end_of(self.number, within_s) is not None or not self._server.is_alive
 
     def give_up(self, fault: Exception) -> None:
         """Ends the process and remembers the reason."""

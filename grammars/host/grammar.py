@@ -10,6 +10,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import CompilerError, GrammarError, ParserFailedError, error_of, fault_of, reply_error
 from ..machine.jump_forward import ForcedText
 from .channel import ChannelClosedError
-from .client import GrammarProcess
+from .client import REPORT_DEADLINE_S, GrammarProcess
 from .messages import Advance, Leave, MatcherState, decode_state, encode
 
 ANY_BYTE = bytes(range(256))
@@ -74,6 +75,10 @@ class HostMatcher:
         self._is_begun = True
         self._connection.advance(self._number, [token])
 
+    def is_ready(self, within_s: float) -> bool:
+        """Whether the other methods return at once. Waits for up to `within_s` for the process to answer."""
+        return self._connection.is_settled(self._number, within_s)
+
     def consume(self, token: int) -> GrammarError | CompilerError | None:
         """Advances by a kept token. Returns an error, or None."""
         if not self._is_begun:
@@ -104,14 +109,17 @@ class HostMatcher:
 class _Connection:
     """Sends requests to one process and keeps the latest answer for each matcher.
 
-    An answer's deadline counts from the latest request or answer, not from the time when the caller begins to
-    wait. So a caller that has asked several processes waits for one deadline in all, even if none answers.
+    A process must answer within `ANSWER_DEADLINE_S` of its last answer, or of the first request after it.
+    The time when the caller begins to wait does not count, so a caller that has asked several processes waits
+    for one deadline in all, even if none answers.
     """
 
     def __init__(self, process: GrammarProcess) -> None:
         self.process = process
         self._numbers = count(1)
-        self._exchanged_at = 0.0  # of the last request or answer
+        self._exchanged_at = 0.0  # of the last answer, or of the first request since
+        self._last_wait_until = 0.0  # when an overdue process is ended; 0: it is not overdue
+        self._is_late = False  # it has not answered since a wait for it
         self._asked: dict[int, int] = {}  # outstanding answers, by matcher
         self._states: dict[int, MatcherState] = {}
         self._deleted: deque[int] = deque()  # deleted matchers that the process still has
@@ -123,8 +131,9 @@ class _Connection:
         return number
 
     def advance(self, matcher: int, tokens: list[int]) -> None:
+        if not self._asked:
+            self._exchanged()
         self._asked[matcher] = self._asked.get(matcher, 0) + 1
-        self._exchanged_at = time.monotonic()
         self._send(encode(Advance(matcher, tokens)))
 
     def leave(self, matcher: int) -> None:
@@ -132,26 +141,53 @@ class _Connection:
         any point."""
         self._deleted.append(matcher)
 
+    def is_settled(self, matcher: int, within_s: float) -> bool:
+        """Whether the process has answered all requests of the matcher, or has ended. Waits for up to
+        `within_s`, but not for a process that has not answered since an earlier wait."""
+        return self._settle(matcher, 0.0 if self._is_late else within_s)
+
     def state(self, matcher: int) -> MatcherState:
-        """The state of the matcher after all its requests. Waits for it, and ends a process that stalls."""
-        while self._asked.get(matcher) and self.process.fault is None:
-            try:
-                self._take(decode_state(self.process.channel.receive(self._patience_s())))
-            except (ChannelClosedError, TimeoutError, ValueError):
-                self.process.fail(ANSWER_DEADLINE_S)
+        """The state of the matcher after all its requests. Waits for it until `is_settled`."""
+        while not self._settle(matcher, LEAST_WAIT_S):
+            pass
         if self.process.fault is not None:
             return MatcherState(matcher, fault_of(self.process.fail(ANSWER_DEADLINE_S)), b"", b"")
         return self._states[matcher]
 
-    def _patience_s(self) -> float:
-        return max(LEAST_WAIT_S, self._exchanged_at + ANSWER_DEADLINE_S - time.monotonic())
+    def _settle(self, matcher: int, within_s: float) -> bool:
+        """As `is_settled`. Ends a process that stalls."""
+        until = time.monotonic() + within_s
+        while self._asked.get(matcher) and self.process.fault is None:
+            left_s = max(0.0, until - time.monotonic())
+            try:
+                self._take(decode_state(self.process.channel.receive(left_s)))
+                continue
+            except TimeoutError:
+                self._is_late = True
+                if not self._is_overdue(ANSWER_DEADLINE_S):
+                    return False
+            except ChannelClosedError:
+                if not self.process.has_known_end(left_s) and not self._is_overdue(REPORT_DEADLINE_S):
+                    return False
+            except ValueError:
+                pass
+            self.process.fail(ANSWER_DEADLINE_S)
+        return True
+
+    def _is_overdue(self, deadline_s: float) -> bool:
+        now = time.monotonic()
+        if now < self._exchanged_at + deadline_s:
+            return False
+        self._last_wait_until = self._last_wait_until or now + LEAST_WAIT_S
+        return now >= self._last_wait_until
 
     def _take(self, state: MatcherState) -> None:
         left = self._asked.get(state.matcher, 0) - 1
         if left < 0:
             raise ValueError("an answer without a request")
         error = None if state.error is None else error_of(state.error)
-        self._exchanged_at = time.monotonic()
+        self._exchanged()
+        self._is_late = False
         if isinstance(error, ParserFailedError):
             self.process.give_up(error)
         self._asked[state.matcher] = left
@@ -160,15 +196,16 @@ class _Connection:
         if left == 0:
             del self._asked[state.matcher]
 
+    def _exchanged(self) -> None:
+        self._exchanged_at, self._last_wait_until = time.monotonic(), 0.0
+
     def _send(self, message: bytes) -> None:
         if self.process.fault is not None:
             return
-        try:
+        with suppress(ChannelClosedError):  # `_settle` finds out why
             while self._deleted:
                 deleted = self._deleted.popleft()
                 self._in_use.discard(deleted)
                 self._states.pop(deleted, None)
                 self.process.channel.send(encode(Leave(deleted)))
             self.process.channel.send(message)
-        except ChannelClosedError:
-            self.process.fail(ANSWER_DEADLINE_S)

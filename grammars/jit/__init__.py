@@ -11,7 +11,7 @@ import numba
 from ...runtime import compiled_code
 
 FOLDER = Path(__file__).parents[1]
-_DIRECTORY = compiled_code.directory(FOLDER)
+_DIRECTORY = compiled_code.use_directory(FOLDER)
 
 
 def njit(**options: bool) -> Callable[[Callable[..., Any]], Any]:

@@ -23,7 +23,7 @@ from .cache import GrammarCache
 from .digest import digest_of
 from .files import GrammarFiles
 from .host_jobs import HostJobs
-from .lanes import Lanes
+from .lanes import LARGE, Lanes
 from .refused import Refused
 from .routes import Asked, Compiled, Routes
 from .spending import Spending
@@ -31,9 +31,9 @@ from .worker import AutomatonWorkers
 
 Answer: TypeAlias = Compiled | GrammarError | CompilerError | BusyError
 CACHE_BYTES = 256 << 20
-WORKERS = 2  # a slow grammar delays no other
+WORKERS = 3  # of which two may compile slow grammars, so that those delay no other
 THREADS = 4  # each waits for one grammar, compiled by a worker or by llguidance
-LARGE_THREADS = 2  # threads that may compile large grammars: one waits for a worker, one for llguidance
+LARGE_THREADS = 2  # threads that may compile large or slow grammars
 MAX_TEXT = 1 << 20  # characters; parsing a longer text would delay the loop
 MAX_TAGS_TEXT = 8 << 20  # enough for a hundred tools; a faster parser reads them
 
@@ -131,8 +131,13 @@ class GrammarCompiler:
         size = len(spec.text)
         if size > most:
             return self._failed(GrammarError(f"it has {size} characters; the most is {most}"))
-        asked = Asked(spec, tenant)
-        future = self._threads.submit(size, lambda: self._routes.compiled(asked), tenant)
+        first, longer = Asked(spec, tenant, size > LARGE), Asked(spec, tenant, is_long=True)
+        future = self._threads.submit(
+            size,
+            lambda: self._routes.compiled(first),
+            tenant,
+            None if first.is_long else lambda: self._routes.compiled(longer),
+        )
         future.add_done_callback(lambda done: self._ended.append((digest, done)))
         return future
 

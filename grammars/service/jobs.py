@@ -6,21 +6,17 @@ from typing import NamedTuple, TypeAlias
 
 from ...runtime.grammar_spec import GrammarSpec
 from .automaton import Automaton
-from .lanes import LARGE
 
 
 class Job(NamedTuple):
     """A grammar to build within `deadline_s` of processor time, which is charged to `tenant`. `key` names its
-    automaton."""
+    automaton. `is_long`: it may take the whole time of a grammar."""
 
     key: str
     spec: GrammarSpec
     deadline_s: float
     tenant: str = ""
-
-    @property
-    def is_large(self) -> bool:
-        return len(self.spec.text) > LARGE
+    is_long: bool = False
 
 
 Result: TypeAlias = Automaton | str

@@ -20,6 +20,10 @@ LONGEST_LEAD_S = 8.0  # the longest delay, so that every task gets its turn
 Made = TypeVar("Made")
 
 
+class TakesLongError(Exception):
+    """A first, short attempt was not enough for a task."""
+
+
 @dataclass(eq=False)
 class _Task:
     turn: float
@@ -28,6 +32,7 @@ class _Task:
     tenant: str
     make: Callable[[], Any]
     future: Future[Any]
+    make_longer: Callable[[], Any] | None = None  # runs as a large task if `make` raises TakesLongError
     is_heavy: bool = False  # whether the tenant was heavy when the task began
 
 
@@ -56,13 +61,21 @@ class Lanes:
         self._lock = Lock()
         self._numbers = count()
         self._waiting: list[_Task] = []
+        self._is_closed = False
 
-    def submit(self, size: int, make: Callable[[], Made], tenant: str = "") -> Future[Made]:
-        """Queues a task. `size`: the grammar's characters. The future can be cancelled until the task
-        begins."""
+    def submit(
+        self,
+        size: int,
+        make: Callable[[], Made],
+        tenant: str = "",
+        make_longer: Callable[[], Made] | None = None,
+    ) -> Future[Made]:
+        """Queues a task. `size`: the grammar's characters. If `make` raises TakesLongError, `make_longer` is
+        queued as a large task with the same turn. The future can be cancelled until the last of them begins.
+        """
         turn = self._clock() + min(size / PACE, LONGEST_LEAD_S)
         future: Future[Made] = Future()
-        task = _Task(turn, next(self._numbers), size > LARGE, tenant, make, future)
+        task = _Task(turn, next(self._numbers), size > LARGE, tenant, make, future, make_longer)
         with self._lock:
             self._waiting.append(task)
             self._begin()
@@ -71,6 +84,7 @@ class Lanes:
     def close(self) -> None:
         """Cancels waiting tasks and waits for the running ones."""
         with self._lock:
+            self._is_closed = True
             waiting, self._waiting = self._waiting, []
         for task in waiting:
             task.future.cancel()
@@ -99,21 +113,42 @@ class Lanes:
         return first
 
     def _run(self, task: _Task) -> None:
+        longer: _Task | None = None
         try:
-            if task.future.set_running_or_notify_cancel():
-                _complete(task)
+            longer = _tried(task)
         finally:
             with self._lock:
+                if longer is not None and self._is_closed:
+                    longer.future.cancel()
+                elif longer is not None:
+                    self._waiting.append(longer)
                 self._free += 1
                 self._free_large += task.is_large
                 self._free_heavy += task.is_heavy
                 self._begin()
 
 
-def _complete(task: _Task) -> None:
+def _tried(task: _Task) -> _Task | None:
+    """Runs a task and completes its future. Returns the task to try next if that takes too long."""
+    if task.make_longer is None:
+        if task.future.set_running_or_notify_cancel():
+            _complete(task.future, task.make)
+        return None
+    if task.future.cancelled():
+        return None
+    done: Future[Any] = Future()
+    _complete(done, task.make)
+    if isinstance(done.exception(), TakesLongError):
+        return _Task(task.turn, task.number, True, task.tenant, task.make_longer, task.future)
+    if task.future.set_running_or_notify_cancel():
+        _complete(task.future, done.result)
+    return None
+
+
+def _complete(future: Future[Any], make: Callable[[], Any]) -> None:
     try:
-        made = task.make()
+        made = make()
     except BaseException as error:  # the future's owner handles it
-        task.future.set_exception(bare_copy(error) if isinstance(error, Expected) else error)
+        future.set_exception(bare_copy(error) if isinstance(error, Expected) else error)
     else:
-        task.future.set_result(made)
+        future.set_result(made)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ...runtime import compiled_code
 from ...runtime.grammar_spec import GrammarSpec
-from ..jit import FOLDER
 from ..masks.token_trie import tries_of
 from ..tags.special_tokens import SpecialTokens
 from .worker import Builder
@@ -26,4 +24,3 @@ def compile_builders() -> None:
 
 if __name__ == "__main__":
     compile_builders()
-    compiled_code.remove_other_versions(FOLDER)

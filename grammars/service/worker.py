@@ -42,6 +42,7 @@ from ..tags.special_tokens import SpecialTokens
 from .answers import MAX_ANSWER, read_answer
 from .automaton import Automaton, with_masks
 from .jobs import Job, Result
+from .lanes import TakesLongError
 from .relay import LAST_RESULT, NOTICE, RESULT, Relay
 from .spending import Spending
 
@@ -60,8 +61,8 @@ log = logging.getLogger(__name__)
 class AutomatonWorkers:
     """Up to `size` processes, started when they are needed. Thread-safe.
 
-    Large jobs share the first process, so that the last one is free for small jobs. Jobs of tenants with much
-    recent compiling wait while any other job waits.
+    Long jobs share all processes but the last one, so that short jobs never wait for long. Jobs of tenants
+    with much recent compiling wait while any other job waits.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class AutomatonWorkers:
 
     def build(self, job: Job) -> Result:
         """As `AutomatonWorker.build`, as soon as a process is free for the job."""
-        end = 1 if job.is_large else len(self._workers)
+        end = len(self._workers) - job.is_long
         number = self._take(end, self._spending.is_heavy(job.tenant))
         began = time.monotonic()
         try:
@@ -136,8 +137,8 @@ class AutomatonWorker:
 
     def build(self, job: Job) -> Result:
         """The job's result. Raises GrammarError for a wrong grammar, NotCoveredError for a keyword without
-        an automaton, TooLargeError past a limit of states, masks, memory or time, CompilerError for other
-        failures."""
+        an automaton, TooLargeError past a limit of states, masks, memory or time, TakesLongError past the
+        time of a short job, CompilerError for other failures."""
         try:
             result = self._answer(job)
         except Exception as error:  # garbled bytes raise errors of all kinds
@@ -151,7 +152,7 @@ class AutomatonWorker:
     def start(self) -> None:
         """Starts the process and waits until it is ready. If that fails, the first job tries again."""
         with suppress(GrammarError, TooLargeError, CompilerError):
-            self.build(Job("", GrammarSpec("regex", "a"), START_DEADLINE_S))
+            self.build(Job("", GrammarSpec("regex", "a"), START_DEADLINE_S, is_long=True))
 
     def close(self) -> None:
         if self._process is not None:
@@ -195,9 +196,11 @@ class AutomatonWorker:
         return self._process
 
 
-def _death(job: Job, status: int) -> TooLargeError | CompilerError:
+def _death(job: Job, status: int) -> TooLargeError | TakesLongError | CompilerError:
     """The error of a job whose process ended without a result."""
     match status:
+        case _ if status == -signal.SIGPROF and not job.is_long:
+            return TakesLongError()
         case _ if status == -signal.SIGPROF:
             return TooLargeError(f"it took more than {job.deadline_s:g} s of processor time")
         case _ if status == -signal.SIGSEGV:

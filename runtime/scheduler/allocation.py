@@ -46,7 +46,8 @@ class Allocation:
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
 
     # Results:
-    superseded: int = 0  # last step whose sampled token was replaced by forced tokens
+    superseded: int = 0  # last step whose sampled token is void
+    sits_out: bool = False  # its grammar's process has not answered yet, so no step may sample its next token
     faulty: bool = False  # its KV yields no numbers and must not be used again
 
     # PageSaver:
@@ -87,10 +88,22 @@ class Allocation:
         kept = [each for each in self.inherited if each.rank < new.rank or each.tokens > new.tokens]
         self.inherited = [*kept, new]
 
+    def sit_out(self) -> None:
+        """Tokens that are being sampled are void. No step names the request until `resume`."""
+        self.sits_out = True
+        self.sampling = 0
+        self.superseded = self.last_step
+
+    def resume(self, length: int) -> None:
+        """The next step computes the last of `length` known tokens again, to sample the token after it."""
+        self.planned = min(self.planned, length - 1)
+        self.force(length)
+
     def force(self, end: int) -> None:
         """Tokens up to `end` were forced; tokens that are being sampled are void."""
         assert self.planned < end, (self.planned, end)
         self.prefill_end = end
+        self.sits_out = False
         self.sampling = 0
         self.superseded = self.last_step
         self.is_set_up = False

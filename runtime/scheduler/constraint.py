@@ -35,6 +35,10 @@ class Constraint(Protocol):
     host_masked: bool  # masks are sent with each step; otherwise the device has them
     left_out: Sequence[tuple[str, str]]  # (keyword, path) of schema keywords that are not enforced
 
+    def is_ready(self, within_s: float) -> bool:
+        """Whether the other methods return at once; waits for up to `within_s` for that. The request sits
+        out until it is."""
+
     def device_state(self) -> DeviceState | None:
         """The automaton's state after the kept tokens; None without an automaton."""
 
@@ -74,6 +78,9 @@ class AutomatonConstraint:
         self._state = automaton.machine.start
         self._stack: list[int] = []
         self._on_device = self._state  # the device's state after the last kept token
+
+    def is_ready(self, within_s: float) -> bool:
+        return True
 
     def device_state(self) -> DeviceState | None:
         assert self.grammar is not None, "the automaton is not loaded"
@@ -130,6 +137,9 @@ class MatcherConstraint:
     def __init__(self, matcher: HostMatcher, left_out: Sequence[tuple[str, str]] = ()) -> None:
         self.left_out = left_out
         self._matcher = matcher
+
+    def is_ready(self, within_s: float) -> bool:
+        return self._matcher.is_ready(within_s)
 
     def device_state(self) -> DeviceState | None:
         return None

@@ -28,8 +28,9 @@ from .fairness import Fairness
 from .grammar_loader import GrammarLoader
 from .initial_allocation import allocate
 from .plan import STEPS_IN_FLIGHT, StepInFlight
-from .queue_places import QueuePlaces, RetryTimes
+from .queue_places import QueuePlaces
 from .request import Phase, Request
+from .retry_times import RetryTimes
 from .stored_pages import StoredPages
 from .waiting_queue import WaitingQueue
 
@@ -146,13 +147,12 @@ class Lifecycle:
 
     def answer(self, request: Request) -> None:
         """Its reply is complete. Forced tokens at the end are computed so that the next turn finds them."""
-        allocation = request.allocation
-        if request.phase is not Phase.RUNNING or allocation.planned >= request.length - 1:
+        if request.phase is not Phase.RUNNING or request.allocation.planned >= request.length - 1:
             self.end(request)
             return
         del self._open[request.id]
         request.phase = Phase.ANSWERED
-        allocation.prefill_end = request.length - 1
+        request.allocation.prefill_end = request.length - 1
 
     def end(self, request: Request) -> None:
         self._open.pop(request.id, None)

@@ -200,8 +200,12 @@ class StepPlanner:
 
 
 def step_masks(flight: StepInFlight, words: int) -> StepMasks:
-    """The masks of rows that the host masks and that have not ended; `words` int32 for each."""
-    alive = [request for request in flight.host_masked if request.phase is not Phase.ENDED]
+    """The masks of rows that the host masks and whose sampled tokens count; `words` int32 for each."""
+    alive = [
+        request
+        for request in flight.host_masked
+        if request.phase is not Phase.ENDED and flight.step > request.allocation.superseded
+    ]
     masks = np.empty((len(alive), words), np.int32)
     for request, mask in zip(alive, masks, strict=True):
         assert request.constraint is not None

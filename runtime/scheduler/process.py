@@ -62,6 +62,7 @@ from .scheduler import Scheduler
 
 VOCABULARY_DEADLINE_S = 60.0
 CORES_TO_LOAD = 2  # model and tokenizer load at the same time; with no other core, workers would delay them
+ANSWER_POLL_MS = 5  # between looks for the answers of grammars' processes that are late
 PIN_DIVISOR = 4  # of all pages: the part that may be pinned by default
 
 log = logging.getLogger("arbora.scheduler")
@@ -104,6 +105,7 @@ class Loop:
             compiler.start()
         while not (self._draining and self._scheduler.idle):
             self._receive()
+            self._scheduler.begin_turn()
             self._scheduler.expire_pins(time.time())
             self._scheduler.take_grammars()
             self._scheduler.fetch_ahead()
@@ -130,7 +132,7 @@ class Loop:
                 return message
 
     def _receive(self) -> None:
-        """Waits for a message, a grammar or the expiry of a pin, then handles all messages that have come."""
+        """Waits for a message, a grammar or `_timeout_ms`, then handles all messages that have come."""
         self._heartbeat.resting()
         message = self._inbox.receive(self._timeout_ms())
         self._heartbeat.working()
@@ -140,9 +142,13 @@ class Loop:
             self._handle(message)
 
     def _timeout_ms(self) -> int | None:
-        """Milliseconds until the next pin expires; None without one."""
+        """Milliseconds until the next pin expires, or until a grammar's process may have answered; None if
+        neither is awaited."""
         expiry = self._scheduler.next_expiry
-        return None if expiry is None else max(0, math.ceil((expiry - time.time()) * 1000))
+        timeouts = [] if expiry is None else [max(0, math.ceil((expiry - time.time()) * 1000))]
+        if self._scheduler.awaits_answers:
+            timeouts.append(ANSWER_POLL_MS)
+        return min(timeouts, default=None)
 
     def _handle(self, message: SchedulerInbox) -> None:
         match message:

@@ -12,6 +12,7 @@ from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, Fairness
 from .forced_runs import ForcedRuns, Segments
+from .patience import Patience
 from .plan import StepInFlight
 from .refusals import grammar_error
 from .replies import Replies, ending
@@ -30,8 +31,21 @@ class StepOutcome:
         return request.phase is Phase.ENDED or request in self.ended
 
 
+@dataclass(slots=True)
+class _Late:
+    """A request whose grammar's process has not answered yet, and its last sampled token if that is not
+    taken yet."""
+
+    request: Request
+    sampled: tuple[int, int, Logprobs | None] | None  # token, state, log-probabilities
+
+
 class Results:
-    """Appends a step's tokens to its requests and to their replies."""
+    """Appends a step's tokens to its requests and to their replies.
+
+    A request whose grammar's process has not answered in time sits out: the last token that was sampled for
+    it is kept until the answer has come, and tokens of steps in flight are void.
+    """
 
     def __init__(
         self,
@@ -41,6 +55,7 @@ class Results:
         replies: Replies,
         counts: Counts,
         fairness: Fairness,
+        patience: Patience,
     ) -> None:
         self._completion = completion
         self._forced_runs = ForcedRuns(segments, eos)
@@ -48,6 +63,13 @@ class Results:
         self._replies = replies
         self._counts = counts
         self._fairness = fairness
+        self._patience = patience
+        self._late: dict[str, _Late] = {}  # by request id
+
+    @property
+    def has_late(self) -> bool:
+        """Whether some request waits for its grammar's process."""
+        return bool(self._late)
 
     def take(self, flight: StepInFlight, result: StepResult) -> StepOutcome:
         """`result` is the result of the step `flight`."""
@@ -61,6 +83,35 @@ class Results:
         self._finish_prefills(flight, outcome)
         self._replies.close_step()
         return outcome
+
+    def take_late(self) -> StepOutcome:
+        """Goes on with the requests whose grammars' processes have answered meanwhile."""
+        outcome = StepOutcome()
+        for late in list(self._late.values()):
+            if late.request.is_answered:
+                del self._late[late.request.id]
+            elif self._patience.is_ready(late.request):
+                del self._late[late.request.id]
+                self._go_on(late, outcome)
+        self._replies.close_step()
+        return outcome
+
+    def sit_out(self, flight: StepInFlight) -> None:
+        """Lets the rows sit out whose masks for a step are not known in time."""
+        for request in flight.host_masked:
+            is_void = request.is_answered or flight.step <= request.allocation.superseded
+            if not is_void and not self._patience.is_ready(request):
+                request.allocation.sit_out()
+                self._late.setdefault(request.id, _Late(request, None))
+
+    def _go_on(self, late: _Late, outcome: StepOutcome) -> None:
+        request = late.request
+        if late.sampled is not None:
+            self._take_token(request, *late.sampled, outcome)
+        if request.held is None or outcome.is_over(request) or request in outcome.answered:
+            return
+        if late.sampled is not None or request.held.sits_out:
+            request.held.resume(request.length)
 
     def force(self, request: Request) -> FinishReason | None:
         """Appends the tokens that must come next. Returns why the reply ends there, if it does."""
@@ -83,8 +134,14 @@ class Results:
             if flight.step <= allocation.superseded:
                 continue
             allocation.sampling -= 1
-            if not outcome.is_over(request):
-                self._take_token(request, token, state, logprobs.get(allocation.slot), outcome)
+            if outcome.is_over(request):
+                continue
+            sampled = token, state, logprobs.get(allocation.slot)
+            if self._patience.is_ready(request):
+                self._take_token(request, *sampled, outcome)
+            else:
+                allocation.sit_out()
+                self._late[request.id] = _Late(request, sampled)
 
     def _expect(self, request: Request, token: int) -> None:
         """Announces a token to its grammar's process, before the first answer of any process is awaited."""

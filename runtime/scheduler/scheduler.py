@@ -38,12 +38,14 @@ from .fairness import USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import Segments
 from .grammar_loader import GrammarLoader
 from .lifecycle import Lifecycle
+from .patience import Patience
 from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
-from .queue_places import QueuePlaces, RetryTimes
+from .queue_places import QueuePlaces
 from .refusals import Limits, grammar_refusal, queue_full, refusal
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
-from .results import Results
+from .results import Results, StepOutcome
+from .retry_times import RetryTimes
 from .stored_pages import StoredPages
 from .waiting_queue import WaitingQueue
 
@@ -63,6 +65,7 @@ class Scheduler:
         bounds: Bounds = USUAL_BOUNDS,
         host_pages: int = 0,
         write_through: bool = False,
+        patience: Patience | None = None,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -95,7 +98,17 @@ class Scheduler:
         self._replies = Replies()
         self._counts = Counts()
         self._completion = Completion(segments, eos)
-        self._results = Results(self._completion, segments, eos, self._replies, self._counts, self._fairness)
+        self._patience = patience or Patience()
+        self._compiled: dict[str, Request] = {}  # not accepted yet: their grammar's process has not answered
+        self._results = Results(
+            self._completion,
+            segments,
+            eos,
+            self._replies,
+            self._counts,
+            self._fairness,
+            self._patience,
+        )
 
     # Messages of the tokenizer processes
 
@@ -103,7 +116,8 @@ class Scheduler:
         """The answer is `Accepted` or `Refused`; for a request with a grammar, once that is compiled."""
         refused = refusal(message, self._limits, self._cache_control.pins.withheld(message))
         if refused is None and not self._places.admits(message.tenant):
-            refused = queue_full(message, self._places, self._retry_times.retry_after(message.tenant))
+            retry_after = self._retry_times.retry_after(message.tenant, hash(message.prompt))
+            refused = queue_full(message, self._places, retry_after)
         if refused is not None:
             self._replies.add(message.client, refused)
             return
@@ -127,6 +141,12 @@ class Scheduler:
                 self._refuse(request, grammar_refusal(request, compiled))
             else:
                 request.constraint = compiled
+                self._compiled[request.id] = request
+        for request in list(self._compiled.values()):
+            if request.is_answered:
+                del self._compiled[request.id]
+            elif self._patience.is_ready(request):
+                del self._compiled[request.id]
                 refused = self._completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
@@ -195,6 +215,16 @@ class Scheduler:
 
     # Steps
 
+    def begin_turn(self) -> None:
+        """A turn of the loop begins. Requests go on whose grammars' processes have answered meanwhile."""
+        self._patience.renew()
+        self._conclude(self._results.take_late())
+
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether some request waits for its grammar's process; then the next turn must begin soon."""
+        return self._results.has_late or bool(self._compiled)
+
     def plan(self) -> bool:
         """Plans the next step; False if there is nothing to do or enough steps are in flight."""
         if len(self._in_flight) >= STEPS_IN_FLIGHT:
@@ -230,11 +260,7 @@ class Scheduler:
         else:
             self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
         self._planner.copies_made(flight)
-        outcome = self._results.take(flight, result)
-        for request in outcome.answered:
-            self._requests.answer(request)
-        for request in outcome.ended:
-            self._requests.end(request)
+        self._conclude(self._results.take(flight, result))
         self._in_flight.popleft()
         self._send_masks()
         self._to_model += self._stored.save(flight)
@@ -277,6 +303,12 @@ class Scheduler:
         named = [LeftOut(keyword, path) for keyword, path in left_out]
         self._replies.add(request.client, Accepted(request.id, named))
         self._results.force(request)
+
+    def _conclude(self, outcome: StepOutcome) -> None:
+        for request in outcome.answered:
+            self._requests.answer(request)
+        for request in outcome.ended:
+            self._requests.end(request)
 
     def _refuse(self, request: Request, refused: Refused) -> None:
         self._requests.refuse(request)
@@ -352,4 +384,5 @@ class Scheduler:
         flight = self._in_flight[0]
         flight.masks_sent = True
         if flight.host_masked:
+            self._results.sit_out(flight)
             self._to_model.append(step_masks(flight, self._mask_words))

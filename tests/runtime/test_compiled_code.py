@@ -10,7 +10,8 @@ import numba
 import pytest
 from arbora.grammars.masks import walks
 from arbora.runtime import compiled_code
-from arbora.runtime.compiled_code import directory, remove_other_versions
+from arbora.runtime.cache_directory import KEPT_S
+from arbora.runtime.compiled_code import directory, use_directory
 
 
 @pytest.fixture
@@ -32,7 +33,20 @@ def test_a_change_of_any_source_changes_the_directory(folder: Path) -> None:
 
 def test_the_environment_may_name_the_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", "/elsewhere")
-    assert directory(folder) == "/elsewhere"
+    assert use_directory(folder) == directory(folder) == "/elsewhere"
+
+
+def test_the_first_use_of_a_version_makes_its_directory_and_removes_old_ones(folder: Path) -> None:
+    old = Path(use_directory(folder))
+    long_ago = time.time() - 2 * KEPT_S
+    os.utime(old, (long_ago, long_ago))
+    (folder / "inner" / "constants.py").write_text("A = 2\n")
+    assert Path(use_directory(folder)).is_dir() and not old.exists()
+
+
+def test_a_directory_that_cannot_be_made_is_no_error(folder: Path) -> None:
+    (folder.parent / "cache").write_text("a file")
+    assert use_directory(folder) == directory(folder)
 
 
 def test_only_old_code_of_other_versions_of_the_same_folder_is_removed(folder: Path) -> None:
@@ -41,12 +55,12 @@ def test_only_old_code_of_other_versions_of_the_same_folder_is_removed(folder: P
     other, grammars = current.with_name("kernels-0123456789abcdef"), current.with_name("grammars")
     for path in (current, recent, other, grammars):
         path.mkdir(parents=True)
-    long_ago = time.time() - 2 * compiled_code.KEPT_S
+    long_ago = time.time() - 2 * KEPT_S
     for path in (current, other, grammars):
         os.utime(path, (long_ago, long_ago))
-    remove_other_versions(folder)
+    assert use_directory(folder) == str(current)
     assert current.exists() and recent.exists() and grammars.exists() and not other.exists()
-    assert current.stat().st_mtime > long_ago + compiled_code.KEPT_S
+    assert current.stat().st_mtime > long_ago + KEPT_S
 
 
 def test_the_grammars_code_depends_on_their_sources_alone() -> None:

@@ -27,6 +27,7 @@ from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
+from arbora.runtime.scheduler.patience import Patience
 from arbora.runtime.scheduler.refusals import Limits
 from arbora.runtime.scheduler.scheduler import Scheduler
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
@@ -75,6 +76,9 @@ class EvenTokens:
     def matcher(self) -> EvenTokens:
         return self
 
+    def is_ready(self, within_s: float) -> bool:
+        return True
+
     def forced_text(self) -> ForcedText:
         return ForcedText(b"", b"", False)
 
@@ -122,6 +126,7 @@ class SchedulerBench:
         host_pages: int | None = None,
         write_through: bool = False,
         keys: int = 0,
+        patience: Patience | None = None,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
@@ -143,6 +148,7 @@ class SchedulerBench:
             bounds,
             host_pages=most_stored if host_pages is None else host_pages,
             write_through=write_through,
+            patience=patience,
         )
         self.model = FakeModel(num_pages, page_size, automata, most_stored)
         self.accepted: set[str] = set()
@@ -216,6 +222,7 @@ class SchedulerBench:
     def run(self, steps: int = 1000) -> None:
         """Until nothing is left to do, one step ahead as the process does it."""
         for _ in range(steps):
+            self.scheduler.begin_turn()
             self.scheduler.take_grammars()
             self.answer_fetches()
             while self.plan():

@@ -122,3 +122,36 @@ def test_an_answer_with_an_unknown_error_ends_its_process_and_not_the_caller() -
     error = matcher.consume(1)
     assert isinstance(error, CompilerError), "no grammar is to blame"
     assert silent.grammars[0].fault is not None
+
+
+def test_a_process_that_gave_no_answer_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = SilentGrammars(1)
+    waits: list[float] = []
+    receive = Channel.receive
+
+    def noted(self: Channel, deadline_s: float) -> bytes:
+        waits.append(deadline_s)
+        return receive(self, deadline_s)
+
+    monkeypatch.setattr(Channel, "receive", noted)
+    matcher = silent.grammars[0].matcher()
+    assert [matcher.is_ready(0.01) for _ in range(3)] == [False] * 3
+    assert waits[0] > 0.0 and waits[1:] == [0.0, 0.0]
+    silent.answer(0)
+    assert matcher.is_ready(0.0) and matcher.forced_text().text == b"text"
+    matcher.begin(1)
+    assert not matcher.is_ready(0.01) and waits[-1] > 0.0
+
+
+def test_new_requests_do_not_extend_the_deadline_of_a_silent_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("arbora.grammars.host.grammar.time.monotonic", lambda: now)
+    silent = SilentGrammars(1)
+    matchers = [silent.grammars[0].matcher()]
+    while not matchers[0].is_ready(0.0):
+        assert now < 10 * DEADLINE_S
+        now += 0.1
+        matchers.append(silent.grammars[0].matcher())
+    assert DEADLINE_S <= now <= DEADLINE_S + 0.3 and silent.server.told == [0]
+    assert all(matcher.is_ready(0.0) for matcher in matchers)
+    assert isinstance(matchers[1].consume(1), CompilerError)

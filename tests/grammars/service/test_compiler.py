@@ -20,6 +20,7 @@ from arbora.grammars.service import automaton as automaton_module
 from arbora.grammars.service.compiler import MAX_TEXT, THREADS, WORKERS
 from arbora.grammars.service.jobs import Job, Result
 from arbora.grammars.service.lanes import LARGE
+from arbora.grammars.service.routes import FIRST_ATTEMPT_S
 from arbora.grammars.service.worker import AutomatonWorker
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, submit, vocabulary
 from mask_tables import state_mask
@@ -142,13 +143,30 @@ def test_a_slow_schema_delays_no_other() -> None:
     grammars.close()
 
 
+def test_a_slow_grammar_gets_a_short_attempt_and_a_long_one(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs, build = list[tuple[bool, float]](), grammars._workers.build
+
+    def noted(job: Job) -> Result:
+        jobs.append((job.is_long, job.deadline_s))
+        return build(job)
+
+    monkeypatch.setattr(grammars._workers, "build", noted)
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 60.0)
+    assert isinstance(compiled(grammars, "regex", "(a|b)*a(a|b){12}"), Automaton)
+    assert jobs == [(False, FIRST_ATTEMPT_S), (True, 60.0)]
+    assert isinstance(compiled(grammars, "regex", "a{3}quick"), Automaton)
+    assert jobs[2:] == [(False, FIRST_ATTEMPT_S)]
+
+
 def test_a_small_schema_is_ready_before_earlier_large_ones(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, build = threading.Event(), grammars._workers.build
 
     def held(job: Job) -> Result:
-        if job.is_large:
+        if job.is_long:
             end.wait(PATIENCE_S)
             raise GrammarError("it was held")
         return build(job)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
 import pytest
-from arbora.grammars.errors import GrammarError
+from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.masks.token_trie import Spellings
 from arbora.grammars.service.jobs import Job
-from arbora.grammars.service.lanes import LARGE, LONGEST_LEAD_S, Lanes
-from arbora.grammars.service.worker import AutomatonWorkers
+from arbora.grammars.service.lanes import LARGE, LONGEST_LEAD_S, Lanes, TakesLongError
+from arbora.grammars.service.worker import AutomatonWorker, AutomatonWorkers
 from arbora.grammars.tags.special_tokens import SpecialTokens
 from arbora.runtime.grammar_spec import GrammarSpec
 from grammar_world import EOS, MODEL_VOCAB, vocabulary
@@ -33,6 +33,15 @@ class World:
 
     def submit(self, name: str, size: int) -> None:
         self.lanes.submit(size, lambda: self._run(name))
+
+    def submit_slow(self, name: str) -> Future[None]:
+        """A task whose first attempt runs until `first NAME` is ended and takes too long."""
+
+        def first() -> None:
+            self._run(f"first {name}")
+            raise TakesLongError
+
+        return self.lanes.submit(30, first, make_longer=lambda: self._run(name))
 
     def end(self, *names: str) -> None:
         with self._changed:
@@ -132,6 +141,54 @@ def test_waiting_tasks_are_cancelled_at_the_end(narrow: World) -> None:
     assert narrow.began == ["first"]
 
 
+def test_slow_tasks_leave_a_thread_to_small_ones(world: World) -> None:
+    world.end(*(f"first slow{number}" for number in range(8)))
+    slow = [world.submit_slow(f"slow{number}") for number in range(8)]
+    assert world.all_begun(*(f"first slow{number}" for number in range(8)), "slow0", "slow1")
+    world.submit("small", 30)
+    assert world.all_begun("small")
+    assert "slow2" not in world.began
+    world.end("everything")
+    assert [task.result(PATIENCE_S) for task in slow] == [None] * 8
+    assert [name for name in world.began if name.startswith("slow")] == [f"slow{n}" for n in range(8)]
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_slow_task_can_be_cancelled_until_its_second_attempt(narrow: World, is_running: bool) -> None:
+    slow = narrow.submit_slow("slow")
+    assert narrow.all_begun("first slow")
+    narrow.submit("other", 30)
+    if is_running:
+        narrow.end("first slow", "other")
+        assert narrow.all_begun("slow")
+    assert slow.cancel() != is_running
+    narrow.end("everything")
+    narrow.submit("last", 30)
+    assert narrow.all_begun("other", "last")
+    assert ("slow" in narrow.began) == is_running
+
+
+def test_a_slow_task_is_cancelled_at_the_end(narrow: World) -> None:
+    slow = narrow.submit_slow("slow")
+    assert narrow.all_begun("first slow")
+    waiting = narrow.lanes.submit(30, lambda: None)
+    waiting.add_done_callback(lambda _: narrow.end("first slow"))
+    narrow.lanes.close()
+    assert slow.cancelled() and narrow.began == ["first slow"]
+
+
+def test_the_caller_gets_the_result_or_error_of_a_first_attempt() -> None:
+    def fail() -> str:
+        raise GrammarError("wrong")
+
+    lanes = Lanes("test", 1, 1)
+    failed = lanes.submit(30, fail, make_longer=lambda: "longer")
+    made = lanes.submit(30, lambda: "made", make_longer=lambda: "longer")
+    assert isinstance(failed.exception(PATIENCE_S), GrammarError)
+    assert made.result(PATIENCE_S) == "made"
+    lanes.close()
+
+
 class HeldWorker:
     """Replaces a process. A job runs until the test lets it end."""
 
@@ -148,39 +205,49 @@ class HeldWorker:
         return job.key
 
 
-def regex_job(key: str, regex: str) -> Job:
-    return Job(key, GrammarSpec("regex", regex), 1.0)
+def regex_job(key: str, is_long: bool = False) -> Job:
+    return Job(key, GrammarSpec("regex", "a"), 1.0, is_long=is_long)
 
 
-def test_large_grammars_leave_a_process_to_small_ones() -> None:
+def test_long_jobs_leave_a_process_to_short_ones() -> None:
     first, last = HeldWorker(), HeldWorker()
     workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
     workers.start()
     with ThreadPoolExecutor() as threads:
-        large = [threads.submit(workers.build, regex_job(f"large{n}", "a" * (LARGE + 1))) for n in range(3)]
-        assert first.jobs.get(timeout=PATIENCE_S).startswith("large")
-        small = threads.submit(workers.build, regex_job("small", "a"))
-        assert last.jobs.get(timeout=PATIENCE_S) == "small"
+        long = [threads.submit(workers.build, regex_job(f"long{n}", is_long=True)) for n in range(3)]
+        assert first.jobs.get(timeout=PATIENCE_S).startswith("long")
+        short = threads.submit(workers.build, regex_job("short"))
+        assert last.jobs.get(timeout=PATIENCE_S) == "short"
         last.end.set()
-        assert small.result(PATIENCE_S) == "small"
+        assert short.result(PATIENCE_S) == "short"
         first.end.set()
-        assert [job.result(PATIENCE_S) for job in large] == ["large0", "large1", "large2"]
+        assert [job.result(PATIENCE_S) for job in long] == ["long0", "long1", "long2"]
     assert last.jobs.empty()
 
 
-def test_small_grammars_take_the_first_process_when_the_last_is_busy() -> None:
+def test_short_jobs_take_the_first_process_when_the_last_is_busy() -> None:
     first, last = HeldWorker(), HeldWorker()
     workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
     workers.start()
     with ThreadPoolExecutor() as threads:
-        threads.submit(workers.build, regex_job("one", "a"))
+        threads.submit(workers.build, regex_job("one"))
         assert last.jobs.get(timeout=PATIENCE_S) == "one"
-        threads.submit(workers.build, regex_job("two", "a"))
+        threads.submit(workers.build, regex_job("two"))
         assert first.jobs.get(timeout=PATIENCE_S) == "two"
         first.end.set()
         last.end.set()
+
+
+def test_only_a_long_job_is_refused_for_the_processor_time_that_it_takes() -> None:
+    worker = AutomatonWorker(vocabulary_spellings(), SpecialTokens({}), lambda: None)
+    slow = GrammarSpec("regex", "(a|b)*a(a|b){12}")
+    with pytest.raises(TakesLongError):
+        worker.build(Job("short", slow, 0.05))
+    with pytest.raises(TooLargeError, match=r"more than 0\.05 s of processor time"):
+        worker.build(Job("long", slow, 0.05, is_long=True))
+    worker.close()
 
 
 def vocabulary_spellings() -> Spellings:

@@ -113,6 +113,9 @@ class Chained:
     def __init__(self) -> None:
         self._place = 0
 
+    def is_ready(self, within_s: float) -> bool:
+        return True
+
     def begin(self, token: int) -> None:
         """`consume` returns the answer."""
 

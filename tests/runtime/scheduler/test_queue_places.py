@@ -1,15 +1,13 @@
-"""Places in the queue: a tenant's flood leaves places to the others, and refusals have retry times."""
+"""Places in the queue: a tenant's flood leaves places to the others."""
 
 from __future__ import annotations
 
 from collections import Counter
-from heapq import heappop, heappush
-from random import Random
 
 import pytest
-from arbora.runtime.scheduler.queue_places import LONGEST_WAIT_S, UNMEASURED_S, QueuePlaces, RetryTimes
+from arbora.runtime.scheduler.queue_places import QueuePlaces
 from fake_model import long_reply_prompt
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_bench import SchedulerBench
 
@@ -23,16 +21,6 @@ def flood(places: QueuePlaces, tenant: str) -> int:
         places.take(tenant)
         taken += 1
     return taken
-
-
-def retry_times_at(places: QueuePlaces, per_second: float) -> RetryTimes:
-    """After a minute in which replies ended at that rate while others waited."""
-    retry_times = RetryTimes(places)
-    for second in range(61):
-        for _ in range(int(per_second * (second + 1)) - int(per_second * second)):
-            retry_times.ended()
-        retry_times.tick(float(second), busy=True)
-    return retry_times
 
 
 @pytest.mark.parametrize("keys", [0, 1, 2, 5])
@@ -136,125 +124,3 @@ def test_a_retracted_request_waits_in_a_place_again() -> None:
         assert bench.scheduler._places.total == bench.scheduler.stats().waiting
     assert bench.scheduler.stats().retractions > 0 < most
     assert bench.scheduler._places.total == 0
-
-
-def test_before_any_reply_has_ended_the_retry_time_is_fixed() -> None:
-    places = QueuePlaces(4, keys=0)
-    flood(places, "a")
-    assert RetryTimes(places).retry_after("a") == UNMEASURED_S
-
-
-def test_refused_requests_get_retry_times_one_after_the_other() -> None:
-    places = QueuePlaces(40, keys=0)
-    flood(places, "a")
-    retry_times = retry_times_at(places, per_second=2.0)
-    told = [retry_times.retry_after("a") for _ in range(20)]
-    assert told == sorted(told)
-    assert told[0] == 1
-    assert 7 <= told[-1] <= 9
-
-
-def test_retry_times_reach_beyond_the_end_of_the_queue() -> None:
-    """A short queue must not send the same clients back again and again."""
-    places = QueuePlaces(4, keys=0)
-    flood(places, "a")
-    retry_times = retry_times_at(places, per_second=2.0)
-    assert max(retry_times.retry_after("a") for _ in range(50)) in range(19, 22)
-
-
-@given(st.integers(2, 64), st.integers(2, 6), st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
-def test_clients_that_obey_keep_the_server_busy_and_are_seldom_refused_again(
-    most: int, overload: int, seed: int
-) -> None:
-    """A server of one slot ends a request each second; `overload` times as many requests arrive for 40 s."""
-    chance = Random(seed)
-    arriving = sorted(chance.uniform(0.0, 40.0) for _ in range(40 * overload))
-    places = QueuePlaces(most, keys=0)
-    retry_times = RetryTimes(places)
-    refusals, served, now = 0, 0, 0.0
-    while arriving or places.total:
-        while arriving and arriving[0] <= now:
-            heappop(arriving)
-            if places.admits("a"):
-                places.take("a")
-            else:
-                refusals += 1
-                heappush(arriving, now + retry_times.retry_after("a"))
-        if places.total:
-            places.give_back("a")
-            retry_times.ended()
-            served += 1
-        retry_times.tick(now := now + 1.0, busy=places.total > 0)
-    assert served == 40 * overload
-    assert now <= 1.1 * served + UNMEASURED_S
-    assert refusals <= 3 * served
-
-
-def test_no_retry_time_is_longer_than_clients_obey() -> None:
-    places = QueuePlaces(1000, keys=0)
-    flood(places, "a")
-    retry_times = retry_times_at(places, per_second=0.1)
-    assert max(retry_times.retry_after("a") for _ in range(100)) == LONGEST_WAIT_S
-
-
-def test_a_tenants_refusals_do_not_delay_another() -> None:
-    places = QueuePlaces(100, keys=2)
-    flood(places, "noisy")
-    flood(places, "quiet")
-    retry_times = retry_times_at(places, per_second=4.0)
-    for _ in range(200):
-        retry_times.retry_after("noisy")
-    alone = retry_times_at(places, per_second=4.0)
-    assert retry_times.retry_after("quiet") == alone.retry_after("quiet") < retry_times.retry_after("noisy")
-
-
-def test_time_without_waiting_requests_does_not_count() -> None:
-    places = QueuePlaces(100, keys=0)
-    flood(places, "a")
-    retry_times = retry_times_at(places, per_second=2.0)
-    before = [retry_times.retry_after("a") for _ in range(10)]
-    retry_times = retry_times_at(places, per_second=2.0)
-    for _ in range(2):
-        retry_times.ended()
-    retry_times.tick(61.0, busy=False)
-    retry_times.tick(100_000.0, busy=True)
-    assert [retry_times.retry_after("a") for _ in range(10)] == before
-
-
-def test_the_times_promised_to_many_tenants_are_forgotten() -> None:
-    places = QueuePlaces(1, keys=0)
-    places.take("a")
-    retry_times = retry_times_at(places, per_second=100.0)
-    for number in range(5000):
-        retry_times.retry_after(str(number))
-        retry_times.tick(61.0 + number, busy=True)
-        retry_times.ended()
-    assert len(retry_times._promised) < 2000
-
-
-def test_times_that_lie_ahead_are_not_all_looked_at_for_each_refusal() -> None:
-    places = QueuePlaces(1, keys=0)
-    places.take("a")
-    retry_times = retry_times_at(places, per_second=0.1)
-    sweeps = 0
-    for number in range(20_000):
-        before = retry_times._promised
-        retry_times.retry_after(str(number))
-        sweeps += retry_times._promised is not before
-    assert len(retry_times._promised) == 20_000
-    assert 1 <= sweeps <= 6
-
-
-def test_a_refusal_of_the_scheduler_says_when_to_try_again() -> None:
-    bench = SchedulerBench(slots=1, max_waiting=4, num_pages=500)
-    now = 0.0
-    for number in range(40):
-        bench.submit(str(number), long_reply_prompt(4, 4, salt=number), max_tokens=4)
-        for _ in range(2):
-            bench.run(steps=1)
-            bench.scheduler.tick(now)
-            now += 1.0
-    told = [refused.retry_after for refused in bench.refused.values()]
-    assert told[-1] is not None and 3 <= told[-1] <= 24  # a reply takes about four steps of a second
-    assert {refused.status for refused in bench.refused.values()} == {429}
