@@ -144,13 +144,13 @@ def test_waiting_tasks_are_cancelled_at_the_end(narrow: World) -> None:
 def test_slow_tasks_leave_a_thread_to_small_ones(world: World) -> None:
     world.end(*(f"first slow{number}" for number in range(8)))
     slow = [world.submit_slow(f"slow{number}") for number in range(8)]
-    assert world.all_begun(*(f"first slow{number}" for number in range(8)), "slow0", "slow1")
+    assert world.all_begun(*(f"first slow{number}" for number in range(8)))
     world.submit("small", 30)
     assert world.all_begun("small")
-    assert "slow2" not in world.began
+    assert sum(name.startswith("slow") for name in world.began) <= LARGE_THREADS
     world.end("everything")
     assert [task.result(PATIENCE_S) for task in slow] == [None] * 8
-    assert [name for name in world.began if name.startswith("slow")] == [f"slow{n}" for n in range(8)]
+    assert sorted(name for name in world.began if name.startswith("slow")) == [f"slow{n}" for n in range(8)]
 
 
 @pytest.mark.parametrize("is_running", [False, True])
