@@ -1,12 +1,14 @@
 """Time of the scheduler's choice of groups when the rows in decode change.
 
-Run: PYTHONSAFEPATH=1 python bench/groups.py
+    python -P bench/groups.py
+
 Best of 30 runs, in microseconds, for pages of 16 tokens, with the number of groups. Steps with the same
 rows reuse the groups.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import time
 from collections.abc import Callable
@@ -54,6 +56,9 @@ WORKLOADS: dict[str, Callable[[int], Tables]] = {
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     print(f"{'':16}" + "".join(f"{f'{rows} rows':>18}" for rows in ROWS))
     for name, make in WORKLOADS.items():
         line = f"{name:16}"
