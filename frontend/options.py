@@ -125,7 +125,8 @@ OPTIONS = (
     ),
     Option(
         "kv_memory",
-        "memory for the KV cache, such as 4GiB (default: from the free memory)",
+        "memory for the KV cache, such as 4GiB; a CPU takes it right after the start (default: from the free "
+        "memory, at most 4GiB on a CPU, taken as pages are used)",
         size_in_bytes,
         None,
         "SIZE",

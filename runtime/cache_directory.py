@@ -47,7 +47,10 @@ def note_use(used: Path, names: str = "*", most: int = 0) -> None:
     """
     with suppress(OSError):
         os.utime(used)
-        last_used = sorted(((path.stat().st_mtime, path) for path in used.parent.glob(names)), reverse=True)
-        for at, path in last_used[most:]:
-            if path != used and time.time() - at > KEPT_S:
-                shutil.rmtree(path, ignore_errors=True)
+    last_used: list[tuple[float, Path]] = []
+    for path in used.parent.glob(names):
+        with suppress(OSError):
+            last_used.append((path.stat().st_mtime, path))
+    for at, path in sorted(last_used, reverse=True)[most:]:
+        if path != used and time.time() - at > KEPT_S:
+            shutil.rmtree(path, ignore_errors=True)

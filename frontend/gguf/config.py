@@ -62,13 +62,17 @@ def model_config(file: GgufFile) -> dict[str, Any]:
     metadata = Metadata(file)
     name = metadata.architecture
     if name not in ARCHITECTURES or metadata.optional("expert_count", int):
-        kind = name if name not in ARCHITECTURES else f"{name} with experts"
+        kind = reprlib.repr(name) if name not in ARCHITECTURES else f"{name} with experts"
         raise ConfigError(
             f"{file.path}: general.architecture {kind} is not supported. Supported: "
             f"{', '.join(ARCHITECTURES)}."
         )
     hidden, heads = metadata.required("embedding_length", int), metadata.required("attention.head_count", int)
     head_dim = metadata.optional("attention.key_length", int) or hidden // heads
+    if head_dim < 1:
+        raise metadata.wrong(
+            f"{name}.attention.head_count", f"should be at most the {hidden} dimensions", heads
+        )
     rotated = metadata.optional("rope.dimension_count", int) or head_dim
     if rotated > head_dim:
         raise metadata.wrong(

@@ -52,6 +52,8 @@ class Connection(asyncio.Protocol):
         self._connections = ingress.connections
         self._parser = MessageParser(inner, self._answered)
         inner.parser = self._parser  # type: ignore[assignment]
+        self._end_after_answer = inner.shutdown
+        inner.shutdown = self._shut_down  # type: ignore[method-assign]
         self._head = HeadReader(ingress.limits)
         self._head_from: float | None = None  # when the wait for a head began; it may last `head_seconds`
         self._body: _Body | None = None
@@ -107,6 +109,11 @@ class Connection(asyncio.Protocol):
                 self._refuse(_timeout("headers", seconds))
             else:
                 self._wire.close()
+
+    def _shut_down(self) -> None:
+        """The server stops: no request follows the one that is being read or answered."""
+        self._keep_alive = False
+        self._end_after_answer()
 
     def evict(self, error: RequestError) -> None:
         if self._head.has_begun or self._body is not None or self._awaits_turn:
@@ -186,18 +193,18 @@ class Connection(asyncio.Protocol):
         if self._parser.error is not None:
             self._refuse(malformed(str(self._parser.error)))
         elif self._parser.is_complete:
-            self._end_body()
+            self._end_body(body)
         elif body.left == 0:
             self._refuse(malformed("its body is longer than it says"))
         return rest
 
-    def _end_body(self) -> None:
+    def _end_body(self, body: _Body) -> None:
         self._body = None
         if not self._is_answering:  # the answer was sent before the body was complete
             self._head_from = self._loop.time()
             return
         self._connections.has_request(self)
-        if not self._inner.cycle.response_started:
+        if body.left is None and not self._inner.cycle.response_started:
             self._inner.cycle.keep_alive = self._keep_alive and not self._parser.has_next
 
     def _answered(self) -> None:

@@ -72,6 +72,7 @@ class HostMatcher:
     def begin(self, token: int) -> None:
         """Sends a kept token. The caller must then call `consume` with the same token, which reads the
         answer."""
+        assert not self._is_begun, "the answer to a token comes before the next token"
         self._is_begun = True
         self._connection.advance(self._number, [token])
 

@@ -43,7 +43,7 @@ OF_STEP = (
     column.MERGES,
     column.MERGE_COUNT,
 )
-"""Arguments that differ between the steps of one number of rows."""
+"""Arguments that differ between steps with the same numbers of tokens and of output tokens."""
 
 THREADED_BYTES = 200_000
 """Bytes of keys and values from which several threads are faster than one."""

@@ -58,7 +58,9 @@ class Program:
     def run(self) -> None:
         self._passed[:] = self._arguments
         addresses = (self._functions.ctypes.data, self._places.ctypes.data)
-        callback().run((0, len(self._functions), *addresses, *_waiting()), thread_count())
+        waiting = _waiting()
+        threads = thread_count() if waiting.omp_get_num_threads else 1
+        callback().run((0, len(self._functions), *addresses, *waiting), threads)
 
 
 def _run(arguments):

@@ -90,8 +90,9 @@ def _multiply_panels(arguments, memory):
         work = fetch_add(arguments, 1)
         if work >= strips * panels:
             break
-        strip, first = work // panels, work % panels * PANEL
-        count = min(PANEL, rows - first)
+        strip, panel = work // panels, work % panels
+        first = rows * panel // panels
+        count = rows * (panel + 1) // panels - first
         x = shifted(pointer(arguments[4], np.uint32(0)), first * pairs)
         weights = shifted(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
         if count <= MOST_ROWS:
@@ -99,8 +100,8 @@ def _multiply_panels(arguments, memory):
         else:
             for begin in range(0, pairs, BLOCK):
                 some, end = min(BLOCK, pairs - begin), begin + BLOCK
-                # Another thread takes the next strip, most likely.
-                later = end if end < pairs else arguments[8] * pairs
+                # Behind this strip: the thread's next one, as the others take as much work meanwhile.
+                later = end if end < pairs else (panel + arguments[8]) // panels * pairs
                 part, then = shifted(weights, begin * OUTPUTS), shifted(weights, later * OUTPUTS)
                 _add_block(shifted(x, begin), part, sums, count, some, pairs, begin > 0, then)
         _store_rows(arguments, sums, first, count, strip * OUTPUTS)
@@ -127,7 +128,8 @@ def _add_few(x, weights, sums, rows, pairs):
 @compiled
 def _add_block(x, weights, sums, rows, count, stride, add, later):
     """The products of `count` pairs, in tiles of nearly equal numbers of rows. The first tiles prefetch the
-    block at `later`: two of them half of it each, or four of them a quarter each."""
+    block at `later`: two of them half of it each, or four of them a quarter each. The others repeat that,
+    which costs little."""
     tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
     shares = 4 if tiles >= 4 else 2
     step = OUTPUTS // shares

@@ -158,7 +158,8 @@ def _size_pool(
 def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:
     """Raises ConfigError if the machine has no memory for the KV cache beside the loaded weights.
 
-    Pages on the CPU take memory only when they are written, so without this check the server would die later.
+    Pages on the CPU take memory when `PageMemory` asks for it, so without this check the server would die
+    later.
     """
     free = free_memory(device)
     kept = host_bytes(config) if device.type == "cpu" else 0

@@ -1,7 +1,7 @@
 """Gives the KV pages memory before they are first written.
 
-The operating system gives memory at the first write and clears it first: milliseconds for a huge page, of
-which each head of each layer needs one. A thread asks for that memory ahead of the pages in use.
+The operating system allocates memory when it is first written, and clears it. That can take milliseconds for
+a huge page, of which each head of each layer needs one. A thread asks for it ahead of the pages in use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 HUGE_PAGE = 2 << 20  # bytes
 POPULATE_WRITE = 23  # Linux's madvise, since 5.14; what is in memory already stays as it is
-IDLE = 19  # the lowest priority of a thread
+NICEST = 19  # the lowest priority of an ordinary thread
 
 
 class Span(NamedTuple):
@@ -65,7 +65,7 @@ class PageMemory:
 
     def _run(self) -> None:
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), IDLE)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICEST)
         first = 0
         while first < self._pages:
             self._more.acquire()

@@ -24,6 +24,8 @@ MOST_TOKENS = 512
 
 KEPT = 64
 """programs, of about 100 KB"""
+NOTED = 4096
+"""sizes of steps"""
 
 _Size = tuple[int, int | None]
 """a step's numbers of tokens and of output tokens (None: all)"""
@@ -55,23 +57,26 @@ class StepPrograms:
         self._windows, self._shape = config.windows, (0, config.heads, config.head_dim)
         self._decoder, self._kvs, self._batch_invariant = decoder, kvs, batch_invariant
         self._blocks = Blocks()
-        self._recorded: OrderedDict[_Size, _Recorded | None] = OrderedDict()
-        """the last used at the end; None: one step had this size"""
+        self._recorded: OrderedDict[_Size, _Recorded] = OrderedDict()
+        """the last used at the end"""
+        self._noted: set[_Size] = set()
+        """sizes of earlier steps"""
         self._recordable = True
 
     def forward(self, batch: InputBatch) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no program can run the
         step."""
-        if batch.size > MOST_TOKENS or not self._recordable or not self._is_known(_size(batch)):
+        if batch.size > MOST_TOKENS or not self._recordable or not self._is_noted(_size(batch)):
             return None
         embedded = self._decoder.embed(batch.tokens)
         plans = self._plan_attention(batch, embedded.dtype)
         arguments = {window: plan.step_arguments() for window, plan in plans.items()}
         if None in arguments.values():
             return None
-        recorded = self._recorded[_size(batch)] or self._record(batch, embedded, plans)
+        recorded = self._recorded.get(_size(batch)) or self._record(batch, embedded, plans)
         if recorded is None:
             return None
+        self._recorded.move_to_end(_size(batch))
         for window, calls in recorded.attention.items():
             recorded.program.change(calls, arguments[window] or {})
         recorded.residual.copy_(embedded)
@@ -80,15 +85,13 @@ class StepPrograms:
         self._decoder.progress()
         return recorded.hidden
 
-    def _is_known(self, size: _Size) -> bool:
-        """Whether a step had this size; notes that one has."""
-        known = size in self._recorded
-        if not known:
-            self._recorded[size] = None
-        self._recorded.move_to_end(size)
-        if len(self._recorded) > KEPT:
-            self._recorded.popitem(last=False)
-        return known
+    def _is_noted(self, size: _Size) -> bool:
+        """Whether a step had this size before."""
+        noted = size in self._noted
+        if len(self._noted) >= NOTED:
+            self._noted.clear()
+        self._noted.add(size)
+        return noted
 
     def _plan_attention(self, batch: InputBatch, dtype: torch.dtype) -> dict[int | None, CpuAttention]:
         """By the layers' windows."""
@@ -116,6 +119,8 @@ class StepPrograms:
                 attention[window].append(call)
         recorded = _Recorded(program, residual, inputs, hidden, attention)
         self._recorded[_size(batch)] = recorded
+        if len(self._recorded) > KEPT:
+            self._recorded.popitem(last=False)
         return recorded
 
 

@@ -92,7 +92,7 @@ class Results:
                 del self._late[late.request.id]
             elif self._patience.is_ready(late.request):
                 del self._late[late.request.id]
-                self._go_on(late, outcome)
+                self._resume(late, outcome)
         self._replies.close_step()
         return outcome
 
@@ -100,11 +100,13 @@ class Results:
         """Lets the rows sit out whose masks for a step are not known in time."""
         for request in flight.host_masked:
             is_void = request.is_answered or flight.step <= request.allocation.superseded
-            if not is_void and not self._patience.is_ready(request):
+            # A late request's kept token comes first, even if the answer has come since the turn began.
+            is_late = request.id in self._late
+            if not is_void and (is_late or not self._patience.is_ready(request)):
                 request.allocation.sit_out()
                 self._late.setdefault(request.id, _Late(request, None))
 
-    def _go_on(self, late: _Late, outcome: StepOutcome) -> None:
+    def _resume(self, late: _Late, outcome: StepOutcome) -> None:
         request = late.request
         if late.sampled is not None:
             self._take_token(request, *late.sampled, outcome)

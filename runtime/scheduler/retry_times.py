@@ -34,7 +34,11 @@ class _Promises:
         self._by_request: defaultdict[int, deque[_Promise]] = defaultdict(deque)  # those told first in front
 
     def add(self, request: int, due: float, now: float) -> None:
+        """Times that were cut to the longest wait are not kept: they are equal, and without a bound in
+        number."""
         self.latest = due
+        if due >= now + LONGEST_WAIT_S:
+            return
         promise = _Promise(request, due, now)
         self._by_due.append(promise)
         self._by_request[request].append(promise)

@@ -46,6 +46,7 @@ class HttpWorld:
         self.context_length = context_length
         self.scheduler: FakeScheduler | None = None
         self.script: Script = self.says("Hello, how are you?")
+        self.stop: Callable[[], None] = lambda: None
 
     def ids(self, text: str) -> list[int]:
         return unpacked(self.tokenizer.encode(text, add_special_tokens=False))
@@ -145,6 +146,7 @@ async def http_world(
         await server.started.wait()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         world = HttpWorld(directory, http_service, url, context_length)
+        world.stop = server.stop
         try:
             if replica:
                 await world.start_replica()

@@ -81,7 +81,8 @@ def _heads(file: GgufFile, metadata: Mapping[str, Value]) -> dict[str, int]:
     keys = {"q_proj": "head_count", "k_proj": "head_count_kv"}
     heads: dict[str, int] = {}
     for projection, key in keys.items():
-        count = metadata.get(f"{PERMUTED}.attention.{key}", heads.get("q_proj"))
+        stated = metadata.get(f"{PERMUTED}.attention.{key}")
+        count = stated or heads.get("q_proj", stated)
         if not isinstance(count, int) or count < 1:
             raise ConfigError(
                 f"{file.path}: the metadata key {PERMUTED}.attention.{key} should be a positive number, "

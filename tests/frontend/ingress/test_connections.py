@@ -238,6 +238,23 @@ async def test_a_client_that_reads_its_stream_slowly_gets_it_whole() -> None:
     assert b"data: [DONE]" in received
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_connection_ends_with_the_request_that_it_reads_while_the_server_stops(chunked: bool) -> None:
+    coding = ("Transfer-Encoding: chunked",) if chunked else (f"Content-Length: {len(BODY)}",)
+    body = in_chunks(BODY, 5) if chunked else BODY
+    head = request("POST", "/tokenize", "Content-Type: application/json", *coding)
+    async with http_world() as world, connection(world.url) as raw:
+        await raw.send(head + body[:20])
+        await asyncio.sleep(0.1)
+        world.stop()
+        await asyncio.sleep(0.3)
+        await raw.send(body[20:])
+        answer = await raw.answer()
+        assert (answer.status, answer.keeps_alive) == (200, False)
+        assert await raw.ends()
+
+
 def test_writing_to_a_client_that_has_left_is_no_error() -> None:
     async def check() -> None:
         class Server(asyncio.Protocol):

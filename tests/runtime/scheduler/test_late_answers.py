@@ -41,6 +41,7 @@ class LateMatcher:
         self._answers = answers
         self._place = 0
         self._is_asked = True  # for the first mask
+        self._is_begun = False
 
     def is_ready(self, within_s: float) -> bool:
         if self._is_asked and self._answers():
@@ -50,10 +51,12 @@ class LateMatcher:
         return not self._is_asked
 
     def begin(self, token: int) -> None:
-        self._is_asked = True
+        assert not self._is_begun, "the answer to a token comes before the next token"
+        self._is_begun = self._is_asked = True
 
     def consume(self, token: int) -> object:
         self._use()
+        self._is_begun = False
         if self.error is not None:
             return self.error
         assert token in self._allowed(), "the token of a mask"
