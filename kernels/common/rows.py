@@ -11,7 +11,7 @@ from .threads import Callback, thread_count
 
 
 def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """x[rows] → [m, width]. x: [n, width], its rows contiguous; rows: int64 [m], from 0 to n - 1, unchecked."""
+    """x[rows] → [m, width]. x: [n, width], its rows contiguous; rows: int64 [m], 0 to n - 1, unchecked."""
     if x.device.type != "cpu":
         return x[rows]
     assert x.stride(1) == 1 and rows.dtype == torch.int64 and rows.is_contiguous()
