@@ -205,12 +205,15 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"general.architecture": "gemma3"}, ["general.architecture gemma3", "llama, qwen2, qwen3"]),
+        ({"general.architecture": "gemma3"}, ["general.architecture 'gemma3'", "llama, qwen2, qwen3"]),
         ({"llama.expert_count": 8}, ["llama with experts"]),
         ({"llama.block_count": "two"}, ["llama.block_count", "int", "two"]),
         ({"llama.rope.scaling.type": "longrope"}, ["rope.scaling.type longrope", "yarn"]),
         ({"llama.attention.head_count": 0}, ["llama.attention.head_count", "above 0", "found 0"]),
-        ({"llama.attention.head_count": 4096}, ["llama.attention.head_count", "at most the", "4096"]),
+        (
+            {"llama.attention.head_count": 4096, "llama.attention.key_length": 0},
+            ["llama.attention.head_count", "at most the", "4096"],
+        ),
         ({"llama.block_count": 2**62}, ["llama.block_count", "2147483647"]),
         ({"llama.block_count": 2**30}, ["llama.block_count", "at most 10000"]),
         ({"llama.context_length": -5}, ["llama.context_length", "above 0", "found -5"]),
