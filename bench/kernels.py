@@ -118,7 +118,7 @@ def kv_dtype_cases() -> Iterator[tuple[Case, Case]]:
 
 
 def tree_cases() -> Iterator[list[Case]]:
-    """Lists of the same step with other groups, or of steps that show what sharing keys could save."""
+    """Yields cases to compare: one step with different groups, or steps that show what sharing saves."""
     system, documents = (0, 64, 1024), tuple((first, 8, 2048) for first in range(0, 64, 8))
     tree = {"no group": (), "system prompt": (system,), "documents": documents, "both": (system, *documents)}
     yield [

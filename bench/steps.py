@@ -38,7 +38,7 @@ UNMEASURED = 3  # steps of each kind, in which programs are recorded
 
 
 class Steps:
-    """Slots from 0 on decode; the last one has a prompt, of which each step computes a chunk."""
+    """A model whose slots all decode, except the last: it has a prompt, of which a step computes a chunk."""
 
     def __init__(self, arguments: Sequence[str], decoding: int, keys: int) -> None:
         config = serve_config(vars(build_parser().parse_args(["serve", *arguments])), {})
@@ -58,7 +58,7 @@ class Steps:
         self._run([self._row(self._prompt, self._keys // 2)])
 
     def run(self, decode: int, chunk: int) -> float:
-        """Milliseconds of a step: a token for each of `decode` slots, and a chunk of the prompt."""
+        """Returns the milliseconds of a step: a token for each of `decode` slots, and a chunk of a prompt."""
         rows = [self._row(slot, 0) for slot in range(decode)]
         return self._run([*rows, self._row(self._prompt, chunk)] if chunk else rows)
 
@@ -99,7 +99,7 @@ def compute() -> None:
 
 
 def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> list[tuple[str, float]]:
-    """Milliseconds a step by the module of each kernel, in descending order."""
+    """Returns the milliseconds that the kernels of each module take in a step; the slowest come first."""
     spent: defaultdict[str, float] = defaultdict(float)
     run = Callback.run
 
@@ -118,7 +118,7 @@ def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> list[tupl
 
 
 def times(steps: Steps, decode: int, chunk: int, count: int) -> list[float]:
-    """Milliseconds of each step, in ascending order."""
+    """Returns the milliseconds of each step, in ascending order."""
     found = []
     for _ in range(count + UNMEASURED):
         steps.begin_prompt()

@@ -6,7 +6,7 @@ import logging
 
 
 def write_log(level: str) -> None:
-    """From now on, writes this process's log to stderr, from `level` up."""
+    """Makes this process write its log messages of `level` and above to stderr."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Lines())
     logging.basicConfig(level=level.upper(), handlers=[handler])

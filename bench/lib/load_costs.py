@@ -27,14 +27,14 @@ def read_processors(pid: int | None) -> Reading:
 
 
 def cores(first: Reading, last: Reading) -> dict[str, float]:
-    """Cores that each used on average between two readings."""
+    """The number of cores that each role used on average between two readings."""
     seconds = max(1e-9, last.at - first.at)
     return {role: round(used / seconds, 3) for role, used in _between(first, last).items()}
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Core-seconds of a measurement, and what was done with them."""
+    """The core-seconds that a measurement took, and the tokens and refusals that the server sent in it."""
 
     core_s: dict[str, float]
     tokens: int
@@ -57,7 +57,8 @@ class Cost:
         return round(self.tokens / used, 1) if used else None
 
     def ms_per_refusal(self, full: Cost) -> dict[str, float]:
-        """What is left for each refusal if a token costs what it costs a server that is only `full`."""
+        """The time for each refusal: what remains if each token takes as much as in a `full` server,
+        which refuses nothing."""
         if not self.refusals or not full.tokens:
             return {}
         streams = self.tokens / full.tokens

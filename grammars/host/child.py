@@ -35,7 +35,7 @@ from .native import HostCompiler, NativeGrammar, NativeMatcher
 from .tasks import compiled_by_host, described
 
 STEP_CPU_S = 0.25  # of processor time for one token of one reply; it usually takes 0.0001
-FOLLOW_BYTES = 256 << 20  # of address space for following replies, in addition to that used for compiling
+FOLLOW_BYTES = 256 << 20  # address space for following replies, on top of what compiling took
 
 
 def serve(channel: socket.socket, compiler: HostCompiler) -> NoReturn:

@@ -22,8 +22,8 @@ from .numba_tools import compiled, fetch_add, pointer, shifted, yield_core
 from .threads import Call, Callback, thread_count
 
 SPINS = 1_000
-"""Looks at the counter, about 40 ns each, before a waiting thread sleeps. Then the core is free: for another
-process, or for the thread that is waited for, if another process holds its core."""
+"""How often a waiting thread reads the counter before it sleeps; each time takes about 40 ns on x86. While it
+sleeps, its core is free for another process, or for the thread that it waits for."""
 
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 """number of Linux's system call by processor"""

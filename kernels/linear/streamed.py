@@ -100,7 +100,7 @@ def _multiply_panels(arguments, memory):
         else:
             for begin in range(0, pairs, BLOCK):
                 some, end = min(BLOCK, pairs - begin), begin + BLOCK
-                # Behind this strip: the thread's next one, as the others take as much work meanwhile.
+                # After this strip, the other threads take the next ones; then comes the thread's own.
                 later = end if end < pairs else (panel + arguments[8]) // panels * pairs
                 part, then = shifted(weights, begin * OUTPUTS), shifted(weights, later * OUTPUTS)
                 _add_block(shifted(x, begin), part, sums, count, some, pairs, begin > 0, then)

@@ -87,8 +87,8 @@ def allocate_pool(
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """On the CPU without memory until `PageMemory` asks for it or a page is written, in huge pages if
-    available."""
+    """On the CPU the system gives the tensor memory later: when `PageMemory` asks for it, or when a page is
+    written. It gives huge pages if it has them."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     size = torch.Size(shape).numel() * dtype.itemsize

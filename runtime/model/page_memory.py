@@ -27,8 +27,8 @@ class Span(NamedTuple):
 
 
 class PageMemory:
-    """Pages are used in ascending order at first, so the memory of the next ones is asked for when half of
-    those that have it are in use.
+    """At first, requests use pages in ascending order. Before they reach the last pages that have memory, the
+    thread asks for the memory of the next ones.
 
     kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer, on the CPU.
     """
@@ -50,7 +50,7 @@ class PageMemory:
             self.used(self._pages if everything else 0)
 
     def used(self, page: int) -> None:
-        """A page is about to be written for the first time."""
+        """A step is about to write this page: asks for more memory if few pages that have it are left."""
         while page >= self._asked - self._step // 2 and self._asked < self._pages:
             self._asked = min(self._pages, self._asked + self._step)
             self._more.release()
@@ -76,7 +76,7 @@ class PageMemory:
 
 
 def populate(span: Span) -> bool:
-    """Gives whole memory pages of a span memory; False if the system can't."""
+    """Asks the system for the memory of a span. Returns False if the system can't give it."""
     size = os.sysconf("SC_PAGE_SIZE")
     begin, end = -(-span.address // size) * size, (span.address + span.bytes) // size * size
     if begin >= end:

@@ -66,17 +66,18 @@ class StepPrograms:
     def forward(self, batch: InputBatch) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no program can run the
         step."""
-        if batch.size > MOST_TOKENS or not self._recordable or not self._is_noted(_size(batch)):
+        size = batch.size, None if batch.outputs is None else len(batch.outputs)
+        if batch.size > MOST_TOKENS or not self._recordable or not self._is_noted(size):
             return None
         embedded = self._decoder.embed(batch.tokens)
         plans = self._plan_attention(batch, embedded.dtype)
         arguments = {window: plan.step_arguments() for window, plan in plans.items()}
         if None in arguments.values():
             return None
-        recorded = self._recorded.get(_size(batch)) or self._record(batch, embedded, plans)
+        recorded = self._recorded.get(size) or self._record(batch, embedded, plans)
         if recorded is None:
             return None
-        self._recorded.move_to_end(_size(batch))
+        self._keep(size, recorded)
         for window, calls in recorded.attention.items():
             recorded.program.change(calls, arguments[window] or {})
         recorded.residual.copy_(embedded)
@@ -117,15 +118,14 @@ class StepPrograms:
         for kernel in plans[self._windows[0]].kernels:
             for window, call in zip(self._windows, program.calls_of(kernel), strict=True):
                 attention[window].append(call)
-        recorded = _Recorded(program, residual, inputs, hidden, attention)
-        self._recorded[_size(batch)] = recorded
+        return _Recorded(program, residual, inputs, hidden, attention)
+
+    def _keep(self, size: _Size, recorded: _Recorded) -> None:
+        """As the last used program."""
+        self._recorded[size] = recorded
+        self._recorded.move_to_end(size)
         if len(self._recorded) > KEPT:
             self._recorded.popitem(last=False)
-        return recorded
-
-
-def _size(batch: InputBatch) -> _Size:
-    return batch.size, None if batch.outputs is None else len(batch.outputs)
 
 
 def _with_own_inputs(batch: InputBatch) -> InputBatch:

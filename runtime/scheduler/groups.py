@@ -50,9 +50,9 @@ class Node:
     pages: int
     parent: Node | None
     readers: int = 0
-    """how many rows and groups below read its last page, if neither this node nor one above it is a group"""
+    """how many rows and inner groups read its last page, if no group includes all rows of this node"""
     falls: list[tuple[float, int]] = field(default_factory=list)
-    """(page, by): of the pages before this one there are so many readers fewer"""
+    """pairs (page, count): the pages before `page` have `count` readers fewer than its last page"""
     limit: float = -1.0
     """the node should be a group if outer groups share at most so many pages"""
     covered: int = 0

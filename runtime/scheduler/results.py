@@ -85,7 +85,7 @@ class Results:
         return outcome
 
     def take_late(self) -> StepOutcome:
-        """Goes on with the requests whose grammars' processes have answered meanwhile."""
+        """Resumes the requests whose grammar's process has answered by now."""
         outcome = StepOutcome()
         for late in list(self._late.values()):
             if late.request.is_answered:

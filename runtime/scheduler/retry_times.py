@@ -26,7 +26,7 @@ class _Promise:
 
 
 class _Promises:
-    """Those of one tenant that are not due yet."""
+    """The promises to one tenant's requests that are not due yet."""
 
     def __init__(self) -> None:
         self.latest = 0.0  # the time promised last
@@ -34,8 +34,7 @@ class _Promises:
         self._by_request: defaultdict[int, deque[_Promise]] = defaultdict(deque)  # those told first in front
 
     def add(self, request: int, due: float, now: float) -> None:
-        """Times that were cut to the longest wait are not kept: they are equal, and without a bound in
-        number."""
+        """Forgets a promise that was cut to the longest wait, as any number of those can be made."""
         self.latest = due
         if due >= now + LONGEST_WAIT_S:
             return

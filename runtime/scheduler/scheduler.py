@@ -216,7 +216,7 @@ class Scheduler:
     # Steps
 
     def begin_turn(self) -> None:
-        """A turn of the loop begins. Requests go on whose grammars' processes have answered meanwhile."""
+        """Begins a turn of the loop: resumes the requests whose grammar's process has answered by now."""
         self._patience.renew()
         self._conclude(self._results.take_late())
 

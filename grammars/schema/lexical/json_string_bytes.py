@@ -39,7 +39,7 @@ class Pushes(NamedTuple):
     actions: NDArray[np.int64]  # [n, 3]: kind, node, place where it returns
     returns: list[int]
     sizes: list[int]
-    """The number of `returns` that share a base, at the first of them; 0 elsewhere."""
+    """For each of `returns`: the length of a run with the same base at its first, then 0."""
 
 
 @dataclass(frozen=True, eq=False)

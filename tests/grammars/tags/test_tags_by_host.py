@@ -1,4 +1,4 @@
-"""Structural tags as llguidance follows them, compared with our automata."""
+"""llguidance accepts the same texts for a structural tag as our automata."""
 
 from __future__ import annotations
 

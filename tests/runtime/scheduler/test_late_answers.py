@@ -33,7 +33,10 @@ class Clock:
 
 
 class LateMatcher:
-    """2 or 4 first, then 6, 8 and 10, and so on. `answers` says whether an answer comes within a wait."""
+    """A grammar that allows the token 2 or 4, then forces 6, 8 and 10, and repeats that.
+
+    `answers()` is called at each wait for its process; it returns whether the process answers.
+    """
 
     def __init__(self, clock: Clock, answers: Callable[[], bool]) -> None:
         self.error: CompilerError | None = None

@@ -48,7 +48,7 @@ def test_refused_requests_get_retry_times_one_after_the_other() -> None:
 
 
 def test_retry_times_reach_beyond_the_end_of_the_queue() -> None:
-    """A short queue must not send the same clients back again and again."""
+    """Otherwise clients would return too early while the queue is short, and be refused again."""
     places = QueuePlaces(4, keys=0)
     flood(places, "a")
     retry_times = retry_times_at(places, per_second=2.0)
