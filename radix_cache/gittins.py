@@ -18,8 +18,8 @@ BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # upper e
 WEIGHT = 1 / 16  # observed tokens at which the evidence outweighs the prior
 HALF_LIFE = 16  # of counts
 HISTORY = 32  # ghosts
-TICKS = 16  # for one cache of accesses: the resolution of ages
-CYCLE = 1 / 2  # accesses between two updates of a kind, if there are enough requests
+TICKS = 16  # per cache size of accesses: the resolution of ages
+CYCLE = 1 / 2  # accesses between two updates of a kind, while requests are frequent enough
 
 
 class Group:
@@ -32,15 +32,15 @@ class Group:
         self.tick = tick
         self.band = 0
         self.packed = 0  # bytes of all its tokens
-        self.leaves: OrderedDict[Node, None] = OrderedDict()  # evictable ones
-        self.offered = inf  # the index under which it is in the heap; inf: it is not
+        self.leaves: OrderedDict[Node, None] = OrderedDict()  # evictable
+        self.offered = inf  # its index in the heap; inf: not in the heap
 
 
 class GittinsPolicy:
     """Learns how soon nodes are reused, by hits, ancestry, length and the length of the request's output.
 
     A node has an age, in accesses, from its last unlock until its next hit; meanwhile its group is
-    `Node.mark`. Ghosts have ages too: nodes that were evicted too early teach the most.
+    `Node.mark`. Ghosts have ages too: most can be learned from nodes that were evicted too early.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
@@ -188,7 +188,7 @@ class GittinsPolicy:
                 self._offer(group)
 
     def _offer(self, group: Group) -> None:
-        """Puts a group into the heap by its index. An index that has risen is corrected when it is popped."""
+        """Adds a group to the heap by its index. An index that has risen is corrected when it is popped."""
         rate = group.kind.rates[group.band]
         if rate >= group.offered:
             return
@@ -218,7 +218,7 @@ def _traits(node: Node, generated: int) -> Traits:
 def _ancestry(node: Node) -> int:
     """The parent of a node without hits: -1 the root, 0 a parent without hits, 1 a parent with one hit.
 
-    2 to 6: a shared parent, by the share of its hits that went on into a child or ghost.
+    2 to 6: a shared parent, by the share of its hits that also matched a child or ghost.
     """
     parent = node.parent
     assert parent is not None

@@ -55,7 +55,7 @@ class BoundedValidator:
         validator: Validator = extend(kind, counted)(_of_one_draft(schema), registry=EMPTY_REGISTRY)
         self._validator: Validator = validator.evolve(_resolver=resolver_of(validator.schema, kind))
         text = json.dumps(schema)
-        # jsonschema searches names itself there, without a limit
+        # there jsonschema searches the names itself, without a limit
         self._is_unbounded = '"unevaluatedProperties"' in text and '"patternProperties"' in text
 
     def is_valid(self, value: Any) -> bool:
@@ -184,7 +184,7 @@ def _of_one_draft(schema: Any) -> Any:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """1.0 as 1, which is the same number in JSON."""
+    """The value with 1.0 as 1, which is the same number in JSON."""
     if isinstance(value, list):
         return [_with_whole_numbers(each) for each in value]
     if isinstance(value, dict):

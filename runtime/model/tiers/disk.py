@@ -96,7 +96,7 @@ class DiskStore:
 
     @property
     def has_news(self) -> bool:
-        """Whether the file lacks uses that this process knows."""
+        """Whether this process knows uses that the file does not have yet."""
         return bool(self._touched)
 
     def save_uses(self) -> None:

@@ -1,4 +1,4 @@
-"""Opens the configured page store, and hashes what its pages depend on."""
+"""Opens the configured page store, and hashes everything that its pages depend on."""
 
 from __future__ import annotations
 

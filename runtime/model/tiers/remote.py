@@ -81,7 +81,7 @@ class RemoteStore:
         return whole
 
     def write(self, pages: Sequence[StoredPage]) -> None:
-        """Stores pages that the server lacks, in the order in which they may be evicted."""
+        """Stores pages that the server doesn't have, in the order in which they may be evicted."""
         if pages:
             self._ask(self._writing, lambda: self._write(pages), None)
 
