@@ -165,7 +165,7 @@ def _inner_kinds(kind: type[Struct]) -> dict[str, type[Struct]]:
 
 
 def _parts(hint: object) -> Iterator[object]:
-    """The types in a union, and of the elements of lists in it."""
+    """The types in a type hint: itself, those of a union, and those of lists' elements."""
     yield hint
     for part in get_args(hint):
         yield from _parts(part)

@@ -36,7 +36,7 @@ class HeadReader:
 
     @property
     def path(self) -> str:
-        """The path that the begun head asks for; empty if its request line does not have one yet."""
+        """The path in the bytes so far; empty while the request line has none."""
         return requested_path(self._bytes)
 
     def add(self, data: bytes) -> tuple[Head, bytes] | None:

@@ -1,9 +1,9 @@
 """Fingerprints of states: equal where quote-free tokens do the same from both, whatever automata they belong
 to.
 
-The fingerprint of a state after n rounds stands for where every text of n bytes without a quote leads: each
-round mixes the fingerprints of the states after each byte. Bytes and positions have random weights, so that
-nobody can craft a grammar whose states collide with another grammar's.
+The fingerprint of a state after n rounds represents the states to which all texts of n bytes without a quote
+lead: each round mixes the fingerprints of the states after each byte. Bytes and positions have random
+weights, so that nobody can craft a grammar whose states collide with another grammar's.
 """
 
 from __future__ import annotations
