@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
                 self._wire.close()
             elif self._body.is_too_slow(now, self._limits):
                 self._refuse(_timeout("body", self._limits.body_seconds))
-        elif self._head_from is not None:
+        elif self._head_from is not None and not self._awaits_turn:
             seconds = self._limits.linger_seconds if self._is_extra else self._limits.head_seconds
             if now - self._head_from <= seconds:
                 return
@@ -141,6 +141,8 @@ class Connection(asyncio.Protocol):
         """The connection's turn has come."""
         self._awaits_turn = False
         if not self._wire.is_closing():
+            if self._head_from is not None:
+                self._head_from = self._loop.time()  # the client did not cause the wait for the turn
             self._take(self._take_head(self._taken_ahead()))
 
     def _taken_ahead(self) -> bytes:
