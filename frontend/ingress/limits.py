@@ -22,8 +22,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     once would reset the connection and lose the refusal. Up to `refused_connections` beyond `connections`
     are accepted, to be refused. A connection without a request is closed for a new one after `spared_seconds`
     at the earliest, because its request may be on the way. In one turn of the event loop up to
-    `begun_per_turn` requests begin, and `accepted_per_turn` connections are accepted: more, because an arrival
-    that finds the system's queue full is dropped, and its client may see a reset.
+    `begun_per_turn` requests begin, and `accepted_per_turn` connections are accepted: more, because the
+    system drops arrivals while its queue is full, and their clients may see a reset.
     """
 
     head_bytes: int = 64 * 1024

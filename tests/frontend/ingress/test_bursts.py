@@ -145,6 +145,7 @@ async def test_a_request_that_waits_long_for_its_turn_is_answered(monkeypatch: p
     async with http_world(limits=limits) as world, connection(world.url) as raw:
         await raw.send(COMPLETION[:-1])
         await eventually(lambda: len(waiting) == 1)
+        assert (await asked(world.url, request("GET", "/health"))).status == 200  # waits for no turn
         await asyncio.sleep(5 * limits.head_seconds)
         busy = False
         waiting.pop()()
