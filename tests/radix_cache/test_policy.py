@@ -112,14 +112,14 @@ def test_a_node_in_use_has_no_age() -> None:
 
 
 class Tidy(GittinsPolicy):
-    """Drops stale offers with every new one."""
+    """Drops stale entries with every new one."""
 
-    def _drop_stale_offers(self) -> None:
-        super()._drop_stale_offers()
-        self._most_offers = 0
+    def _drop_stale_entries(self) -> None:
+        super()._drop_stale_entries()
+        self._max_heap = 0
 
 
-def test_no_group_is_lost_when_stale_offers_are_dropped() -> None:
+def test_no_group_is_lost_when_stale_entries_are_dropped() -> None:
     random, recent = Random(3), [new_prompt()]
     cache = PrefixCache(PAGES, 1, Tidy(PAGES, 1))
     for _ in range(300):
