@@ -37,8 +37,7 @@ class Chat:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`max_tokens` of a reply, and the names of the fields that errors about it and about the prompt
-    mention."""
+    """`max_tokens` of a reply, and the names of the fields to mention in errors about it and the prompt."""
 
     max_tokens: int | None
     param: str

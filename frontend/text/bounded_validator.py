@@ -59,8 +59,8 @@ class BoundedValidator:
         self._is_unbounded = '"unevaluatedProperties"' in text and '"patternProperties"' in text
 
     def is_valid(self, value: Any) -> bool:
-        """False also if the check can't decide: it took too many steps, or a reference leads out of the
-        schema."""
+        """Whether the value is valid. False too if the check takes too many steps, or a reference leads out
+        of the schema."""
         self._steps = MAX_STEPS
         try:
             return not self._is_unbounded and bool(self._validator.is_valid(value))

@@ -89,7 +89,7 @@ def walk_states(context, edges, states, may_end, is_costly, limits):  # type: ig
 
 @njit(cache=True, nogil=True)
 def _with_capacity(walked, edges, done, tokens):  # type: ignore[no-untyped-def]
-    """With capacity for the edges of one more state and for this many more tokens."""
+    """The edges with capacity for those of one more state and for this many more tokens."""
     of_entry, visited, ends, codes, found, used = edges
     states, met, met_ends, costly = walked
     most = of_entry.shape[1] + 1

@@ -50,7 +50,7 @@ class Fingerprinter:
         self._weights = Weights(_random(256), _random(_MAX_VERDICTS + 2))
 
     def fingerprints(self, machine: Machine, states: NDArray[np.int32]) -> Fingerprints:
-        """Of states [n] and of all that quote-free bytes reach from them."""
+        """The fingerprints of states [n], and of all states that quote-free bytes reach from them."""
         return Fingerprints(*_fingerprints(machine, states, self._weights, _random(1)[0]))
 
 

@@ -31,7 +31,7 @@ MOST_LOOKUPS = 4  # before a start; a prompt whose pages are evicted again and a
 
 
 class StoredPages:
-    """Without a page store (`host_pages` 0) it does nothing.
+    """The requests to the page store. Without one (`host_pages` 0) it does nothing.
 
     When a prompt is queued, the store is asked how many of its pages it has (a look-up). It fetches these
     into its host memory of `host_pages` pages: early while they fit into half of it, otherwise when the

@@ -166,7 +166,7 @@ def name(namespace: str, key: bytes) -> bytes:
 
 
 def _escaped_namespace(namespace: str) -> bytes:
-    """Without colons, so that no namespace's names are a prefix of another's."""
+    """The namespace without colons, so that no namespace's names are a prefix of another's."""
     return namespace.replace("%", "%25").replace(":", "%3A").encode()
 
 
