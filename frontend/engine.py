@@ -23,6 +23,8 @@ T = TypeVar("T")
 HTTP_ONLY = (
     "host",
     "port",
+    "ssl_certfile",
+    "ssl_keyfile",
     "api_key",
     "api_key_file",
     "allowed_host",

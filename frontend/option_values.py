@@ -116,6 +116,12 @@ def directory(text: str) -> Path:
     return path
 
 
+def file(text: str) -> Path:
+    if not text.strip():
+        raise ValueError("expected a file's path.")
+    return Path(text).expanduser().absolute()
+
+
 def remote_url(text: str) -> str:
     if not text.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("expected a URL such as redis://HOST:6379/0, rediss://HOST or unix://PATH.")

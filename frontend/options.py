@@ -4,9 +4,8 @@ default, reading and help text all come from the table here."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple, get_args
 
 from ..runtime.config import (
@@ -20,9 +19,11 @@ from ..runtime.config import (
 )
 from ..runtime.errors import ConfigError
 from .model_source import find_model, served_name
+from .option_checks import check_together, make_directory
 from .option_values import (
     MAX_PAGE_SIZE,
     directory,
+    file,
     host,
     host_names,
     key_file,
@@ -86,6 +87,20 @@ class Option(NamedTuple):
 OPTIONS = (
     Option("host", "address to listen on; 0.0.0.0 for every network interface", host, "127.0.0.1", "ADDRESS"),
     Option("port", "port to listen on; 0 lets the system choose", whole_number(0, 65535), 8000, "PORT"),
+    Option(
+        "ssl_certfile",
+        "serve HTTPS with the certificate in this PEM file, followed by its issuers' (default: HTTP)",
+        file,
+        None,
+        "FILE",
+    ),
+    Option(
+        "ssl_keyfile",
+        "the private key of that certificate, a PEM file without a password (default: in --ssl-certfile)",
+        file,
+        None,
+        "FILE",
+    ),
     Option(
         "device",
         "cpu or cuda (default: cuda if there is an NVIDIA GPU)",
@@ -317,52 +332,10 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["allowed_hosts"] = values.pop("allowed_host")
     names = values["served_model_name"] or (served_name(model),)
     values["served_model_name"], values["more_model_names"] = names[0], names[1:]
-    _check_together(values, {name for name, setting in settings.items() if setting.value is not None})
+    check_together(values, {name for name, setting in settings.items() if setting.value is not None})
     if values["disk_cache"] is not None:
-        _make_directory(values["disk_cache"], settings["disk_cache"].label)
+        make_directory(values["disk_cache"], settings["disk_cache"].label)
     return ServeConfig(model=find_model(model), **values)
-
-
-def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
-    """Raises ConfigError for options that would have no effect."""
-    tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
-    if values["quantize"] and values["device"] == "cuda":
-        raise ConfigError(
-            "--quantize: only the CPU computes with quantized weights; on a GPU they would be expanded. "
-            "Leave it out, or use --device cpu."
-        )
-    if tiers and not values["prefix_cache"]:
-        raise ConfigError(
-            "--no-prefix-cache leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."
-        )
-    if "write_policy" in given and not tiers:
-        raise ConfigError("--write-policy is that of --disk-cache and --remote-cache: give one of them too.")
-    if "pin_memory" in given and not values["prefix_cache"]:
-        raise ConfigError("--no-prefix-cache leaves nothing to pin: leave it or --pin-memory out.")
-    if "disk_cache_size" in given and not values["disk_cache"]:
-        raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
-    if values["protect_metrics"] and not values["api_keys"]:
-        raise ConfigError(
-            "--protect-metrics: there is no key to ask for; give an --api-key or --api-key-file."
-        )
-    if values["isolate_keys"] and not values["api_keys"]:
-        raise ConfigError(
-            "--isolate-keys: there are no keys to tell clients by; give each client an --api-key, or "
-            "all keys in an --api-key-file."
-        )
-
-
-def _make_directory(directory: Path, label: str) -> None:
-    """Raises ConfigError if the directory can't be written to."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"{label} {directory}: it can't be made or written ({error.strerror}); correct its name, choose "
-            "another directory or leave the option out."
-        ) from error
 
 
 def visible_device() -> Device:

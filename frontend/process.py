@@ -37,6 +37,7 @@ from .model_tokenizer import load_tokenizer
 from .replica.engine_client import EngineClient
 from .request.service import Service
 from .text.tokenizer import Tokenizer
+from .tls import tls_context
 
 LISTEN_FD = "ARBORA_LISTEN_FD"
 
@@ -98,6 +99,7 @@ def http_server(
     """`progress` is called as input arrives and as requests begin, because both may take long in a burst."""
     limits = limits or limits_of_process()
     failed = http.metrics.failed
+    config = http.service.config
     return HttpServer(
         _reporting(create_app(http, faces), progress),
         Ingress(
@@ -109,6 +111,7 @@ def http_server(
             progress=progress,
             error_json=faces.error_json,
         ),
+        None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
     )
 
 

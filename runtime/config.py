@@ -29,6 +29,10 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """names that requests may use as well"""
     host: str = "127.0.0.1"
     port: int = 8000
+    ssl_certfile: Path | None = None
+    """a PEM file with the certificate; the server then speaks HTTPS"""
+    ssl_keyfile: Path | None = None
+    """a PEM file with the certificate's private key; None: `ssl_certfile` contains it"""
     device: Device = "cpu"
     dtype: DType = "auto"
     quantize: QuantizeMethod | None = None

@@ -61,7 +61,8 @@ async def _serve(
     timeouts: Timeouts,
 ) -> int:
     host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if config.ssl_certfile is None else "https"
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     supervisor = Supervisor(directory.path, commands, listener, timeouts)
     signals = _Signals(supervisor)
     logger.info("starting %s (%s)", config.served_model_name, _model_in_words(config))

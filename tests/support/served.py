@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import openai
+from certificates import client_context
 from processes import children_of, command_line
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.numpy import load_file, save_file
@@ -27,7 +28,7 @@ CONTEXT = 4096
 HELLO: Any = [{"role": "user", "content": "Hello, how are you today?"}]
 PATIENCE = 120.0  # seconds: a guard against waiting for ever, also where all is slow
 TEMPLATE = Path(__file__).parents[2] / "runtime/model/builtin/training/chat_template.jinja"
-_ADDRESS = re.compile(r" at (http://\S+) on ")
+_ADDRESS = re.compile(r" at (https?://\S+) on ")
 
 
 class Served:
@@ -37,8 +38,10 @@ class Served:
         self.process = process
         self.url = url
         self.log = log
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
-        self.http = httpx.Client(base_url=url, timeout=PATIENCE)
+        trusted = client_context()
+        self.http = httpx.Client(base_url=url, timeout=PATIENCE, verify=trusted)
+        client = httpx.Client(timeout=PATIENCE, verify=trusted)
+        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=client)
         self.model = self.client.models.list().data[0].id
 
     def metrics(self) -> dict[str, float]:
