@@ -23,6 +23,7 @@ T = TypeVar("T")
 HTTP_ONLY = (
     "host",
     "port",
+    "uds",
     "ssl_certfile",
     "ssl_keyfile",
     "api_key",

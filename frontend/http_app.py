@@ -39,6 +39,8 @@ def create_app(http: HttpService, faces: Faces) -> ASGIApp:
         route("POST", "/cache/pin", http, pin_prefix),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix),
         route("GET", "/health", http, _health),
+        route("GET", "/health/ready", http, _health),
+        route("GET", "/health/live", http, _alive),
         route("GET", "/ping", http, _health),
         route("GET", "/version", http, _version),
         route("GET", METRICS_PATH, http, _metrics),
@@ -57,7 +59,13 @@ def _guarded(app: ASGIApp, faces: Faces, config: ServeConfig) -> ASGIApp:
     return app if hosts is None else HostGuard(app, faces, hosts)
 
 
+async def _alive(http: HttpService, request: Request) -> Response:
+    """Says that this process answers, also while the model is starting: a restart would not help then."""
+    return _json({"status": "ok"})
+
+
 async def _health(http: HttpService, request: Request) -> Response:
+    """Says whether a request would be served now; otherwise raises a RequestError with the status 503."""
     http.service.engine.check_responding()
     check_descriptors()
     return _json({"status": "ok"})

@@ -29,6 +29,9 @@ def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
         raise ConfigError("--no-prefix-cache leaves nothing to pin: leave it or --pin-memory out.")
     if "disk_cache_size" in given and not values["disk_cache"]:
         raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
+    if values["uds"] and (both := [name for name in ("host", "port", "ssl_certfile") if name in given]):
+        flag = "--" + both[0].replace("_", "-")
+        raise ConfigError(f"{flag} has no meaning for a Unix socket: leave it or --uds out.")
     if values["ssl_certfile"]:
         tls_context(values["ssl_certfile"], values["ssl_keyfile"])
     elif values["ssl_keyfile"]:

@@ -88,6 +88,14 @@ OPTIONS = (
     Option("host", "address to listen on; 0.0.0.0 for every network interface", host, "127.0.0.1", "ADDRESS"),
     Option("port", "port to listen on; 0 lets the system choose", whole_number(0, 65535), 8000, "PORT"),
     Option(
+        "uds",
+        "path of a Unix socket to listen on instead of a port; the umask decides who may connect "
+        "(default: --host and --port)",
+        file,
+        None,
+        "PATH",
+    ),
+    Option(
         "ssl_certfile",
         "serve HTTPS with the certificate in this PEM file, followed by its issuers' (default: HTTP)",
         file,

@@ -29,6 +29,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """names that requests may use as well"""
     host: str = "127.0.0.1"
     port: int = 8000
+    uds: Path | None = None
+    """the path of a Unix socket to listen on instead of `host` and `port`"""
     ssl_certfile: Path | None = None
     """a PEM file with the certificate; the server then speaks HTTPS"""
     ssl_keyfile: Path | None = None

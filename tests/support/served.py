@@ -28,7 +28,7 @@ CONTEXT = 4096
 HELLO: Any = [{"role": "user", "content": "Hello, how are you today?"}]
 PATIENCE = 120.0  # seconds: a guard against waiting for ever, also where all is slow
 TEMPLATE = Path(__file__).parents[2] / "runtime/model/builtin/training/chat_template.jinja"
-_ADDRESS = re.compile(r" at (https?://\S+) on ")
+_ADDRESS = re.compile(r" at (https?://\S+|unix:\S+) on ")
 
 
 class Served:
@@ -38,10 +38,15 @@ class Served:
         self.process = process
         self.url = url
         self.log = log
-        trusted = client_context()
-        self.http = httpx.Client(base_url=url, timeout=PATIENCE, verify=trusted)
-        client = httpx.Client(timeout=PATIENCE, verify=trusted)
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, http_client=client)
+        uds = url.removeprefix("unix:") if url.startswith("unix:") else None
+        base = url if uds is None else "http://localhost"
+
+        def client() -> httpx.Client:
+            transport = httpx.HTTPTransport(verify=client_context(), uds=uds)
+            return httpx.Client(base_url=base, timeout=PATIENCE, transport=transport)
+
+        self.http = client()
+        self.client = openai.OpenAI(base_url=f"{base}/v1", api_key=key, max_retries=0, http_client=client())
         self.model = self.client.models.list().data[0].id
 
     def metrics(self) -> dict[str, float]:
@@ -128,9 +133,11 @@ def serve(
     key: str = "none",
     home: Path | None = None,
     program: Sequence[str] = ("-m", "arbora"),
+    uds: Path | None = None,
 ) -> Iterator[Served]:
-    """`home` is where the server's private directory goes."""
-    command = [sys.executable, *program, "serve", str(model), "--port", "0", "--dtype", "float32"]
+    """`home` is where the server's private directory goes. With `uds` it listens on a Unix socket there."""
+    address = ["--port", "0"] if uds is None else ["--uds", str(uds)]
+    command = [sys.executable, *program, "serve", str(model), *address, "--dtype", "float32"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment["TMPDIR"] = str(home or tempfile.gettempdir())
     process = subprocess.Popen(
