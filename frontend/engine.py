@@ -29,6 +29,7 @@ HTTP_ONLY = (
     "api_key",
     "api_key_file",
     "allowed_host",
+    "allowed_origin",
     "protect_metrics",
     "served_model_name",
     "isolate_keys",

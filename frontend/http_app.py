@@ -17,6 +17,7 @@ from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
 from .hosts import HostGuard, hosts_to_check
 from .http.endpoint import internal_error
@@ -55,8 +56,11 @@ def _guarded(app: ASGIApp, faces: Faces, config: ServeConfig) -> ASGIApp:
     if config.api_keys:
         open_paths = OPEN_PATHS - {METRICS_PATH} if config.protect_metrics else OPEN_PATHS
         app = Guard(app, faces, config.api_keys, open_paths)
+    origins = AllowedOrigins(config.allowed_origins)
     hosts = hosts_to_check(config)
-    return app if hosts is None else HostGuard(app, faces, hosts)
+    if hosts is not None:
+        app = HostGuard(app, faces, hosts, origins)
+    return Cors(app, origins) if origins else app
 
 
 async def _alive(http: HttpService, request: Request) -> Response:

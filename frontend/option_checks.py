@@ -36,6 +36,11 @@ def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
         tls_context(values["ssl_certfile"], values["ssl_keyfile"])
     elif values["ssl_keyfile"]:
         raise ConfigError("--ssl-keyfile is that of --ssl-certfile: give the certificate's FILE too.")
+    if "*" in values["allowed_origins"] and not values["api_keys"]:
+        raise ConfigError(
+            "--allowed-origin *: any web page could use a server without keys. Name the origins, or give an "
+            "--api-key or --api-key-file."
+        )
     if values["protect_metrics"] and not values["api_keys"]:
         raise ConfigError(
             "--protect-metrics: there is no key to ask for; give an --api-key or --api-key-file."

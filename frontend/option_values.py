@@ -19,6 +19,8 @@ MAX_SIZE = 2**63  # bytes
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE)
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _TRUTHS = {
     "1": True,
     "true": True,
@@ -167,6 +169,24 @@ def host_names(text: str) -> tuple[str, ...]:
     if any("*" in name and name != "*" for name in found):
         raise ValueError("expected each host's whole name: * stands alone, for all hosts, not within a name.")
     return found
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Origins as browsers write them: in lower case, without the default port of their scheme."""
+    found = split_keys(text)
+    if not found:
+        raise ValueError("there is no origin in it. Leave it out to allow none.")
+    return tuple(origin if origin == "*" else _origin(origin) for origin in found)
+
+
+def _origin(text: str) -> str:
+    match = _ORIGIN.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{text} is no origin. Write a scheme, a host and perhaps a port, such as "
+            "https://chat.example.com or http://localhost:3000, without a path or a final slash."
+        )
+    return text.lower().removesuffix(_DEFAULT_PORTS.get(match[1].lower(), ""))
 
 
 def model_names(text: str) -> tuple[str, ...]:

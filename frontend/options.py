@@ -31,6 +31,7 @@ from .option_values import (
     milliseconds,
     model_names,
     one_of,
+    origins,
     page_size,
     quantize_method,
     remote_url,
@@ -276,6 +277,15 @@ OPTIONS = (
         "NAME",
         repeatable=True,
     ),
+    Option(
+        "allowed_origin",
+        "origin of web pages that may use the server (CORS), such as https://chat.example.com; for more, "
+        "repeat it; * for all, on a server with keys (default: no other origin)",
+        origins,
+        (),
+        "ORIGIN",
+        repeatable=True,
+    ),
     Option("protect_metrics", "/metrics needs a key too", truth, False, switch=True),
     Option(
         "isolate_keys",
@@ -338,6 +348,7 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = (*values.pop("api_key"), *values.pop("api_key_file"))
     values["allowed_hosts"] = values.pop("allowed_host")
+    values["allowed_origins"] = values.pop("allowed_origin")
     names = values["served_model_name"] or (served_name(model),)
     values["served_model_name"], values["more_model_names"] = names[0], names[1:]
     check_together(values, {name for name, setting in settings.items() if setting.value is not None})

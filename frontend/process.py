@@ -24,6 +24,7 @@ from ..runtime.processes.garbage import leave_out_existing_objects
 from ..runtime.processes.heartbeat import Heartbeat
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
 from .api_keys import OPEN_PATHS
+from .cors import AllowedOrigins
 from .faces import FACES
 from .http.faces import Faces
 from .http.http_service import HttpService
@@ -110,6 +111,7 @@ def http_server(
             on_refused=lambda status: failed.labels(status).inc(),
             progress=progress,
             error_json=faces.error_json,
+            origin_headers=AllowedOrigins(config.allowed_origins).headers,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
     )

@@ -71,6 +71,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     """names of the server in Host and Origin headers, in addition to `host`"""
+    allowed_origins: tuple[str, ...] = ()
+    """origins of web pages that may use the server across origins; "*": all"""
     protect_metrics: bool = False
     """/metrics needs a key too"""
     isolate_keys: bool = False
