@@ -110,8 +110,9 @@ def _valid(service: Service, request: ChatRequest) -> _Valid:
 
 def _check(request: ChatRequest) -> None:
     check_generation(request)
-    check_range("max_tokens", request.max_tokens, 1, None)
-    check_range("max_completion_tokens", request.max_completion_tokens, 1, None)
+    fewest = 1 if request.prompt_logprobs is None else 0
+    check_range("max_tokens", request.max_tokens, fewest, None)
+    check_range("max_completion_tokens", request.max_completion_tokens, fewest, None)
     check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
     check_word("reasoning_effort", request.reasoning_effort, REASONING_EFFORTS)
     if request.top_logprobs and not request.logprobs:

@@ -74,6 +74,7 @@ def check_fields(fields: SamplingFields) -> None:
     check_range("frequency_penalty", fields.frequency_penalty, -2, 2)
     check_range("min_tokens", fields.min_tokens, 0, None)
     check_range("prompt_logprobs", fields.prompt_logprobs, 0, MAX_LOGPROBS)
+    check_range("prompt_logprobs_start", fields.prompt_logprobs_start, 0, None)
     check_range("seed", fields.seed, -(2**63), MAX_SEED)
     check_range("priority", fields.priority, -(2**31), 2**31 - 1)
     check_word("property_order", fields.property_order, get_args(PropertyOrder))
@@ -154,6 +155,24 @@ def logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, floa
     return ids
 
 
+def check_prompt_logprobs_start(start: int | None, prompt_logprobs: int | None, prompt_tokens: int) -> None:
+    """`prompt_tokens` is the length of the request's shortest prompt."""
+    if start is None:
+        return
+    if prompt_logprobs is None:
+        problem = "needs prompt_logprobs, or with echo logprobs: give one of them, or leave it out"
+        code = "missing_field"
+    elif start >= prompt_tokens:
+        problem = (
+            f"is {start}, but the prompt has {tokens_in_words(prompt_tokens)}: it must be at most "
+            f"{prompt_tokens - 1}"
+        )
+        code = "invalid_value"
+    else:
+        return
+    raise RequestError(f"prompt_logprobs_start {problem}.", param="prompt_logprobs_start", code=code)
+
+
 def request_seed(seed: int | None) -> int:
     """The seed of choice 0: 63 bits, drawn at random when none is given."""
     return secrets.randbits(63) if seed is None else seed & MAX_SEED
@@ -208,6 +227,7 @@ def sampling_params(
         stop_token_ids=stop_token_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        prompt_logprobs_start=fields.prompt_logprobs_start or 0,
         complete_json=bool(fields.complete_json),
     )
 
