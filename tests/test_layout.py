@@ -180,7 +180,18 @@ def test_no_folders_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["engine", "engine_requests", "engine_reply", "local_server", "completion"]
+    "module",
+    [
+        "engine",
+        "engine_conversation",
+        "engine_requests",
+        "engine_reply",
+        "engine_scores",
+        "engine_work",
+        "local_server",
+        "completion",
+        "vllm_script",
+    ],
 )
 def test_the_engine_uses_no_wire_format(module: str) -> None:
     targets = imports_of_ours(f"frontend.{module}", ROOT / "frontend" / f"{module}.py")

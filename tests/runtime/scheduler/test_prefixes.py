@@ -151,8 +151,8 @@ def test_continuations_that_are_scored_compute_their_prefix_once() -> None:
     bench = SchedulerBench(num_pages=400)
     prefix = long_reply_prompt(300, 2)
     for name in "abcde":
-        scored = {"prompt_logprobs": 0, "prompt_logprobs_start": 300}
-        bench.submit(name, [*prefix, ord(name) % 60, 7], max_tokens=0, **scored)
+        prompt = [*prefix, ord(name) % 60, 7]
+        bench.submit(name, prompt, max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=300)
     bench.run()
     assert bench.scheduler.stats().prompt_tokens_computed == 300 + 2 + 4 * 3
     assert [bench.cached(name) for name in "abcde"] == [0, 299, 299, 299, 299]
