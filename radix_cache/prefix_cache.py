@@ -281,7 +281,7 @@ class PrefixCache:
         return match.depth + match.pages * self.page_size + match.tail
 
     def _take_tail(self, lease: Lease, match: Match) -> None:
-        """Adopts the page inside which the match ends, the first of `match.inside`, or locks it to be copied."""
+        """Adopts the page in which the match ends, the first of `match.inside`, or locks it to be copied."""
         leaf = match.inside
         assert leaf is not None
         if not leaf.locks and len(leaf.tokens) == match.tail * TOKEN_BYTES:

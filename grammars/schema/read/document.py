@@ -151,8 +151,8 @@ class SchemaDocument:
             return [self._unless_refused(error)]
 
     def _unless_refused(self, error: NotCoveredError) -> Formula:
-        """Leaves the keyword out: returns the formula that is always true. Raises the error if the keyword must
-        be enforced."""
+        """Leaves the keyword out: returns the formula that is always true. Raises the error if the keyword
+        must be enforced."""
         if isinstance(error, WrongKeywordError) or not self._may_leave_out(error.keyword):
             raise error
         self.left_out[error.path] = error.keyword
