@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from .frontend.engine import Engine
     from .frontend.engine_options import EngineOptions
     from .frontend.engine_sampling import ChatOptions, Sampling
+    from .frontend.language.calls import assistant, gen, select, system, tool, user
+    from .frontend.language.default_backend import set_default_backend
+    from .frontend.language.errors import ProgramError
+    from .frontend.language.http_backend import connect
+    from .frontend.language.program import program
+    from .frontend.language.static import prewarm, trace
     from .frontend.launch.errors import ServerError
     from .frontend.vllm_script import LLM, SamplingParams
     from .runtime.errors import ConfigError, RequestError
@@ -33,6 +39,7 @@ __all__ = [
     "ConfigError",
     "Engine",
     "EngineOptions",
+    "ProgramError",
     "RequestError",
     "Sampling",
     "SamplingParams",
@@ -42,6 +49,17 @@ __all__ = [
     "ToolCall",
     "ToolCallPart",
     "Usage",
+    "assistant",
+    "connect",
+    "gen",
+    "prewarm",
+    "program",
+    "select",
+    "set_default_backend",
+    "system",
+    "tool",
+    "trace",
+    "user",
 ]
 _HOMES = {
     "LLM": ".frontend.vllm_script",
@@ -52,6 +70,7 @@ _HOMES = {
     "ConfigError": ".runtime.errors",
     "Engine": ".frontend.engine",
     "EngineOptions": ".frontend.engine_options",
+    "ProgramError": ".frontend.language.errors",
     "RequestError": ".runtime.errors",
     "Sampling": ".frontend.engine_sampling",
     "SamplingParams": ".frontend.vllm_script",
@@ -61,6 +80,17 @@ _HOMES = {
     "ToolCall": ".frontend.completion",
     "ToolCallPart": ".frontend.completion",
     "Usage": ".frontend.completion",
+    "assistant": ".frontend.language.calls",
+    "connect": ".frontend.language.http_backend",
+    "gen": ".frontend.language.calls",
+    "prewarm": ".frontend.language.static",
+    "program": ".frontend.language.program",
+    "select": ".frontend.language.calls",
+    "set_default_backend": ".frontend.language.default_backend",
+    "system": ".frontend.language.calls",
+    "tool": ".frontend.language.calls",
+    "trace": ".frontend.language.static",
+    "user": ".frontend.language.calls",
 }
 
 

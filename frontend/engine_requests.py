@@ -45,7 +45,7 @@ Prompts: TypeAlias = list[str] | list[list[int]]
 
 
 class _ConstraintFields(msgspec.Struct, kw_only=True):
-    """The arguments that say what a reply must match."""
+    """The arguments that constrain a reply."""
 
     json_schema: dict[str, object] | bool | None = None
     regex: str | None = None

@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # modules outside of its folders assemble the folders below
     "frontend.work": SHARED_MODULES,
     "frontend.gguf": SHARED_MODULES,
+    "frontend.language": {"frontend.text"},
     "frontend.launch": SHARED_MODULES,
     "frontend.text": SHARED_MODULES | {"frontend.work"},
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
@@ -165,6 +166,11 @@ def test_a_part_imports_only_what_it_may(part: str) -> None:
         if not may_import(part, target)
     ]
     assert wrong == []
+
+
+def test_each_folder_of_the_frontend_has_a_rule() -> None:
+    folders = {folder_of(module) for module, _ in modules() if is_within(module, "frontend")}
+    assert folders - MAY_IMPORT.keys() == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
