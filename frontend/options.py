@@ -102,8 +102,8 @@ OPTIONS = (
     ),
     Option(
         "quantize",
-        "int8 or int4: quantize a model in 16 or 32 bits when it is loaded, and keep the result in ~/.cache; "
-        "CPU only (default: as stored)",
+        "int8, int4 or fp8: quantize a model in 16 or 32 bits when it is loaded, and keep the result in "
+        "~/.cache; CPU only (default: as stored)",
         quantize_method,
         None,
         "METHOD",

@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from ..common.lanes import larger, largest_of, load_lanes
 from ..common.numba_tools import (
     compiled,
     exp,
@@ -23,10 +24,10 @@ from ..common.numba_tools import (
     store,
 )
 from ..common.threads import Callback
+from ..common.vectors import LANES
 from ..pages.cells_cpu import is_scaled, line_elements, scale_of
 from .dots import KEYS as KEYS_AT_ONCE
 from .dots import WIDTH, dot_four
-from .lanes import LANES, larger, largest_of, load_lanes
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 

@@ -11,8 +11,19 @@ from functools import cache
 import numpy as np
 import torch
 
+from ..common.lanes import (
+    exp_of_difference,
+    larger,
+    load_lanes,
+    multiplied,
+    plus,
+    store_lanes,
+    store_pairs,
+    times,
+)
 from ..common.numba_tools import compiled, fetch_add, float_of, pointer, prefetch, shifted
 from ..common.threads import Callback
+from ..common.vectors import LANES
 from ..pages.cells_cpu import bfloat16_at, is_scaled, line_elements, pair_at, scale_of
 from . import items as column
 from .items import (
@@ -33,17 +44,6 @@ from .items import (
     VALUES,
     WINDOW,
     Q,
-)
-from .lanes import (
-    LANES,
-    exp_of_difference,
-    larger,
-    load_lanes,
-    multiplied,
-    plus,
-    store_lanes,
-    store_pairs,
-    times,
 )
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT

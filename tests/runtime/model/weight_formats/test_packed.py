@@ -26,11 +26,7 @@ from transformers_oracle import EVERY_LOGPROB, expected_logprobs, random_tokens
 CPU = torch.device("cpu")
 SCALE_ERROR = 2**-11
 """of a scale or offset: products store float16"""
-EXPANDED = {
-    "fp8",
-    "compressed-tensors fp8",
-    "gptq with uneven groups",
-}
+EXPANDED = {"gptq with uneven groups"}
 """beginnings of the names of cases without a product"""
 
 
