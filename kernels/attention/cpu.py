@@ -99,7 +99,7 @@ class CpuAttention:
         if batch_invariant:
             groups = _whole_items(groups)
         elif tiled:
-            # Fewer queries don't fill a tile: one row after another, they find the keys in the caches.
+            # Fewer queries don't fill a tile. Row after row, they find the keys in the caches.
             groups = tuple(group for group in groups if group[1] * repeat >= tiles.FEW_QUERIES)
         flops = 4 * heads * head_dim
         never_flash = batch_invariant or (tiled and not bfloat16_dots.has_matrix_unit())

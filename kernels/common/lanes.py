@@ -62,7 +62,7 @@ def larger(typing, one, other):
 
 @intrinsic
 def largest_of(typing, one):
-    """The largest lane. NaN if some lane is, or the largest of the others."""
+    """The largest lane. If a lane is NaN: NaN, or the largest of the others."""
 
     def generate(context, builder, signature, arguments):
         (top,), distance = arguments, LANES
@@ -123,7 +123,7 @@ def exp_of_difference(typing, one, other, scale):
 
 @intrinsic
 def store_pairs(typing, start, index, low, high):
-    """Writes words index … index + 15 of a uint32 pointer: the two values of each lane as bfloat16. Both must
+    """Write the two values of each lane as bfloat16 to words index … index + 15 of a uint32 pointer. All must
     be finite."""
 
     def generate(context, builder, signature, arguments):

@@ -13,7 +13,12 @@ WORDS = ir.VectorType(I32, LANES)
 SHORTS = ir.VectorType(I16, LANES)
 FLOATS = ir.VectorType(F32, LANES)
 HALVES = ir.VectorType(F16, LANES)
-_ELEMENTS = {types.uint16: I16, types.int16: I16, types.float32: F32, types.int8: I8}
+_ELEMENTS: dict[types.Type, ir.Type] = {
+    types.uint16: I16,
+    types.int16: I16,
+    types.float32: F32,
+    types.int8: I8,
+}
 
 
 def words(value: int) -> ir.Constant:

@@ -29,7 +29,7 @@ UNROLLED = 4
 
 
 def available() -> bool:
-    """Whether the processor has what numba has no library for: conversions of float16."""
+    """Whether the processor converts float16 and has fused multiply-adds: numba has no library for them."""
     return platform.machine() not in ("x86_64", "AMD64") or (has_feature("f16c") and has_feature("fma"))
 
 
@@ -173,7 +173,7 @@ class _TileProducts:
             prefetch_line(builder, builder.gep(place, [builder.add(rows.ahead, size(start))]))
 
     def _start(self, rows: _Rows, ints: list[ir.Value], group: ir.Value) -> None:
-        """Set the integer sums of a group."""
+        """Set the integer sums to their values before the first product of a group."""
         for row in range(self._rows):
             start = ir.Constant(WORDS, None)
             if not self._offsets:

@@ -100,7 +100,7 @@ def _multiply_panels(arguments, memory):
         else:
             for begin in range(0, pairs, BLOCK):
                 some, end = min(BLOCK, pairs - begin), begin + BLOCK
-                # After this strip, the other threads take the next ones; then comes the thread's own.
+                # The other threads take the next strips, so this thread's own next strip follows theirs.
                 later = end if end < pairs else (panel + arguments[8]) // panels * pairs
                 part, then = shifted(weights, begin * OUTPUTS), shifted(weights, later * OUTPUTS)
                 _add_block(shifted(x, begin), part, sums, count, some, pairs, begin > 0, then)

@@ -302,7 +302,7 @@ def nucleus_floor(x, maxima, target, top_p, largest, inverse):
     """A key such that values with keys ≥ it have the target's mass.
 
     Values farther than r from the largest weigh at most len(x) * exp(-r) together. For
-    r = log(len(x) / left out) that is at most the mass that top-p leaves out; often a smaller r suffices.
+    r = log(len(x) / left out) this is at most the mass that top-p leaves out; often a smaller r suffices.
     """
     left_out = (1 - top_p) / top_p * target / MASS_OF_LARGEST
     reach = min(FULL_REACH, np.log(len(x) / left_out) + 0.01)

@@ -242,7 +242,7 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
         ("--device", "tpu", "--device tpu: expected one of cpu, cuda"),
         ("--dtype", "int8", "--dtype int8: expected one of auto, float32"),
         ("--quantize", "int2", "--quantize int2: expected one of int8, int4, fp8"),
-        ("--quantize", "fp8", "--quantize fp8: FP8 would be expanded to 16 bits; int8 is as small"),
+        ("--quantize", "fp4", "--quantize fp4: expected one of int8, int4, fp8"),
         ("--step-ms", "nan", "--step-ms nan: expected milliseconds"),
         ("--max-running", "0", "--max-running 0: expected a whole number from 1"),
         ("--log-level", "loud", "--log-level loud: expected one of debug"),
