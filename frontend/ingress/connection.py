@@ -1,4 +1,4 @@
-"""One connection: heads and bodies within their limits, one request at a time, refusals as JSON."""
+"""Reads one connection: heads and bodies within their limits, one request at a time, refusals as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...runtime.errors import RequestError
 from .connections import Connections, too_many_connections
-from .head import HeadReader, malformed, requested_path
+from .head import Head, HeadReader, malformed, requested_path
 from .limits import Limits
 from .parser import MessageParser
 from .refusal import refusal_bytes
@@ -26,8 +26,9 @@ ErrorJson: TypeAlias = Callable[[str, RequestError], bytes]
 class Ingress:
     """The objects and functions that all connections of a server share.
 
-    `always_served` are the paths that are answered even on connections beyond the limit. `on_refused` gets
-    the status of each refusal; `progress` is called for each new connection and each piece of input.
+    `always_served` are the paths that are answered at once, and even on connections beyond the limit.
+    `on_refused` gets the status of each refusal; `progress` is called for each new connection and each piece
+    of input.
     """
 
     limits: Limits
@@ -40,9 +41,9 @@ class Ingress:
 
 
 class Connection(asyncio.Protocol):
-    """Gives each head to uvicorn's protocol in one piece once it is complete and checked, then its body.
+    """Passes each head to uvicorn's protocol in one piece once it is complete and checked, then its body.
 
-    Bytes behind a message wait until its answer is out, so one request is served at a time.
+    Bytes after a message wait until its answer is sent, so one request is served at a time.
     """
 
     def __init__(self, inner: HttpToolsProtocol, ingress: Ingress) -> None:
@@ -57,8 +58,8 @@ class Connection(asyncio.Protocol):
         self._head = HeadReader(ingress.limits)
         self._head_from: float | None = None  # when the wait for a head began; it may last `head_seconds`
         self._body: _Body | None = None
-        self._ahead = b""  # bytes behind a message that is being answered, or of a request that may not begin
-        self._awaits_turn = False
+        self._ahead = b""  # bytes after a message that is being answered, or after a head that waits
+        self._next: Head | None = None  # the head of a request that waits for its turn
         self._keep_alive = False  # after the answer to the request that is being read
         self._is_extra = False  # beyond the limit: only `always_served` paths are answered
         self._refusal: RequestError | None = None
@@ -111,12 +112,12 @@ class Connection(asyncio.Protocol):
                 self._wire.close()
 
     def _shut_down(self) -> None:
-        """The server stops: no request follows the one that is being read or answered."""
+        """Stops the connection after the request that is being read or answered."""
         self._keep_alive = False
         self._end_after_answer()
 
     def evict(self, error: RequestError) -> None:
-        if self._head.has_begun or self._body is not None or self._awaits_turn:
+        if self._head.has_begun or self._body is not None or self._next is not None:
             self._refuse(error)
         else:
             self._wire.close()
@@ -125,7 +126,7 @@ class Connection(asyncio.Protocol):
         while data and not self._wire.is_closing():
             if self._body is not None:
                 data = self._take_body(self._body, data)
-            elif self._is_answering or not self._may_begin():
+            elif self._is_answering or self._next is not None:
                 self._ahead += data
                 if len(self._ahead) > self._limits.ahead_bytes:
                     self._wire.pause_reading()
@@ -133,23 +134,13 @@ class Connection(asyncio.Protocol):
             else:
                 data = self._take_head(data)
 
-    def _may_begin(self) -> bool:
-        self._awaits_turn = self._awaits_turn or not self._ingress.turns.take(self._begin)
-        return not self._awaits_turn
-
-    def _begin(self) -> None:
-        """The connection's turn has come."""
-        self._awaits_turn = False
-        if not self._wire.is_closing():
-            self._take(self._take_head(self._taken_ahead()))
-
     def _taken_ahead(self) -> bytes:
         ahead, self._ahead = self._ahead, b""
         self._wire.resume_reading()
         return ahead
 
     def _take_head(self, data: bytes) -> bytes:
-        """Returns what follows the head."""
+        """Returns the bytes after the head."""
         if self._head_from is None:
             self._head_from = self._loop.time()
             self._inner.data_received(b"")  # tells uvicorn that the connection is busy
@@ -162,14 +153,28 @@ class Connection(asyncio.Protocol):
             return b""
         head, rest = found
         self._head_from = None
-        if self._is_extra and requested_path(head.text) not in self._ingress.always_served:
-            self._refuse(too_many_connections(), requested_path(head.text))
-            return b""
+        if requested_path(head.text) not in self._ingress.always_served:
+            if self._is_extra:
+                self._refuse(too_many_connections(), requested_path(head.text))
+                return b""
+            if not self._ingress.turns.take(self._turn_has_come):
+                self._next = head
+                return rest
+        self._begin(head)
+        return rest
+
+    def _turn_has_come(self) -> None:
+        head, self._next = self._next, None
+        if head is not None and not self._wire.is_closing():
+            self._begin(head)
+            self._take(self._taken_ahead())
+
+    def _begin(self, head: Head) -> None:
         self._parser.begin()
         self._inner.data_received(head.text)
         if self._parser.error is not None:
             self._refuse(malformed(str(self._parser.error)), requested_path(head.text))
-            return b""
+            return
         self._keep_alive = self._inner.cycle.keep_alive and not self._is_extra
         # An answer sent before the end of a body in chunks closes the connection: the next request could
         # arrive in one piece with that end, which only the parser knows.
@@ -180,10 +185,9 @@ class Connection(asyncio.Protocol):
             self._connections.has_request(self)
         else:
             self._body = _Body(head.length, self._loop.time())
-        return rest
 
     def _take_body(self, body: _Body, data: bytes) -> bytes:
-        """Returns what follows the body."""
+        """Returns the bytes after the body."""
         piece, rest = (data, b"") if body.left is None else (data[: body.left], data[body.left :])
         body.take(len(piece))
         if body.received > self._limits.message_bytes:
@@ -227,7 +231,7 @@ class Connection(asyncio.Protocol):
         if self._body is not None:
             path: str = self._inner.cycle.scope["path"]
             return path
-        return self._head.path
+        return self._head.path if self._next is None else requested_path(self._next.text)
 
     def _expects_input(self) -> bool:
         return self._body is not None or self._head.has_begun or self._refusal is not None
@@ -250,8 +254,8 @@ class Connection(asyncio.Protocol):
 
 
 class _Body:
-    """How much of a body has arrived. `left` is in bytes, None for a body in chunks, whose end the parser
-    finds."""
+    """Counts the bytes of a body. `left` bytes are missing; it is None for a body in chunks, whose end the
+    parser finds."""
 
     def __init__(self, left: int | None, now: float) -> None:
         self.left = left
@@ -269,7 +273,7 @@ class _Body:
             self.left -= size
 
     def is_unneeded(self, now: float, limits: Limits) -> bool:
-        """True if the answer was sent without the body, and the rest has not come soon after it."""
+        """True if the answer was sent early, and the rest of the body has not arrived soon after it."""
         return self.answered_at is not None and now - self.answered_at > limits.head_seconds
 
     def is_too_slow(self, now: float, limits: Limits) -> bool:

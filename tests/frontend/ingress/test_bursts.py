@@ -8,7 +8,7 @@ import errno
 import json
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -76,7 +76,7 @@ async def test_probes_are_answered_when_all_connections_are_busy(crowded: HttpWo
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_silent_connections_beyond_the_limit_make_place_for_others(crowded: HttpWorld) -> None:
+async def test_silent_connections_beyond_the_limit_are_closed_for_others(crowded: HttpWorld) -> None:
     crowded.running.gate.clear()
     before = len(crowded.running.of_kind(Generate))
     async with AsyncExitStack() as stack:
@@ -120,7 +120,7 @@ async def test_few_requests_begin_in_one_turn_of_the_event_loop() -> None:
         assert max(begun.values()) <= 2 * Limits().begun_per_turn
 
 
-async def test_what_waits_for_a_turn_begins_in_order_and_only_so_many_in_each() -> None:
+async def test_waiting_requests_begin_in_order_a_few_in_each_turn() -> None:
     turns, order = Turns(3), list[int]()
     for number in range(10):
         if turns.take(lambda number=number: order.append(number)):  # type: ignore[misc]
@@ -132,8 +132,29 @@ async def test_what_waits_for_a_turn_begins_in_order_and_only_so_many_in_each() 
     assert seen == [list(range(most)) for most in (3, 6, 9, 10)]
 
 
+async def test_a_request_that_waits_long_for_its_turn_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, busy = Limits(head_seconds=0.2, linger_seconds=0.2), True
+    take, waiting = Turns.take, list[Callable[[], None]]()
+
+    def take_later(turns: Turns, begin: Callable[[], None]) -> bool:
+        if busy:
+            waiting.append(begin)
+        return not busy and take(turns, begin)
+
+    monkeypatch.setattr(Turns, "take", take_later)
+    async with http_world(limits=limits) as world, connection(world.url) as raw:
+        await raw.send(COMPLETION[:-1])
+        await eventually(lambda: len(waiting) == 1)
+        assert (await asked(world.url, request("GET", "/health"))).status == 200  # waits for no turn
+        await asyncio.sleep(5 * limits.head_seconds)
+        busy = False
+        waiting.pop()()
+        await raw.send(COMPLETION[-1:])
+        assert (await raw.answer()).status == 200
+
+
 class OutOfDescriptors(socket.socket):
-    """A listening socket that can accept nothing until `is_free`."""
+    """A listening socket that accepts no connection until `is_free`."""
 
     is_free = False
 
