@@ -9,7 +9,7 @@ from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
-from .common import bfloat16_dots, program
+from .common import bfloat16_dots, program, rows
 from .linear import QuantizedPacker, QuantizedShape, dot_cpu, fp8_cpu, gathered, joined, streamed, takes
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
@@ -76,6 +76,7 @@ def _quantized_product(shape: QuantizedShape) -> None:
 
 def _small_kernels() -> None:
     program.callback()
+    rows.callback()
     for dtype in DTYPES:
         activation_cpu.callback(dtype)
         norm_cpu.callback(dtype)
