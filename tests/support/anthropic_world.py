@@ -42,6 +42,11 @@ def called(name: str, arguments: str) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
+def turn_of(message: Any) -> Any:
+    """A reply as a message of the next request."""
+    return {"role": "assistant", "content": [block.to_dict() for block in message.content]}
+
+
 class AnthropicWorld:
     """`client` is Anthropic's own."""
 

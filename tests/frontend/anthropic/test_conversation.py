@@ -82,8 +82,8 @@ def test_neighbouring_messages_of_one_role_are_one_turn() -> None:
 
 
 def test_a_call_gets_an_id_that_templates_know_and_keeps_its_input() -> None:
-    _, turn, _ = rendered([user(TEXT), assistant(TEXT, CALL), user(RESULT)])
-    (call,) = turn["tool_calls"]  # type: ignore[misc, attr-defined]
+    turn: Any = rendered([user(TEXT), assistant(TEXT, CALL), user(RESULT)])[1]
+    (call,) = turn["tool_calls"]
     assert (turn["content"], call["id"], call["function"]["name"]) == ("Hello", "call_abc", "look")
     assert call["function"]["arguments"] == json.dumps(CALL["input"])
 

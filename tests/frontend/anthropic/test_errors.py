@@ -85,7 +85,7 @@ async def test_a_full_queue_is_a_rate_limit_with_a_time_to_wait(world: Anthropic
 
 async def test_a_server_without_a_model_is_overloaded() -> None:
     async with anthropic_world(replica=False) as world:
-        with pytest.raises(anthropic.InternalServerError) as caught:
+        with pytest.raises(anthropic.APIStatusError) as caught:
             await world.create()
         assert caught.value.status_code == 529
         assert caught.value.body["error"]["type"] == "overloaded_error"  # type: ignore[index]

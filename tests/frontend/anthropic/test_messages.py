@@ -10,7 +10,7 @@ import anthropic
 import pydantic
 import pytest
 import pytest_asyncio
-from anthropic_world import HELLO, TOOLS, AnthropicWorld, anthropic_world, called
+from anthropic_world import HELLO, TOOLS, AnthropicWorld, anthropic_world, called, turn_of
 from arbora.runtime.messages import LeftOut
 from fake_scheduler import unpacked
 from http_world import MODEL, http_world, last_generate
@@ -179,7 +179,7 @@ async def test_the_turn_after_a_call_repeats_the_tokens_that_were_sampled(world:
     message = await world.create(tools=TOOLS)
     first = unpacked(last_generate(world.http_world).prompt)
     result = {"type": "tool_result", "tool_use_id": message.content[0].id, "content": "Sun."}
-    turns = [*HELLO, message.to_param(), {"role": "user", "content": [result]}]
+    turns = [*HELLO, turn_of(message), {"role": "user", "content": [result]}]
     await world.create(messages=turns, tools=TOOLS)
     second = unpacked(last_generate(world.http_world).prompt)
     assert second[: len(first) + len(letters)] == first + letters
@@ -251,7 +251,7 @@ async def test_thinking_is_shown_as_asked(world: AnthropicWorld, thinking: Any, 
 async def test_thinking_that_is_sent_back_reaches_the_template(world: AnthropicWorld, display: str) -> None:
     world.says(REASONED)
     message = await world.create(thinking={"type": "adaptive", "display": display})
-    await world.create(messages=[*HELLO, message.to_param(), *HELLO])
+    await world.create(messages=[*HELLO, turn_of(message), *HELLO])
     prompt = world.http_world.text(unpacked(last_generate(world.http_world).prompt))
     assert "<think>Hm.</think>Fine." in prompt
 
@@ -294,8 +294,9 @@ async def test_fields_that_change_no_reply_are_accepted(world: AnthropicWorld, f
 
 
 async def test_a_missed_cache_is_not_diagnosed_yet(world: AnthropicWorld) -> None:
-    message = await world.create(extra_body={"diagnostics": {"previous_message_id": "msg_1"}})
-    assert message.diagnostics.cache_miss_reason.type == "unavailable"
+    body = {"messages": HELLO, "max_tokens": 5, "diagnostics": {"previous_message_id": "msg_1"}}
+    diagnostics = (await world.post(**body)).json()["diagnostics"]
+    assert diagnostics == {"cache_miss_reason": {"type": "unavailable"}}
 
 
 @pytest.mark.parametrize(

@@ -194,10 +194,9 @@ async def test_a_failure_amid_a_stream_is_an_error_event() -> None:
 async def test_a_failure_before_the_first_output_is_the_only_event() -> None:
     async with anthropic_world() as world:
         world.running.gate.clear()
-        answering = asyncio.create_task(world.post(messages=HELLO, max_tokens=50, stream=True))
-        await world.http_world.until(lambda: bool(world.running.rows))
-        await world.http_world.kill_replica()
-        world.http_world.supervisor.give_up()
-        response = await answering
-    (event,) = response.text.split("\n\n")[:-1]
+        body = {"messages": HELLO, "max_tokens": 50, "stream": True}
+        async with world.http_world.http.stream("POST", "/v1/messages", json=body) as response:
+            await world.http_world.kill_replica()
+            world.http_world.supervisor.give_up()
+            (event,) = (await response.aread()).decode().split("\n\n")[:-1]
     assert event.startswith("event: error\ndata: ")
