@@ -1,4 +1,4 @@
-"""Turns the pieces of a reply into content blocks in a row: thinking, texts and calls of tools."""
+"""Turns the pieces of a reply into content blocks: thinking, texts and calls of tools."""
 
 from __future__ import annotations
 

@@ -33,8 +33,10 @@ def conversation_of(request: PromptRequest) -> Conversation:
 
     If the last message is the assistant's, the reply continues it.
     """
+    if not request.messages:
+        raise RequestError("messages must not be empty.", param="messages", code="invalid_value")
     messages = [*_system(request.system), *_chat(request.messages)]
-    continues = bool(request.messages) and request.messages[-1].role == "assistant"
+    continues = request.messages[-1].role == "assistant"
     if continues:
         _check_may_continue(request.messages, messages[-1])
     return Conversation(

@@ -20,9 +20,15 @@ _TYPES = {
 }
 
 
+_TOO_LONG = "prompt is too long: "
+"""Clients that shorten a conversation by themselves, such as Claude Code, look for these words."""
+
+
 def error_json(error: RequestError, request_id: str) -> bytes:
+    is_too_long = error.code == "context_length_exceeded" and error.param == "messages"
+    message = _TOO_LONG + error.message if is_too_long else error.message
     kind = _TYPES.get(error.status) or ("api_error" if error.status >= 500 else "invalid_request_error")
-    body = ErrorBody(kind, error.message, ErrorDetails(error.code, error.param))
+    body = ErrorBody(kind, message, ErrorDetails(error.code, error.param))
     return msgspec.json.encode(ErrorResponse(error=body, request_id=request_id or None))
 
 

@@ -19,7 +19,7 @@ from ..request.fields import SamplingFields
 from ..request.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.reply import Reply
 from ..request.service import Service
-from ..request.validation import check_fields, check_range, check_stop_strings
+from ..request.validation import check_fields, check_range, check_stop_strings, tokens_in_words, too_long
 from .answers import MessageContext, MessageStream, MessageWhole
 from .errors import error_event
 from .fields import IN_MESSAGES, INERT_FIELDS
@@ -39,6 +39,7 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
     service.check_model(request.model)
     model = service.engine.check_serving()
     fields = _sampling_fields(request)
+    _check_context(request, model)
     valid = await service.work.call(caller, _valid, service, request, fields)
     namespace = namespace_of(fields, cache_scope(http_request, service.config))
     prompt = await service.encode_rendered(
@@ -82,6 +83,17 @@ def _valid(service: Service, request: MessagesRequest, fields: SamplingFields) -
     prompt = prompt_of(service, request)
     grammar: GrammarSpec | None = enforced_as_asked(prompt.grammar, fields, service.config.unenforced)
     return prompt._replace(grammar=grammar)
+
+
+def _check_context(request: MessagesRequest, model: ModelReady) -> None:
+    """Anthropic's clients can't leave `max_tokens` out, so it must be lowered."""
+    most = model.max_model_len
+    if request.max_tokens > most:
+        raise too_long(
+            f"This model's maximum context length is {tokens_in_words(most)}, but max_tokens is "
+            f"{request.max_tokens}: lower it to {most} at most.",
+            "max_tokens",
+        )
 
 
 def _context(service: Service, request: MessagesRequest, chat: Chat, model: ModelReady) -> MessageContext:

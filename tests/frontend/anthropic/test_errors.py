@@ -55,6 +55,20 @@ async def test_every_status_has_its_type(status: int, kind: str) -> None:
     assert body == {"type": "error", "error": error, "request_id": "req_1"}
 
 
+async def test_a_prompt_that_is_too_long_is_refused_in_anthropics_words(world: AnthropicWorld) -> None:
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        await world.create(messages=[{"role": "user", "content": "the cat sat " * 4000}])
+    error: Any = caught.value.body["error"]  # type: ignore[index]
+    assert error["message"].startswith("prompt is too long: ")
+    assert error["details"] == {"error_code": "context_length_exceeded", "param": "messages"}
+
+
+async def test_too_many_tokens_for_the_context_are_refused_with_its_length(world: AnthropicWorld) -> None:
+    most = world.http_world.context_length
+    with pytest.raises(anthropic.BadRequestError, match=f"lower it to {most} at most"):
+        await world.create(max_tokens=most + 1)
+
+
 async def test_an_error_has_the_id_of_its_header(world: AnthropicWorld) -> None:
     answer = await world.post(**{**BODY, "max_tokens": -1})
     assert answer.json()["request_id"] == answer.headers["request-id"]

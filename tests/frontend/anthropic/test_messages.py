@@ -342,6 +342,7 @@ async def test_a_missed_cache_is_not_diagnosed_yet(world: AnthropicWorld) -> Non
         ({"mcp_servers": [{"url": "https://x"}]}, "mcp_servers"),
         ({"n": 2}, "n"),
         ({"messages": []}, "messages"),
+        ({"messages": [], "system": "Be brief."}, "messages"),
         ({"messages": "Hello"}, "messages"),
         ({"metadata": {"user_id": 5}}, "metadata.user_id"),
         ({"cache_salt": ""}, "cache_salt"),

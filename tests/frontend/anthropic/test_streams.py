@@ -78,7 +78,7 @@ async def test_a_stream_of_text_has_the_documented_events(world: AnthropicWorld)
     assert stop == {"type": "message_stop"}
     inputs = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
     assert all(final[name] == usage[name] for name in inputs)
-    assert final["output_tokens"] == len(world.ids("the cat")) + 1 > usage["output_tokens"]
+    assert final["output_tokens"] == len(world.ids("the cat")) + 1 >= usage["output_tokens"]
 
 
 @pytest.mark.parametrize("display", ["summarized", "omitted"])
