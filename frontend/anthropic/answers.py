@@ -53,10 +53,14 @@ class MessageContext:
 
     def usage(self, reply: Reply) -> Usage:
         """Of the prompt's computed tokens, those on pages that it filled are new in the cache; the rest, less
-        than a page, counts as plain input, because it is cached together with the reply."""
+        than a page, counts as plain input, because it is cached together with the reply.
+
+        The last token of a prompt is always computed. If it is the only one, nothing is new.
+        """
         counts = reply.usage()
         full = counts.prompt_tokens - counts.prompt_tokens % self.page_tokens if self.page_tokens else 0
-        created = max(0, full - counts.cached_tokens)
+        is_known = counts.cached_tokens == counts.prompt_tokens - 1
+        created = 0 if is_known else max(0, full - counts.cached_tokens)
         thinking = reply.choices[0].reasoning_tokens
         return Usage(
             input_tokens=counts.prompt_tokens - counts.cached_tokens - created,
