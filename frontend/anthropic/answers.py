@@ -92,7 +92,7 @@ class MessageContext:
             stop_reason=None if end is None else end.stop_reason,
             stop_sequence=None if end is None else end.stop_sequence,
             usage=self.usage(reply),
-            context_management=self.context_management,
+            context_management=UNSET if end is None else self.context_management,
             diagnostics=self.diagnostics,
             unenforced=UNSET if end is None else reply.unenforced() or UNSET,
         )
@@ -101,6 +101,7 @@ class MessageContext:
 class _MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta", kw_only=True):
     delta: MessageEnd
     usage: Usage
+    context_management: JsonObject | UnsetType
     unenforced: list[UnenforcedKeyword] | UnsetType
 
 
@@ -123,6 +124,7 @@ class MessageStream:
         delta = _MessageDelta(
             delta=self._context.end(self.reply),
             usage=self._context.usage(self.reply),
+            context_management=self._context.context_management,
             unenforced=self.reply.unenforced() or UNSET,
         )
         return start + self._bytes(self._blocks.end()) + _event(b"message_delta", _encode(delta)) + _STOP

@@ -24,12 +24,12 @@ TOOLS: Any = [
     },
     {"name": "clock", "input_schema": {"type": "object", "properties": {}}},
 ]
-# Hermes' calls, and reasoning before the answer that the prompt keeps.
+# As Qwen3 does in a loop of tools: Hermes' calls, and a prompt that keeps the reasoning of earlier turns.
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}"
     "Answer with <tool_call>{...}</tool_call>.<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
+    "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}"
     "{{ message.content }}"
     "{% for call in message.tool_calls or [] %}<tool_call>\n"
     '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}'

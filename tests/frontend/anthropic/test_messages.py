@@ -258,7 +258,24 @@ async def test_thinking_that_is_sent_back_reaches_the_template(world: AnthropicW
     message = await world.create(thinking={"type": "adaptive", "display": display})
     await world.create(messages=[*HELLO, turn_of(message), *HELLO])
     prompt = world.http_world.text(unpacked(last_generate(world.http_world).prompt))
-    assert "<think>Hm.</think>Fine." in prompt
+    assert REASONED in prompt
+
+
+@pytest.mark.parametrize("display", ["summarized", "omitted"])
+async def test_a_loop_of_tools_repeats_the_tokens_of_its_thinking(
+    world: AnthropicWorld, display: str
+) -> None:
+    letters = [token for letter in f"<think>\nHm.\n</think>\n\n{CALL}" for token in world.ids(letter)]
+    world.http_world.script = lambda request: letters
+    fields: Any = {"tools": TOOLS, "thinking": {"type": "adaptive", "display": display}}
+    message = await world.create(**fields)
+    first = unpacked(last_generate(world.http_world).prompt)
+    thought, call = message.content
+    assert thought.thinking == ("Hm." if display == "summarized" else "")
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "Sun."}
+    await world.create(messages=[*HELLO, turn_of(message), {"role": "user", "content": [result]}], **fields)
+    second = unpacked(last_generate(world.http_world).prompt)
+    assert second[: len(first) + len(letters)] == first + letters
 
 
 async def test_an_assistants_last_message_is_continued(world: AnthropicWorld) -> None:

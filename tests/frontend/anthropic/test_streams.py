@@ -171,6 +171,20 @@ async def test_no_event_leaves_before_the_first_output(world: AnthropicWorld) ->
         assert (await first).startswith(b"event: message_start\n")
 
 
+async def test_edits_of_the_context_are_told_at_the_end(world: AnthropicWorld) -> None:
+    world.says("the cat")
+    edits: Any = [{"type": "clear_thinking_20251015", "keep": "all"}]
+    async with world.client.beta.messages.stream(
+        model=MODEL,
+        messages=HELLO,
+        max_tokens=50,
+        betas=["context-management-2025-06-27"],
+        context_management={"edits": edits},
+    ) as stream:
+        message = await stream.get_final_message()
+    assert message.context_management is not None and message.context_management.applied_edits == []
+
+
 async def test_a_stop_sequence_is_named_at_the_end(world: AnthropicWorld) -> None:
     world.says("the cat sat on the mat")
     *_, delta, _ = await events(world, stop_sequences=[" sat"])
