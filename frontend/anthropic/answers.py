@@ -28,9 +28,15 @@ from .thinking import Shown
 _encode = msgspec.json.encode
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
-_DELTAS = {
+_BLOCK_START = (
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":%d,"content_block":%b}\n\n'
+)
+_BLOCK_STOP = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b%b}}\n\n'
+_DELTA_HEADS = {
     "text": b'{"type":"text_delta","text":',
     "thinking": b'{"type":"thinking_delta","thinking":',
+    "signature": b'{"type":"signature_delta","signature":',
     "tool_use": b'{"type":"input_json_delta","partial_json":',
 }
 
@@ -140,27 +146,14 @@ class MessageStream:
     def _event(self, event: Event) -> bytes:
         match event:
             case More(kind, text):
-                return self._block_event(
-                    b"content_block_delta", b"delta", _DELTAS[kind] + _encode(text) + b"}"
-                )
+                return _DELTA % (self._index, _DELTA_HEADS[kind], _encode(text))
             case Begun(block):
                 self._index += 1
-                return self._block_event(b"content_block_start", b"content_block", _encode(block))
+                return _BLOCK_START % (self._index, _encode(block))
             case Signed(signature):
-                signed = b'{"type":"signature_delta","signature":' + _encode(signature) + b"}"
-                return self._block_event(b"content_block_delta", b"delta", signed)
+                return _DELTA % (self._index, _DELTA_HEADS["signature"], _encode(signature))
             case Ended():
-                stop = b'{"type":"content_block_stop","index":%d}' % self._index
-                return _event(b"content_block_stop", stop)
-
-    def _block_event(self, name: bytes, member: bytes, value: bytes) -> bytes:
-        return b'event: %b\ndata: {"type":"%b","index":%d,"%b":%b}\n\n' % (
-            name,
-            name,
-            self._index,
-            member,
-            value,
-        )
+                return _BLOCK_STOP % self._index
 
 
 def _event(name: bytes, data: bytes) -> bytes:
