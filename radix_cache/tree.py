@@ -30,7 +30,7 @@ class Match(NamedTuple):
 class RadixTree:
     """One tree for each namespace; all share the eviction order and the counts.
 
-    `on_evict` is called with each leaf before it loses its pages and its place.
+    `on_evict` is called with each leaf before the leaf loses its pages and its parent.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class RadixTree:
         return None if node.covers(tokens) else self._append(node, tokens, (page,))
 
     def _extend(self, node: Node, tokens: bytes, position: int, pages: tuple[int, ...]) -> tuple[Node, int]:
-        """Inserts `pages` below `node`, which has no such child: as many as a ghost has there, or all.
+        """Inserts `pages` below `node`, which has no such child: as many as the ghost has there, or all.
 
         Returns the node where they end, and their number.
         """
@@ -205,7 +205,7 @@ class RadixTree:
     def remove(self, leaf: Node) -> None:
         """Removes an unlocked leaf without a ghost; its pages become the caller's."""
         parent = leaf.parent
-        assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
+        assert parent is not None and not leaf.locks and not leaf.children, "the node is locked or no leaf"
         self.policy.discard(leaf)
         self.history.drop_below(leaf)
         self.policy.forget(leaf)
@@ -274,7 +274,7 @@ class RadixTree:
             del self.pages_in[node.namespace]
 
     def evict(self, count: int) -> list[int]:
-        """Evicts `count` pages from the ends of leaves, in the policy's order; so many must be evictable."""
+        """Evicts `count` evictable pages from the ends of leaves, in the policy's order."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
         evicted = self._evict_tails(count)
         if len(evicted) < count:
@@ -299,7 +299,7 @@ class RadixTree:
         return evicted
 
     def _evict_leaves(self, evicted: list[int], count: int) -> None:
-        """Adds pages to `evicted` until they are `count`."""
+        """Adds pages to `evicted` until it has `count`."""
         leaf = self.policy.pop()
         while (left := len(evicted) + len(leaf.pages) - count) < 0:
             evicted += leaf.pages

@@ -1,4 +1,4 @@
-"""The APIs that a server speaks. Each has paths of its own, and errors in a form of its own on them."""
+"""The APIs of a server. Each has its own paths, and its own form of errors on them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Handler: TypeAlias = Callable[[HttpService, Request], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class Face:
-    """One API. Requests on paths that are one of `prefixes` or below it are for this face.
+    """One API. Requests on the paths `prefixes` and below them are for this face.
 
     On the paths of `shared`, which the default face has too, only requests with the header `header` are.
     `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
@@ -52,7 +52,7 @@ class Face:
 
 @dataclass(frozen=True)
 class Faces:
-    """All APIs of a server. `default` has the form of the errors on all paths without a face."""
+    """All APIs of a server. `default` has the form of the errors on all other paths."""
 
     default: Face
     others: Sequence[Face] = ()
@@ -107,7 +107,7 @@ class _Either:
 
 
 def with_short_texts(error: RequestError) -> RequestError:
-    """The error with the ends of texts that quote much of a request, which may be as long as its body."""
+    """The error with its texts shortened: they may quote a request, up to its whole body."""
     return RequestError(
         shortened(error.message, MAX_MESSAGE),
         status=error.status,
@@ -118,12 +118,12 @@ def with_short_texts(error: RequestError) -> RequestError:
 
 
 def shortened(text: str, most: int) -> str:
-    """The beginning and the end of a text of more than `most` characters."""
+    """The text, or the beginning and end of a text of more than `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
-    """429 and 503 say when to try again, 401 how to authenticate."""
+    """The header that says when to try again (429 and 503) or how to authenticate (401)."""
     if error.status in (429, 503):
         return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}

@@ -70,7 +70,7 @@ class PromptMemo:
         return run_now(self.steps(namespace, text))
 
     def steps(self, namespace: str | None, text: str, most: int | None = None) -> Steps[Tokens]:
-        """As `encode`, in steps, so that other work can go first.
+        """As `encode`, in steps, so that other work can run between them.
 
         Raises `TooLongError` for a long text with more tokens than `most`.
         """
