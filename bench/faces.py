@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -118,17 +119,20 @@ def best_of(works: dict[str, Callable[[], object]]) -> dict[str, float]:
     return best
 
 
+def write_events(stream: ChatStream | MessageStream) -> None:
+    for _ in range(EVENTS):
+        stream.take([TOKEN])
+
+
 def print_events(tokenizer: Tokenizer) -> None:
-    streams = {"openai": chat_stream(tokenizer), "anthropic": message_stream(tokenizer)}
+    streams: dict[str, ChatStream | MessageStream] = {
+        "openai": chat_stream(tokenizer),
+        "anthropic": message_stream(tokenizer),
+    }
     for stream in streams.values():
         stream.take([TOKEN])
 
-    def write(name: str) -> None:
-        take = streams[name].take
-        for _ in range(EVENTS):
-            take([TOKEN])
-
-    times = best_of({name: lambda name=name: write(name) for name in streams})  # type: ignore[misc]
+    times = best_of({name: partial(write_events, stream) for name, stream in streams.items()})
     print(f"{'face':<12}{'event µs':>10}{'bytes':>8}{'tokens/s':>12}")
     for name, stream in streams.items():
         micros = times[name] / EVENTS
@@ -139,12 +143,7 @@ def print_requests() -> None:
     print(f"\n{'turns':<8}{'openai µs':>12}{'anthropic µs':>14}{'KiB':>8}")
     for turns in TURNS:
         chat, messages = chat_body(turns), messages_body(turns)
-        times = best_of(
-            {
-                "openai": lambda body=chat: read_chat(body),
-                "anthropic": lambda body=messages: read_messages(body),
-            }  # type: ignore[misc]
-        )
+        times = best_of({"openai": partial(read_chat, chat), "anthropic": partial(read_messages, messages)})
         size = len(messages) / 1024
         print(f"{turns:<8}{times['openai']:>12.0f}{times['anthropic']:>14.0f}{size:>8.0f}")
 
