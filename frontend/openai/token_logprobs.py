@@ -35,7 +35,7 @@ def _described(tokenizer: Tokenizer, token: int, logprob: float) -> TopLogprob:
 def completion_logprobs(
     tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int
 ) -> CompletionLogprobs:
-    """`offset` is the number of characters before the text that the entries' own offsets count from."""
+    """`offset` characters are added to the offset of each entry."""
     return CompletionLogprobs(
         [tokenizer.token_text(entry.token) for entry in entries],
         [entry.logprob for entry in entries],

@@ -8,7 +8,9 @@ from .request import TOKEN_BYTES, Request
 
 
 def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alone: bool) -> Allocation | None:
-    """Locks the matched prefix and allocates pages for the rest and one more token; None if too few.
+    """Locks the matched prefix and allocates pages for the rest and one more token.
+
+    Returns None if too few pages are available.
 
     reserve: pages that stay available to running requests
     alone: no other request runs, so everything but pins may be evicted for this one. A match then ends at a

@@ -51,7 +51,7 @@ class StepPlanner:
         self._many_available = int(MANY_AVAILABLE * num_pages)
         self._banned_tokens = banned_tokens
         self._step = 0
-        self._tables: dict[int, bytes] = {}  # the pages of each row in decode at its first step, by arrival
+        self._tables: dict[int, bytes] = {}  # a row's page table when it began to decode, by arrival
         self._order: list[int] = []
         self._groups: list[RowGroup] = []
 
