@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
