@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from arbora.grammars.host import server as host_server
-from arbora.grammars.host.messages import KILL
+from arbora.grammars.processes.fork_messages import KILL
 
 
 def test_memory_is_watched_while_messages_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:

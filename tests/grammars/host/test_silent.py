@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from arbora.grammars import CompilerError, HostGrammar
 from arbora.grammars.errors import Fault
-from arbora.grammars.host.channel import Channel
 from arbora.grammars.host.client import GrammarProcess
 from arbora.grammars.host.messages import MatcherState, decode_request, encode
+from arbora.grammars.processes.channel import Channel
 from arbora.grammars.processes.framing import LENGTH, framed
 from scheduler_bench import EvenTokens, SchedulerBench
 
