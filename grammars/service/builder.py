@@ -11,16 +11,19 @@ from typing import get_args
 
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from ...runtime.automaton_format import DECIDED, MASK, NO_MASK, OWN, SHARED, STACK_DEPTH
 from ...runtime.grammar_spec import GrammarSpec, PropertyOrder
 from ..errors import GrammarError
+from ..machine.stack_automaton import StackAutomaton
 from ..masks.stack import StackMasks
 from ..masks.token_trie import TokenTries
 from ..regex.byte_automaton import compile_regex
 from ..regex.of_spec import regex_of
-from ..schema import SchemaCompiler
-from ..tags import TagCompiler, read_format
+from ..schema.compile import SchemaCompiler
+from ..tags.compile import TagCompiler
+from ..tags.format import read_format
 from ..tags.special_tokens import SpecialTokens
-from .automaton import with_masks
+from .automaton import Automaton
 from .jobs import Result
 
 _START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
@@ -82,6 +85,19 @@ class Builder:
         for text in _FIRST_SCHEMAS:
             for order in orders:
                 self.build(text, GrammarSpec("json_schema", text, property_order=order))
+
+
+def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:
+    """Adds token masks to the machine.
+
+    Raises GrammarError if no token can begin a match, and TooLargeError if the masks take too much memory.
+    """
+    tables = masks.of(machine)
+    start = tables.states[machine.start]
+    if start[MASK] == NO_MASK and not start[[SHARED, OWN, DECIDED]].any():
+        raise GrammarError("no token of this model's vocabulary can begin a match")
+    machine = replace(machine, max_depth=min(machine.max_depth, STACK_DEPTH))
+    return Automaton(key, machine, tables)
 
 
 def _in_lark(text: str) -> str:

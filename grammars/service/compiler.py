@@ -17,7 +17,7 @@ from ..errors import BusyError, CompilerError, GrammarError, TooLargeError
 from ..host.client import HostServer
 from ..host.grammar import HostGrammar
 from ..host.messages import HostVocabulary
-from ..masks.token_trie import Spellings
+from ..masks.spellings import Spellings
 from ..tags.special_tokens import SpecialTokens
 from .cache import GrammarCache
 from .digest import digest_of

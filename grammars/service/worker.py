@@ -18,7 +18,7 @@ from threading import Condition
 
 from ...runtime.grammar_spec import GrammarSpec
 from ..errors import CompilerError, GrammarError, ProcessEndedError, TooLargeError
-from ..masks.token_trie import Spellings
+from ..masks.spellings import Spellings
 from ..processes.channel import Channel, ChannelClosedError
 from ..processes.fork_client import KeptServer, RunningServer
 from ..processes.fork_messages import KILL, NOT_FORKED

@@ -23,7 +23,7 @@ from arbora.grammars.masks.token_trie import (
 )
 from arbora.grammars.masks.walker import Walker
 from arbora.grammars.masks.walks import Machine, buffers_for
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.automaton_format import AutomatonTables
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given

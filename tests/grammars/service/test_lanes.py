@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 from arbora.grammars.errors import GrammarError, TooLargeError
-from arbora.grammars.masks.token_trie import Spellings
+from arbora.grammars.masks.spellings import Spellings
 from arbora.grammars.service.automaton import Automaton
 from arbora.grammars.service.jobs import GoOn, Job
 from arbora.grammars.service.lanes import LARGE, LONGEST_LEAD_S, Lanes, TakesLongError
