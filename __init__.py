@@ -9,6 +9,12 @@ if TYPE_CHECKING:
     from .frontend.completion import Completion, CompletionPart, Usage
     from .frontend.engine import Engine, EngineOptions
     from .frontend.engine_requests import Sampling
+    from .frontend.language.calls import assistant, gen, select, system, tool, user
+    from .frontend.language.default_backend import set_default_backend
+    from .frontend.language.errors import ProgramError
+    from .frontend.language.http_backend import connect
+    from .frontend.language.program import program
+    from .frontend.language.static import prewarm, trace
     from .frontend.launch.errors import ServerError
     from .runtime.errors import ConfigError, RequestError
 
@@ -19,10 +25,22 @@ __all__ = [
     "ConfigError",
     "Engine",
     "EngineOptions",
+    "ProgramError",
     "RequestError",
     "Sampling",
     "ServerError",
     "Usage",
+    "assistant",
+    "connect",
+    "gen",
+    "prewarm",
+    "program",
+    "select",
+    "set_default_backend",
+    "system",
+    "tool",
+    "trace",
+    "user",
 ]
 _HOMES = {
     "Completion": ".frontend.completion",
@@ -30,10 +48,22 @@ _HOMES = {
     "ConfigError": ".runtime.errors",
     "Engine": ".frontend.engine",
     "EngineOptions": ".frontend.engine",
+    "ProgramError": ".frontend.language.errors",
     "RequestError": ".runtime.errors",
     "Sampling": ".frontend.engine_requests",
     "ServerError": ".frontend.launch.errors",
     "Usage": ".frontend.completion",
+    "assistant": ".frontend.language.calls",
+    "connect": ".frontend.language.http_backend",
+    "gen": ".frontend.language.calls",
+    "prewarm": ".frontend.language.static",
+    "program": ".frontend.language.program",
+    "select": ".frontend.language.calls",
+    "set_default_backend": ".frontend.language.default_backend",
+    "system": ".frontend.language.calls",
+    "tool": ".frontend.language.calls",
+    "trace": ".frontend.language.static",
+    "user": ".frontend.language.calls",
 }
 
 

@@ -6,7 +6,6 @@ It serves HTTP on the listening socket that it inherits as the file descriptor A
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import socket
 import sys
@@ -21,6 +20,7 @@ from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
 from ..runtime.messages import Drained, Failed, Message, Ready
 from ..runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
+from ..runtime.processes.garbage import leave_out_existing_objects
 from ..runtime.processes.heartbeat import Heartbeat
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
 from .api_keys import OPEN_PATHS
@@ -81,7 +81,7 @@ async def _serve(
         stopping = tasks.create_task(_stop_when_drained(engine, server))
         await engine.informed.wait()
         supervisor.send(Ready("tokenizer", arguments.client))
-        gc.freeze()
+        leave_out_existing_objects()
         await server.serve(listener)
         receiving.cancel()
         living.cancel()

@@ -44,7 +44,7 @@ class Acceptor:
             self._retry.cancel()
 
     def _accept(self) -> None:
-        for _ in range(self._limits.begun_per_turn):
+        for _ in range(self._limits.accepted_per_turn):
             if self._connections.places() <= len(self._opening):
                 self._pause()
                 return

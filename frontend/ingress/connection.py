@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...runtime.errors import RequestError
 from .connections import Connections, too_many_connections
-from .head import HeadReader, malformed, requested_path
+from .head import Head, HeadReader, malformed, requested_path
 from .limits import Limits
 from .parser import MessageParser
 from .refusal import refusal_bytes
@@ -26,8 +26,9 @@ ErrorJson: TypeAlias = Callable[[str, RequestError], bytes]
 class Ingress:
     """The objects and functions that all connections of a server share.
 
-    `always_served` are the paths that are answered even on connections beyond the limit. `on_refused` gets
-    the status of each refusal; `progress` is called for each new connection and each piece of input.
+    `always_served` are the paths that are answered at once, and even on connections beyond the limit.
+    `on_refused` gets the status of each refusal; `progress` is called for each new connection and each piece
+    of input.
     """
 
     limits: Limits
@@ -58,7 +59,7 @@ class Connection(asyncio.Protocol):
         self._head_from: float | None = None  # when the wait for a head began; it may last `head_seconds`
         self._body: _Body | None = None
         self._ahead = b""  # bytes behind a message that is being answered, or of a request that may not begin
-        self._awaits_turn = False
+        self._next: Head | None = None  # the head of a request that waits for its turn
         self._keep_alive = False  # after the answer to the request that is being read
         self._is_extra = False  # beyond the limit: only `always_served` paths are answered
         self._refusal: RequestError | None = None
@@ -116,7 +117,7 @@ class Connection(asyncio.Protocol):
         self._end_after_answer()
 
     def evict(self, error: RequestError) -> None:
-        if self._head.has_begun or self._body is not None or self._awaits_turn:
+        if self._head.has_begun or self._body is not None or self._next is not None:
             self._refuse(error)
         else:
             self._wire.close()
@@ -125,23 +126,13 @@ class Connection(asyncio.Protocol):
         while data and not self._wire.is_closing():
             if self._body is not None:
                 data = self._take_body(self._body, data)
-            elif self._is_answering or not self._may_begin():
+            elif self._is_answering or self._next is not None:
                 self._ahead += data
                 if len(self._ahead) > self._limits.ahead_bytes:
                     self._wire.pause_reading()
                 return
             else:
                 data = self._take_head(data)
-
-    def _may_begin(self) -> bool:
-        self._awaits_turn = self._awaits_turn or not self._ingress.turns.take(self._begin)
-        return not self._awaits_turn
-
-    def _begin(self) -> None:
-        """The connection's turn has come."""
-        self._awaits_turn = False
-        if not self._wire.is_closing():
-            self._take(self._take_head(self._taken_ahead()))
 
     def _taken_ahead(self) -> bytes:
         ahead, self._ahead = self._ahead, b""
@@ -162,14 +153,28 @@ class Connection(asyncio.Protocol):
             return b""
         head, rest = found
         self._head_from = None
-        if self._is_extra and requested_path(head.text) not in self._ingress.always_served:
-            self._refuse(too_many_connections(), requested_path(head.text))
-            return b""
+        if requested_path(head.text) not in self._ingress.always_served:
+            if self._is_extra:
+                self._refuse(too_many_connections(), requested_path(head.text))
+                return b""
+            if not self._ingress.turns.take(self._turn_has_come):
+                self._next = head
+                return rest
+        self._begin(head)
+        return rest
+
+    def _turn_has_come(self) -> None:
+        head, self._next = self._next, None
+        if head is not None and not self._wire.is_closing():
+            self._begin(head)
+            self._take(self._taken_ahead())
+
+    def _begin(self, head: Head) -> None:
         self._parser.begin()
         self._inner.data_received(head.text)
         if self._parser.error is not None:
             self._refuse(malformed(str(self._parser.error)), requested_path(head.text))
-            return b""
+            return
         self._keep_alive = self._inner.cycle.keep_alive and not self._is_extra
         # An answer sent before the end of a body in chunks closes the connection: the next request could
         # arrive in one piece with that end, which only the parser knows.
@@ -180,7 +185,6 @@ class Connection(asyncio.Protocol):
             self._connections.has_request(self)
         else:
             self._body = _Body(head.length, self._loop.time())
-        return rest
 
     def _take_body(self, body: _Body, data: bytes) -> bytes:
         """Returns what follows the body."""
@@ -227,7 +231,7 @@ class Connection(asyncio.Protocol):
         if self._body is not None:
             path: str = self._inner.cycle.scope["path"]
             return path
-        return self._head.path
+        return self._head.path if self._next is None else requested_path(self._next.text)
 
     def _expects_input(self) -> bool:
         return self._body is not None or self._head.has_begun or self._refusal is not None

@@ -21,8 +21,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     `write_seconds` is cut off. After a refusal, input is read and dropped for `linger_seconds`: closing at
     once would reset the connection and lose the refusal. Up to `refused_connections` beyond `connections`
     are accepted, to be refused. A connection without a request is closed for a new one after `spared_seconds`
-    at the earliest, because its request may be on the way. `begun_per_turn`: connections accepted, and
-    requests begun, in one turn of the event loop.
+    at the earliest, because its request may be on the way. In one turn of the event loop up to
+    `begun_per_turn` requests begin, and `accepted_per_turn` connections are accepted: more, because the
+    system drops arrivals while its queue is full, and their clients may see a reset.
     """
 
     head_bytes: int = 64 * 1024
@@ -42,6 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     refused_connections: int = 128
     spared_seconds: float = 0.5
     begun_per_turn: int = 8
+    accepted_per_turn: int = 64
 
 
 def limits_of_process() -> Limits:

@@ -34,6 +34,7 @@ from ..messages import (
     ToPageStore,
 )
 from ..processes.child import ChildArguments, child_arguments
+from ..processes.garbage import leave_out_existing_objects
 from ..processes.heartbeat import Heartbeat
 from ..processes.sockets import (
     Inbox,
@@ -131,6 +132,7 @@ def main() -> None:
     if model.page_store is not None:
         _start(model.page_store, arguments)
     scheduler.send(model.ready)
+    leave_out_existing_objects()
     serve(model.runner, queue, scheduler)
 
 

@@ -43,6 +43,7 @@ from ..messages import (
     UnpinPrefix,
 )
 from ..processes.child import ChildArguments, child_arguments
+from ..processes.garbage import leave_out_existing_objects
 from ..processes.heartbeat import Heartbeat
 from ..processes.sockets import (
     Inbox,
@@ -103,6 +104,7 @@ class Loop:
         self._supervisor.send(Ready("scheduler", model=ready))
         if not starts_early:
             compiler.start()
+        leave_out_existing_objects()
         while not (self._draining and self._scheduler.idle):
             self._receive()
             self._scheduler.begin_turn()

@@ -8,7 +8,7 @@ import errno
 import json
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -130,6 +130,27 @@ async def test_what_waits_for_a_turn_begins_in_order_and_only_so_many_in_each() 
         await asyncio.sleep(0)
         seen.append(list(order))
     assert seen == [list(range(most)) for most in (3, 6, 9, 10)]
+
+
+async def test_a_request_that_waits_long_for_its_turn_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits, busy = Limits(head_seconds=0.2, linger_seconds=0.2), True
+    take, waiting = Turns.take, list[Callable[[], None]]()
+
+    def take_later(turns: Turns, begin: Callable[[], None]) -> bool:
+        if busy:
+            waiting.append(begin)
+        return not busy and take(turns, begin)
+
+    monkeypatch.setattr(Turns, "take", take_later)
+    async with http_world(limits=limits) as world, connection(world.url) as raw:
+        await raw.send(COMPLETION[:-1])
+        await eventually(lambda: len(waiting) == 1)
+        assert (await asked(world.url, request("GET", "/health"))).status == 200  # waits for no turn
+        await asyncio.sleep(5 * limits.head_seconds)
+        busy = False
+        waiting.pop()()
+        await raw.send(COMPLETION[-1:])
+        assert (await raw.answer()).status == 200
 
 
 class OutOfDescriptors(socket.socket):

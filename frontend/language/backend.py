@@ -1,0 +1,95 @@
+"""What a program needs of a model: replies and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+OnText: TypeAlias = Callable[[str], None]
+
+
+class TextPrompt(msgspec.Struct, frozen=True):
+    text: str
+
+
+class ChatPrompt(msgspec.Struct, frozen=True):
+    """`prefix` begins the assistant's reply."""
+
+    messages: tuple[Mapping[str, Any], ...]
+    prefix: str
+
+
+Prompt: TypeAlias = TextPrompt | ChatPrompt
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """`arguments` is JSON as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def values(self) -> dict[str, Any]:
+        """The arguments by name. Raises `msgspec.DecodeError` for text that is no JSON object."""
+        return msgspec.json.decode(self.arguments, type=dict[str, Any])
+
+    def message(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole reply. Of the prompt's tokens, `cached_tokens` were found in the cache."""
+
+    text: str
+    finish_reason: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Score(msgspec.Struct, frozen=True):
+    """`logprob` is the sum over `tokens` tokens, natural logarithm."""
+
+    logprob: float
+    tokens: int
+
+    @property
+    def mean(self) -> float:
+        return self.logprob / self.tokens
+
+
+class Scores(msgspec.Struct, frozen=True, kw_only=True):
+    """One score for each choice; the token counts are of all their prompts."""
+
+    scores: tuple[Score, ...]
+    prompt_tokens: int
+    cached_tokens: int
+
+
+class Backend(Protocol):
+    """All methods run on the language's event loop and raise an error whose text says what to do."""
+
+    concurrency: int
+    """programs that `run_batch` runs at a time"""
+
+    async def reply(self, prompt: Prompt, sampling: Mapping[str, Any], on_text: OnText | None) -> Reply:
+        """`sampling` has the HTTP API's fields, and `regex`, `json_schema`, `choices` or `grammar`. `on_text`
+        gets the text as it arrives."""
+
+    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
+        """The log-probability of each choice behind the prompt.
+
+        Scored are the tokens in which the prompt with a choice differs from the prompt alone and from the
+        others, so text that merges into the prompt's last token counts too.
+        """
+
+    async def prefill(self, prompt: Prompt) -> Reply:
+        """Computes the prompt, so that it is in the cache."""

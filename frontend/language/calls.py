@@ -1,0 +1,100 @@
+"""The functions that make expressions: `gen`, `select`, `system`, `user`, `assistant`, `tool`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..text.close_names import did_you_mean
+from .backend import ToolCall
+from .expressions import Expression, Gen, Select, ToolAnswer, Turn, joined
+from .tools import tool_definition
+from .typed import schema_and_reader
+
+CONSTRAINTS = ("regex", "json_schema", "choices", "grammar")
+_MORE = """
+min_tokens top_p top_k min_p repetition_penalty presence_penalty frequency_penalty logit_bias stop_token_ids
+include_stop_str_in_output skip_special_tokens ignore_eos property_order unenforced complete_json cache_salt
+cache_prompt priority tool_choice chat_template_kwargs
+"""
+SAMPLING = frozenset(_MORE.split())
+
+
+def gen(
+    name: str | None = None,
+    *,
+    max_tokens: int | None = None,
+    stop: str | Sequence[str] | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    regex: str | None = None,
+    json_schema: object = None,
+    choices: Sequence[str] | None = None,
+    grammar: str | None = None,
+    tools: Sequence[Callable[..., object] | Mapping[str, Any]] | None = None,
+    **more: object,
+) -> Gen:
+    """A reply of the model; `state[name]` is its value: text, or with `json_schema` a value of that type.
+
+    What is left out has the HTTP API's default. At most one of `regex`, `json_schema` (a schema, True for any
+    object, or a type), `choices` and `grammar` (Lark or GBNF) constrains it. `tools` are functions with type
+    annotations and a docstring, or definitions as in OpenAI's API: see `State.tool_calls`. `more` are the
+    other sampling fields of the HTTP API, such as `top_p`. Raises TypeError for an unknown one.
+    """
+    constraints = {"regex": regex, "json_schema": json_schema, "choices": choices, "grammar": grammar}
+    given = [each for each in CONSTRAINTS if constraints[each] is not None]
+    if len(given) > 1:
+        raise TypeError(f"gen({name!r}): give {given[0]} or {given[1]}, not both.")
+    for field in more:
+        if field not in SAMPLING:
+            known = [*SAMPLING, *CONSTRAINTS, "max_tokens", "stop", "temperature", "seed", "tools"]
+            raise TypeError(f"gen({name!r}): unknown option {field!r}.{did_you_mean(field, known)}")
+    sampling = {"max_tokens": max_tokens, "stop": stop, "temperature": temperature, "seed": seed, **more}
+    sampling |= {"regex": regex, "grammar": grammar, "choices": None if choices is None else list(choices)}
+    read: Callable[[str], object] = str
+    if json_schema is not None:
+        sampling["json_schema"], read = schema_and_reader(json_schema)
+    if tools is not None:
+        sampling["tools"] = [tool_definition(tool) for tool in tools]
+    return Gen(name, {key: value for key, value in sampling.items() if value is not None}, read)
+
+
+def select(name: str | None = None, choices: Sequence[str] = ()) -> Select:
+    """The choice with the highest mean log-probability of its tokens, computed exactly, without sampling.
+
+    The choices are scored together and share all tokens before them. `state[name]` is the choice.
+    """
+    if isinstance(choices, str) or len(set(choices)) != len(choices) or not choices or "" in choices:
+        raise ValueError(f"select({name!r}): choices is {choices!r}, but must be different, non-empty texts.")
+    return Select(name, tuple(choices))
+
+
+def system(*parts: Expression | str) -> Turn:
+    """A chat's system message."""
+    return _without_calls("system", parts)
+
+
+def user(*parts: Expression | str) -> Turn:
+    """A chat's user message."""
+    return _without_calls("user", parts)
+
+
+def assistant(*parts: Expression | str) -> Turn:
+    """A chat's assistant message; it may contain `gen` and `select`, also behind text that begins it."""
+    return Turn("assistant", joined(parts))
+
+
+def tool(call: ToolCall | str, result: object) -> ToolAnswer:
+    """The answer to one of the model's tool calls, given as the call or its id. A `result` that is no text
+    is written as JSON."""
+    content = result if isinstance(result, str) else msgspec.json.encode(result).decode()
+    return ToolAnswer(call if isinstance(call, str) else call.id, content)
+
+
+def _without_calls(role: Any, parts: Sequence[Expression | str]) -> Turn:
+    body = joined(parts)
+    if any(body.calls()):
+        raise TypeError(f"{role}(…) contains gen or select, but only an assistant's turn is the model's.")
+    return Turn(role, body)

@@ -1,0 +1,28 @@
+"""The backend of a program: the given one, or the default."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from .backend import Backend
+
+_default: list[object] = []
+
+
+def set_default_backend(backend: object) -> None:
+    """Programs that are run without a backend use this one."""
+    backend_of(backend)
+    _default[:] = [backend]
+
+
+def backend_of(backend: object) -> Backend:
+    """Raises TypeError for an object that is no backend, or without any."""
+    if backend is None:
+        if not _default:
+            raise TypeError(
+                "no backend is given: pass backend=arbora.connect(URL), or call arbora.set_default_backend."
+            )
+        backend = _default[0]
+    if hasattr(backend, "reply") and hasattr(backend, "score"):
+        return cast(Backend, backend)
+    raise TypeError(f"backend is {backend!r}, but must be what arbora.connect returns.")

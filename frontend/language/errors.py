@@ -1,0 +1,11 @@
+"""The language's errors."""
+
+from __future__ import annotations
+
+
+class ProgramError(Exception):
+    """A statement of a program failed. The message names it; `__cause__` is the backend's error, if any."""
+
+
+class BackendError(Exception):
+    """The backend can't be reached, or did not answer a call."""

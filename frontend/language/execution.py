@@ -1,0 +1,220 @@
+"""Runs the statements of a program on a backend, in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from .backend import Backend, OnText, Reply, Scores, ToolCall
+from .background import submit
+from .errors import ProgramError
+from .expressions import Expression, Gen, Joined, Select, Text, ToolAnswer, Turn
+from .state import Outcome, State
+from .statements import Statement
+from .trace import Call, Trace
+from .transcript import Transcript
+
+OnPart = Callable[[str, str], None]
+"""Takes the name of a call and a piece of its text."""
+
+
+class CallOutcome(msgspec.Struct, frozen=True):
+    value: Any
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class Execution:
+    """One run of one program. `on_part` gets the text of named calls as it arrives."""
+
+    def __init__(self, backend: Backend, on_part: OnPart | None = None) -> None:
+        self._backend = backend
+        self._on_part = on_part
+        self._begun = time.monotonic()
+        self._calls: list[Call] = []
+        self._running: list[Future[Transcript]] = []
+
+    def first_state(self) -> State:
+        empty: Future[Transcript] = Future()
+        empty.set_result(Transcript())
+        return State(self, empty, {})
+
+    @property
+    def trace(self) -> Trace:
+        """The calls that have ended."""
+        return Trace(list(self._calls))
+
+    def append(
+        self, before: Future[Transcript], added: Expression, branch: tuple[int, ...], statement: Statement
+    ) -> tuple[Future[Transcript], dict[str, Future[Outcome]]]:
+        outcomes: dict[str, Future[Outcome]] = {
+            call.name: Future() for call in added.calls() if call.name is not None
+        }
+        run = _Appending(self, branch, statement, outcomes)
+        after = submit(run.append(before, added))
+        self._running.append(after)
+        return after, outcomes
+
+    def read(self, future: Future[Any], statement: Statement) -> Any:
+        """Raises `ProgramError` in a running event loop, which would stand still."""
+        if not future.done() and _in_event_loop():
+            raise ProgramError(
+                f"{statement}: this value is not there yet, and waiting here would stop the event loop. In "
+                "an async program write `await state.value(name)` or `await state.finished()` first."
+            )
+        return future.result()
+
+    wait = read
+
+    def wait_for_all(self) -> None:
+        """Waits for all that was appended to any state. Raises the first error."""
+        for future in self._running:
+            future.result()
+
+    async def finished(self) -> None:
+        for future in self._running:
+            await asyncio.wrap_future(future)
+
+    def cancel(self) -> None:
+        for future in self._running:
+            future.cancel()
+
+    async def reply(self, gen: Gen, transcript: Transcript) -> Reply:
+        on_text: OnText | None = None
+        if self._on_part is not None and gen.name is not None:
+            name, on_part = gen.name, self._on_part
+            on_text = lambda text: on_part(name, text)  # noqa: E731
+        return await self._backend.reply(transcript.prompt(), gen.sampling, on_text)
+
+    async def score(self, select: Select, transcript: Transcript) -> Scores:
+        return await self._backend.score(transcript.prompt(), select.choices)
+
+    def tell(self, name: str | None, text: str) -> None:
+        """Reports the text of a call that does not arrive in pieces."""
+        if self._on_part is not None and name is not None:
+            self._on_part(name, text)
+
+    def now(self) -> float:
+        return time.monotonic() - self._begun
+
+    def record(self, call: Call) -> None:
+        self._calls.append(call)
+
+
+class _Appending:
+    """Runs one statement's expression behind a transcript."""
+
+    def __init__(
+        self,
+        execution: Execution,
+        branch: tuple[int, ...],
+        statement: Statement,
+        outcomes: dict[str, Future[Outcome]],
+    ) -> None:
+        self._execution = execution
+        self._branch = branch
+        self._statement = statement
+        self._outcomes = outcomes
+
+    async def append(self, before: Future[Transcript], added: Expression) -> Transcript:
+        """Raises `ProgramError`, also through the outcomes that are still open."""
+        try:
+            transcript = await asyncio.wrap_future(before)
+            return await self._run(added, transcript)
+        except asyncio.CancelledError:
+            self._fail(ProgramError(f"{self._statement}: the program was cancelled."))
+            raise
+        except ProgramError as error:
+            self._fail(error)
+            raise
+        except Exception as error:
+            failure = ProgramError(f"{self._statement}: {error}")
+            self._fail(failure)
+            raise failure from error
+
+    async def _run(self, added: Expression, transcript: Transcript) -> Transcript:
+        match added:
+            case Text(text):
+                return transcript.add(text)
+            case Joined(parts):
+                for part in parts:
+                    transcript = await self._run(part, transcript)
+                return transcript
+            case Turn(role, body):
+                return (await self._run(body, transcript.open(role))).close()
+            case ToolAnswer(call_id, content):
+                return transcript.answer_tool(call_id, content)
+            case Gen():
+                return await self._generate(added, transcript)
+            case Select():
+                return await self._select(added, transcript)
+        raise TypeError(f"{added!r} can't be run")
+
+    async def _generate(self, gen: Gen, transcript: Transcript) -> Transcript:
+        begun = self._execution.now()
+        reply = await self._execution.reply(gen, transcript)
+        counts = (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens)
+        self._record("gen", gen.name, reply.text, begun, counts)
+        self._succeed(gen.name, CallOutcome(_value(gen, reply), reply.tool_calls))
+        return transcript.add(reply.text).add_calls(reply.tool_calls)
+
+    async def _select(self, select: Select, transcript: Transcript) -> Transcript:
+        begun = self._execution.now()
+        result = await self._execution.score(select, transcript)
+        means = [score.mean for score in result.scores]
+        choice = select.choices[means.index(max(means))]
+        self._record("select", select.name, choice, begun, (result.prompt_tokens, result.cached_tokens, 0))
+        self._execution.tell(select.name, choice)
+        self._succeed(select.name, CallOutcome(choice))
+        return transcript.add(choice)
+
+    def _record(
+        self, kind: str, name: str | None, text: str, begun: float, tokens: tuple[int, int, int]
+    ) -> None:
+        self._execution.record(
+            Call(
+                statement=str(self._statement),
+                kind=kind,
+                name=name,
+                branch=self._branch,
+                text=text,
+                begun=begun,
+                ended=self._execution.now(),
+                prompt_tokens=tokens[0],
+                cached_tokens=tokens[1],
+                completion_tokens=tokens[2],
+            )
+        )
+
+    def _succeed(self, name: str | None, outcome: CallOutcome) -> None:
+        if name is not None:
+            self._outcomes[name].set_result(outcome)
+
+    def _fail(self, error: ProgramError) -> None:
+        for outcome in self._outcomes.values():
+            if not outcome.done():
+                outcome.set_exception(error)
+
+
+def _value(gen: Gen, reply: Reply) -> object:
+    """Raises ValueError for a text that is no value of the type."""
+    if reply.tool_calls and gen.read is not str:
+        return None
+    try:
+        return gen.read(reply.text)
+    except ValueError as error:  # msgspec's and pydantic's errors too
+        cut = " Give it more max_tokens, or complete_json=True." if reply.finish_reason == "length" else ""
+        name = "the reply" if gen.name is None else f"the reply {gen.name!r}"
+        raise ValueError(f"{name} is no value of its type: {error}.{cut} It is {reply.text!r}.") from error
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,232 @@
+"""A server with OpenAI's API as the backend of programs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt, ToolCall
+from .errors import BackendError
+from .scoring import first_scored
+from .server_kinds import ServerKind, UnsupportedError, fields_for, kind_of
+from .streamed_reply import StreamedReply
+
+CONCURRENCY = 256
+ATTEMPTS = 20  # of a request that is refused because the server is full
+WAIT_S = 1.0  # before the next attempt, if the server does not say how long
+LONGEST_WAIT_S = 60.0
+CONNECT_S = 10.0
+FULL = (429, 503)
+
+
+class HttpBackend:
+    """Requests that a full server refuses are sent again when it says."""
+
+    concurrency = CONCURRENCY
+
+    def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
+        self._url = _base(url)
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
+        timeout = httpx.Timeout(None, connect=CONNECT_S)
+        self._client = httpx.AsyncClient(base_url=self._url, headers=headers, timeout=timeout, limits=limits)
+        self._wanted = model
+        self._known: tuple[str, ServerKind] | None = None
+        self._asking = asyncio.Lock()
+
+    async def reply(self, prompt: Prompt, sampling: Mapping[str, Any], on_text: OnText | None) -> Reply:
+        model, kind = await self._server()
+        body = {"model": model, **_prompt_fields(kind, prompt), **fields_for(kind, sampling)}
+        path = "/v1/chat/completions" if isinstance(prompt, ChatPrompt) else "/v1/completions"
+        if on_text is None:
+            return _reply(await self._post(path, body))
+        reply = StreamedReply(on_text)
+        async for event in self._events(
+            path, {**body, "stream": True, "stream_options": {"include_usage": True}}
+        ):
+            reply.take(event)
+        return reply.whole()
+
+    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
+        model, kind = await self._server()
+        if not kind.scores:
+            raise UnsupportedError(
+                f"{kind.name} is not known to score prompts, which select needs: connect to Arbora."
+            )
+        texts = ("", *choices)
+        tokens = await asyncio.gather(*(self._tokens(model, kind, prompt, text) for text in texts))
+        first = first_scored(tokens[0], tokens[1:])
+        body = {
+            "model": model,
+            "prompt": tokens[1:],
+            "max_tokens": kind.least_tokens,
+            "prompt_logprobs": 0,
+            **({"prompt_logprobs_start": first} if kind.scores_from else {}),
+        }
+        answer = await self._post("/v1/completions", body)
+        listed = sorted(answer["choices"], key=lambda choice: cast(int, choice["index"]))
+        usage = _usage(answer)
+        return Scores(
+            scores=tuple(
+                _score(ids, choice["prompt_logprobs"], first)
+                for ids, choice in zip(tokens[1:], listed, strict=True)
+            ),
+            prompt_tokens=usage[0],
+            cached_tokens=usage[1],
+        )
+
+    async def prefill(self, prompt: Prompt) -> Reply:
+        model, kind = await self._server()
+        tokens = await self._tokens(model, kind, prompt, "") if kind.scores else None
+        if tokens is None:
+            return await self.reply(prompt, {"max_tokens": kind.least_tokens}, None)
+        body = {"model": model, "prompt": tokens, "max_tokens": kind.least_tokens}
+        return _reply(await self._post("/v1/completions", body))
+
+    async def _tokens(self, model: str, kind: ServerKind, prompt: Prompt, text: str) -> list[int]:
+        if isinstance(prompt, TextPrompt):
+            body: dict[str, Any] = {"prompt": prompt.text + text}
+        else:
+            body = _prompt_fields(kind, ChatPrompt(prompt.messages, prompt.prefix + text))
+        return cast(list[int], (await self._post("/tokenize", {"model": model, **body}))["tokens"])
+
+    async def _server(self) -> tuple[str, ServerKind]:
+        """The model's name, and what the server can do."""
+        async with self._asking:
+            if self._known is None:
+                listed = (await self._answer("GET", "/v1/models", None)).json()["data"]
+                names = [card["id"] for card in listed]
+                if self._wanted is not None and self._wanted not in names:
+                    raise BackendError(
+                        f"{self._url} serves {', '.join(names)}, and no model {self._wanted!r}."
+                    )
+                name = self._wanted or names[0]
+                owners = {card["id"]: card.get("owned_by", "") for card in listed}
+                self._known = name, kind_of(owners[name])
+            return self._known
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return cast(dict[str, Any], (await self._answer("POST", path, body)).json())
+
+    async def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        """Raises `BackendError` for an answer that is no success."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                answer = await self._client.request(method, path, json=body)
+            except httpx.HTTPError as error:
+                raise self._unreachable(error) from error
+            if answer.is_success:
+                return answer
+            if answer.status_code not in FULL or attempt == ATTEMPTS:
+                raise _refused(answer, path)
+            await asyncio.sleep(_wait(answer))
+        raise AssertionError("unreachable")
+
+    async def _events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """The JSON of each event. A refused request is sent again as in `_answer`."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                async with self._client.stream("POST", path, json=body) as answer:
+                    if answer.is_success:
+                        async for line in answer.aiter_lines():
+                            if line.startswith("data: {"):
+                                yield msgspec.json.decode(line[6:])
+                        return
+                    await answer.aread()
+            except httpx.HTTPError as error:
+                raise self._unreachable(error) from error
+            if answer.status_code not in FULL or attempt == ATTEMPTS:
+                raise _refused(answer, path)
+            await asyncio.sleep(_wait(answer))
+
+    def _unreachable(self, error: httpx.HTTPError) -> BackendError:
+        return BackendError(
+            f"no answer from {self._url} ({error or type(error).__name__}). Is the server running?"
+        )
+
+
+def connect(url: str, *, model: str | None = None, api_key: str | None = None) -> HttpBackend:
+    """A server as a backend: Arbora, or another with OpenAI's API.
+
+    Without `model` the first that it lists. What another server lacks is refused by name when a statement
+    needs it. Raises ValueError for a URL that is none.
+    """
+    return HttpBackend(url, model, api_key)
+
+
+def _base(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"connect({url!r}): expected an address such as http://127.0.0.1:8000.")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def _prompt_fields(kind: ServerKind, prompt: Prompt) -> dict[str, Any]:
+    if isinstance(prompt, TextPrompt):
+        return {"prompt": prompt.text}
+    if not prompt.prefix:
+        return {"messages": list(prompt.messages)}
+    if not kind.continues:
+        raise UnsupportedError(
+            f"{kind.name} is not known to continue a begun reply: put gen or select first in "
+            "arbora.assistant(…)."
+        )
+    begun = {"role": "assistant", "content": prompt.prefix}
+    return {
+        "messages": [*prompt.messages, begun],
+        "continue_final_message": True,
+        "add_generation_prompt": False,
+    }
+
+
+def _reply(answer: dict[str, Any]) -> Reply:
+    choice = answer["choices"][0]
+    message = choice.get("message", choice)
+    prompt_tokens, cached_tokens, completion_tokens = _usage(answer)
+    return Reply(
+        text=message.get("content", choice.get("text")) or "",
+        reasoning=message.get("reasoning") or message.get("reasoning_content") or "",
+        tool_calls=tuple(
+            ToolCall(call["id"], call["function"]["name"], call["function"]["arguments"])
+            for call in message.get("tool_calls") or ()
+        ),
+        finish_reason=choice["finish_reason"] or "",
+        prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
+        completion_tokens=completion_tokens,
+    )
+
+
+def _usage(answer: dict[str, Any]) -> tuple[int, int, int]:
+    """Tokens of the prompt, of them cached, and of the reply."""
+    usage = answer.get("usage") or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return usage.get("prompt_tokens", 0), cached, usage.get("completion_tokens", 0)
+
+
+def _score(tokens: Sequence[int], logprobs: Sequence[Mapping[str, Any] | None], first: int) -> Score:
+    total = 0.0
+    for token, entries in zip(tokens[first:], logprobs[first:], strict=True):
+        assert entries is not None, "only positions before the first scored one have no log-probability"
+        total += entries[str(token)]["logprob"]
+    return Score(total, len(tokens) - first)
+
+
+def _wait(answer: httpx.Response) -> float:
+    try:
+        return min(LONGEST_WAIT_S, float(answer.headers["retry-after"]))
+    except (KeyError, ValueError):
+        return WAIT_S
+
+
+def _refused(answer: httpx.Response, path: str) -> BackendError:
+    try:
+        message = answer.json()["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = answer.text[:500]
+    return BackendError(f"{path} was refused with status {answer.status_code}: {message}")

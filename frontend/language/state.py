@@ -1,0 +1,153 @@
+"""The state of a running program: what it has said, and the values of its calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, overload
+
+from ..text.close_names import did_you_mean
+from .backend import ToolCall
+from .expressions import Expression, expression
+from .statements import Statement, current_statement
+from .transcript import Message, Transcript
+
+
+class Outcome(Protocol):
+    """A call's value, and the tool calls of its reply."""
+
+    @property
+    def value(self) -> Any: ...
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]: ...
+
+
+class Executor(Protocol):
+    """Runs what is appended to states."""
+
+    def append(
+        self, before: Future[Transcript], added: Expression, branch: tuple[int, ...], statement: Statement
+    ) -> tuple[Future[Transcript], dict[str, Future[Outcome]]]:
+        """Begins to run an expression behind a transcript. Returns the transcript with it, and the outcome of
+        each named call."""
+
+    def read(self, future: Future[Any], statement: Statement) -> Any:
+        """Waits for a result."""
+
+    def wait(self, future: Future[Any], statement: Statement) -> None:
+        """Waits until a result is there that is not looked at."""
+
+
+class State:
+    """A text or a chat that grows by `+=`. Calls run in the background, those of one state in their order;
+    reading a value waits for it. `fork` copies the state; the copies run side by side and share the
+    prefix."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        transcript: Future[Transcript],
+        outcomes: dict[str, Future[Outcome]],
+        branch: tuple[int, ...] = (),
+    ) -> None:
+        self._executor = executor
+        self._transcript = transcript
+        self._outcomes = outcomes
+        self._branch = branch
+        self._forked = 0
+
+    def __iadd__(self, added: Expression | str) -> State:
+        appended = expression(added)
+        statement = current_statement()
+        self._transcript, named = self._executor.append(self._transcript, appended, self._branch, statement)
+        self._outcomes.update(named)
+        return self
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of the call with this name. In an async program: `await state.value(name)`."""
+        return self._executor.read(self._outcome(name), current_statement()).value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._outcomes
+
+    def tool_calls(self, name: str) -> tuple[ToolCall, ...]:
+        """The functions that the model calls in this reply."""
+        outcome: Outcome = self._executor.read(self._outcome(name), current_statement())
+        return outcome.tool_calls
+
+    async def value(self, name: str) -> Any:
+        return (await asyncio.wrap_future(self._outcome(name))).value
+
+    def text(self) -> str:
+        """All that the state has said, with the roles of a chat's turns."""
+        return str(self._executor.read(self._transcript, current_statement()))
+
+    def messages(self) -> list[Message]:
+        """A chat's messages, as the HTTP API takes them."""
+        transcript: Transcript = self._executor.read(self._transcript, current_statement())
+        return list(transcript.messages)
+
+    def wait(self) -> None:
+        """Waits until all that was appended has run. Raises the error of a statement that failed."""
+        self._executor.wait(self._transcript, current_statement())
+
+    async def finished(self) -> None:
+        """As `wait`, in an async program."""
+        await asyncio.wrap_future(self._transcript)
+
+    def fork(self, count: int = 2) -> Forks:
+        """Copies that begin with all that this state has said so far."""
+        if count < 1:
+            raise ValueError(f"fork({count}): there must be at least one.")
+        first, self._forked = self._forked, self._forked + count
+        return Forks(
+            State(self._executor, self._transcript, dict(self._outcomes), (*self._branch, number))
+            for number in range(first, first + count)
+        )
+
+    def _outcome(self, name: str) -> Future[Outcome]:
+        if name not in self._outcomes:
+            known = ", ".join(self._outcomes) or "none"
+            hint = did_you_mean(name, self._outcomes)
+            raise KeyError(f"{current_statement()}: no call is named {name!r}.{hint} Named so far: {known}.")
+        return self._outcomes[name]
+
+
+class Forks(Sequence[State]):
+    """The copies that `fork` makes."""
+
+    def __init__(self, states: Iterator[State]) -> None:
+        self._states = list(states)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    @overload
+    def __getitem__(self, key: int) -> State: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[State]: ...
+    @overload
+    def __getitem__(self, key: str) -> list[Any]: ...
+    def __getitem__(self, key: int | slice | str) -> Any:
+        """A copy by its number, or the value of a call in each."""
+        return [state[key] for state in self._states] if isinstance(key, str) else self._states[key]
+
+    def __setitem__(self, number: int, state: State) -> None:
+        """For `forks[0] += …`."""
+        self._states[number] = state
+
+    def __iadd__(self, added: Expression | str) -> Forks:
+        """Appends the same to each."""
+        for state in self._states:
+            state += added
+        return self
+
+    async def values(self, name: str) -> list[Any]:
+        return list(await asyncio.gather(*(state.value(name) for state in self._states)))
+
+    def join(self) -> Forks:
+        """Waits for all. Raises the error of a statement that failed."""
+        for state in self._states:
+            state.wait()
+        return self

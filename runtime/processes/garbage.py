@@ -1,0 +1,18 @@
+"""Python's cyclic garbage collector in a process that serves: short and rare collections."""
+
+from __future__ import annotations
+
+import gc
+
+# Container objects, net of those freed, between two collections of the young ones; a connection or a request
+# makes about a hundred. Python's own threshold (700) makes a burst of connections spend a quarter of its
+# time in collections.
+YOUNG = 5_000
+YOUNG_PER_MIDDLE = 10
+
+
+def leave_out_existing_objects() -> None:
+    """Call it when a process is ready: what was imported and loaded is never looked at again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, YOUNG_PER_MIDDLE)

@@ -1,0 +1,39 @@
+"""Which tokens a choice is scored by."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.frontend.language.scoring import first_scored
+from hypothesis import given
+from hypothesis import strategies as st
+
+TOKENS = st.lists(st.integers(0, 3), max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "candidates", "first"),
+    [
+        ([1, 2], [[1, 2, 3], [1, 2, 4, 5]], 2),
+        ([1, 2], [[1, 9], [1, 2, 4]], 1),  # a choice merges with the prompt's last token
+        ([1, 2], [[1, 2, 3], [1, 2, 3, 4]], 2),  # a choice begins with another
+    ],
+)
+def test_scored_are_the_tokens_behind_what_all_share(
+    prompt: list[int], candidates: list[list[int]], first: int
+) -> None:
+    assert first_scored(prompt, candidates) == first
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.lists(TOKENS, min_size=1, max_size=4))
+def test_everything_before_is_shared_and_no_more(prompt: list[int], rest: list[list[int]]) -> None:
+    candidates = [prompt[:1] + tail for tail in rest]
+    first = first_scored(prompt, candidates)
+    everything = [prompt, *candidates]
+    assert all(tokens[:first] == prompt[:first] for tokens in everything)
+    ends = {tuple(tokens[first : first + 1]) for tokens in everything}
+    assert len(ends) > 1 or () in ends
+
+
+def test_a_choice_needs_a_token_before_it() -> None:
+    with pytest.raises(ValueError, match=r"needs text before it"):
+        first_scored([], [[1], [2]])

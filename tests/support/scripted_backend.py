@@ -1,0 +1,51 @@
+"""A backend of programs that computes nothing: it says what a function says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from arbora.frontend.language.backend import OnText, Prompt, Reply, Score, Scores, TextPrompt
+
+Say = Callable[[Prompt, Mapping[str, Any]], str | Reply]
+
+
+class ScriptedBackend:
+    """Keeps the prompts it gets. `gate` holds all replies back while it is cleared; `most_open` is the most
+    replies that were open at a time."""
+
+    concurrency = 4
+
+    def __init__(self, say: Say = lambda prompt, sampling: " yes") -> None:
+        self.prompts: list[Prompt] = []
+        self.prefilled: list[Prompt] = []
+        self.most_open = 0
+        self._open = 0
+        self._say = say
+
+    async def reply(self, prompt: Prompt, sampling: Mapping[str, Any], on_text: OnText | None) -> Reply:
+        self.prompts.append(prompt)
+        self._open += 1
+        self.most_open = max(self.most_open, self._open)
+        await asyncio.sleep(0.01)
+        self._open -= 1
+        said = self._say(prompt, sampling)
+        reply = said if isinstance(said, Reply) else Reply(text=said, finish_reason="stop", prompt_tokens=10)
+        if on_text is not None:
+            for character in reply.text:
+                on_text(character)
+        return reply
+
+    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
+        """Longer choices are likelier."""
+        self.prompts.append(prompt)
+        scores = tuple(Score(-6.0 / len(choice), 2) for choice in choices)
+        return Scores(scores=scores, prompt_tokens=20, cached_tokens=15)
+
+    async def prefill(self, prompt: Prompt) -> Reply:
+        self.prefilled.append(prompt)
+        return Reply(text="", finish_reason="length", prompt_tokens=8, cached_tokens=3)
+
+    def texts(self) -> list[str]:
+        return [prompt.text for prompt in self.prompts if isinstance(prompt, TextPrompt)]
