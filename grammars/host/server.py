@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..processes.fork_server import ForkServer, control_socket
+from ..processes.fork_server import ForkServer, control_socket, prepare_to_fork
 from .child import serve
 from .messages import HostVocabulary, decode_vocabulary
 from .native import HostCompiler
@@ -31,6 +31,7 @@ def main() -> None:
     control = control_socket()
     compiler = _compiler(decode_vocabulary(sys.stdin.buffer.read()))
     compiler.json_schema('{"type":"object","required":["a"]}', (",", ":")).matcher()
+    prepare_to_fork()
     ForkServer(control, partial(serve, compiler=compiler), MOST_GROWTH).run()
 
 

@@ -33,6 +33,15 @@ def tell_compiling(control: socket.socket) -> None:
         control.send(encode(Compiling()))
 
 
+def prepare_to_fork() -> None:
+    """Leaves all that was loaded out of later collections. Exits if a library has started a thread."""
+    if len(os.listdir("/proc/self/task")) != 1:
+        sys.exit("a library started a thread, which forked processes would lack")
+    gc.collect()
+    gc.freeze()  # a collection would write to the memory that forks share
+    gc.disable()
+
+
 class ForkServer:
     """Forks a process for each request; `serve` runs in the new process with its channel to the scheduler.
 
@@ -59,18 +68,15 @@ class ForkServer:
 
     def run(self) -> None:
         """Runs until the scheduler closes the control socket or ends."""
-        _check_single_thread()
-        gc.collect()
-        gc.freeze()  # a collection would write to the memory that forks share
-        gc.disable()
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._child_ended, select.POLLIN)
         self._tell(0, 0)
         watch_at = time.monotonic()
         while True:
-            watches = self._numbers and self._most_growth is not None
-            ready = {descriptor for descriptor, _ in poll.poll(WATCH_MS if watches else None)}
+            watches = self._most_growth is not None
+            waits_ms = WATCH_MS if watches and self._numbers else None
+            ready = {descriptor for descriptor, _ in poll.poll(waits_ms)}
             if self._child_ended.fileno() in ready:
                 with suppress(BlockingIOError):
                     self._child_ended.recv(4096)
@@ -144,8 +150,3 @@ class ForkServer:
     def _tell(self, number: int, status: int, cpu_s: float = 0.0) -> None:
         with suppress(OSError):
             self._control.send(encode(Ended(number, status, cpu_s)))
-
-
-def _check_single_thread() -> None:
-    if len(os.listdir("/proc/self/task")) != 1:
-        sys.exit("a library started a thread, which forked processes would lack")

@@ -22,7 +22,7 @@ from numba.core.event import Event, Listener, register
 
 from ..errors import CompilerError, GrammarError, TooLargeError
 from ..masks.token_trie import build_tries
-from ..processes.fork_server import ForkServer, control_socket, tell_compiling
+from ..processes.fork_server import ForkServer, control_socket, prepare_to_fork, tell_compiling
 from ..processes.framing import receive, send
 from ..processes.limits import keep_to_limits, resident
 from .builder import Builder
@@ -57,6 +57,7 @@ def main() -> None:
     spellings, special = pickle.loads(sys.stdin.buffer.read())
     builder = Builder(build_tries(spellings), special)
     builder.warm_up()
+    prepare_to_fork()
     ForkServer(control, partial(_serve, builder, notice)).run()
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.masks.edge_walks import Limits, WalkedStates
+from arbora.grammars.masks.spellings import Spellings
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import (
     MAX_QUOTE_FREE_BYTES,
     OTHER,
     QUOTE,
     QUOTE_FREE,
-    Spellings,
     TokenTries,
     build_tries,
     tries_of,
