@@ -12,6 +12,7 @@ from ..runtime.config import (
     Device,
     DType,
     KvDType,
+    QuantizeMethod,
     ReasoningField,
     ServeConfig,
     UnenforcedDefault,
@@ -33,7 +34,6 @@ from .option_values import (
     one_of,
     origins,
     page_size,
-    quantize_method,
     remote_url,
     size_in_bytes,
     size_or_nothing,
@@ -126,9 +126,9 @@ OPTIONS = (
     ),
     Option(
         "quantize",
-        "int8 or int4: quantize a model in 16 or 32 bits when it is loaded, and keep the result in ~/.cache; "
-        "CPU only (default: as stored)",
-        quantize_method,
+        "int8, int4 or fp8: quantize a model in 16 or 32 bits when it is loaded, and keep the result in "
+        "~/.cache; CPU only (default: as stored)",
+        one_of(*get_args(QuantizeMethod)),
         None,
         "METHOD",
     ),

@@ -12,7 +12,7 @@ class Copy(NamedTuple):
     """A page to copy on the device before its request's first step."""
 
     source: int  # page id
-    tokens: int  # leading positions of the page to copy
+    tokens: int  # of them so many match; all of the page is copied
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +24,7 @@ class Lease:
 
     matched: int  # tokens whose KV exists; the first position to compute
     pages: list[int]  # the first pages of the request's page table
-    copy: Copy | None  # into the page after `pages`, the first one that the request allocates
+    copy: Copy | None  # the partial page that becomes page `len(pages)` of the table
     node: Node | None = field(repr=False)  # the deepest node it locks; None once released
     depth: int = field(repr=False)  # tokens from the root to the end of `node`
     source: Node | None = field(repr=False)  # source of `copy`, locked until the copy is made

@@ -46,8 +46,8 @@ class PrefixCache:
 
     Token sequences are packed little-endian int32. Prefixes are shared within a namespace. Requests in the
     namespace None share nothing: they match nothing and leave nothing. A page is free, held by a request, or
-    in the tree, where requests and pins lock the nodes that they use. The caller owns the pages that
-    `allocate` returns until it passes them to `commit`, `release` or `discard` in a page table.
+    in the tree, where requests and pins lock the nodes that they use. Pages from `allocate`
+    belong to the caller until a call of `commit`, `release` or `discard` lists them.
 
     model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
         reports evicted pages and the keys of missing ones
@@ -180,8 +180,8 @@ class PrefixCache:
         pages: the request's whole page table
         generated: length of the request's output in tokens, which the eviction policy learns from
 
-        No step in flight may use the pages. `release(lease, tokens[: lease.matched], lease.pages)` undoes an
-        `acquire`. Without a call of `copied` the copy counts as not made.
+        No step in flight may use the pages. To undo an `acquire`, release the lease with the matched tokens
+        and `lease.pages`. Without a call of `copied` the copy counts as not made.
         """
         if lease.source is not None:
             tokens = tokens[: lease.depth * TOKEN_BYTES]
@@ -281,7 +281,7 @@ class PrefixCache:
         return match.depth + match.pages * self.page_size + match.tail
 
     def _take_tail(self, lease: Lease, match: Match) -> None:
-        """Adopts or locks the page inside which the match ends, now the first of `match.inside`."""
+        """Adopts the page in which the match ends, the first of `match.inside`, or locks it to be copied."""
         leaf = match.inside
         assert leaf is not None
         if not leaf.locks and len(leaf.tokens) == match.tail * TOKEN_BYTES:

@@ -24,7 +24,7 @@ class Match(NamedTuple):
     depth: int  # tokens from the root to the end of `node`
     inside: Node | None  # the child of `node` that the match enters
     pages: int  # whole pages of `inside` that match
-    tail: int  # tokens that match in the page after those
+    tail: int  # tokens that match in the page after those, which need not be a leaf's tail
 
 
 class RadixTree:
@@ -124,7 +124,7 @@ class RadixTree:
         self.policy.hit(node)
 
     def insert(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> tuple[Node, list[int]]:
-        """Inserts whole pages below `node` and moves one lock from it down to the node where they end.
+        """Inserts whole pages below `node` and moves one lock from it to the last node inserted.
 
         Returns that node, and the pages that it did not take because the tree already has their tokens.
         """
@@ -151,7 +151,8 @@ class RadixTree:
         return None if node.covers(tokens) else self._append(node, tokens, (page,))
 
     def _extend(self, node: Node, tokens: bytes, position: int, pages: tuple[int, ...]) -> tuple[Node, int]:
-        """Inserts `pages` below `node`, which has no such child: as many as the ghost has there, or all.
+        """Inserts `pages` below `node`, which has no such child: all, or as many as a ghost with
+        these tokens has.
 
         Returns the node where they end, and their number.
         """

@@ -76,7 +76,8 @@ class Watchdog:
             signs.stalled_s = stalled_s
 
     def look(self, role: str, pid: int, reading: Reading | None, now: float) -> Finding:
-        """`reading` is None on a system without /proc; then only the child's reports count."""
+        """Judges a child by its reports and its processor time. `reading` is None on a system without
+        /proc; then only the reports count."""
         signs = self._signs[pid]
         if self._shows_life(signs, reading):
             signs.life_at = now

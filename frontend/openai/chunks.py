@@ -80,7 +80,7 @@ class ChunkWriter:
         )
 
     def end(self, usage: Usage, unenforced: list[UnenforcedKeyword]) -> bytes:
-        """The last chunk, which has no choices, and the end of the stream. An empty chunk is left out."""
+        """`[DONE]`, after a chunk without choices if there is a usage or an unenforced keyword to report."""
         if not self._include_usage and not unenforced:
             return DONE
         ending = _Ending(usage=usage if self._include_usage else UNSET, unenforced=unenforced or UNSET)

@@ -43,7 +43,7 @@ def takes(shape: QuantizedShape, device: torch.device) -> bool:
 
 
 class QuantizedPacker:
-    """Fills the product's stored form, some outputs at a time.
+    """Packs a quantized weight for the CPU's product, some outputs at a time.
 
     Each scale is stored as float16 relative to a power of two for each output, so it is rounded by at most
     2 ** -11 of itself, or 2 ** -39 of the output's largest scale or offset; offsets likewise. Scales and
@@ -121,7 +121,7 @@ class QuantizedProduct:
         self._tables = 8 * (shape.inputs // group)
         """bytes of a row's scales and sums, at most"""
         self._rows = max(quantized_cpu.ROWS, min(MOST_ROWS, SCRATCH // shape.inputs))
-        """that are multiplied at a time"""
+        """rows that are multiplied at a time"""
 
     @property
     def outputs(self) -> int:

@@ -47,9 +47,9 @@ MasksSource = Callable[[], StepMasks | None]
 """waits for the masks of the running step; None: they did not come in time"""
 
 ForwardReplay = Callable[[InputBatch], torch.Tensor | None]
-"""hidden states"""
+"""replays the forward pass and returns hidden states; None if no recorded step fits"""
 SamplingReplay = Callable[[NDArray[np.int32], torch.Tensor], tuple[torch.Tensor, Sampled] | None]
-"""from slots and hidden states: logits, and the tokens sampled from them and recorded"""
+"""replays sampling for slots and hidden states; returns logits and tokens, which it has recorded"""
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ class Runner:
             if logprobs is None:
                 errors.append(RowError(row.slot, "not_a_number", NOT_A_NUMBER))
             else:
-                reports.append(RowPromptLogprobs(row.slot, row.start + 1, logprobs))
+                reports.append(RowPromptLogprobs(row.slot, row.start + row.untargeted + 1, logprobs))
         return reports, errors
 
     def _sample(self, rows: list[Row], hidden: torch.Tensor, masks: MasksSource) -> _Outcome:

@@ -8,7 +8,9 @@ from .request import TOKEN_BYTES, Request
 
 
 def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alone: bool) -> Allocation | None:
-    """Locks the matched prefix and allocates pages for the rest and one more token; None if too few.
+    """Locks the matched prefix and allocates pages for the rest and one more token.
+
+    Returns None if too few pages are available.
 
     reserve: pages that stay available to running requests
     alone: no other request runs, so everything but pins may be evicted for this one. A match then ends at a
@@ -41,7 +43,7 @@ def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alon
 
 def _acquire(request: Request, cache: PrefixCache, reserve: int, whole_pages: bool) -> Lease | None:
     """Locks the matched prefix; None if too few pages are available for the rest."""
-    limit = 0 if request.wants_prompt_logprobs else request.length - 1
+    limit = request.most_cached
     if whole_pages:
         limit = len(cache.whole_pages(request.namespace, request.slice(0, limit))) * cache.page_size
     tokens = bytes(request.tokens)

@@ -5,7 +5,7 @@
     | create | → COMPILING | place in the queue | |
     | wait | COMPILING → WAITING | | |
     | refuse | COMPILING → ENDED | | place, fetch |
-    | start | WAITING → RUNNING | slot, pages, locks, automaton | place; fetch, unless it is restored |
+    | start | WAITING → RUNNING | slot, pages, locks, automaton | place; fetch, if nothing is to restore |
     | retract | RUNNING → RETRACTING | | fetch |
     | answer | RUNNING → ANSWERED, or as `end` if no forced tokens are left to compute | | |
     | end | any → ENDED | | compilation, place (COMPILING, WAITING), fetch |

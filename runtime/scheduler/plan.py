@@ -51,7 +51,7 @@ class StepPlanner:
         self._many_available = int(MANY_AVAILABLE * num_pages)
         self._banned_tokens = banned_tokens
         self._step = 0
-        self._tables: dict[int, bytes] = {}  # the pages of each row in decode at its first step, by arrival
+        self._tables: dict[int, bytes] = {}  # a row's page table when it began to decode, by arrival
         self._order: list[int] = []
         self._groups: list[RowGroup] = []
 
@@ -152,7 +152,9 @@ class StepPlanner:
         row = self._add_row(plan, flight, request, tokens, sample)
         row.tokens = request.slice(row.start, end)
         if request.wants_prompt_logprobs:
-            row.targets = request.slice(row.start + 1, end + 1)
+            first = max(row.start + 1, request.sampling.first_scored)
+            row.targets = request.slice(first, end + 1)
+            row.untargeted = first - 1 - row.start
         self._cache.commit(allocation.lease, request.slice(0, end), allocation.pages)
 
     def _add_row(

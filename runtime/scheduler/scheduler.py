@@ -1,7 +1,7 @@
 """The scheduler's state machine: requests and step results in, step plans and outputs out.
 
 It has no sockets and no clock. `plan` may run one step ahead of the results: rows of the next step then
-feed tokens that are still being sampled.
+use tokens that are not known yet.
 """
 
 from __future__ import annotations

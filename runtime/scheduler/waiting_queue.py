@@ -132,7 +132,7 @@ class WaitingQueue:
         return self._fairness.rank(priority, tenant, not self._is_overdue(priority_class))
 
     def _offers(self, tried: Set[str]) -> Iterator[list[_Offer]]:
-        """Groups of lines that compete with each other, the best group first."""
+        """Groups of tenants' queues that compete with each other, the best group first."""
         if self._fairness.own_priorities:
             own = [self._own_offer(tenant, scope, tried) for tenant, scope in self._scopes.items()]
             yield [offer for offer in own if offer is not None]
