@@ -24,6 +24,7 @@ HTTP_ONLY = (
     "log_requests",
     "pin_memory",
     "reasoning_field",
+    "request_timeout",
 )
 
 

@@ -79,6 +79,16 @@ def milliseconds(text: str) -> float:
     return number
 
 
+def seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0.001 <= number <= 1_000_000.0:
+        raise ValueError("expected seconds between 0.001 and 1000000, such as 300.")
+    return number
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in words:

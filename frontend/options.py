@@ -35,6 +35,7 @@ from .option_values import (
     origins,
     page_size,
     remote_url,
+    seconds,
     size_in_bytes,
     size_or_nothing,
     token_count,
@@ -219,6 +220,14 @@ OPTIONS = (
         whole_number(1),
         1024,
         "REQUESTS",
+    ),
+    Option(
+        "request_timeout",
+        "most seconds from a request's headers to the end of its answer; then it is cancelled, with status "
+        "504 or an error in the stream (default: no limit)",
+        seconds,
+        None,
+        "SECONDS",
     ),
     Option(
         "step_ms",

@@ -63,6 +63,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 1024
     step_ms: float = 60.0
     """time budget of a step while streams are open"""
+    request_timeout: float | None = None
+    """seconds from a request's headers to the end of its answer; None: no limit"""
     prefix_cache: bool = True
     enforce_eager: bool = False
     """no CUDA graphs, and no programs of CPU kernels"""

@@ -123,7 +123,10 @@ def shortened(text: str, most: int) -> str:
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
-    """The header that says when to try again (429 and 503) or how to authenticate (401)."""
+    """The header that says when to try again (429 and 503), not to try again (504; OpenAI's and Anthropic's
+    clients read it), or how to authenticate (401)."""
+    if error.status == 504:
+        return {"x-should-retry": "false"}
     if error.status in (429, 503):
         return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}
