@@ -44,9 +44,11 @@ class HttpWorld:
         self.url = url
         trusted = client_context()
         self.http = httpx.AsyncClient(base_url=url, timeout=60, verify=trusted)
-        client = httpx.AsyncClient(timeout=60, verify=trusted)
         self.client = openai.AsyncOpenAI(
-            base_url=f"{url}/v1", api_key="none", max_retries=0, http_client=client
+            base_url=f"{url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(verify=trusted),
         )
         self.epoch = 0
         self.context_length = context_length

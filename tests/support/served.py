@@ -32,7 +32,8 @@ _ADDRESS = re.compile(r" at (https?://\S+|unix:\S+) on ")
 
 
 class Served:
-    """`client` is OpenAI's own, `http` a plain one. `children` maps a role to its process id."""
+    """`client` is OpenAI's own (not for a Unix socket), `http` a plain one. `children` maps a role to its
+    process id."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, log: list[str], key: str) -> None:
         self.process = process
@@ -40,14 +41,18 @@ class Served:
         self.log = log
         uds = url.removeprefix("unix:") if url.startswith("unix:") else None
         base = url if uds is None else "http://localhost"
-
-        def client() -> httpx.Client:
-            transport = httpx.HTTPTransport(verify=client_context(), uds=uds)
-            return httpx.Client(base_url=base, timeout=PATIENCE, transport=transport)
-
-        self.http = client()
-        self.client = openai.OpenAI(base_url=f"{base}/v1", api_key=key, max_retries=0, http_client=client())
-        self.model = self.client.models.list().data[0].id
+        trusted = client_context()
+        transport = httpx.HTTPTransport(verify=trusted, uds=uds)
+        self.http = httpx.Client(base_url=base, timeout=PATIENCE, transport=transport)
+        self.client = openai.OpenAI(
+            base_url=f"{base}/v1",
+            api_key=key,
+            max_retries=0,
+            timeout=PATIENCE,
+            http_client=openai.DefaultHttpxClient(verify=trusted),
+        )
+        listed = self.http.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).json()
+        self.model: str = listed["data"][0]["id"]
 
     def metrics(self) -> dict[str, float]:
         """Samples without labels by name, those with labels summed."""
