@@ -45,7 +45,7 @@ def create_app(http: HttpService, faces: Faces) -> ASGIApp:
     ]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    with_ids = RequestIds(_guarded(app, faces, http.service.config))
+    with_ids = RequestIds(_guarded(app, faces, http.service.config), faces)
     return RequestLog(with_ids) if http.service.config.log_requests else with_ids
 
 

@@ -8,9 +8,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
-
-from ..runtime.config import QuantizeMethod
 
 log = logging.getLogger(__name__)
 
@@ -87,12 +84,6 @@ def one_of(*words: str) -> Callable[[str], str]:
         return text
 
     return read
-
-
-def quantize_method(text: str) -> str:
-    if text == "fp8":
-        raise ValueError("FP8 would be expanded to 16 bits; int8 is as small and more exact.")
-    return one_of(*get_args(QuantizeMethod))(text)
 
 
 def truth(text: str) -> bool:

@@ -13,6 +13,7 @@ from ..runtime.config import (
     Device,
     DType,
     KvDType,
+    QuantizeMethod,
     ReasoningField,
     ServeConfig,
     UnenforcedDefault,
@@ -31,7 +32,6 @@ from .option_values import (
     model_names,
     one_of,
     page_size,
-    quantize_method,
     remote_url,
     size_in_bytes,
     size_or_nothing,
@@ -102,9 +102,9 @@ OPTIONS = (
     ),
     Option(
         "quantize",
-        "int8 or int4: quantize a model in 16 or 32 bits when it is loaded, and keep the result in ~/.cache; "
-        "CPU only (default: as stored)",
-        quantize_method,
+        "int8, int4 or fp8: quantize a model in 16 or 32 bits when it is loaded, and keep the result in "
+        "~/.cache; CPU only (default: as stored)",
+        one_of(*get_args(QuantizeMethod)),
         None,
         "METHOD",
     ),

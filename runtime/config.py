@@ -13,7 +13,7 @@ Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
 UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
-QuantizeMethod = Literal["int8", "int4"]
+QuantizeMethod = Literal["int8", "int4", "fp8"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KvDType = Literal["auto", "int8"]
 

@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
@@ -64,7 +65,7 @@ MAY_IMPORT = {
     "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
     "grammars.schema": SCHEMA | {"grammars.schema"},
     "grammars.tags": SCHEMA | {"grammars.schema"},
-    "grammars.processes": set[str](),
+    "grammars.processes": {"grammars.errors"},
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
     "grammars.service": {"grammars", "runtime.vocabulary"} | SPEC | CODE | FORMAT,
     "kernels": CODE | FORMAT,
@@ -227,8 +228,13 @@ def test_the_package_names_itself_only_by_relative_imports() -> None:
 
 
 @pytest.mark.parametrize("module", ["runtime.scheduler.process", "radix_cache", "grammars"])
-def test_the_scheduler_process_loads_no_tensors_and_no_web_server(module: str) -> None:
-    assert loaded_by(f"import arbora.{module}", {"torch", "transformers", "starlette"}) == set()
+def test_the_scheduler_process_loads_no_tensors_no_web_server_and_no_compiler(module: str) -> None:
+    heavy = {"torch", "transformers", "starlette", "numba", "llguidance", "arbora.grammars.schema.compile"}
+    assert loaded_by(f"import arbora.{module}", heavy) == set()
+
+
+def test_the_processes_that_run_llguidance_load_no_compiler() -> None:
+    assert loaded_by("import arbora.grammars.host.server", {"numba"}) == set()
 
 
 def test_the_automaton_format_loads_no_tensors_and_no_compiler() -> None:

@@ -104,22 +104,21 @@ def check_choices(prompts: int, n: int, max_waiting: int) -> None:
 
 def stop_strings(fields: SamplingFields) -> list[str]:
     stop = [fields.stop] if isinstance(fields.stop, str) else (fields.stop or [])
-    if len(stop) > MAX_STOP_STRINGS:
+    check_stop_strings("stop", stop)
+    return stop
+
+
+def check_stop_strings(name: str, stop: Sequence[str]) -> None:
+    check_count(name, stop, MAX_STOP_STRINGS, "strings")
+    longest = max(map(len, stop), default=0)
+    if longest > MAX_STOP_CHARACTERS:
         raise RequestError(
-            f"stop has {len(stop)} strings, but may have at most {MAX_STOP_STRINGS}.",
-            param="stop",
-            code="invalid_value",
-        )
-    if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
-        longest = max(map(len, stop))
-        raise RequestError(
-            f"stop has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
-            param="stop",
+            f"{name} has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
+            param=name,
             code="invalid_value",
         )
     if "" in stop:
-        raise RequestError("stop must not contain an empty string.", param="stop", code="invalid_value")
-    return stop
+        raise RequestError(f"{name} must not contain an empty string.", param=name, code="invalid_value")
 
 
 def check_token_ids(name: str, tokens: Sequence[int], vocab_size: int) -> None:
