@@ -115,10 +115,12 @@ class CompletionPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """How likely a choice is after a prompt. `logprob` is the sum over its `tokens` scored tokens."""
+    """How likely a choice is after a prompt. `logprob` is the sum over its `tokens` scored tokens. `usage` is
+    that of the prompt with the choice."""
 
     logprob: float
     tokens: int
+    usage: Usage
 
     @property
     def mean(self) -> float:

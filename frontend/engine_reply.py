@@ -43,7 +43,7 @@ class EngineReply:
         logprobs = self.reply.choices[0].prompt_logprobs
         assert logprobs is not None
         chosen = np.frombuffer(logprobs.chosen, "<f4").astype(np.float64)
-        return Score(float(chosen.sum()), len(chosen))
+        return Score(float(chosen.sum()), len(chosen), self.reply.usage())
 
     def _prompt_logprobs(self) -> list[TokenLogprob]:
         if not self._wants_prompt_logprobs:

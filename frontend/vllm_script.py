@@ -18,7 +18,6 @@ _INSTEAD = {
     "gpu_memory_utilization": 'use kv_memory, the memory of the KV cache, such as "4GiB"',
     "tensor_parallel_size": "one device runs the model; leave it out",
     "seed": "give each SamplingParams a seed",
-    "tokenizer": "the model's own tokenizer is used",
     "trust_remote_code": "no code of a model is ever run",
     "enable_prefix_caching": "it is always on; no_prefix_cache=True turns it off",
 }
@@ -57,8 +56,7 @@ class RequestOutput:
 
 
 class SamplingParams:
-    """The fields of `Sampling`, with vLLM's default of 16 for `max_tokens`; with None a reply may fill the
-    context."""
+    """The fields of `Sampling`. `max_tokens` is 16 by default; with None a reply may fill the context."""
 
     def __init__(self, **fields: Unpack[Sampling]) -> None:
         check_names(fields, Sampling)

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # modules outside of its folders assemble the folders below
     "frontend.work": SHARED_MODULES,
     "frontend.gguf": SHARED_MODULES,
-    "frontend.language": {"frontend.text"},
+    "frontend.language": {"frontend.engine", "frontend.completion", "frontend.text"},
     "frontend.launch": SHARED_MODULES,
     "frontend.text": SHARED_MODULES | {"frontend.work"},
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
