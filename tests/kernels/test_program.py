@@ -1,5 +1,7 @@
 """Recorded sequences of kernels."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -132,3 +134,15 @@ def test_a_kernel_runs_again_after_a_recording_that_failed() -> None:
         rms_norm(rms_norm(x, weight, 1e-6) * 2, weight, 1e-6)
     assert len(calls) == 1
     assert torch.equal(rms_norm(x, weight, 1e-6), expected)
+
+
+def test_recording_does_not_import_pytorchs_compiler() -> None:
+    script = (
+        "import sys, torch\n"
+        "from arbora.kernels.common.reused_memory import Blocks, ReusedMemory\n"
+        "with ReusedMemory(Blocks()):\n"
+        "    torch.empty(3)\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    run = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
