@@ -9,11 +9,13 @@ if TYPE_CHECKING:
     from .frontend.completion import Completion, CompletionPart, Usage
     from .frontend.engine import Engine, EngineOptions
     from .frontend.engine_requests import Sampling
+    from .frontend.language.backend import ToolCall
     from .frontend.language.calls import assistant, gen, select, system, tool, user
     from .frontend.language.default_backend import set_default_backend
     from .frontend.language.errors import ProgramError
     from .frontend.language.http_backend import connect
     from .frontend.language.program import program
+    from .frontend.language.state import State
     from .frontend.language.static import prewarm, trace
     from .frontend.launch.errors import ServerError
     from .runtime.errors import ConfigError, RequestError
@@ -29,6 +31,8 @@ __all__ = [
     "RequestError",
     "Sampling",
     "ServerError",
+    "State",
+    "ToolCall",
     "Usage",
     "assistant",
     "connect",
@@ -52,6 +56,8 @@ _HOMES = {
     "RequestError": ".runtime.errors",
     "Sampling": ".frontend.engine_requests",
     "ServerError": ".frontend.launch.errors",
+    "State": ".frontend.language.state",
+    "ToolCall": ".frontend.language.backend",
     "Usage": ".frontend.completion",
     "assistant": ".frontend.language.calls",
     "connect": ".frontend.language.http_backend",
