@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,7 +43,7 @@ class HttpClient:
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         return await self._json("POST", path, body)
 
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """The JSON of each event. Once the first has arrived, the request is not sent again."""
         attempts = _Attempts(self)
         content = _encoded(body)

@@ -153,6 +153,7 @@ def test_a_turn_behind_text_of_no_turn_is_refused() -> None:
         (lambda: ab.gen("x", max_token=3), TypeError, "Did you mean max_tokens"),
         (lambda: ab.gen("x", regex="a", choices=["b"]), TypeError, "regex or choices, not both"),
         (lambda: ab.gen("x", json_schema=int.__add__), TypeError, "no schema and no type"),
+        (lambda: ab.gen("x", json_schema=False), TypeError, "no schema and no type"),
         (lambda: ab.select("x", []), ValueError, "different, non-empty texts"),
         (lambda: ab.select("x", ["a", "a"]), ValueError, "different, non-empty texts"),
         (lambda: ab.user(ab.gen("x")), TypeError, "only an assistant's turn"),
