@@ -23,7 +23,7 @@ REMOTE_ERROR = "The remote cache can't be reached; what it has of this stays the
 
 
 class Amount(Struct):
-    """The capacity of some pages in tokens; a last page may not be full."""
+    """The capacity of some pages in tokens; a last page may be partial."""
 
     pages: int
     tokens: int

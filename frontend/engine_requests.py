@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class _ConstraintFields(msgspec.Struct, kw_only=True):
-    """The arguments that say what a reply must match."""
+    """The arguments that constrain a reply."""
 
     json_schema: dict[str, object] | bool | None = None
     regex: str | None = None

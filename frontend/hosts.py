@@ -63,7 +63,7 @@ class KnownHosts:
 
 
 def hosts_to_check(config: ServeConfig) -> KnownHosts | None:
-    """None for a server that asks for a key, unless its host names are given."""
+    """The hosts to check; None for a server that asks for a key, unless its host names are given."""
     if config.api_keys and not config.allowed_hosts:
         return None
     return KnownHosts(config.host, config.allowed_hosts)
@@ -104,7 +104,7 @@ def _host_name(host: str) -> str:
 
 
 def _origin_name(origin: str) -> str:
-    """Empty for an opaque origin such as `null`."""
+    """The host name of an origin; empty for an opaque origin such as `null`."""
     try:
         return _name(urlsplit(origin).hostname or "")
     except ValueError:

@@ -74,13 +74,13 @@ async def _metrics(http: HttpService, request: Request) -> Response:
 
 
 def _named_paths(routes: Sequence[Route]) -> Sequence[str]:
-    """The paths as errors name them: each once, without those that a client completes."""
+    """The paths as errors name them: each once, without paths that have a parameter."""
     paths = [route.path for route in routes if "{" not in route.path and not route.path.endswith("/")]
     return list(dict.fromkeys(paths))
 
 
 def _other_path(path: str, served: Sequence[str]) -> str:
-    """The path that may have been meant by one that isn't served, or all of them."""
+    """Advice for an unknown path: the path that may have been meant, or all served paths."""
     shorter = path.rstrip("/")
     if f"/v1{shorter}" in served:
         return f"Did you mean /v1{shorter}? A client's base_url ends with /v1."
@@ -125,7 +125,7 @@ class _Failures:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     async def _too_deep(self, request: Request, error: RecursionError) -> Response:
-        """The server recurses only over what the client sent."""
+        """Answers a RecursionError: the server recurses only over data that the client sent."""
         return await self._refused(
             request, RequestError("The request's JSON is nested too deeply.", code="invalid_json")
         )

@@ -30,5 +30,5 @@ class RequestIds:
 
 
 def cleaned(sent: bytes) -> bytes:
-    """Without characters that have a meaning in a terminal, a log or a page."""
+    """The id without characters that have a meaning in a terminal, a log or a page."""
     return _UNUSUAL.sub(b"", sent[: 4 * MOST_CHARACTERS])[:MOST_CHARACTERS]

@@ -9,10 +9,10 @@ from .node import Node
 
 
 class EvictionPolicy(Protocol):
-    """Keeps the evictable leaves of one cache in its order, and may learn from the use of nodes.
+    """Orders the evictable leaves of one cache, and may learn from the use of nodes.
 
     The tree reports what happens to nodes. Evicted nodes stay in the tree as ghosts, up to `history` pages in
-    all. A ghost whose tokens are requested again becomes the same node as before and is reported as hit.
+    all. A ghost whose tokens are requested again becomes the same node as before, and is reported as a hit.
     `Node.mark` belongs to the policy; when a node is split, both parts keep it.
     """
 
@@ -25,7 +25,7 @@ class EvictionPolicy(Protocol):
         """A request uses a node or ghost that existed before."""
 
     def rest(self, node: Node, generated: int) -> None:
-        """The node's last lock is gone; its last request generated that many tokens."""
+        """The node's last lock was removed; its last request generated that many tokens."""
 
     def shorten(self, node: Node, size: int) -> None:
         """The last `size` bytes of the node's edge will be removed."""
@@ -37,7 +37,7 @@ class EvictionPolicy(Protocol):
         """The leaf may be evicted from now on."""
 
     def discard(self, leaf: Node) -> None:
-        """The leaf may not be evicted any more; no effect if it might not before."""
+        """The leaf may not be evicted any more; no effect if it was not evictable."""
 
     def observe_tail(self, share: float) -> None:
         """A request uses all full pages of a leaf, and that share of its tail."""

@@ -18,29 +18,29 @@ BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # upper e
 WEIGHT = 1 / 16  # observed tokens at which the evidence outweighs the prior
 HALF_LIFE = 16  # of counts
 HISTORY = 32  # ghosts
-TICKS = 16  # for one cache of accesses: the resolution of ages
-CYCLE = 1 / 2  # accesses between two updates of a kind, if there are enough requests
+TICKS = 16  # per cache size of accesses: the resolution of ages
+CYCLE = 1 / 2  # accesses between two updates of a kind, while requests are frequent enough
 
 
 class Group:
     """Nodes of one kind whose last use was in the same tick."""
 
-    __slots__ = ("band", "kind", "leaves", "offered", "packed", "tick")
+    __slots__ = ("band", "kind", "leaves", "packed", "queued_rate", "tick")
 
     def __init__(self, kind: Kind, tick: int) -> None:
         self.kind = kind
         self.tick = tick
         self.band = 0
         self.packed = 0  # bytes of all its tokens
-        self.leaves: OrderedDict[Node, None] = OrderedDict()  # evictable ones
-        self.offered = inf  # the index under which it is in the heap; inf: it is not
+        self.leaves: OrderedDict[Node, None] = OrderedDict()  # evictable
+        self.queued_rate = inf  # its index in the heap; inf: the heap has no entry of it
 
 
 class GittinsPolicy:
     """Learns how soon nodes are reused, by hits, ancestry, length and the length of the request's output.
 
     A node has an age, in accesses, from its last unlock until its next hit; meanwhile its group is
-    `Node.mark`. Ghosts have ages too: nodes that were evicted too early teach the most.
+    `Node.mark`. Ghosts have ages too: most can be learned from nodes that were evicted too early.
     """
 
     def __init__(self, num_pages: int, page_size: int) -> None:
@@ -57,8 +57,8 @@ class GittinsPolicy:
         self._ends = [round(end * TICKS) for end in BANDS[:-1]]
         self._groups: list[dict[Traits, Group]] = [{} for _ in range(self._ends[-1] + 1)]  # by tick, a ring
         self._with_leaves: dict[Kind, dict[Group, None]] = {}
-        self._offers: list[tuple[float, int, int, Group]] = []
-        self._most_offers = 64
+        self._heap: list[tuple[float, int, int, Group]] = []
+        self._max_heap = 64
         self._ties = 0
         self._num_leaves = 0
 
@@ -75,7 +75,7 @@ class GittinsPolicy:
         kind = self._table.update_next()
         self._next_update = now + self._cycle / self._table.num_kinds
         for group in self._with_leaves.get(kind, ()) if kind else ():
-            self._offer(group)
+            self._push(group)
 
     def hit(self, node: Node) -> None:
         group = node.mark
@@ -114,7 +114,7 @@ class GittinsPolicy:
         self._num_leaves += 1
         if len(leaf.tokens) % self._page_bytes:
             self._tails.add(leaf)
-        self._offer(group)
+        self._push(group)
 
     def discard(self, leaf: Node) -> None:
         group = leaf.mark
@@ -131,8 +131,8 @@ class GittinsPolicy:
 
     def pop(self) -> Node:
         while True:
-            rate, _, _, group = self._offers[0]
-            valid = rate == group.offered
+            rate, _, _, group = self._heap[0]
+            valid = rate == group.queued_rate
             if valid and group.leaves and group.kind.rates[group.band] <= rate:
                 leaf, _ = group.leaves.popitem(last=False)
                 if self._tails.leaves:
@@ -141,17 +141,17 @@ class GittinsPolicy:
                 if not group.leaves:
                     del self._with_leaves[group.kind][group]
                 return leaf
-            heappop(self._offers)
+            heappop(self._heap)
             if valid:
-                group.offered = inf
+                group.queued_rate = inf
                 if group.leaves:
-                    self._offer(group)
+                    self._push(group)
 
     def add_and_pop(self, leaf: Node) -> Node:
         group = leaf.mark
         assert isinstance(group, Group), "the leaf is in use"
-        if self._offers:
-            rate, tick, _, _ = self._offers[0]
+        if self._heap:
+            rate, tick, _, _ = self._heap[0]
             own_rate = group.kind.rates[group.band]
             if rate < own_rate or (rate == own_rate and tick <= group.tick):
                 self.add(leaf)
@@ -185,27 +185,27 @@ class GittinsPolicy:
             group.band = band
             group.kind.seen[band] += group.packed * self._table.scale
             if group.leaves:
-                self._offer(group)
+                self._push(group)
 
-    def _offer(self, group: Group) -> None:
-        """Puts a group into the heap by its index. An index that has risen is corrected when it is popped."""
+    def _push(self, group: Group) -> None:
+        """Adds a group to the heap by its index. An index that has risen is corrected when it is popped."""
         rate = group.kind.rates[group.band]
-        if rate >= group.offered:
+        if rate >= group.queued_rate:
             return
-        group.offered = rate
+        group.queued_rate = rate
         self._ties += 1
-        heappush(self._offers, (rate, group.tick, self._ties, group))
-        if len(self._offers) > self._most_offers:
-            self._drop_stale_offers()
+        heappush(self._heap, (rate, group.tick, self._ties, group))
+        if len(self._heap) > self._max_heap:
+            self._drop_stale_entries()
 
-    def _drop_stale_offers(self) -> None:
-        valid = [offer for offer in self._offers if offer[0] == offer[3].offered]
-        self._offers = [offer for offer in valid if offer[3].leaves]
+    def _drop_stale_entries(self) -> None:
+        valid = [entry for entry in self._heap if entry[0] == entry[3].queued_rate]
+        self._heap = [entry for entry in valid if entry[3].leaves]
         for _, _, _, group in valid:
             if not group.leaves:
-                group.offered = inf
-        heapify(self._offers)
-        self._most_offers = 64 + 2 * len(self._offers)
+                group.queued_rate = inf
+        heapify(self._heap)
+        self._max_heap = 64 + 2 * len(self._heap)
 
 
 def _traits(node: Node, generated: int) -> Traits:
@@ -218,7 +218,7 @@ def _traits(node: Node, generated: int) -> Traits:
 def _ancestry(node: Node) -> int:
     """The parent of a node without hits: -1 the root, 0 a parent without hits, 1 a parent with one hit.
 
-    2 to 6: a shared parent, by the share of its hits that went on into a child or ghost.
+    2 to 6: a shared parent, by the share of its hits that also matched a child or ghost.
     """
     parent = node.parent
     assert parent is not None

@@ -12,15 +12,15 @@ MANY = 4_096  # nodes; beyond twice as many, only a sample is kept
 
 
 class History:
-    """Keeps ghosts below the rest of their branch; the oldest are forgotten first.
+    """Keeps ghosts below the remaining nodes of their branch, and drops the oldest first.
 
-    A ghost is whole pages long. A child and a ghost under one parent never share their first page. When there
-    are very many ghosts, only a sample of further evicted nodes is added: one in density².
+    A ghost has whole pages. A child and a ghost of one parent never have the same first page. When there are
+    very many ghosts, only one in density² of the further evicted nodes is added.
     """
 
     def __init__(self, policy: EvictionPolicy, page_bytes: int) -> None:
         self.num_pages = 0
-        self.nodes: OrderedDict[Node, int] = OrderedDict()  # each until so many bytes were evicted
+        self.nodes: OrderedDict[Node, int] = OrderedDict()  # each is kept until this many bytes were evicted
         self._policy = policy
         self._horizon = policy.history * page_bytes
         self._page_bytes = page_bytes
@@ -67,7 +67,7 @@ class History:
             self._drop(oldest)
 
     def recall(self, parent: Node, tokens: bytes, position: int) -> Node | None:
-        """Takes out the ghost below `parent` with the page at `position`, cut to the common pages."""
+        """Removes and returns the ghost below `parent` with the page at `position`, cut to common pages."""
         node = parent.ghosts.get(tokens[position : position + self._page_bytes])
         if node is None:
             return None

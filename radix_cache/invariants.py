@@ -43,7 +43,7 @@ def _check_pages(tree: RadixTree, allocator: PageAllocator, held: set[int], node
     assert in_namespace == tree.pages_in
     assert sum(len(node.pages) for node in nodes if not node.locks) == tree.num_evictable
     runs = allocator.free_runs()
-    assert all(a[1] < b[0] for a, b in pairwise(runs)), "runs have grown together"
+    assert all(a[1] < b[0] for a, b in pairwise(runs)), "adjacent runs were merged"
 
 
 def _check_shape(tree: RadixTree, node: Node) -> None:
@@ -60,7 +60,7 @@ def _check_shape(tree: RadixTree, node: Node) -> None:
     if len(node.tokens) % tree.page_bytes:
         assert not node.children and not node.ghosts, "a partial page ends a branch"
     if not node.locks and not node.parent.locks:
-        assert node.last_use <= node.parent.last_use, "a node is used at least as late as its children"
+        assert node.last_use <= node.parent.last_use, "a node's last use is not before that of its children"
 
 
 def _check_children(tree: RadixTree, node: Node) -> None:
@@ -82,7 +82,7 @@ def _check_locks(nodes: list[Node], leases: Collection[Lease]) -> None:
 
 def _check_queue(tree: RadixTree, nodes: list[Node]) -> None:
     evictable = {node for node in nodes if node.parent and not node.children and not node.locks}
-    assert len(tree.policy) == len(evictable), "unlocked leaves, and only they, may be evicted"
+    assert len(tree.policy) == len(evictable), "exactly the unlocked leaves may be evicted"
 
 
 def _check_history(tree: RadixTree, nodes: list[Node]) -> None:

@@ -20,7 +20,7 @@ class KeyedPages(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """The full pages of a sequence that the tree lacks: their keys, from page `first` on."""
+    """The keys of a sequence's full pages that are not in the tree, from page `first` on."""
 
     first: int
     keys: bytes

@@ -1,4 +1,4 @@
-"""A request's hold on the prefix cache."""
+"""A request's claim on the prefix cache."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Copy(NamedTuple):
     """A page to copy on the device before its request's first step."""
 
     source: int  # page id
-    tokens: int  # leading positions of the page to copy
+    tokens: int  # of them so many match; all of the page is copied
 
 
 @dataclass(slots=True, eq=False)
@@ -22,13 +22,12 @@ class Lease:
     Callers read the first three fields; the others belong to the cache.
     """
 
-    matched: int  # tokens that need no computing; the first position to compute
+    matched: int  # tokens whose KV exists; the first position to compute
     pages: list[int]  # the first pages of the request's page table
-    copy: Copy | None  # into the page after `pages`, the first one that the request allocates
+    copy: Copy | None  # the partial page that becomes page `len(pages)` of the table
     node: Node | None = field(repr=False)  # the deepest node it locks; None once released
     depth: int = field(repr=False)  # tokens from the root to the end of `node`
     source: Node | None = field(repr=False)  # source of `copy`, locked until the copy is made
     used: bool = field(default=False, repr=False)  # counted as a use of the match
-    duplicates: list[int] = field(
-        default_factory=list, repr=False
-    )  # its pages whose tokens the tree has from another request
+    # the request's pages whose tokens the tree has from another request
+    duplicates: list[int] = field(default_factory=list, repr=False)

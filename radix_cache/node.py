@@ -44,7 +44,7 @@ class Node:
         pages: tuple[int, ...],
         last_use: int,
     ) -> None:
-        self.namespace = namespace  # None: shared by no requests
+        self.namespace = namespace  # None: not shared between requests
         self.parent = parent
         self.key = key  # tokens of the edge's first page, the key in `parent.children`
         self.tokens = tokens  # the edge, packed int32
@@ -85,7 +85,7 @@ class Node:
     def cut_end(self, pages: int) -> Node:
         """Returns a new node with a leaf's pages after the first `pages`, and its ghosts.
 
-        This node keeps its place and its first pages and becomes the parent. The caller links the new one.
+        This node stays in the tree with its first pages and becomes the parent. The caller links the new one.
         """
         size = len(self.key)
         tokens = self.tokens[pages * size :]
@@ -143,7 +143,7 @@ class Node:
         return key is not None and key.startswith(tokens)
 
     def _around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """The last key of a child below `key` and the first from `key` on; None if it shares no token."""
+        """The children's last key before `key` and the first from `key` on; None where no token is shared."""
         if self.order is not None:
             return self.order.around(key)
         for only in self.children:

@@ -1,4 +1,4 @@
-"""Free pages, kept as runs of consecutive ids so that a request's pages lie next to each other."""
+"""Allocates pages in runs of consecutive ids, so that a request's pages lie next to each other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import sub
 
 
 class PageAllocator:
-    """Hands out page ids 0 … `num_pages` - 1, preferring ascending runs.
+    """Allocates page ids 0 … `num_pages` - 1, preferably in ascending runs.
 
     A run is a maximal range of free ids. `_starts` and `_ends` find the runs next to a freed page (boundary
     tags); `_by_length` finds the smallest run that is long enough (best fit).
@@ -25,7 +25,7 @@ class PageAllocator:
             self._add_run(0, num_pages)
 
     def take(self, count: int, after: int | None = None) -> list[int]:
-        """`count` free pages; so many must be free.
+        """Allocates `count` pages; that many must be free.
 
         The ids that follow page `after` come first if they are free. The rest is one run if any is long
         enough, otherwise as few runs as possible.

@@ -1,4 +1,4 @@
-"""Content keys of pages, by which the slower tiers find them."""
+"""Keys of pages by content; the slower tiers find pages by them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class PageKeys:
     """The key of a full page: a hash of the model, the namespace and all tokens up to the page's end.
 
     Each key hashes the key before it and a page's tokens, so equal keys mean equal prefixes.
-    `model` names what else a page's content depends on, in at most 64 bytes.
+    `model`, at most 64 bytes, identifies everything else that a page's content depends on.
     """
 
     def __init__(self, model: bytes, page_bytes: int) -> None:

@@ -30,6 +30,6 @@ class Pins:
             if not self.holds[page]:
                 del self.holds[page]
 
-    def kept(self, pages: Iterable[int]) -> int:
+    def count(self, pages: Iterable[int]) -> int:
         """How many of the pages are pinned."""
         return sum(page in self.holds for page in pages)

@@ -39,9 +39,9 @@ class _Found(NamedTuple):
 def popular_prefixes(roots: Iterable[Node], most: int, shown_tokens: int, now: int) -> list[Prefix]:
     """The `most` prefixes with the largest hits × tokens, at most one from each branch.
 
-    A branch continues into a child that has at least half of its node's hits. So of two reported prefixes
-    where one extends the other, the shorter has at least twice the hits. Branches are visited from the most
-    hits down, so nodes left out beyond `MOST_NODES` have few hits.
+    A branch continues with a child that has at least half of its parent's hits. So if one reported prefix
+    extends another, the shorter has at least twice the hits. Branches with the most hits are visited first,
+    so nodes that are left out because of `MOST_NODES` have few hits.
     """
     found = nlargest(most, _best_of_branches(roots), key=lambda each: each.saved)
     return [_prefix(each, shown_tokens * TOKEN_BYTES, now) for each in found]
@@ -75,7 +75,7 @@ def _best_of_branches(roots: Iterable[Node]) -> Iterator[_Found]:
 
 
 def _most_hit(node: Node) -> list[Node]:
-    """The children with hits, at most as many as may be visited."""
+    """The children with hits; if there are more than may be visited, those with the most hits."""
     hit = [child for child in node.children.values() if child.hits]
     return hit if len(hit) <= MOST_NODES else nlargest(MOST_NODES, hit, key=attrgetter("hits"))
 

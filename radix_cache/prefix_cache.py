@@ -1,4 +1,4 @@
-"""The face of the prefix cache: match and lock, allocate, commit, release."""
+"""The interface of the prefix cache: match and lock, allocate, commit, release."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class PrefixCache:
 
     Token sequences are packed little-endian int32. Prefixes are shared within a namespace. Requests in the
     namespace None share nothing: they match nothing and leave nothing. A page is free, held by a request, or
-    in the tree, where requests and pins lock the nodes that they use. The caller holds the pages that
-    `allocate` returns until it passes them to `commit`, `release` or `discard` in a page table.
+    in the tree, where requests and pins lock the nodes that they use. Pages from `allocate`
+    belong to the caller until a call of `commit`, `release` or `discard` lists them.
 
-    model: names what else the pages' contents depend on (see `PageKeys`). With it the cache reports evicted
-        pages and the keys of missing ones
+    model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
+        reports evicted pages and the keys of missing ones
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class PrefixCache:
         return self._allocator.num_free + self._tree.num_evictable
 
     def allocate(self, count: int, after: int | None = None) -> list[int] | None:
-        """`count` pages, evicting as many as needed; None, and nothing is evicted, if too few are available.
+        """Allocates `count` pages and evicts as many as needed; None, without evicting any, if too few.
 
-        Runs of consecutive ids are preferred, first of all those that follow page `after`.
+        Runs of consecutive ids are preferred, above all the run that follows page `after`.
         """
         lacking = count - self._allocator.num_free
         if lacking > self._tree.num_evictable:
@@ -162,27 +162,26 @@ class PrefixCache:
         return list(everything(self._keys, self._tree)) if self._keys is not None else []
 
     def commit(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
-        """Inserts the full pages of `tokens` into the tree: steps planned from now on may read them.
+        """Inserts the full pages of `tokens` into the tree; steps that are planned later may read them.
 
         tokens: the request's tokens from position 0 up to the end of its planned steps
         pages: its page table, at least as long
 
-        If the tree already has a page from another request, the request's own copy stays with it until
-        `release`.
+        If the tree already has a page from another request, this request keeps its own copy until `release`.
         """
         self._use(lease)
         self._insert_full_pages(lease, tokens, pages)
         self._verify()
 
     def release(self, lease: Lease, tokens: bytes, pages: Sequence[int], generated: int = 0) -> None:
-        """Ends a lease: inserts `tokens`, frees the pages that the tree does not take, unlocks.
+        """Ends a lease: inserts `tokens`, frees the pages that the tree does not take, and unlocks nodes.
 
         tokens: tokens whose KV exists, from position 0; they may end inside a page
         pages: the request's whole page table
         generated: length of the request's output in tokens, which the eviction policy learns from
 
-        No step in flight may use the pages any more. `release(lease, tokens[: lease.matched], lease.pages)`
-        undoes an `acquire`. If `copied` was not called, the copy counts as never made.
+        No step in flight may use the pages. To undo an `acquire`, release the lease with the matched tokens
+        and `lease.pages`. Without a call of `copied` the copy counts as not made.
         """
         if lease.source is not None:
             tokens = tokens[: lease.depth * TOKEN_BYTES]
@@ -217,7 +216,7 @@ class PrefixCache:
 
     def pinned(self, pages: Sequence[int]) -> int:
         """How many of the pages are pinned."""
-        return self._pins.kept(pages)
+        return self._pins.count(pages)
 
     def pin(self, namespace: str, tokens: bytes) -> Lease:
         """Locks the `whole_pages` of `tokens` until `unpin`."""
@@ -234,7 +233,7 @@ class PrefixCache:
         self._verify()
 
     def drop(self, namespace: str) -> Dropped:
-        """Frees the unlocked nodes of a namespace and forgets its evicted ones. Pins stay."""
+        """Frees the unlocked nodes of a namespace and drops its ghosts. Pins stay."""
         root = self._tree.roots.get(namespace)
         removed = self._tree.clear(root) if root is not None else []
         pages = [page for node in removed for page in node.pages]
@@ -282,7 +281,7 @@ class PrefixCache:
         return match.depth + match.pages * self.page_size + match.tail
 
     def _take_tail(self, lease: Lease, match: Match) -> None:
-        """Adopts or locks the page inside which the match ends, now the first of `match.inside`."""
+        """Adopts the page in which the match ends, the first of `match.inside`, or locks it to be copied."""
         leaf = match.inside
         assert leaf is not None
         if not leaf.locks and len(leaf.tokens) == match.tail * TOKEN_BYTES:

@@ -8,11 +8,11 @@ from operator import mul
 from typing import NamedTuple
 
 ASSUMED = 0.1  # prior chance of reuse in each band of age; equal chances mean LRU
-MOST = 0.9  # upper bound of a chance
+MOST = 0.9  # the highest chance
 NEAR = 0.6  # weight of an observation in the next band of age, relative to its own
 NODES = 16  # observed nodes at which the evidence outweighs the prior
-OWN = 1 / 4  # weight of the prior of a kind's own factors, relative to that of a trait's factors
-COMPARED_EVERY = 16  # updates of kinds between two updates of the traits' factors, at least
+OWN = 1 / 4  # weight of the prior of factors that only one kind has, relative to those of a trait
+COMPARED_EVERY = 16  # at least so many updates of kinds between two updates of the traits' factors
 STEPS = 4  # per doubling of the index: smaller differences count as equal
 LARGEST_SCALE = 1e60
 
@@ -27,7 +27,7 @@ class Traits(NamedTuple):
 
 
 class Kind:
-    """Nodes of equal traits: how many tokens reached each band of age, and how many were used in it."""
+    """Nodes of equal traits: how many bytes reached each band of age, and how many were used in it."""
 
     __slots__ = ("nodes", "rates", "seen", "traits", "used")
 
@@ -60,9 +60,9 @@ class ReuseTable:
 
     def __init__(self, widths: Sequence[float], weight: float, half_life: float) -> None:
         """
-        widths: of the bands of age, in accesses
-        weight: observed bytes at which the evidence outweighs the prior, at least
-        half_life: of counts, in accesses
+        widths: accesses in each band of age
+        weight: at least so many observed bytes outweigh the prior
+        half_life: accesses after which a count weighs half
         """
         self.scale = 1.0
         self._widths = widths
@@ -154,7 +154,7 @@ def _node_size(kinds: Sequence[Kind]) -> float:
 def _ratios(
     levels: Sequence[int], used: Sequence[float], expected: Sequence[float], assumed: float
 ) -> dict[int, float]:
-    """For each level of a trait: used tokens over those that the earlier traits predict."""
+    """For each level of a trait: used bytes over the bytes that the earlier traits predict."""
     above: dict[int, float] = {}
     below: dict[int, float] = {}
     for level, more_used, more_expected in zip(levels, used, expected, strict=True):
@@ -164,7 +164,7 @@ def _ratios(
 
 
 def _near_ratios(used: Sequence[float], expected: Sequence[float], assumed: float) -> list[float]:
-    """For each band: used tokens over expected ones; other bands weigh less the further away they are."""
+    """For each band: used bytes over expected ones; other bands weigh less the further away they are."""
     younger = []
     above = below = 0.0
     for more_used, more_expected in zip(used, expected, strict=True):
@@ -194,10 +194,10 @@ def _step_below(rate: float) -> float:
 def gittins_indices(chances: Sequence[float], widths: Sequence[float]) -> list[float]:
     """For each band of age the Gittins index: the best rate of hits per time over all times to wait.
 
-    See Aalto, Ayesta and Righter (2009). A band is joined with those after it as long as they raise its rate.
+    See Aalto, Ayesta and Righter (2009). A band is joined with the bands after it while they raise its rate.
 
-    chances: of reuse in each band
-    widths: of the bands, in accesses
+    chances: the chance of reuse in each band
+    widths: accesses in each band
     """
     joined: list[tuple[float, float, float, float]] = []
     rates = []

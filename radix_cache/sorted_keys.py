@@ -11,9 +11,9 @@ _CHUNK = 256
 
 
 class SortedKeys:
-    """The keys of a dict in ascending order: a list of short sorted chunks, so an insertion moves few keys.
+    """The keys of a dict in ascending order, as a list of short sorted chunks: an insertion moves few keys.
 
-    Finding a removed key would cost more than skipping it, so it stays until a search meets it or its chunk
+    Finding a removed key would cost more than skipping it, so it stays until a search finds it or its chunk
     is swept. Chunks are swept in turn, so at most half of the keys are stale.
     """
 

@@ -7,15 +7,15 @@ from collections import OrderedDict
 from .node import Node
 
 MEMORY = 32  # requests over which the reused share is averaged
-RARE = 0.25  # of a tail: a lower share counts as rarely reused
-SPARED = 16  # one tail in so many is kept to learn from
+RARE = 0.25  # while the reused share of tails is lower, they count as rarely reused
+SPARED = 16  # one tail in this many is kept to learn from
 
 
 class Tails:
     """Learns from requests that match all full pages of a leaf: each uses some share of its tail, or none.
 
     While tails are reused often, as in conversations, a tail is evicted with the pages before it. An evicted
-    tail gives no further evidence, so a few are always kept.
+    tail tells nothing more about reuse, so a few are always kept.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Tails:
         self.leaves.pop(leaf, None)
 
     def pop(self) -> Node | None:
-        """The oldest leaf that is to lose its tail; None if tails are reused often."""
+        """Removes and returns the oldest leaf, for its tail to be evicted; None if tails are reused often."""
         if not self.leaves or self._share >= RARE:
             return None
         return self.leaves.popitem(last=False)[0]

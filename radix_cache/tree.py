@@ -24,13 +24,13 @@ class Match(NamedTuple):
     depth: int  # tokens from the root to the end of `node`
     inside: Node | None  # the child of `node` that the match enters
     pages: int  # whole pages of `inside` that match
-    tail: int  # tokens that match in the page after those
+    tail: int  # tokens that match in the page after those, which need not be a leaf's tail
 
 
 class RadixTree:
     """One tree for each namespace; all share the eviction order and the counts.
 
-    `on_evict` is called with each leaf before it loses its pages and its place.
+    `on_evict` is called with each leaf before the leaf loses its pages and its parent.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RadixTree:
         self.policy.hit(node)
 
     def insert(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> tuple[Node, list[int]]:
-        """Inserts whole pages below `node` and moves one lock from it down to the node where they end.
+        """Inserts whole pages below `node` and moves one lock from it to the last node inserted.
 
         Returns that node, and the pages that it did not take because the tree already has their tokens.
         """
@@ -151,7 +151,8 @@ class RadixTree:
         return None if node.covers(tokens) else self._append(node, tokens, (page,))
 
     def _extend(self, node: Node, tokens: bytes, position: int, pages: tuple[int, ...]) -> tuple[Node, int]:
-        """Inserts `pages` below `node`, which has no such child: as many as a ghost has there, or all.
+        """Inserts `pages` below `node`, which has no such child: all, or as many as a ghost with
+        these tokens has.
 
         Returns the node where they end, and their number.
         """
@@ -205,7 +206,7 @@ class RadixTree:
     def remove(self, leaf: Node) -> None:
         """Removes an unlocked leaf without a ghost; its pages become the caller's."""
         parent = leaf.parent
-        assert parent is not None and not leaf.locks and not leaf.children, "only an unlocked leaf"
+        assert parent is not None and not leaf.locks and not leaf.children, "the node is locked or no leaf"
         self.policy.discard(leaf)
         self.history.drop_below(leaf)
         self.policy.forget(leaf)
@@ -274,7 +275,7 @@ class RadixTree:
             del self.pages_in[node.namespace]
 
     def evict(self, count: int) -> list[int]:
-        """Evicts `count` pages from the ends of leaves, in the policy's order; so many must be evictable."""
+        """Evicts `count` evictable pages from the ends of leaves, in the policy's order."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
         evicted = self._evict_tails(count)
         if len(evicted) < count:
@@ -299,7 +300,7 @@ class RadixTree:
         return evicted
 
     def _evict_leaves(self, evicted: list[int], count: int) -> None:
-        """Adds pages to `evicted` until they are `count`."""
+        """Adds pages to `evicted` until it has `count`."""
         leaf = self.policy.pop()
         while (left := len(evicted) + len(leaf.pages) - count) < 0:
             evicted += leaf.pages

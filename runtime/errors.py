@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """A setting or model that cannot be used. The message names it, what was found and what is expected."""
+    """A setting or model that cannot be used. The message names it, and the found and the expected value."""
 
 
 class RequestError(ValueError):

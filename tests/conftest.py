@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from served import Served, eventually, serve, write_served_checkpoint
 
-# In CI hypothesis draws the same examples each time, but for constants that it finds in whichever modules
-# of ours are imported by then: there those are left out. Elsewhere each run explores. No machine is too slow.
+# In CI hypothesis draws the same examples each time, so constants that it finds in our imported modules are
+# left out there. Elsewhere each run explores. No machine is too slow.
 if settings.get_current_profile_name() == "ci" and hasattr(providers, "_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -33,7 +33,7 @@ def same_random_tensors() -> None:
 
 @pytest.fixture(autouse=True)
 def patient_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grammar that should have an automaton gets the time; tests of the deadline set one."""
+    """Gives each grammar the time for an automaton. Tests of the deadline set their own."""
     monkeypatch.setattr(routes, "DEADLINE_S", 60.0)
 
 
@@ -44,7 +44,7 @@ def served_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def roomy_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One whose requests may go on for longer than a loaded machine keeps a test waiting."""
+    """A model whose replies may last longer than a loaded machine keeps a test waiting."""
     return write_served_checkpoint(tmp_path_factory.mktemp("roomy") / "tiny", context=1 << 15)
 
 

@@ -168,6 +168,11 @@ def test_a_part_imports_only_what_it_may(part: str) -> None:
     assert wrong == []
 
 
+def test_each_folder_of_the_frontend_has_a_rule() -> None:
+    folders = {folder_of(module) for module, _ in modules() if is_within(module, "frontend")}
+    assert folders - MAY_IMPORT.keys() == set()
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert in_circles({module: set(imports_of_ours(module, path)) for module, path in modules()}) == []
 

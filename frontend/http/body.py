@@ -1,4 +1,4 @@
-"""Reads request bodies within the size limit, decodes them, and names the field of every fault."""
+"""Reads request bodies within the size limit, decodes them, and names the field of every mistake."""
 
 from __future__ import annotations
 
@@ -78,8 +78,10 @@ def _no_object(body: bytes, error: msgspec.ValidationError) -> RequestError:
 
 
 def _check_media_type(headers: Headers) -> None:
-    """A missing type counts as JSON, except from a browser: a page of any site may send a body without a
-    type."""
+    """Raises `RequestError` for a type other than JSON.
+
+    A missing type counts as JSON, except from a browser, where a page of any site may send such a body.
+    """
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
         raise _wrong_media(
@@ -106,8 +108,7 @@ def _wrong_media(message: str) -> RequestError:
 
 
 def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
-    """Raises `msgspec.ValidationError` for JSON of another type, `RequestError` for a body that is not
-    JSON."""
+    """Raises `msgspec.ValidationError` for JSON of another type, `RequestError` if it isn't JSON."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError:
@@ -118,7 +119,7 @@ def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
 
 
 def _check_utf8(body: bytes) -> Steps[None]:
-    """Checked once and first: decoders check only the strings that they read."""
+    """Raises `RequestError` for a body that isn't UTF-8. Decoders check only the strings that they read."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     view = memoryview(body)
     try:
@@ -139,7 +140,7 @@ def _with_whole_numbers(fields: dict[str, Raw]) -> dict[str, Raw]:
 def _in_whole_numbers(value: Raw) -> Raw:
     try:
         return Raw(msgspec.json.encode(_whole(_numbers.decode(value))))
-    except (msgspec.ValidationError, OverflowError):  # neither, or an integer of more than 64 bits
+    except (msgspec.ValidationError, OverflowError):  # not numbers, or an integer of more than 64 bits
         return value
 
 

@@ -17,10 +17,10 @@ FieldCheck: TypeAlias = Callable[[bytes], str | None]
 
 
 class Binding(NamedTuple):
-    """The fields of an object that a request relies on. Ignoring a misspelt one would change the reply.
+    """The binding fields of an object: a reply would be wrong if a misspelt one were ignored.
 
-    `instead` maps other servers' names to the fields that mean the same here. `all_bind`: the request relies
-    on every field of the object, so every unknown text, list or object in it may be one of them.
+    `instead` maps other servers' names to the fields that mean the same here. `all_bind`: all fields of the
+    object bind the reply, so every unknown text, list or object in it may be a misspelt one.
     """
 
     names: Collection[str]
@@ -36,7 +36,7 @@ Bindings: TypeAlias = Mapping[type[msgspec.Struct], Binding]
 class BodyKind(Generic[T]):
     """The type of an endpoint's bodies. `inert` has a check for each known field without effect.
 
-    `elsewhere` has the paths that other names are fields of.
+    `elsewhere` maps fields of other endpoints to the paths of these.
     """
 
     struct: type[T]

@@ -67,12 +67,12 @@ def _check(shape: JsonShape, body: bytes) -> None:
         "strings": (shape.strings, MAX_STRINGS),
         "values": (shape.values, MAX_VALUES),
     }
-    for what, (count, most) in found.items():
+    for things, (count, most) in found.items():
         if count > most:
-            largest = _largest_field(body) if what != "fields" else None
+            largest = _largest_field(body) if things != "fields" else None
             where = f", most of them in {largest}" if largest else ""
             raise RequestError(
-                f"The request's JSON has more than {most:,} {what}{where}: send less in one request.",
+                f"The request's JSON has more than {most:,} {things}{where}: send less in one request.",
                 param=largest,
                 code="invalid_json",
             )

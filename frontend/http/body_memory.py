@@ -1,4 +1,4 @@
-"""Limits the memory of all bodies that are being received and decoded, in all and for each client."""
+"""Limits the memory of bodies that are being received and decoded, in total and for each client."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from ...runtime.errors import RequestError
 
 MOST_BYTES = 512 * 1024 * 1024
-FREE_BYTES = 64 * 1024  # of each body that are not counted, so small requests are never refused
+FREE_BYTES = 64 * 1024  # of each body, which are not counted, so small requests are never refused
 
 
 class BodyMemory:
-    """Counts the bytes of bodies. One client may have half of the limit at most."""
+    """Counts the bytes of bodies. One client may have at most half of the limit."""
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
@@ -34,7 +34,7 @@ class BodyMemory:
                 del self._taken_by[client]
 
     def take(self, size: int, client: str) -> None:
-        """Raises a 503 `RequestError` if these bytes are over a limit."""
+        """Raises a 503 `RequestError` if these bytes exceed a limit."""
         if self._taken + size > self._most:
             raise _too_many("The server is receiving too many large requests at the moment.")
         if self._taken_by[client] + size > self._most_of_one:
@@ -51,7 +51,7 @@ class Share:
         self.taken = 0
 
     def add(self, size: int) -> None:
-        """Count more bytes of the body. Raises `RequestError`."""
+        """Counts more bytes of the body. Raises `RequestError`."""
         self._size += size
         counted = max(0, self._size - FREE_BYTES) - self.taken
         if counted:

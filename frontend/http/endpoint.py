@@ -33,14 +33,14 @@ _STREAM_HEADERS = [
 
 
 Answer: TypeAlias = Attempt[bytes, bytes]
-"""`take` gives the events to send now, nothing if the answer is sent whole; `closing` the last events, or
-the whole body."""
+"""`take` returns the events to send now, none if the answer is sent whole; `closing` returns the last events,
+or the whole body."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A request that is ready for the scheduler. `answer` makes the answer to a reply, and `error_event` the
-    event of a failure, both in the wire format."""
+    """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
+    stream, into the wire format."""
 
     request_id: str
     prepared: PreparedRequest
@@ -50,7 +50,7 @@ class Job:
 
 
 class GenerationEndpoint:
-    """An ASGI application for one path. `prepare` raises `RequestError` for what can't be served."""
+    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served."""
 
     def __init__(self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job]]) -> None:
         self._http = http
@@ -98,8 +98,8 @@ async def _send_whole(job: Job, parts: AsyncIterator[bytes], send: Send) -> None
 async def _send_stream(
     job: Job, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
 ) -> None:
-    """The headers go out at once. The first event waits for the first output, because clients measure the
-    time to the first token by it."""
+    """Sends the headers at once, but the first event only with the first output: clients measure the time to
+    the first token by it."""
     headers = [*_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
@@ -128,7 +128,7 @@ async def _send_failure(job: Job, error: RequestError, timer: RequestTimer, send
 
 
 def _id_header(job: Job) -> tuple[bytes, bytes]:
-    """OpenAI's clients show it as the completion's `_request_id`."""
+    """A header that OpenAI's clients show as the completion's `_request_id`."""
     return b"x-request-id", job.request_id.encode()
 
 

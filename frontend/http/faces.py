@@ -1,4 +1,4 @@
-"""The APIs that a server speaks. Each has paths of its own, and errors in a form of its own on them."""
+"""The APIs of a server. Each has its own paths, and its own form of errors on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Handler: TypeAlias = Callable[[HttpService, Request], Awaitable[Response]]
 
 @dataclass(frozen=True)
 class Face:
-    """One API. `error_json` is the form of its errors, on paths that are one of `prefixes` or below it."""
+    """One API. `error_json` is the form of its errors, on the paths `prefixes` and below them."""
 
     routes: Callable[[HttpService], Sequence[Route]]
     error_json: Callable[[RequestError], bytes]
@@ -35,7 +35,7 @@ class Face:
 
 @dataclass(frozen=True)
 class Faces:
-    """All APIs of a server. `default` has the form of the errors on all paths without a face."""
+    """All APIs of a server. `default` has the form of the errors on all other paths."""
 
     default: Face
     others: Sequence[Face] = ()
@@ -57,7 +57,7 @@ class Faces:
 
 
 def with_short_texts(error: RequestError) -> RequestError:
-    """The error with the ends of texts that quote much of a request, which may be as long as its body."""
+    """The error with its texts shortened: they may quote a request, up to its whole body."""
     return RequestError(
         shortened(error.message, MAX_MESSAGE),
         status=error.status,
@@ -68,12 +68,12 @@ def with_short_texts(error: RequestError) -> RequestError:
 
 
 def shortened(text: str, most: int) -> str:
-    """The beginning and the end of a text of more than `most` characters."""
+    """The text, or the beginning and end of a text of more than `most` characters."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[-most // 2 :]}"
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
-    """429 and 503 say when to try again, 401 how to authenticate."""
+    """The header that says when to try again (429 and 503) or how to authenticate (401)."""
     if error.status in (429, 503):
         return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}

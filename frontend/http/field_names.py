@@ -17,13 +17,13 @@ from ..request.validation import check_count
 from ..text.close_names import close_name
 from .body_kind import Binding, Bindings, BodyKind, T
 
-MOST_UNKNOWN = 256  # names of one request: looking for the field that was meant takes up to 0.1 ms for each
+MOST_UNKNOWN = 256  # names in one request: the search for the intended field takes up to 0.1 ms for each
 MOST_SHOWN = 100  # characters of a name, which may be as long as the body
-MOST_WARNINGS = 10  # of one request
-MOST_WARNED = 100  # fields in all
+MOST_WARNINGS = 10  # for one request
+MOST_WARNED = 100  # fields in total
 NOTES = frozenset(("name", "title", "description", "id", "comment"))  # texts that constrain nothing
 NOTHING = (b"null", b"false", b'""', b"[]", b"{}")  # values that ask for nothing
-READ_BYTES = 8  # of a value; each of NOTHING is shorter
+READ_BYTES = 8  # of a value; all values in NOTHING are shorter
 MOST_ELEMENTS = 1024  # of a list of objects whose names are checked, which takes 10 µs for each
 _NULL = Raw(b"null")
 _BINDS_NOTHING = Binding(())
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class FieldNames:
-    """Checks names, and remembers which unknown ones it has warned of."""
+    """Checks names, and remembers which unknown ones the log has warned of."""
 
     def __init__(self) -> None:
         self._warned: set[str] = set()
@@ -66,7 +66,7 @@ class FieldNames:
 
 
 class _Object(NamedTuple):
-    """A JSON object in a request's body. `path`, such as `tools[0].`, begins its fields' names in errors."""
+    """A JSON object in a request's body. `path`, such as `tools[0].`, precedes the names of its fields."""
 
     path: str
     fields: Mapping[str, Raw]
@@ -77,7 +77,7 @@ class _Object(NamedTuple):
 
 
 def _ignored_names(body: _Object, bindings: Bindings) -> Iterable[tuple[_Object, str]]:
-    """The unknown names of a body and of the objects in it, each once for each type of object.
+    """The unknown names of a body and of the objects in it, once for each type of object.
 
     Raises `RequestError` for a name that may be a misspelt constraint, or for too many unknown names.
     """
@@ -98,7 +98,7 @@ def _ignored_names(body: _Object, bindings: Bindings) -> Iterable[tuple[_Object,
 
 
 def _check_unknown(place: _Object, name: str, meant: str | None, binding: Binding) -> None:
-    """Raises `RequestError` if ignoring the name could give a reply that matches nothing."""
+    """Raises `RequestError` for a name that may be a misspelt constraint."""
     value = place.fields[name]
     if bytes(memoryview(value)[:READ_BYTES]) in NOTHING:
         return
@@ -120,7 +120,7 @@ def _has(fields: Mapping[str, Raw], path: str) -> bool:
 
 
 def _check_misplaced(fields: Mapping[str, Raw], kind: BodyKind[T]) -> None:
-    """Raises `RequestError` for a request that has another endpoint's field and lacks one of its own."""
+    """Raises `RequestError` for a request with another endpoint's field and without a required one."""
     missing = [name for name in kind.required if name not in fields]
     for name, path in kind.elsewhere.items() if missing else ():
         if name in fields:
@@ -133,7 +133,7 @@ def _check_misplaced(fields: Mapping[str, Raw], kind: BodyKind[T]) -> None:
 
 
 def _with_inner(place: _Object, bindings: Bindings) -> Iterator[_Object]:
-    """The object, and those in it that are of a known type; in a list only if they have binding fields."""
+    """The object and the objects of known types in it; objects in a list only if they have binding fields."""
     yield place
     for name, kind in _inner_kinds(place.kind).items():
         value = place.fields.get(name, _NULL)
@@ -165,7 +165,7 @@ def _inner_kinds(kind: type[Struct]) -> dict[str, type[Struct]]:
 
 
 def _parts(hint: object) -> Iterator[object]:
-    """The types in a union, and of the elements of lists in it."""
+    """The types in a type hint: itself, those of a union, and those of lists' elements."""
     yield hint
     for part in get_args(hint):
         yield from _parts(part)

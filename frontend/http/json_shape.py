@@ -19,8 +19,8 @@ _LOWER = 0x20  # makes `[` a `{`, and `]` a `}`
 
 @dataclass
 class JsonShape:
-    """Counts so far. `values` and `fields` count commas and opening brackets, so they may be a little higher
-    than the number of values and of the outermost object's fields."""
+    """The counts so far. `values` and `fields` (of the outermost object) are counted by commas and opening
+    brackets, so they may be a little too high."""
 
     depth: int = 0
     containers: int = 0
@@ -30,7 +30,7 @@ class JsonShape:
 
 
 class ShapeReader:
-    """Reads a JSON text in chunks. Its counts mean nothing for a text that is not JSON."""
+    """Reads a JSON text in chunks. The counts are meaningless for a text that is not JSON."""
 
     def __init__(self) -> None:
         self.shape = JsonShape()

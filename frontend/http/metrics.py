@@ -20,7 +20,7 @@ _REQUEST_BUCKETS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 
 _GAUGES = {
     "running": ("arbora_requests_running", "Requests that take part in steps."),
-    "waiting": ("arbora_requests_waiting", "Requests that wait to be admitted."),
+    "waiting": ("arbora_requests_waiting", "Requests that wait to start."),
     "pages_total": ("arbora_kv_pages", "Pages of KV cache."),
     "pages_used": ("arbora_kv_pages_used", "Pages held by running requests."),
     "pages_pinned": ("arbora_kv_pages_pinned", "Pages that clients have pinned; used ones are among them."),
@@ -30,7 +30,7 @@ _STORE_GAUGES = {
     "host_pages": ("arbora_host_cache_pages", "Pages kept in host memory."),
     "host_bytes": ("arbora_host_cache_bytes", "Host memory they take."),
     "disk_pages": ("arbora_disk_cache_pages", "Pages kept on disk."),
-    "disk_bytes": ("arbora_disk_cache_bytes", "What they take there."),
+    "disk_bytes": ("arbora_disk_cache_bytes", "Disk space they take."),
 }
 _STORE_COUNTERS = {
     "saved_pages": ("arbora_pages_saved", "Pages copied from the KV cache to host memory."),
@@ -45,8 +45,8 @@ _COUNTERS = {
     "prompt_tokens_computed": ("arbora_prompt_tokens_computed", "Prompt tokens that were computed."),
     "output_tokens": ("arbora_output_tokens", "Tokens generated."),
     "forced_tokens": ("arbora_jump_forward_tokens", "Output tokens that a grammar left no choice about."),
-    "retractions": ("arbora_retractions", "Requests returned to the queue for lack of pages."),
-    "evicted_pages": ("arbora_evicted_pages", "Cached pages given up for others."),
+    "retractions": ("arbora_retractions", "Requests returned to the queue because pages ran short."),
+    "evicted_pages": ("arbora_evicted_pages", "Cached pages evicted to make space for others."),
     "steps": ("arbora_steps", "Steps of the model."),
 }
 
@@ -61,7 +61,7 @@ class SchedulerStats:
         self._before: dict[str, int] = dict.fromkeys(_COUNTERS | _STORE_COUNTERS, 0)
 
     def update(self, stats: Stats | None, epoch: int) -> None:
-        """`stats` of the replica of `epoch`; None when no replica answers."""
+        """Takes the counters of the replica of `epoch`; None when no replica answers."""
         if epoch != self._epoch:
             self._before = self._totals()
             self._last, self._epoch = None, epoch
@@ -98,7 +98,7 @@ class MemoStats:
         """Prometheus' collector interface."""
         yield CounterMetricFamily(
             "arbora_prompt_tokens_remembered",
-            "Prompt tokens taken as earlier turns had them, not tokenized again.",
+            "Prompt tokens reused from earlier turns, not tokenized again.",
             value=self._memo.tokens_remembered,
         )
         yield CounterMetricFamily(
@@ -138,7 +138,7 @@ class Metrics:
         )
         self.finished = self._counter(
             "arbora_choices_finished",
-            "Choices by finish reason; abort is a client that went away.",
+            "Choices by finish reason; abort means that the client disconnected.",
             ("reason",),
         )
         self.failed = self._counter(
@@ -187,17 +187,17 @@ class RequestTimer:
             self._metrics.finished.labels(reason).inc()
 
     def reached(self, usage: Usage) -> None:
-        """The request's figures so far, for the log: it may end early."""
+        """Records the usage so far for the log, because the request may end early."""
         self._usage = usage
 
     def failed(self, error: RequestError) -> None:
-        """The request failed after the first event of a stream, so the response's own status was 200."""
+        """Records a failure after a stream began, so the response's own status was 200."""
         self._ends = [f"error-{error.status}"]
         self._code = error.code
         self._metrics.failed.labels(error.status).inc()
 
     def aborted(self, choices: int) -> None:
-        """The client left before the request's last choice ended."""
+        """Records that the client disconnected before the request's last choice ended."""
         self._ends = ["abort"]
         self._metrics.finished.labels("abort").inc(choices)
 

@@ -1,5 +1,4 @@
-"""One log line for each HTTP request when it has ended, with sizes, times and outcome; never texts or
-keys."""
+"""Logs one line for each HTTP request when it ends: sizes, times and outcome, but never texts or keys."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ class RequestLog:
 
 
 def _line(scope: Scope, status: int, request_id: str, seconds: float) -> str:
-    """`status` is 0 if the client left before the response began."""
+    """`status` is 0 if the client disconnected before the response began."""
     path = ascii(scope["path"][:LONGEST_PATH])[1:-1]
     parts = [scope["method"], path, str(status or "no-status")]
     if request_id:

@@ -9,13 +9,13 @@ from starlette.requests import Request
 from ...runtime.config import ServeConfig
 from ..work.caller import Caller
 
-SENT_KEY = "arbora.api_key"  # in the scope of a request: the known key that came with it
+SENT_KEY = "arbora.api_key"  # in the scope of a request: the known key that it was sent with
 BODY_BYTES = "arbora.body_bytes"  # in the scope of a request whose body was read
 NAME_LENGTH = 16
 
 
 def caller_of(request: Request, config: ServeConfig) -> Caller:
-    """Named by the API key if the server has several, else by the client's address."""
+    """The caller, named by the API key if the server has several, else by the client's address."""
 
     async def left() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -31,7 +31,7 @@ def caller_of(request: Request, config: ServeConfig) -> Caller:
 
 
 def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:
-    """A name that doesn't reveal the key or user behind it; empty without either.
+    """The tenant: a hash of the API key or `user`; empty without either.
 
     With several API keys the tenant is the key: a client could use many names as `user` and so get more than
     its share. With one key or none the tenant is the `user`.

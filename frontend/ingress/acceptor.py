@@ -1,4 +1,4 @@
-"""Accepts connections, a few in each turn of the event loop, and pauses while there is no place for more."""
+"""Accepts connections, a few in each turn of the event loop, and pauses while the limits are reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .connections import Connections
 from .limits import Limits
 
 RETRY_SECONDS = 0.1
-# The connection is gone already, or its network has failed: the next one may be well (accept(2)).
+# The connection was closed already, or its network failed: the next one may work (accept(2)).
 _GONE = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH}
 
 
@@ -45,7 +45,7 @@ class Acceptor:
 
     def _accept(self) -> None:
         for _ in range(self._limits.accepted_per_turn):
-            if self._connections.places() <= len(self._opening):
+            if self._connections.acceptable() <= len(self._opening):
                 self._pause()
                 return
             try:
@@ -65,7 +65,7 @@ class Acceptor:
     async def _open(self, connection: socket.socket) -> None:
         try:
             await self._loop.connect_accepted_socket(self._protocol, connection)
-        except OSError:  # the client has left
+        except OSError:  # the client has disconnected
             connection.close()
 
     def _pause(self) -> None:
@@ -73,8 +73,8 @@ class Acceptor:
         self._retry = self._loop.call_later(RETRY_SECONDS, self._resume)
 
     def _resume(self) -> None:
-        """Accepts again after a pause, if there may be a place."""
-        if self._retry is not None and self._connections.places() > len(self._opening):
+        """Accepts again after a pause, if the limits may allow it."""
+        if self._retry is not None and self._connections.acceptable() > len(self._opening):
             self._retry.cancel()
             self._retry = None
             self._loop.add_reader(self._listener, self._accept)

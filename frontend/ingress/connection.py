@@ -1,4 +1,4 @@
-"""One connection: heads and bodies within their limits, one request at a time, refusals as JSON."""
+"""Reads one connection: heads and bodies within their limits, one request at a time, refusals as JSON."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Ingress:
 
 
 class Connection(asyncio.Protocol):
-    """Gives each head to uvicorn's protocol in one piece once it is complete and checked, then its body.
+    """Passes each head to uvicorn's protocol in one piece once it is complete and checked, then its body.
 
-    Bytes behind a message wait until its answer is out, so one request is served at a time.
+    Bytes after a message wait until its answer is sent, so one request is served at a time.
     """
 
     def __init__(self, inner: HttpToolsProtocol, ingress: Ingress) -> None:
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         self._head = HeadReader(ingress.limits)
         self._head_from: float | None = None  # when the wait for a head began; it may last `head_seconds`
         self._body: _Body | None = None
-        self._ahead = b""  # bytes behind a message that is being answered, or of a request that may not begin
+        self._ahead = b""  # bytes after a message that is being answered, or after a head that waits
         self._next: Head | None = None  # the head of a request that waits for its turn
         self._keep_alive = False  # after the answer to the request that is being read
         self._is_extra = False  # beyond the limit: only `always_served` paths are answered
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
                 self._wire.close()
 
     def _shut_down(self) -> None:
-        """The server stops: no request follows the one that is being read or answered."""
+        """Stops the connection after the request that is being read or answered."""
         self._keep_alive = False
         self._end_after_answer()
 
@@ -140,7 +140,7 @@ class Connection(asyncio.Protocol):
         return ahead
 
     def _take_head(self, data: bytes) -> bytes:
-        """Returns what follows the head."""
+        """Returns the bytes after the head."""
         if self._head_from is None:
             self._head_from = self._loop.time()
             self._inner.data_received(b"")  # tells uvicorn that the connection is busy
@@ -187,7 +187,7 @@ class Connection(asyncio.Protocol):
             self._body = _Body(head.length, self._loop.time())
 
     def _take_body(self, body: _Body, data: bytes) -> bytes:
-        """Returns what follows the body."""
+        """Returns the bytes after the body."""
         piece, rest = (data, b"") if body.left is None else (data[: body.left], data[body.left :])
         body.take(len(piece))
         if body.received > self._limits.message_bytes:
@@ -254,8 +254,8 @@ class Connection(asyncio.Protocol):
 
 
 class _Body:
-    """How much of a body has arrived. `left` is in bytes, None for a body in chunks, whose end the parser
-    finds."""
+    """Counts the bytes of a body. `left` bytes are missing; it is None for a body in chunks, whose end the
+    parser finds."""
 
     def __init__(self, left: int | None, now: float) -> None:
         self.left = left
@@ -273,7 +273,7 @@ class _Body:
             self.left -= size
 
     def is_unneeded(self, now: float, limits: Limits) -> bool:
-        """True if the answer was sent without the body, and the rest has not come soon after it."""
+        """True if the answer was sent early, and the rest of the body has not arrived soon after it."""
         return self.answered_at is not None and now - self.answered_at > limits.head_seconds
 
     def is_too_slow(self, now: float, limits: Limits) -> bool:

@@ -10,7 +10,7 @@ from ...runtime.errors import RequestError
 from .limits import Limits
 
 TICK_SECONDS = 1.0
-FEW = 8  # fewer than an eighth of the connections are few
+FEW = 8  # few: less than one in so many of the allowed connections
 
 
 class Member(Protocol):
@@ -22,23 +22,23 @@ class Member(Protocol):
 
 
 class Connections:
-    """Checks the deadlines of all connections at intervals. `on_change` is called when there may be another
-    place."""
+    """Checks the deadlines of all connections at intervals. `on_change` is called when another connection may
+    be accepted."""
 
     def __init__(self, limits: Limits) -> None:
         self.on_change: Callable[[], None] | None = None
         self._limits = limits
         self._open: set[Member] = set()
         self._refused: set[Member] = set()
-        # Connections without a complete request and since when, the longest wait first.
+        # Since when each connection without a complete request waits, the longest wait first.
         self._waiting: dict[Member, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def places(self) -> int:
+    def acceptable(self) -> int:
         """How many connections can be accepted now, to be served or refused.
 
-        None while many connections wait for a request that may be on the way: each will soon have one, or
-        may be closed.
+        0 while many connections wait for requests that may be on the way: each will soon have one, or may be
+        closed.
         """
         free = self._limits.connections - len(self._open)
         if free > 0:
@@ -71,8 +71,7 @@ class Connections:
             self._timer = None
 
     def has_request(self, member: Member) -> None:
-        """The connection's request is complete, so it is not closed for a new connection until the answer is
-        out."""
+        """The connection's request is complete: no new connection evicts it before the answer is sent."""
         self._waiting.pop(member, None)
         self._changed()
 
@@ -88,7 +87,7 @@ class Connections:
         return _now() - oldest >= self._limits.spared_seconds
 
     def _evict_oldest(self) -> bool:
-        """Ends the oldest connection without a complete request. It no longer counts, and closes soon."""
+        """Evicts the connection that has waited longest for a request. It counts no more, and closes soon."""
         if not self._may_evict():
             return False
         oldest = next(iter(self._waiting))

@@ -9,22 +9,21 @@ from .limits import Limits
 
 END = b"\r\n\r\n"
 _BODY_LENGTHS = (b"content-length", b"transfer-encoding")
-# These ask for another protocol (HTTP/2, WebSocket). None is served, and a server may ignore them.
+# These ask for another protocol (HTTP/2, WebSocket). A server may ignore them, as this one does.
 _OFFERS = (b"upgrade", b"http2-settings")
 _VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _MOST_DIGITS = 19  # of a length that fits into 64 bits
 
 
 class Head(NamedTuple):
-    """`text` is for the parser. `length` is the body's in bytes, None if it comes in chunks."""
+    """`text` is for the parser. `length` is the body's, in bytes; None if the body is sent in chunks."""
 
     text: bytes
     length: int | None
 
 
 class HeadReader:
-    """Collects the bytes of one head after another. Each byte is read a fixed number of times, however small
-    the received pieces are."""
+    """Collects the bytes of one head after another, in linear time even if they arrive one by one."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -37,11 +36,11 @@ class HeadReader:
 
     @property
     def path(self) -> str:
-        """The path that the begun head asks for; empty if its request line does not have one yet."""
+        """The path in the bytes so far; empty while the request line has none."""
         return requested_path(self._bytes)
 
     def add(self, data: bytes) -> tuple[Head, bytes] | None:
-        """The head and the bytes behind it, or None while it is incomplete. Raises `RequestError`."""
+        """The head and the bytes after it, or None while it is incomplete. Raises `RequestError`."""
         start = max(0, len(self._bytes) - len(END) + 1)
         self._bytes += data
         if start == 0:
@@ -59,7 +58,7 @@ class HeadReader:
         return head, rest
 
     def _skip_empty_lines(self) -> None:
-        """Some clients send an empty line behind a body; RFC 9112, 2.2, asks servers to ignore it."""
+        """Some clients send an empty line after a body; RFC 9112, 2.2, asks servers to ignore it."""
         while self._bytes.startswith(b"\r\n"):
             del self._bytes[:2]
 

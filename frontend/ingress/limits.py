@@ -12,14 +12,14 @@ MOST_CONNECTIONS = 16_384  # served, and waiting to be accepted (Linux: net.core
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """`_bytes` and `_lines` are the most that is taken, `_seconds` the longest wait.
+    """`_bytes` and `_lines` are largest sizes, `_seconds` the longest wait.
 
-    A head is the request line with the headers. A body must bring `body_step_bytes` in every `body_seconds`
-    and one `body_step_part`-th of what it has brought before, so that a large body is not held for long.
-    `message_bytes` counts a body as it was sent, with the framing of its chunks. `ahead_bytes` are kept of
-    the next requests while one is answered. A client that takes less than `write_step_bytes` of an answer in
-    `write_seconds` is cut off. After a refusal, input is read and dropped for `linger_seconds`: closing at
-    once would reset the connection and lose the refusal. Up to `refused_connections` beyond `connections`
+    A head is the request line with the headers. In every `body_seconds` a body must grow by `body_step_bytes`
+    and by one `body_step_part`-th of its size so far, so that a large body is not held for long.
+    `message_bytes` counts a body as it was sent, with the framing of its chunks. `ahead_bytes` of the next
+    requests are kept while one is answered. A client that reads less than `write_step_bytes` of an answer in
+    `write_seconds` is disconnected. After a refusal, input is read and dropped for `linger_seconds`: closing
+    at once would reset the connection and lose the refusal. Up to `refused_connections` beyond `connections`
     are accepted, to be refused. A connection without a request is closed for a new one after `spared_seconds`
     at the earliest, because its request may be on the way. In one turn of the event loop up to
     `begun_per_turn` requests begin, and `accepted_per_turn` connections are accepted: more, because the

@@ -12,10 +12,10 @@ MOST_FRAMING = 16 * 1024
 
 
 class MessageParser:
-    """Replaces the parser of uvicorn's protocol and passes on its findings.
+    """Replaces the parser of uvicorn's protocol and calls the protocol's methods.
 
     `error` is the error that ended the parsing. `is_complete`: the end of the message was found. `has_next`:
-    another message begins behind it in the same bytes; nothing of that is passed on.
+    another message begins after it in the same bytes; the protocol sees nothing of that one.
     """
 
     def __init__(self, protocol: HttpToolsProtocol, on_response: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Serves an ASGI application on a listening socket, with uvicorn's protocol behind our own connections."""
+"""Serves an ASGI application on a listening socket, by uvicorn's protocol inside our own connections."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Turns:
-    """Allows `most` beginnings in each turn of the event loop. The others wait for later turns, in order."""
+    """Lets `most` requests begin in each turn of the event loop. Others wait for later turns, in order."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -17,7 +17,7 @@ class Turns:
         self._is_armed = False
 
     def take(self, begin: Callable[[], None]) -> bool:
-        """Whether the work may begin in this turn; otherwise `begin` is called in a later one."""
+        """Whether the request may begin in this turn; otherwise `begin` is called in a later one."""
         self._arm()
         if self._left > 0 and not self._waiting:
             self._left -= 1

@@ -10,8 +10,8 @@ from .limits import Limits
 
 
 class Wire(asyncio.Transport):
-    """The transport that the HTTP protocol writes to. `more` returns whether the client is still sending a
-    request when the connection is closed."""
+    """The transport that the HTTP protocol writes to. `more` tells, when the connection
+    is closed, whether the client is still sending a request."""
 
     def __init__(
         self, transport: asyncio.Transport, limits: Limits, now: Callable[[], float], more: Callable[[], bool]
@@ -24,11 +24,11 @@ class Wire(asyncio.Transport):
         self._closed_at: float | None = None
         self._lingers = False
         self._written = 0  # bytes
-        self._progress_at: float | None = None  # when the client last read some; None if none are left
-        self._taken = 0  # bytes, up to then
+        self._progress_at: float | None = None  # when the client last read; None if nothing is left to read
+        self._taken = 0  # bytes that the client had read then
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
-        """Has no effect once the client is gone, where uvloop's transport raises RuntimeError."""
+        """Has no effect after a disconnect, where uvloop's transport raises RuntimeError."""
         if not self.is_closing():
             self._written += len(data)
             self._transport.write(data)

@@ -1,4 +1,4 @@
-"""One child process: it runs in its own session, its stderr is passed through, and its end is awaited."""
+"""One child process: it runs in its own session, and its stderr is passed through."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await self.exited()
 
     async def stop(self) -> None:
-        """Ask it to end; insist after `STOP_SECONDS`.
+        """Asks it to end, and kills it after `STOP_SECONDS`.
 
         The transport's own methods may reap the child, so that asyncio doesn't learn how it ended.
         """

@@ -44,7 +44,7 @@ class PrivateDirectory:
 
 
 def _locked(path: Path) -> int | None:
-    """None if another server took the directory for a stale one, and removed it, before it was locked."""
+    """Locks the directory; None if another server took it for stale and removed it first."""
     try:
         lock = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

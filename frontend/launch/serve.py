@@ -17,7 +17,7 @@ from .directory import PrivateDirectory
 from .errors import ServerError
 from .program_name import program_name
 from .supervisor import Supervisor
-from .watchdog import PATIENCE, Patience
+from .watchdog import TIMEOUTS, Timeouts
 
 DRAIN_SECONDS = 30.0
 LISTEN_BACKLOG = 2048  # until the tokenizer process listens too, with its own
@@ -28,13 +28,13 @@ _FIXES = {
 logger = logging.getLogger(__name__)
 
 
-def serve(config: ServeConfig, commands: Commands, patience: Patience = PATIENCE) -> int:
+def serve(config: ServeConfig, commands: Commands, timeouts: Timeouts = TIMEOUTS) -> int:
     """Serves until a signal or a failure, and returns the process's exit code. Raises ConfigError."""
     listener = listen(config.host, config.port)
     directory = PrivateDirectory.open()
     try:
         config.save(directory.path)
-        return asyncio.run(_serve(config, commands, directory, listener, patience))
+        return asyncio.run(_serve(config, commands, directory, listener, timeouts))
     finally:
         listener.close()
         directory.close()
@@ -58,11 +58,11 @@ async def _serve(
     commands: Commands,
     directory: PrivateDirectory,
     listener: socket.socket,
-    patience: Patience,
+    timeouts: Timeouts,
 ) -> int:
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    supervisor = Supervisor(directory.path, commands, listener, patience)
+    supervisor = Supervisor(directory.path, commands, listener, timeouts)
     signals = _Signals(supervisor)
     logger.info("starting %s (%s)", config.served_model_name, _model_in_words(config))
     try:
@@ -97,7 +97,7 @@ def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
 
 
 def next_step(config: ServeConfig, url: str) -> str:
-    """Prints what a new user can do with the ready server."""
+    """Prints the first commands that a new user can try on the ready server."""
     key = " --api-key KEY" if config.api_keys else ""
     return (
         f"talk to it in another terminal with `{program_name()} chat --url {url}{key}`; its API is {url}/v1"

@@ -35,7 +35,7 @@ from .child_process import ChildProcess, Command, describe_exit, start_child
 from .commands import Commands
 from .errors import ServerError
 from .restarts import Restarts
-from .watchdog import PATIENCE, Patience, Watchdog, read_process
+from .watchdog import TIMEOUTS, Timeouts, Watchdog, read_process
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
 FAILED_GRACE_SECONDS = 1.0
@@ -61,7 +61,7 @@ class Supervisor:
     """Owns the children of one server and the inbox for their reports.
 
     `directory` has config.json already. Tokenizer processes take over the bound socket `listener`; a replica
-    whose client is in this process (client 0) has no listener and no tokenizer process. `patience` is how
+    whose client is in this process (client 0) has no listener and no tokenizer process. `timeouts` limits how
     long a child may show no sign of life.
     """
 
@@ -70,7 +70,7 @@ class Supervisor:
         directory: Path,
         commands: Commands,
         listener: socket.socket | None = None,
-        patience: Patience = PATIENCE,
+        timeouts: Timeouts = TIMEOUTS,
     ) -> None:
         self._directory = directory
         self._commands = commands
@@ -91,7 +91,7 @@ class Supervisor:
         self._model: ModelReady | None = None  # None while no replica serves
         self._known_model: ModelReady | None = None  # the last description, also of a dead replica
         self._replica_responds = True
-        self._watchdog = Watchdog(patience)
+        self._watchdog = Watchdog(timeouts)
         self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, time.monotonic())
         self._children: set[ChildProcess] = set()
         self._tasks: list[asyncio.Task[None]] = []

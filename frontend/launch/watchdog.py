@@ -16,7 +16,7 @@ _STOPPED = frozenset("Tt")
 _STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12  # fields of /proc/PID/stat after the program's name
 
 
-class Patience(NamedTuple):
+class Timeouts(NamedTuple):
     """How long a child may fail to show life, in seconds.
 
     `silent_s`: without a report or processor time. `stalled_s`: without progress of its main loop, by role.
@@ -29,7 +29,7 @@ class Patience(NamedTuple):
     stalled_s: Mapping[str, float] = MappingProxyType({"model": 120.0, "scheduler": 30.0, "tokenizer": 10.0})
 
 
-PATIENCE = Patience()
+TIMEOUTS = Timeouts()
 STALLED_SHARE = 0.25
 
 
@@ -59,14 +59,14 @@ class Finding(NamedTuple):
 
 
 class Watchdog:
-    """Keeps the signs of life of the children by process id. Times are an `AwakeClock`'s."""
+    """Tracks the signs of life of the children by process id. Times are an `AwakeClock`'s."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
         self._signs: dict[int, _Signs] = {}
 
     def begin(self, pid: int, now: float) -> None:
-        """A child has been started or killed. It now has the full patience to show life, or to end."""
+        """A child has been started or killed. Its timeouts, to show life or to end, begin now."""
         self._signs[pid] = _Signs(now)
 
     def heard(self, pid: int, stalled_s: float, now: float) -> None:
@@ -76,7 +76,8 @@ class Watchdog:
             signs.stalled_s = stalled_s
 
     def look(self, role: str, pid: int, reading: Reading | None, now: float) -> Finding:
-        """`reading` is None on a system without /proc; then only the child's reports count."""
+        """Judges a child by its reports and its processor time. `reading` is None on a system without
+        /proc; then only the reports count."""
         signs = self._signs[pid]
         if self._shows_life(signs, reading):
             signs.life_at = now
@@ -84,19 +85,19 @@ class Watchdog:
             signs.ticks = reading.ticks
         silent_s = now - signs.life_at
         stalled_s = 0.0 if signs.reported_at is None else signs.stalled_s + now - signs.reported_at
-        most_stalled_s = self._patience.stalled_s[role]
-        if silent_s > self._patience.silent_s:
+        most_stalled_s = self._timeouts.stalled_s[role]
+        if silent_s > self._timeouts.silent_s:
             return Finding(False, f"has given no sign of life for {silent_s:.0f} s")
         if stalled_s > most_stalled_s:
             return Finding(False, f"has made no progress for {stalled_s:.0f} s")
-        responds = silent_s <= self._patience.unresponsive_s and stalled_s <= STALLED_SHARE * most_stalled_s
+        responds = silent_s <= self._timeouts.unresponsive_s and stalled_s <= STALLED_SHARE * most_stalled_s
         return Finding(responds)
 
     def forget(self, pid: int) -> None:
         self._signs.pop(pid, None)
 
     def _shows_life(self, signs: _Signs, reading: Reading | None) -> bool:
-        """Before its first report, while it starts, a child may well wait without processor time."""
+        """Before its first report, while it starts, a child may wait without using processor time."""
         if signs.reported_at is None:
             return reading is None or not reading.stopped
         return reading is not None and reading.ticks > signs.ticks

@@ -1,4 +1,4 @@
-"""The fields that bind a reply. If a misspelt one were ignored, the reply would not match it."""
+"""OpenAI's binding fields: if a misspelt one were ignored, the reply would not match it."""
 
 from __future__ import annotations
 

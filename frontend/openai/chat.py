@@ -88,7 +88,7 @@ def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
 
 
 class _Valid(NamedTuple):
-    """A request without faults. `text` is the rendered prompt."""
+    """The checked parts of a request. `text` is the rendered prompt."""
 
     use: ToolUse
     grammar: GrammarSpec | None

@@ -127,7 +127,7 @@ def _delta(piece: Piece, reasoning_field: ReasoningField, *, opens_with_call: bo
 
 
 def _if_named(field: ReasoningField, name: ReasoningField, text: str) -> str | UnsetType:
-    """The reasoning if there is any and the server's name for it is `name`."""
+    """`text`, the reasoning, if there is any and the server's field for it is `name`."""
     return text if text and field == name else UNSET
 
 
@@ -139,7 +139,7 @@ def _tool_call_part(delta: ToolCallDelta) -> ToolCallPart:
 
 
 class ChatWhole:
-    """Collects everything; the body is made at the end."""
+    """Collects all pieces, and makes the body at the end."""
 
     def __init__(self, context: ChatContext, reply: Reply) -> None:
         self.reply = reply

@@ -1,4 +1,4 @@
-"""Checks of the fields that chat and text completions share and that are OpenAI's alone."""
+"""Checks of the fields that only OpenAI's chat and text completions have."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ChunkWriter:
     """Chunks of one stream: `{"id", "object", "created", "model", "system_fingerprint", "choices", "usage"}`.
 
     With `include_usage` every chunk has a usage. It is null except in the last chunk, unless `continuous`
-    (vLLM's `continuous_usage_stats`) puts the usage so far into each.
+    (vLLM's `continuous_usage_stats`) adds the usage so far to each.
     """
 
     def __init__(self, kind: str, head: Head, options: StreamOptions | None) -> None:
@@ -80,7 +80,7 @@ class ChunkWriter:
         )
 
     def end(self, usage: Usage, unenforced: list[UnenforcedKeyword]) -> bytes:
-        """The last chunk, which has no choices. It is left out if it would hold nothing."""
+        """`[DONE]`, after a chunk without choices if there is a usage or an unenforced keyword to report."""
         if not self._include_usage and not unenforced:
             return DONE
         ending = _Ending(usage=usage if self._include_usage else UNSET, unenforced=unenforced or UNSET)

@@ -44,8 +44,7 @@ class CompletionContext:
         return self.prompts[index // self.choices]
 
     def echoed(self, index: int, logprobs: Logprobs | None) -> tuple[str, list[TokenLogprob]]:
-        """The text and entries with which choice `index` begins: the prompt's if it is echoed, else
-        nothing."""
+        """The text and log-probabilities of the prompt if choice `index` echoes it, otherwise empty."""
         if not self.echo:
             return "", []
         prompt = self.prompt_of(index)
@@ -54,7 +53,7 @@ class CompletionContext:
         text = delta.text if prompt.text is None else prompt.text
         if not self.wants_logprobs:
             return text, []
-        added = max(len(delta.text) - len(text), 0)  # a special token that the tokenizer put in front
+        added = max(len(delta.text) - len(text), 0)  # a special token that the tokenizer added in front
         offsets = [max(offset - added, 0) for offset in delta.offsets]
         return text, prompt_entries(prompt.tokens, logprobs, offsets)
 
@@ -109,7 +108,7 @@ class CompletionStream:
 
 
 class CompletionWhole:
-    """Collects everything; the body is made at the end."""
+    """Collects all pieces, and makes the body at the end."""
 
     def __init__(self, context: CompletionContext, reply: Reply) -> None:
         self.reply = reply

@@ -84,7 +84,7 @@ def _answer(
 
 
 class _Valid(NamedTuple):
-    """A request without faults. `items` are its prompts."""
+    """The checked parts of a request. `items` are its prompts."""
 
     items: Sequence[str | list[int]]
     grammar: GrammarSpec | None
@@ -108,14 +108,14 @@ def _limits(request: CompletionRequest, model: ModelReady) -> Limits:
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:
-    """An echoed prompt has as many alternatives as the reply."""
+    """The alternatives for each token of the prompt; an echoed prompt has at least those of the reply."""
     if request.echo and request.logprobs is not None:
         return max(request.logprobs, request.prompt_logprobs or 0)
     return request.prompt_logprobs
 
 
 def _items(request: CompletionRequest, max_waiting: int) -> Sequence[str | list[int]]:
-    """A text, a list of ids, or a list of either. Raises `RequestError`."""
+    """The prompts: `prompt` is a text, a list of ids, or a list of either. Raises `RequestError`."""
     given = request.prompt
     items: Sequence[str | list[int]]
     if isinstance(given, str):

@@ -53,7 +53,7 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
 
 
 def _response_format(wanted: ResponseFormat | None) -> Iterable[GrammarSpec | None]:
-    """The constraints of its fields: two of them may have a schema."""
+    """The constraints in `response_format`: two of its fields may have a schema."""
     if wanted is None:
         return ()
     check_word("response_format.type", wanted.type, tuple(_FIELDS_BY_TYPE))

@@ -1,4 +1,4 @@
-"""Known fields that have no effect, or that only a few values are allowed for, and what to use instead."""
+"""Known fields without effect or with few allowed values, and what to use instead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTHING = ("[]", "{}", '""', "false")  # values that ask for nothing
 READ_BYTES = 400  # of a value, which may be as long as the body; the values in the table are shorter
 
 _SHORTEN = "Shorten the prompt: POST /tokenize counts its tokens."
-_TEXT_ALONE = "Leave it out: replies are text alone."
+_TEXT_ALONE = "Leave it out: replies are text only."
 _IDS = "Leave it out: POST /tokenize gives the ids of a text."
 _JSON_OBJECT = 'Use response_format: {"type": "json_object"}.'
 
@@ -73,7 +73,9 @@ FIXED_FIELDS = {
 
 HINTS = {
     "store": FixedField(("false",), "Replies are not kept."),
-    "service_tier": FixedField(('"auto"', '"default"'), "All requests are served alike but for priority."),
+    "service_tier": FixedField(
+        ('"auto"', '"default"'), "All requests are served alike, except for priority."
+    ),
     "verbosity": FixedField(('"medium"',), "Ask for it in a message."),
 }
 """fields that a server may ignore; the log says so once"""

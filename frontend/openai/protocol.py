@@ -22,8 +22,8 @@ class JsonSchemaFormat(Struct, kw_only=True):
 
 
 class ResponseFormat(Struct, kw_only=True):
-    """`schema` is llama.cpp's and Together's. `format`, `structures` and `triggers` belong to a structural
-    tag."""
+    """`schema` comes from llama.cpp and Together. `format`, `structures` and `triggers` belong to structural
+    tags."""
 
     type: str
     json_schema: JsonSchemaFormat | None = None
@@ -34,7 +34,8 @@ class ResponseFormat(Struct, kw_only=True):
 
 
 class StructuredOutputs(Struct, kw_only=True):
-    """vLLM's form. JSON is always compact, and no other backend takes over."""
+    """vLLM's form. `disable_any_whitespace` and `disable_fallback` have no effect: JSON is always compact,
+    and there is no other backend."""
 
     json: Raw = NULL
     regex: str | None = None

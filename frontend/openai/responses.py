@@ -68,7 +68,7 @@ class CompletionLogprobs(Struct):
 
 
 class PromptLogprob(Struct):
-    """vLLM's form of a token at one position. `rank` counts from 1; the prompt's own token may have none."""
+    """vLLM's form of a token at one position. `rank` counts from 1; the prompt's token may have none."""
 
     logprob: float
     rank: int | None

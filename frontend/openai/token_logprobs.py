@@ -1,4 +1,4 @@
-"""Log-probabilities in the shapes that OpenAI's and vLLM's clients read."""
+"""Log-probabilities in the forms that OpenAI's and vLLM's clients read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _described(tokenizer: Tokenizer, token: int, logprob: float) -> TopLogprob:
 def completion_logprobs(
     tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int
 ) -> CompletionLogprobs:
-    """`offset` is the number of characters before the text that the entries' own offsets count from."""
+    """`offset` characters are added to the offset of each entry."""
     return CompletionLogprobs(
         [tokenizer.token_text(entry.token) for entry in entries],
         [entry.logprob for entry in entries],
@@ -55,7 +55,7 @@ def _alternatives(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, float]
 
 
 def prompt_logprobs(tokenizer: Tokenizer, prompt: Tokens, logprobs: Logprobs | None) -> PromptLogprobs:
-    """vLLM's shape: null for the first token, then each position's tokens by id."""
+    """vLLM's form: null for the first token, then each position's tokens by id."""
     offsets = range(len(prompt) // 4)  # not shown
     return [_by_id(tokenizer, entry) for entry in prompt_entries(prompt, logprobs, offsets)]
 

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes."""
+"""POST /tokenize and /detokenize, in vLLM's forms."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _tokenized(service: Service, model: ModelReady, tokens: Tokens, with_strings
 async def prompt_tokens(
     service: Service, scope: str, request: PromptFields, prompt: str | None, caller: Caller, most: int
 ) -> Tokens:
-    """At most `most` tokens. `scope` begins the names of the caller's namespaces.
+    """The prompt's tokens, at most `most`. The names of the caller's namespaces begin with `scope`.
 
     Raises `RequestError` unless the request has either a prompt or a conversation.
     """
@@ -76,7 +76,7 @@ def _rendered(service: Service, request: PromptFields) -> str:
 
 
 async def detokenize(http: HttpService, http_request: Request) -> Response:
-    """The text of ids, special tokens included."""
+    """The text of token ids, including special tokens."""
     service = http.service
     caller = caller_of(http_request, service.config)
     request = await http.bodies.read(http_request, caller, _DETOKENIZE)

@@ -14,7 +14,7 @@ Tools = list[dict[str, Any]]
 
 
 def calls_wanted(request: ChatRequest, tools: Tools | None) -> CallsWanted:
-    """`tools` are the definitions of the request's tools. Raises `RequestError`."""
+    """The calls that the request allows. `tools` are the definitions of its tools. Raises `RequestError`."""
     places = enumerate(tools or ())
     params = {tool["function"]["name"]: f"tools[{index}].function.parameters" for index, tool in places}
     choice, several = request.tool_choice or "auto", request.parallel_tool_calls is not False

@@ -101,8 +101,8 @@ class EngineClient:
             )
 
     def start(self, requests: Sequence[Generate]) -> Generation:
-        """Send a request's choices. No open request may have their ids. Raises a 503 `RequestError` when
-        down."""
+        """Send a request's choices. No open request may have their ids. Raises a 503 `RequestError` while
+        the replica is down."""
         self.check_serving()
         generation = Generation(requests, self._send)
         self._send_all(generation)

@@ -37,7 +37,7 @@ class Questions:
             waiting.set_result(message)
 
     def give_up(self) -> None:
-        """The scheduler is gone: no open question gets an answer."""
+        """Ends all open questions without an answer, because the scheduler has died."""
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_result(None)

@@ -55,7 +55,7 @@ class ChatReader:
         return content, reasoning, calls
 
     def end(self, tokens: Tokens) -> None:
-        """The choice has ended. Its tokens are remembered, so that the conversation's next turn begins with
+        """Ends the choice. Its tokens are remembered, so that the conversation's next turn begins with
         them."""
         self._remember("".join(self._texts), tokens)
 

@@ -45,7 +45,7 @@ def _unenforced(asked: str | None, default: UnenforcedDefault) -> Unenforced:
     return cast(Unenforced, asked)
 
 
-def behind_reasoning(
+def after_reasoning(
     spec: GrammarSpec, format: ReasoningFormat, prompt: str, *, calls: bool = False
 ) -> GrammarSpec | None:
     """The grammar preceded by reasoning; None if the reply must begin with the constrained text.

@@ -26,7 +26,7 @@ _WITHOUT_PROPERTIES = {"type", "title", "description", "$schema", "additionalPro
 def render(
     template: ChatTemplate | None, conversation: Conversation, tools: list[dict[str, Any]] | None
 ) -> str:
-    """The prompt's text. Raises `RequestError` for what the template or this server can't do."""
+    """The prompt's text. Raises `RequestError` if the template or this server can't render the messages."""
     if template is None:
         raise RequestError(
             "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"

@@ -84,8 +84,8 @@ def one_spec(found: Iterable[GrammarSpec | None]) -> GrammarSpec | None:
 
 
 def _meaning(spec: GrammarSpec) -> tuple[str, bytes]:
-    """Equal for specs whose texts show that they allow the same replies: JSON is compared by value, a choice
-    as a set of texts, all else letter by letter."""
+    """A key that is equal for specs whose texts show that they allow the same replies: JSON is compared by
+    value, a choice as a set of texts, all else letter by letter."""
     match spec.kind:
         case "json_object":
             return "json_schema", _ANY_OBJECT.encode()

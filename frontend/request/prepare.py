@@ -14,7 +14,7 @@ from ..replica.generation import Generation
 from ..text.detokenizer import Detokenizer
 from ..text.reasoning import ReasoningFormat, ReasoningParser
 from .chat_reader import ChatReader
-from .constraint import behind_reasoning
+from .constraint import after_reasoning
 from .fields import SamplingFields
 from .reply import ChoiceReply, Reply
 from .service import Service
@@ -37,8 +37,7 @@ class Chat:
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """`max_tokens` of a reply, and the names of the fields that errors about it and about the prompt
-    mention."""
+    """`max_tokens` of a reply, and the names of the fields to mention in errors about it and the prompt."""
 
     max_tokens: int | None
     param: str
@@ -165,7 +164,7 @@ def chat_of(
     format = service.reasoning
     reasoned = None
     if grammar is not None and format is not None:
-        reasoned = behind_reasoning(grammar, format, text, calls=use.mode != "none")
+        reasoned = after_reasoning(grammar, format, text, calls=use.mode != "none")
     may_reason = grammar is None or reasoned is not None or use.mode == "allowed"
     chat = Chat(text, namespace, format if may_reason else None, use, continues)
     return chat, reasoned or grammar

@@ -14,7 +14,7 @@ from ..text.tool_calls import ToolCallDelta
 from .chat_reader import ChatReader
 from .logprobs import TokenLogprob, unpack
 
-MANY_TOKENS = 1000  # whose log-probabilities take long to unpack and to write
+MANY_TOKENS = 1000  # so many tokens' log-probabilities take long to unpack and to write
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -62,7 +62,7 @@ class Service:
     async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
         """The ids of a text, with the tokenizer's own special tokens around it if `special`.
 
-        Raises `RequestError` naming `param` for more than `most` tokens, or for one that the model lacks.
+        Raises `RequestError` naming `param` for more than `most` tokens, or for one that is not the model's.
         """
         return await self._run(self.long_texts.steps(text, special, most), text, caller, most, param)
 

@@ -38,7 +38,7 @@ class AnswerOrCalls:
         return [ContentDelta(held)] if held else []
 
     def _begins_call(self, text: str, final: bool) -> bool | None:
-        """None if the text is too short to decide. A text that could be either counts as an answer."""
+        """Whether a call begins; an answer wins if both are possible. None if more text is needed."""
         tags = TAGS[self._format.name]
         if text.startswith(tags):
             return True

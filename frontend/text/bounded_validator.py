@@ -55,12 +55,12 @@ class BoundedValidator:
         validator: Validator = extend(kind, counted)(_of_one_draft(schema), registry=EMPTY_REGISTRY)
         self._validator: Validator = validator.evolve(_resolver=resolver_of(validator.schema, kind))
         text = json.dumps(schema)
-        # jsonschema searches names itself there, without a limit
+        # there jsonschema searches the names itself, without a limit
         self._is_unbounded = '"unevaluatedProperties"' in text and '"patternProperties"' in text
 
     def is_valid(self, value: Any) -> bool:
-        """False also if the check can't decide: it took too many steps, or a reference leads out of the
-        schema."""
+        """Whether the value is valid. False too if the check takes too many steps, or a reference leads out
+        of the schema."""
         self._steps = MAX_STEPS
         try:
             return not self._is_unbounded and bool(self._validator.is_valid(value))
@@ -184,7 +184,7 @@ def _of_one_draft(schema: Any) -> Any:
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """1.0 as 1, which is the same number in JSON."""
+    """The value with 1.0 as 1, which is the same number in JSON."""
     if isinstance(value, list):
         return [_with_whole_numbers(each) for each in value]
     if isinstance(value, dict):

@@ -42,7 +42,7 @@ def is_json_object(text: str) -> bool:
 
 
 def _parsed(text: str) -> object:
-    """None for text that is not valid JSON; NaN and Infinity are not valid."""
+    """The JSON value; None for text that is not valid JSON, such as NaN and Infinity."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

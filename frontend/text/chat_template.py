@@ -41,7 +41,7 @@ class ChatTemplate:
 
     @classmethod
     def load(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
-        """None if the model has no chat template."""
+        """Reads the model's chat templates; None if it has none."""
         sources = _template_files(directory) or _configured_templates(tokenizer.config)
         if not sources:
             return None

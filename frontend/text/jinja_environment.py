@@ -83,7 +83,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Unlike Jinja's own filter it escapes nothing for HTML."""
+    """Writes JSON. Unlike Jinja's own filter it escapes nothing for HTML."""
     text = json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -34,8 +34,8 @@ class PromptMemo:
     sampled ids and tokenizing times reveal other clients' texts. Without `keeps_replies` no sampled ids are
     remembered, so a text's ids depend only on the text.
 
-    `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts ids remembered
-    for an earlier turn that were lost because the prompt has other text in a reply's place.
+    `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts remembered
+    ids that were of no use because the client or the template changed an earlier reply.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class PromptMemo:
         return run_now(self.steps(namespace, text))
 
     def steps(self, namespace: str | None, text: str, most: int | None = None) -> Steps[Tokens]:
-        """As `encode`, in steps, so that other work can go first.
+        """As `encode`, in steps, so that other work can run between them.
 
         Raises `TooLongError` for a long text with more tokens than `most`.
         """
@@ -87,7 +87,7 @@ class PromptMemo:
         with self._lock:
             self.tokens_remembered += known.tokens
             self.tokens_rewritten += len(rewritten) // 4 - common_length(rewritten, fresh) // 4
-            # The text after the last cut prompts the reply, and is remembered with the reply.
+            # The text after the last cut is the generation prompt; `remember` stores it with the reply.
             self._tree.insert(namespace, whole.before(whole.cuts[-1] if whole.cuts else known))
         return whole.tokens
 
@@ -102,8 +102,7 @@ class PromptMemo:
         """Stores the ids of a reply.
 
         `reply_text` is the text that the detokenizer returned, special tokens shown or not. `prompt_tokens`
-        are the ids that `encode` gave for the namespace and `prompt_text`; nothing is stored if they differ
-        from those.
+        must be what `steps` returns for `prompt_text` in the namespace; otherwise nothing is stored.
         """
         if not self.enabled or not self._keeps_replies or namespace is None:
             return
@@ -130,7 +129,7 @@ class PromptMemo:
             self._tree.drop(concerned)
 
     def _tokenize(self, text: bytes, known: int, most: int | None = None) -> Steps[tuple[Tokens, list[Cut]]]:
-        """The ids and cuts of a text that is whole or begins with a cut. `known` ids precede it."""
+        """The ids and cuts of a whole prompt, or of the rest of one after a cut. `known` ids precede it."""
         try:
             left = None if most is None else most - known
             tokens = yield from self._long_texts.steps(text.decode(), most=left)

@@ -153,7 +153,7 @@ class PromptTree:
         return last if inside is None else inside
 
     def _inside_reply(self, passage: Passage, last: Cut, offset: int) -> Cut | None:
-        """A text may end between two tokens that the model produced, as they are not tokenized again."""
+        """Known text may end between two sampled tokens, because these are not tokenized again."""
         if not any(start <= offset <= end for start, end in passage.replies):
             return None
         data, index = bytearray(), last.tokens

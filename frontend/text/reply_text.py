@@ -76,7 +76,7 @@ def _read(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
 
 
 def _decode(parts: list[bytes], is_cut: list[bool], text: bytes) -> ReplyText:
-    """Goes token by token, because some tokens are missing or changed in the text."""
+    """Decodes token by token, because some tokens are missing or changed in the text."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     whole, length, read, found = START, 0, 0, []
     for part, cut in zip(parts, is_cut, strict=True):

@@ -42,7 +42,7 @@ def find_mistake(schema: Any) -> Mistake | None:
     """A mistake in the schema, or None. References are not followed.
 
     Drafts before 2020-12 also allow lists of `items` and have `additionalItems`. In draft 4 exclusive bounds
-    are true or false, a list of names or values has a member, and `id` is a keyword.
+    are true or false, a list of names or values must not be empty, and `id` is a keyword.
     """
     named = schema.get("$schema") if isinstance(schema, dict) else None
     is_older = isinstance(named, str) and _LATEST not in named

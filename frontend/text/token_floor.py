@@ -19,7 +19,7 @@ _NFC_SHRINKS = 3  # times at most, as three Hangul letters of three bytes become
 
 
 class TokenFloor:
-    """Divides the size of a text, and its count of each ASCII character, by the most that a token can hold.
+    """Divides the size of a text, and its count of each ASCII character, by the highest numbers in a token.
 
     The bound is 0 for a tokenizer that may drop text or put any number of characters into one unknown token.
     """
@@ -103,7 +103,7 @@ def _characters(token: bytes) -> int:
 
 
 def _most_of_each(tokens: list[bytes]) -> NDArray[np.int64]:
-    """For each ASCII character, the most often that one token has it."""
+    """For each ASCII character, its highest count in one token."""
     data = np.frombuffer(b"".join(tokens), np.uint8).astype(np.int64)
     owners = np.repeat(np.arange(len(tokens)), [len(token) for token in tokens])
     is_ascii = data < _ASCII

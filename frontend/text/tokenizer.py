@@ -104,7 +104,7 @@ class Tokenizer:
     def decode(
         self, tokens: Tokens, skip_special_tokens: bool = True, *, continues_text: bool = False
     ) -> str:
-        """With `continues_text` a SentencePiece space at the start is kept, because it separates words."""
+        """The tokens' text. `continues_text` keeps a SentencePiece space at the start, before a word."""
         data = b"".join(
             self._bytes[token]
             for token in np.frombuffer(tokens, "<i4").tolist()
@@ -117,11 +117,11 @@ class Tokenizer:
         return text
 
     def token_bytes(self, token: int) -> bytes:
-        """Empty for unknown ids."""
+        """The token's bytes; empty for unknown ids."""
         return self._bytes[token] if token < len(self._bytes) else b""
 
     def token_text(self, token: int) -> str:
-        r"""For log-probabilities: a part of a character is shown as OpenAI does, `bytes:\xe2\x82`."""
+        r"""The text in log-probabilities. A part of a character is shown as OpenAI does: `bytes:\xe2\x82`."""
         data = self.token_bytes(token)
         try:
             return data.decode("utf-8")

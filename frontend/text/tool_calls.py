@@ -145,7 +145,7 @@ class ToolCallParser:
         return min(found, key=self._held.index, default=None)
 
     def _begin(self, start: int, body: int) -> bool:
-        """The held text from `start` on introduces a body that begins at `body`."""
+        """Begins a body at `body`, which the held text from `start` on introduces."""
         self._opening = self._held[start:body]
         self._held = self._held[body:]
         self._reader = reader_for(self._dialect)

@@ -10,7 +10,7 @@ LARGE_BODY = 8 * 1024  # bytes; a smaller body's fields are checked on the event
 
 
 class ClientGoneError(Exception):
-    """The client closed its connection, so nothing reads the answer."""
+    """The client has disconnected, so an answer would not be read."""
 
 
 async def _never() -> None:
@@ -25,7 +25,7 @@ def _nothing() -> int:
 class Caller:
     """Long work is shared fairly between callers with different names.
 
-    `left` returns when the client has closed its connection. `body_bytes` returns the size of the body,
+    `left` returns when the client has disconnected. `body_bytes` returns the size of the body,
     once it is read.
     """
 

@@ -1,4 +1,4 @@
-"""Runs long work off the event loop, on a few threads that take turns between clients."""
+"""Runs long work beside the event loop, on a few threads that clients share in turns."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ class FairThreads:
         return await self.run(caller, steps())
 
     async def run(self, caller: Caller, steps: Steps[T]) -> T:
-        """The result of the steps. When the client leaves, no further step begins: raises
-        `ClientGoneError`."""
+        """The result of the steps. If the client disconnects, stops and raises `ClientGoneError`."""
         job = _Job(steps, asyncio.get_running_loop())
         left = asyncio.ensure_future(caller.left())
         try:
@@ -124,7 +123,7 @@ class _Job(Generic[T]):
         self.is_abandoned = False
 
     def step(self) -> bool:
-        """True if there is more to do. Raises nothing, because the thread must go on with other jobs."""
+        """True if there is more to do. It never raises, because the thread must go on with other jobs."""
         try:
             if self.is_abandoned:
                 self._steps.close()

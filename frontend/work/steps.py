@@ -1,4 +1,4 @@
-"""Work in steps. Between two steps it can stop, or let other work go first."""
+"""Work in steps. Between two steps it can stop, or wait for other work."""
 
 from __future__ import annotations
 

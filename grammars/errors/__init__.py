@@ -31,7 +31,7 @@ class TooLargeError(Exception):
 
 
 class ParserFailedError(GrammarError):
-    """The parser of another engine failed at the grammar. No reply can follow it in that process any more."""
+    """llguidance's parser failed. Its process can't be used for this grammar any more."""
 
 
 class CompilerError(Exception):

@@ -1,6 +1,6 @@
 """The scheduler's matchers for grammars that llguidance follows, each grammar in its own process.
 
-A matcher sends the kept tokens and reads the answer later, so that the processes of a step's rows work in
+A matcher sends the accepted tokens and reads the answer later, so that the processes of a step's rows work in
 parallel. A row exchanges one pair of messages for each token.
 """
 
@@ -70,7 +70,7 @@ class HostMatcher:
         connection.advance(self._number, [])
 
     def begin(self, token: int) -> None:
-        """Sends a kept token. The caller must then call `consume` with the same token, which reads the
+        """Sends an accepted token. The caller must then call `consume` with the same token, which reads the
         answer."""
         assert not self._is_begun, "the answer to a token comes before the next token"
         self._is_begun = True
@@ -81,7 +81,7 @@ class HostMatcher:
         return self._connection.is_settled(self._number, within_s)
 
     def consume(self, token: int) -> GrammarError | CompilerError | None:
-        """Advances by a kept token. Returns an error, or None."""
+        """Advances by an accepted token. Returns an error, or None."""
         if not self._is_begun:
             self.begin(token)
         self._is_begun = False
@@ -93,7 +93,7 @@ class HostMatcher:
         self._connection.advance(self._number, list(tokens))
 
     def forced_text(self) -> ForcedText:
-        """The text that must come next; what may follow it is not known."""
+        """The text that must come next, without the bytes that may follow it, which are unknown."""
         return ForcedText(self._connection.state(self._number).forced, ANY_BYTE, False)
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:

@@ -35,7 +35,7 @@ class NativeMatcher:
         self._error: GrammarError | CompilerError | None = None
 
     def consume(self, token: int) -> GrammarError | CompilerError | None:
-        """Advances by a kept token. Returns the first error of this or an earlier token, or None."""
+        """Advances by an accepted token. Returns the first error of this or an earlier token, or None."""
         self._error = self._error or self._consume(token)
         return self._error
 

@@ -53,9 +53,9 @@ class Segmenter:
     """Cuts forced text into tokens as the tokenizer would cut the whole reply.
 
     The last tokens of a text may change when text is appended, because a token may span the end or the
-    tokenizer looks ahead. With byte pair encoding and unigrams, the tokens before any token border are those
-    of the text up to that border. So a token is sure if the text and each of its prefixes, behind which a
-    token may span the end, have it in common.
+    tokenizer looks ahead. With byte pair encoding and unigrams, the tokens before any token boundary are
+    those of the text up to that boundary. So a token is sure if the text has it in common with each of its
+    prefixes after which a token may span the end.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Segmenter:
         names = sorted(self._special_tokens, key=len, reverse=True)
         self._special_text = re.compile(b"(" + b"|".join(map(re.escape, names)) + b")" if names else b"(?!)")
         self._anchor = ""
-        if not self._tokens("a"):  # this tokenizer puts a space before a text, but not behind a newline
+        if not self._tokens("a"):  # this tokenizer adds a space before a text, but not after a newline
             self._anchor = "\n"
         self.sure_tokens = lru_cache(KNOWN_TEXTS)(self._sure_tokens)
         self.ending_tokens = lru_cache(KNOWN_TEXTS)(self._ending_tokens)
@@ -110,7 +110,7 @@ class Segmenter:
         if forced.ends and text == forced.text:
             sure = self._tokens(text.decode())
             return (*sure, *self._end) if sure or not text else ()
-        text = text.decode().rstrip().encode()  # a tokenizer joins spaces to the word behind them
+        text = text.decode().rstrip().encode()  # a tokenizer joins spaces to the word after them
         following = forced.following if text == forced.text else forced.text[len(text) : len(text) + 1]
         sure = self._tokens(text.decode())
         for beginning in self._beginnings(text, following):

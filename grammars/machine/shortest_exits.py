@@ -207,7 +207,7 @@ class ShortestExits:
             self._add(_Edge(origin, 1 + length, _Way(byte, inner, after)))
 
     def _step_over_objects(self) -> bool:
-        """Finds ways through unordered objects; whether any is new or shorter."""
+        """Finds ways through unordered objects. Returns whether any is new or shorter."""
         has_found = False
         for start, origins in self._opens.items():
             for verdict, (length, inner) in self.completed(start, 0).items():

@@ -89,7 +89,7 @@ def walk_states(context, edges, states, may_end, is_costly, limits):  # type: ig
 
 @njit(cache=True, nogil=True)
 def _with_capacity(walked, edges, done, tokens):  # type: ignore[no-untyped-def]
-    """With capacity for the edges of one more state and for this many more tokens."""
+    """The edges with capacity for those of one more state and for this many more tokens."""
     of_entry, visited, ends, codes, found, used = edges
     states, met, met_ends, costly = walked
     most = of_entry.shape[1] + 1
@@ -115,8 +115,8 @@ def _with_rows(visited, ends, codes, rows):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _walk_from(context, edges, walked, may_end, done, limits):  # type: ignore[no-untyped-def]
-    """Walks from state number `done` on until the edges are full. Returns how many states are done, or
-    `CONFIGURATIONS_FULL`."""
+    """Walks from state number `done` on until the buffers of edges are full. Returns how many states are
+    done, or `CONFIGURATIONS_FULL`."""
     context, edges = unowned((context, edges))
     groups, machine, levels = context.groups, context.machine, context.levels
     states, met, met_ends, costly = unowned(walked)

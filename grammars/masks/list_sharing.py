@@ -9,7 +9,7 @@ from ...runtime.automaton_format import LIST_COLUMNS, OPENERS, START, TOKENS
 from ..jit import njit
 from .lists import list_of
 
-_MIN_TOKENS = 64  # of a list for which a search pays
+_MIN_TOKENS = 64  # of a list for which a search is worthwhile
 _MAX_GROWTH = 4  # of a list's length by its replacement, as the stack's decision takes time for each token
 
 

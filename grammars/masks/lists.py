@@ -71,7 +71,7 @@ def add_list(lists, tokens, openers):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def with_capacity(lists, tokens, count):  # type: ignore[no-untyped-def]
-    """With capacity for `count` more lists of `tokens` tokens in total."""
+    """The lists with capacity for `count` more, of `tokens` tokens in total."""
     kept, most = lists.tokens, lists.used[0] + count
     end = lists.offsets[lists.used[0]] + tokens
     if end > len(kept):

@@ -1,9 +1,9 @@
 """Fingerprints of states: equal where quote-free tokens do the same from both, whatever automata they belong
 to.
 
-The fingerprint of a state after n rounds stands for where every text of n bytes without a quote leads: each
-round mixes the fingerprints of the states after each byte. Bytes and positions have random weights, so that
-nobody can craft a grammar whose states collide with another grammar's.
+The fingerprint of a state after n rounds represents the states to which all texts of n bytes without a quote
+lead: each round mixes the fingerprints of the states after each byte. Bytes and positions have random
+weights, so that nobody can craft a grammar whose states collide with another grammar's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Fingerprinter:
         self._weights = Weights(_random(256), _random(_MAX_VERDICTS + 2))
 
     def fingerprints(self, machine: Machine, states: NDArray[np.int32]) -> Fingerprints:
-        """Of states [n] and of all that quote-free bytes reach from them."""
+        """The fingerprints of states [n], and of all states that quote-free bytes reach from them."""
         return Fingerprints(*_fingerprints(machine, states, self._weights, _random(1)[0]))
 
 

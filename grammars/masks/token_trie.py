@@ -19,7 +19,7 @@ OTHER, QUOTE_FREE = 0, 1
 class TokenTries(NamedTuple):
     """Two tries: *quote-free* tokens (no quote, at most `MAX_QUOTE_FREE_BYTES`), and all other tokens.
 
-    What a quote-free token does inside a string does not depend on what follows the string.
+    The effect of a quote-free token inside a string does not depend on what follows the string.
 
     Nodes are in preorder: the subtree of node i is [i, ends[i]), and the tokens that end at node i are
     `tokens[token_starts[i]:token_starts[i + 1]]`. Its children are `child[first_child[i]:first_child[i +

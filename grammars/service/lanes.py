@@ -14,7 +14,7 @@ from ..errors import Expected, bare_copy
 from .spending import Spending
 
 LARGE = 16 << 10  # characters; a longer grammar may need the whole of its time limit
-PACE = 4096  # a grammar's characters for each second that its turn is delayed
+PACE = 4096  # characters of a grammar that delay its turn by one second
 LONGEST_LEAD_S = 8.0  # the longest delay, so that every task gets its turn
 
 Made = TypeVar("Made")

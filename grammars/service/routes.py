@@ -42,8 +42,8 @@ log = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """A grammar to compile, and the tenant whose compile time it counts as. The first attempt at a grammar
-    that is not large is short; only others are `is_long`."""
+    """A grammar to compile, and the tenant whose compile time it counts as. `is_long`: the attempt may take
+    the whole time limit; the first attempt at a grammar that is not large may not."""
 
     spec: GrammarSpec
     tenant: str

@@ -49,7 +49,7 @@ class Member(Struct, frozen=True):
 class Keywords(Struct, tag="keywords", frozen=True):
     """`name=value` of each member in order, as in a Python call; optional members may be missing.
 
-    For the other fields see `JsonSchema`.
+    `JsonSchema` has the same fields beside `members`.
     """
 
     members: list[Member]

@@ -47,7 +47,7 @@ class Scratch:
 
     @staticmethod
     def allocate(shape: Shape, rows: int, page_ids: int, device: torch.device) -> "Scratch":
-        """For frames of up to `rows` rows."""
+        """Allocates buffers for frames of up to `rows` rows."""
         results = max(1, GROUP_QUERIES // shape.repeat) * max_splits(shape, device) + 2 * LEVELS * rows
         return Scratch(
             torch.zeros(page_ids, dtype=torch.int32, device=device),

@@ -74,7 +74,7 @@ def _tile_product(vectors: int):
 
 
 def _places(builder: ir.IRBuilder, c: ir.Value, c_row: ir.Value, vectors: int) -> list[ir.Value]:
-    """The addresses of the vectors of C, row by row."""
+    """The addresses of the vectors of the result, row by row."""
     rows = [builder.gep(c, [builder.mul(c_row, _index(row))]) for row in range(ROWS)]
     return [builder.gep(row, [_index(vector * LANES)]) for row in rows for vector in range(vectors)]
 

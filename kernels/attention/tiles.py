@@ -53,7 +53,7 @@ QUERIES = 64
 """Query heads of an item: four vectors. Its keys and values are copied once for all of them."""
 
 FEW_QUERIES = 8
-"""Items with fewer query heads read their keys one by one."""
+"""Items with fewer query heads read their keys in place, without copying them first."""
 
 BLOCK = 64
 """Keys of each turn of the online softmax; with their values they fit into the first-level cache."""

@@ -98,7 +98,7 @@ class AutomatonPool:
         first = self._masks.allocate(1)
         assert first == NO_TOKENS
         self._own_masks = self._masks.allocate(slots)
-        """on CPUs: the first of one mask for each slot, for states with lists"""
+        """on CPUs: the first of one mask for each slot, written when its state has lists"""
         self._registers = registers
         self._loaded: dict[int, _Loaded] = {}
         self._find_tables()

@@ -43,7 +43,7 @@ def takes(shape: QuantizedShape, device: torch.device) -> bool:
 
 
 class QuantizedPacker:
-    """Fills the product's stored form, some outputs at a time.
+    """Packs a quantized weight for the CPU's product, some outputs at a time.
 
     Each scale is stored as float16 relative to a power of two for each output, so it is rounded by at most
     2 ** -11 of itself, or 2 ** -39 of the output's largest scale or offset; offsets likewise. Scales and

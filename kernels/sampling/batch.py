@@ -53,8 +53,8 @@ class Penalties:
 class SamplingBatch:
     """Parameters of the rows of one step; a part that no row uses is None.
 
-    mask and host_mask may both apply to a row: a token must be allowed by both. automata forbids nothing by
-    itself: its rows' masks are in mask.
+    mask and host_mask may both apply to a row: a token must be allowed by both. automata
+    serves only to step the states; their masks are in mask.
     """
 
     temperature: torch.Tensor

@@ -1,7 +1,7 @@
 """Sampling in buffers of fixed address and size, so that a CUDA graph of its launches can be replayed.
 
-The launches are those of a step with every part: all filters, automata and, if any row's logits are edited,
-all edits. A row without some part has values without effect; a padding row is greedy, in the padding slot.
+All launches run in every step: all filters, automata and, if any row's logits are edited, all
+edits. A row without some part has values without effect; a padding row is greedy, in the padding slot.
 The automata's tables move when they grow, so each step passes their addresses.
 """
 

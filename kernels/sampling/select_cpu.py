@@ -301,8 +301,8 @@ def mass_of_kept(x, maxima, cut, last, largest, inverse):
 def nucleus_floor(x, maxima, target, top_p, largest, inverse):
     """A key such that values with keys ≥ it have the target's mass.
 
-    Values farther than r from the largest weigh at most len(x) * exp(-r) together. For
-    r = log(len(x) / left out) that is at most the mass that top-p leaves out; often a smaller r suffices.
+    Values farther than r from the largest have at most the mass len(x) * exp(-r) together. So
+    r = log(len(x) / allowed) suffices, where top-p may leave out the mass `allowed`; often a smaller r does.
     """
     left_out = (1 - top_p) / top_p * target / MASS_OF_LARGEST
     reach = min(FULL_REACH, np.log(len(x) / left_out) + 0.01)

@@ -1,4 +1,4 @@
-"""Every message that crosses a process border: this table and the modules below are the whole protocol.
+"""Every message that crosses a process boundary: this table and the modules below are the whole protocol.
 
     | from → to | messages | module |
     |---|---|---|

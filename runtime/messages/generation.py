@@ -17,11 +17,11 @@ class Generate(Message):
     grammar: GrammarSpec | None = None
     namespace: str | None = ""  # in which it shares prefixes; None: the cache is neither read nor filled
     priority: int = 0  # lower numbers start first
-    tenant: str = ""  # whose fair share it is served from
+    tenant: str = ""  # the request counts towards this tenant's fair share
 
 
 class Abort(Message):
-    """The client is gone: end the request without an answer."""
+    """The client has disconnected: end the request without an answer."""
 
     request: str
 

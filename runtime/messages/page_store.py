@@ -70,7 +70,7 @@ class FindPages(Message):
 
 
 class FetchPages(Message):
-    """Bring the found pages to host memory."""
+    """Copy the found pages to host memory."""
 
     fetch: int
 

@@ -30,7 +30,7 @@ class CompilationNotice(Listener):
         self._write()
 
     def on_end(self, event: Event) -> None:
-        """Nothing to log."""
+        """Does nothing; there is nothing to log."""
 
     def on_triton(self, *, cache_hit: bool, **_: object) -> None:
         """Called for each kernel that is compiled or loaded."""

@@ -3,9 +3,9 @@
 Every table is float32 and computed as transformers computes it, so that both give the same logits.
 
 *Dynamic* NTK scaling is the exception: transformers chooses the frequencies anew for each sequence length,
-which would invalidate cached keys. Here the table is fixed. Up to the context the model was trained for it is
-the plain one, exactly transformers'. Beyond it, it is the one that transformers uses for a sequence of
-`positions` tokens, for short sequences too.
+which would invalidate cached keys. Here the table is fixed. Up to the context that the model was trained for,
+it is the plain table, as in transformers. For longer contexts it is the table that transformers uses for a
+sequence of `positions` tokens, for short sequences too.
 """
 
 from __future__ import annotations

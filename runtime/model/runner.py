@@ -47,9 +47,9 @@ MasksSource = Callable[[], StepMasks | None]
 """waits for the masks of the running step; None: they did not come in time"""
 
 ForwardReplay = Callable[[InputBatch], torch.Tensor | None]
-"""hidden states"""
+"""replays the forward pass and returns hidden states; None if no recorded step fits"""
 SamplingReplay = Callable[[NDArray[np.int32], torch.Tensor], tuple[torch.Tensor, Sampled] | None]
-"""from slots and hidden states: logits, and the tokens sampled from them and recorded"""
+"""replays sampling for slots and hidden states; returns logits and tokens, which it has recorded"""
 
 
 @dataclass(frozen=True)

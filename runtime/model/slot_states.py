@@ -72,7 +72,7 @@ class SlotStates:
         return self.sampling.gather(slots, self._pool.mask(rows), host_mask, rows)
 
     def table_addresses(self) -> NDArray[np.int64]:
-        """Addresses of the automata's tables; zeros before the first grammar, never read."""
+        """Addresses of the automata's tables; before the first grammar zeros, which no kernel reads."""
         return np.zeros(TABLES, np.int64) if self._pool is None else self._pool.addresses
 
     def _new_pool(self) -> AutomatonPool:

@@ -27,8 +27,8 @@ class StepGraphs:
     """Sampling graphs need no pages, so they are captured first: the memory left after them decides the
     number of pages.
 
-    Raises CaptureError if graphs cannot be captured, and ConfigError if memory for them lacks, as it would
-    then lack for steps too.
+    Raises CaptureError if graphs cannot be captured, and ConfigError if memory is too small for them, because
+    steps would then fail too.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class StepGraphs:
 
 
 def _lacked_memory(error: BaseException | None) -> bool:
-    """Whether an error means lack of memory, also in a library or the driver, or while ending a capture."""
+    """Whether memory ran out, also in a library or the driver, or at the end of a capture."""
     if error is None:
         return False
     lacked = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)

@@ -95,7 +95,7 @@ class StepPrograms:
         return noted
 
     def _plan_attention(self, batch: InputBatch, dtype: torch.dtype) -> dict[int | None, CpuAttention]:
-        """By the layers' windows."""
+        """Plans attention for each of the layers' windows."""
         q = torch.empty(self._shape, dtype=dtype)
         return {
             window: plan_attention(q, self._kvs[0], batch.attention, window, self._batch_invariant)
@@ -121,7 +121,7 @@ class StepPrograms:
         return _Recorded(program, residual, inputs, hidden, attention)
 
     def _keep(self, size: _Size, recorded: _Recorded) -> None:
-        """As the last used program."""
+        """Stores a program as the last used one."""
         self._recorded[size] = recorded
         self._recorded.move_to_end(size)
         if len(self._recorded) > KEPT:

@@ -1,7 +1,7 @@
 """The decoder's weights, read from a checkpoint directly into the layout of the forward pass.
 
 Projections that read the same input are fused into one matrix. A matrix that its kernel packs is freed as
-soon as it is packed, so that the weights never stand twice in memory.
+soon as it is packed, so that memory never holds the weights twice.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ YOUNG_PER_MIDDLE = 10
 
 
 def leave_out_existing_objects() -> None:
-    """Call it when a process is ready: what was imported and loaded is never looked at again."""
+    """Excludes all existing objects from later collections. Call it when a process is ready."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG, YOUNG_PER_MIDDLE)

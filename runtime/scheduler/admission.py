@@ -26,8 +26,8 @@ class _Round:
     """The tokens that are left for one step, and the requests that were tried for it so far."""
 
     tokens: int  # prompt tokens that the step computes
-    restored_tokens: int  # tokens that the step restores
-    busy: list[Request]  # those with a slot that compute more than one token
+    restored_tokens: int  # tokens that the step may restore
+    busy: list[Request]  # requests with a slot that compute more than one token
     tried: set[str] = field(default_factory=set)
     matches: dict[str, int] = field(default_factory=dict)  # by request id
     without_grammar: int = 0  # requests that could not start for lack of grammar memory
@@ -37,8 +37,8 @@ class Admission:
     """Starts a request when the next step would compute some of its prompt, and not before.
 
     A waiting request holds no pages, may still be overtaken, and may find more in the tree later. Prompts of
-    running requests are computed one after the other in the order of their ranks. A prompt that others were
-    put before `Bounds.overtaken` times is not preempted again.
+    running requests are computed one after the other in the order of their ranks. A prompt that was preempted
+    `Bounds.overtaken` times is not preempted again.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Admission:
         self._bounds = bounds
 
     def admit(self, tokens: int, restored_tokens: int) -> list[Request]:
-        """Starts as many requests as a step has prompt tokens for; returns them in their order."""
+        """Starts requests until the step's prompt tokens are used up; returns them in that order."""
         if not self._waiting:
             return []
         busy = [request for request in self._requests.residents.values() if not request.only_decodes]
@@ -126,7 +126,7 @@ class Admission:
                 return _Attempt.STARTED
 
     def _matched(self, request: Request) -> int:
-        """Tokens that need no computing."""
+        """Tokens of the request that the tree or the page store has."""
         fetch = request.stored.fetch
         fetched = fetch.end * self._cache.page_size if fetch is not None else 0
         return max(fetched, self._cache.matched(request.namespace, bytes(request.tokens)))

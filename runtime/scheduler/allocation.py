@@ -12,7 +12,7 @@ The positions of a request's tokens, as half-open ranges:
     | [prefill_end, length) | belongs to sampled tokens; decode rows compute it one by one |
     | [length, length + sampling) | belongs to tokens that steps in flight sample |
 
-`planned` steps are done or in flight. `ready` is max(planned, restore_end). `length` is the request's.
+A planned step is done or in flight. `ready` is max(planned, restore_end), `length` is `Request.length`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ def pages_for(tokens: int, page_size: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """Everything that a request gets when it starts and gives back with its slot. Grouped by writer."""
+    """Everything that a request gets when it starts and gives back with its slot.
+
+    The fields are grouped by the class that writes them.
+    """
 
     slot: int
     lease: Lease  # locks the matched prefix in the tree
@@ -46,17 +49,17 @@ class Allocation:
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
 
     # Results:
-    superseded: int = 0  # last step whose sampled token is void
+    superseded: int = 0  # last step whose sampled token is discarded
     sits_out: bool = False  # its grammar's process has not answered yet, so no step may sample its next token
-    faulty: bool = False  # its KV yields no numbers and must not be used again
+    faulty: bool = False  # its KV led to NaN and must not be used again
 
     # PageSaver:
     saved_pages: int = 0  # entries of `pages` that were offered to the page store
 
     # Admission:
-    preempted: int = 0  # prompts that started before the rest of this one
-    preemptible: bool = True  # other prompts may still be put before the rest of this one
-    inherited: list[InheritedRank] = field(default_factory=list)  # each better than those for more tokens
+    preempted: int = 0  # how often other prompts started before the rest of this one
+    preemptible: bool = True  # other prompts may start before the rest of this one
+    inherited: list[InheritedRank] = field(default_factory=list)  # the fewer tokens, the better the rank
 
     @property
     def prefilling(self) -> bool:
@@ -89,7 +92,7 @@ class Allocation:
         self.inherited = [*kept, new]
 
     def sit_out(self) -> None:
-        """Tokens that are being sampled are void. No step names the request until `resume`."""
+        """Discards the tokens that are being sampled. No step names the request until `resume`."""
         self.sits_out = True
         self.sampling = 0
         self.superseded = self.last_step
@@ -100,7 +103,7 @@ class Allocation:
         self.force(length)
 
     def force(self, end: int) -> None:
-        """Tokens up to `end` were forced; tokens that are being sampled are void."""
+        """Has forced tokens up to `end` computed, and discards the tokens that are being sampled."""
         assert self.planned < end, (self.planned, end)
         self.prefill_end = end
         self.sits_out = False

@@ -1,4 +1,4 @@
-"""`complete_json`: a reply always keeps enough tokens for its shortest end."""
+"""`complete_json`: a reply always has enough tokens left for its shortest end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .request import Request
 
 
 class Completion:
-    """For requests with `complete_json`; others are never refused and can always end."""
+    """Applies to requests with `complete_json`. Other requests are never refused and can always end."""
 
     def __init__(self, segments: Segments, eos_tokens: frozenset[int]) -> None:
         self._segments = segments
@@ -23,15 +23,14 @@ class Completion:
         end, most = self.end(request), request.sampling.max_tokens
         if end is None:
             message = (
-                "complete_json: how a reply could be ended isn't known for this grammar. Leave complete_json "
-                "out, or ask for a schema, a regex or a choice that the server has an automaton for."
+                "complete_json: the server doesn't know how to end a reply for this grammar. Leave "
+                "complete_json out, or use a schema, regex or choice that compiles to an automaton."
             )
             return Refused(request.id, 400, message, "complete_json", "unsupported_value")
         if len(end) > most:
             message = (
-                f"The reply may have {most} tokens, but the text that complete_json would close it with has "
-                f"{len(end)} tokens: raise max_tokens to that at least, or shorten the prompt if it leaves "
-                "less of the context."
+                f"The reply may have {most} tokens, but the shortest complete reply has {len(end)} "
+                "tokens: raise max_tokens to that at least, or shorten the prompt if it leaves less context."
             )
             return Refused(request.id, 400, message, "max_tokens", "invalid_value")
         return None

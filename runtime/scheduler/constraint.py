@@ -32,7 +32,7 @@ class DeviceState(NamedTuple):
 
 
 class Constraint(Protocol):
-    host_masked: bool  # masks are sent with each step; otherwise the device has them
+    host_masked: bool  # the host sends a mask with each step; otherwise the device has the masks
     left_out: Sequence[tuple[str, str]]  # (keyword, path) of schema keywords that are not enforced
 
     def is_ready(self, within_s: float) -> bool:
@@ -40,32 +40,33 @@ class Constraint(Protocol):
         out until it is."""
 
     def device_state(self) -> DeviceState | None:
-        """The automaton's state after the kept tokens; None without an automaton."""
+        """The automaton's state after the accepted tokens; None without an automaton."""
 
     def forced_text(self) -> ForcedText | None:
-        """The text that must come next; None if that is not known."""
+        """The text that must come next; None if unknown."""
 
     def closing_bytes(self, tokens: Sequence[int]) -> int | None:
-        """An upper bound for the bytes of the closing text after `tokens`; None if not known."""
+        """An upper bound for the bytes of the closing text after `tokens`; None if unknown."""
 
     def closing_text(self, tokens: Sequence[int]) -> bytes | None:
-        """The shortest text that ends the reply after `tokens`; None if not known."""
+        """The shortest text that ends the reply after `tokens`; None if unknown."""
 
     def expect(self, token: int) -> None:
-        """Announces a token that will be accepted, so that another process can begin with it."""
+        """Announces a token that will be accepted, so that the grammar's process can step over it now."""
 
     def accept(self, token: int, state: int) -> GrammarError | CompilerError | None:
-        """Keeps a sampled token, after which the device is in `state`. Returns why that failed, if it did."""
+        """Accepts a sampled token, after which the device is in `state`. Returns the error, if any."""
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Keeps tokens that were forced."""
+        """Accepts forced tokens."""
 
     def fill_mask(self, mask: NDArray[np.int32]) -> None:
         """Writes the next token's mask, int32 [ceil(vocab / 32)]; only if `host_masked`."""
 
 
 class AutomatonConstraint:
-    """Masked and advanced on the device. The host steps it only to force text or to set up a slot."""
+    """An automaton. The device masks and steps it; the host steps it only to force or close text, or set up a
+    slot."""
 
     host_masked = False
 
@@ -74,10 +75,10 @@ class AutomatonConstraint:
         self.automaton = automaton
         self.left_out: Sequence[tuple[str, str]] = automaton.left_out
         self._spelled = spelled
-        self._unread: list[int] = []  # kept tokens that `_state` and `_stack` do not include yet
+        self._unread: list[int] = []  # accepted tokens that `_state` and `_stack` do not include yet
         self._state = automaton.machine.start
         self._stack: list[int] = []
-        self._on_device = self._state  # the device's state after the last kept token
+        self._on_device = self._state  # the device's state after the last accepted token
 
     def is_ready(self, within_s: float) -> bool:
         return True
@@ -118,7 +119,7 @@ class AutomatonConstraint:
         raise AssertionError("the device has the mask")
 
     def _after(self, tokens: Sequence[int]) -> tuple[int, list[int]]:
-        """State and stack after tokens that are not kept yet."""
+        """State and stack after tokens that are not accepted yet."""
         self._read()
         stack, text = list(self._stack), self._spelled(np.array(tokens, np.int32))
         return self.automaton.machine.walk(self._state, stack, text), stack
@@ -130,7 +131,7 @@ class AutomatonConstraint:
 
 
 class MatcherConstraint:
-    """Masked by its grammar's own process, which follows the kept tokens."""
+    """A matcher in the grammar's own process, which steps over the accepted tokens and makes the masks."""
 
     host_masked = True
 

@@ -18,9 +18,9 @@ class _Evicted(NamedTuple):
 
 
 class EvictedPages:
-    """Kept in the order of eviction, in which they are copied unless some are prioritized.
+    """Pages are copied in the order of their eviction, unless some are prioritized.
 
-    Later pages of a prefix are copied before earlier ones, because the store drops what it got first.
+    Later pages of a prefix are copied before earlier ones, because the store drops the oldest copies first.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class EvictedPages:
                 self._pages.move_to_end(self._page_of[key], last=False)
 
     def take(self, due: Iterable[int], most: int) -> list[KeyedPages]:
-        """Removes the pages of `due` that are in this queue, and others up to `most` in all."""
+        """Removes and returns the pages of `due` that are in this queue, and others up to `most` in all."""
         taken = [self._remove(page) for page in due if page in self._pages]
         more = list(islice(self._pages, max(0, most - len(taken))))
         return _grouped([*taken, *map(self._remove, more)])

@@ -18,10 +18,10 @@ SWEEP_FROM = 256  # tenants
 
 
 class Bounds(NamedTuple):
-    """How far the order by matches may go."""
+    """Limits on how far requests may overtake others."""
 
     overtaken: float = MAX_OVERTAKEN  # requests that may start before a request because of priority or match
-    ahead: float = MAX_AHEAD  # tokens that a tenant may be served before the least served one
+    ahead: float = MAX_AHEAD  # tokens that a tenant may be ahead of the least served one
     look_ahead: int = LOOK_AHEAD  # waiting requests whose matches are compared
 
 
@@ -39,8 +39,8 @@ class _BusyPeriod:
     least: float | None = None  # the lowest contender's counter; None: not known
     sweep_at: int = SWEEP_FROM
 
-    def lift(self, tenant: str, owed: Mapping[str, int], max_ahead: float) -> None:
-        """Starts the counter of a tenant that was at rest near the lowest contender's, and never below it."""
+    def raise_to_level(self, tenant: str, owed: Mapping[str, int], max_ahead: float) -> None:
+        """Raises the counter of a tenant that was at rest to the level, at least the lowest contender's."""
         served = [self.counters[other] - owed.get(other, 0) for other in self.contenders]
         if served:
             self.level = min(max(self.level, min(served)), max(served) + max_ahead)
@@ -58,7 +58,7 @@ class _BusyPeriod:
         return self.least
 
     def _forget(self) -> None:
-        """Drops the counters of tenants at rest that would be lifted anyway."""
+        """Drops the counters of tenants at rest that would be raised to the level anyway."""
         if len(self.counters) < self.sweep_at:
             return
         self.counters = {
@@ -75,11 +75,12 @@ class Fairness:
     A tenant's counter grows by its computed prompt tokens (tokens found in the tree are free) and by
     `OUTPUT_WEIGHT` for each token of output. A prompt is charged when it starts, so a shorter prompt of
     another tenant goes before the rest of it. A tenant contends while one of its prompts waits or is
-    computed, and rests otherwise. After a rest its counter is lifted to the lowest contender's, so no tenant
-    can save up. That level also rises by each contender's even share of the served tokens, so a stream of
-    new tenants cannot keep an old one waiting. As in "Locality-aware Fair Scheduling in LLM Serving" (Cao et
-    al., 2025) the order by matches holds while a tenant is at most `ahead` tokens before the lowest
-    contender; tenants further ahead wait. Each priority has its own counters while any tenant contends.
+    computed, and rests otherwise. After a rest its counter is raised to the lowest contender's, so a tenant
+    gains nothing by resting. That level also rises by each contender's even share of the served tokens, so a
+    stream of new tenants cannot keep an old one waiting. As in "Locality-aware Fair Scheduling in LLM
+    Serving" (Cao et al., 2025) the order by matches holds while a tenant is at most `ahead` tokens ahead of
+    the lowest contender; tenants further ahead wait. Each priority has its own counters while any tenant
+    contends.
 
     With `own_priorities` one set of counters serves all priorities: a priority then orders only the requests
     of its tenant and takes nothing from other tenants.
@@ -97,12 +98,12 @@ class Fairness:
         """
         period = self._periods.setdefault(self._level(request.priority), _BusyPeriod())
         if request.tenant not in period.contenders:
-            period.lift(request.tenant, owed, self._max_ahead)
+            period.raise_to_level(request.tenant, owed, self._max_ahead)
         period.contenders[request.tenant][request.id] = request.priority
         period.least = None
 
     def rest(self, request: Request) -> None:
-        """The prompt is computed, or was ended. Further calls have no effect."""
+        """The prompt is computed, or its request has ended. Further calls have no effect."""
         level = self._level(request.priority)
         period = self._periods.get(level)
         if period is None or request.tenant not in period.contenders:
@@ -115,7 +116,7 @@ class Fairness:
             del self._periods[level]
 
     def charge(self, request: Request, tokens: float) -> None:
-        """Counts served tokens; a negative number takes back an earlier charge."""
+        """Counts served tokens; a negative number cancels an earlier charge."""
         period = self._periods.get(self._level(request.priority))
         if period is not None:
             period.charge(request.tenant, tokens)
@@ -134,14 +135,14 @@ class Fairness:
         return lead if lead > self._max_ahead else 0.0
 
     def rank(self, priority: int, tenant: str, preemptible: bool) -> Rank:
-        """Of a prompt; preemptible: better priorities may still be put before it"""
+        """The rank of a prompt. preemptible: prompts of better priorities may start before it"""
         ahead = self.ahead(priority, tenant)
         if not self.own_priorities:
             return Rank(preemptible, priority, ahead)
         return Rank(True, 0, ahead, preemptible, priority - self._best_priority(tenant, priority))
 
     def _best_priority(self, tenant: str, priority: int) -> int:
-        """The lowest of the tenant's prompts that wait or are computed; `priority` if there are none."""
+        """The best priority of the tenant's prompts that wait or are computed; `priority` without any."""
         period = self._periods.get(0)
         own = period.contenders.get(tenant, {}) if period is not None else {}
         return min(own.values(), default=priority)
@@ -151,7 +152,7 @@ class Fairness:
         return self._level(request.priority) == self._level(other.priority)
 
     def is_within_bound(self, request: Request, other: Request) -> bool:
-        """Whether fairness leaves the order of the two open, so that `request` overtakes by its match."""
+        """Whether fairness allows `request` to start before `other` because of its match."""
         lead = self.counter(other.priority, other.tenant) - self.counter(request.priority, request.tenant)
         return lead <= self._max_ahead
 

@@ -25,7 +25,7 @@ class ForcedRuns:
         self._eos_tokens = eos_tokens
 
     def next(self, request: Request) -> list[int]:
-        """The forced tokens after the request's own, within its limits; empty if a chunk is not worth it.
+        """The forced tokens after the request's own, within its limits; empty if too few to save a step.
 
         A waiting request keeps at least one token to sample, because only a step can end it. Requests for
         log-probabilities get no forced tokens, because only sampled tokens have log-probabilities.
@@ -40,7 +40,7 @@ class ForcedRuns:
         return run if len(run) >= MIN_RUN or self._eos_tokens.intersection(run) else []
 
     def _permitted(self, request: Request, tokens: Sequence[int]) -> list[int]:
-        """The leading tokens that the request's limits, stop ids and biases leave alone."""
+        """The leading tokens that the request's limits, stop ids and biases do not affect."""
         sampling = request.sampling
         disputed = {*sampling.stop_token_ids, *sampling.logit_bias}
         is_waiting = request.held is None

@@ -1,4 +1,4 @@
-"""Compiles grammars off the loop into constraints, and keeps their automata on the device while in use."""
+"""Compiles grammars to constraints in the background, and keeps automata in use on the device."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ class GrammarLoader:
     def __init__(self, compiler: GrammarCompiler, *, isolated: bool = False) -> None:
         self._compiler = compiler
         self._isolated = isolated
-        self._loaded: OrderedDict[str, _Loaded] = (
-            OrderedDict()
-        )  # by the automaton's key, least recently used first
+        # by the automaton's key, least recently used first
+        self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
         self._nbytes = 0  # of all loaded automata
         self._bytes_in_use = 0
         self._next_id = 0
@@ -65,7 +64,7 @@ class GrammarLoader:
                 yield request, AutomatonConstraint(compiled, self._compiler.spelled)
 
     def load(self, constraint: Constraint | None) -> bool:
-        """Loads the automaton of a request that starts; False if other requests' automata leave no memory."""
+        """Loads the automaton of a request that starts; False if those in use leave too little memory."""
         if not isinstance(constraint, AutomatonConstraint):
             return True
         automaton = constraint.automaton

@@ -52,11 +52,11 @@ class Node:
     readers: int = 0
     """how many rows and inner groups read its last page, if no group includes all rows of this node"""
     falls: list[tuple[float, int]] = field(default_factory=list)
-    """pairs (page, count): the pages before `page` have `count` readers fewer than its last page"""
+    """pairs (page, count): the pages before `page` have `count` fewer readers than the node's last page"""
     limit: float = -1.0
-    """the node should be a group if outer groups share at most so many pages"""
+    """the node should be a group if the outer groups share at most this many pages"""
     covered: int = 0
-    """pages that all its rows share in groups"""
+    """leading pages that groups read once for all its rows"""
 
     @property
     def rows(self) -> int:
@@ -113,8 +113,8 @@ def _best_groups(nodes: list[Node], merged_pages: float, min_pages: float) -> li
 def _set_limit(node: Node, merged_pages: float) -> None:
     """Sets the node's limit, from those of all nodes below it, and adds its readers to its parent's.
 
-    A group saves all readers but one of each page after the outer groups' pages. The further back these end,
-    the more it saves. At the limit that is as much as its partial results cost.
+    A group saves all readers but one of each page after the outer groups' pages. The fewer pages these share,
+    the more it saves. At the limit it saves as much as its partial results cost.
     """
     cost, place, readers = node.rows * merged_pages, float(node.pages), node.readers
     ahead = sorted(node.falls)

@@ -1,4 +1,4 @@
-"""How many prompt tokens the cache had."""
+"""Counts prompt tokens, and how many of them were cached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Share(NamedTuple):
 
 
 class HitRate:
-    """Since the start, and over the last requests."""
+    """Counts since the start, and over the last `RECENT` requests."""
 
     def __init__(self) -> None:
         self.total = Share(0, 0)

@@ -8,13 +8,15 @@ from .request import TOKEN_BYTES, Request
 
 
 def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alone: bool) -> Allocation | None:
-    """Locks the matched prefix and allocates pages for the rest and one more token; None if they lack.
+    """Locks the matched prefix and allocates pages for the rest and one more token.
+
+    Returns None if too few pages are available.
 
     reserve: pages that stay available to running requests
     alone: no other request runs, so everything but pins may be evicted for this one. A match then ends at a
-        page border if pages lack, because the source of a partial copy would keep one more page locked.
+        page boundary if pages run short, because the source of a partial copy would lock one more page.
 
-    A match also ends at a page border if the page store has more of the prompt than the tree.
+    A match also ends at a page boundary if the page store has more of the prompt than the tree.
     """
     fetch = request.stored.fetch
     fetched = fetch.end * cache.page_size if fetch is not None else 0
@@ -24,7 +26,7 @@ def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alon
         lease = _acquire(request, cache, reserve, whole_pages=True)
     if lease is None:
         return None
-    pages = cache.allocate(_lacking_pages(request, lease, cache.page_size))
+    pages = cache.allocate(_needed_pages(request, lease, cache.page_size))
     assert pages is not None, "pages were counted before"
     allocation = Allocation(
         slot=slot,
@@ -46,12 +48,12 @@ def _acquire(request: Request, cache: PrefixCache, reserve: int, whole_pages: bo
         limit = len(cache.whole_pages(request.namespace, request.slice(0, limit))) * cache.page_size
     tokens = bytes(request.tokens)
     lease = cache.acquire(request.namespace, tokens, limit)
-    if _lacking_pages(request, lease, cache.page_size) + reserve <= cache.available():
+    if _needed_pages(request, lease, cache.page_size) + reserve <= cache.available():
         return lease
     cache.release(lease, tokens[: lease.matched * TOKEN_BYTES], lease.pages)
     return None
 
 
-def _lacking_pages(request: Request, lease: Lease, page_size: int) -> int:
+def _needed_pages(request: Request, lease: Lease, page_size: int) -> int:
     more = 1 if request.length < request.max_length else 0
     return pages_for(request.length + more, page_size) - len(lease.pages)

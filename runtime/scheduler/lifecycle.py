@@ -5,7 +5,7 @@
     | create | → COMPILING | place in the queue | |
     | wait | COMPILING → WAITING | | |
     | refuse | COMPILING → ENDED | | place, fetch |
-    | start | WAITING → RUNNING | slot, pages, locks, automaton | place; fetch, unless it is restored |
+    | start | WAITING → RUNNING | slot, pages, locks, automaton | place; fetch, if nothing is to restore |
     | retract | RUNNING → RETRACTING | | fetch |
     | answer | RUNNING → ANSWERED, or as `end` if no forced tokens are left to compute | | |
     | end | any → ENDED | | compilation, place (COMPILING, WAITING), fetch |
@@ -62,7 +62,7 @@ class Lifecycle:
         self.waiting = waiting
         self.residents: dict[int, Request] = {}  # by slot; ENDED ones too until their last step is done
         self._compiling: dict[str, Request] = {}
-        self._open: dict[str, Request] = {}  # all whose reply is not complete, by id
+        self._open: dict[str, Request] = {}  # requests whose reply is not complete, by id
         self._cache = cache
         self._stored = stored
         self._grammars = grammars
@@ -104,12 +104,12 @@ class Lifecycle:
         return request
 
     def wait(self, request: Request) -> None:
-        """Its grammar is compiled, or it has none."""
+        """Queues the request: its grammar is compiled, or it has none."""
         del self._compiling[request.id]
         self._queue(request)
 
     def refuse(self, request: Request) -> None:
-        """It has no usable grammar."""
+        """Ends a request that has no usable grammar."""
         del self._compiling[request.id], self._open[request.id]
         request.phase = Phase.ENDED
         self._places.give_back(request.tenant)
@@ -118,7 +118,7 @@ class Lifecycle:
     def start(self, request: Request) -> Start:
         """Starts the request unless grammar memory or pages are short.
 
-        Running requests keep the pages that the steps in flight may need.
+        It leaves running requests the pages that their steps in flight may need.
         """
         if not self._grammars.load(request.constraint):
             return Start.NO_GRAMMAR_MEMORY
@@ -140,13 +140,13 @@ class Lifecycle:
         return Start.STARTED
 
     def retract(self, request: Request) -> None:
-        """Takes its pages for other requests; it will start again with its output so far as prompt."""
+        """Stops the request to free its pages. It starts again later, with its output added to its prompt."""
         request.phase = Phase.RETRACTING
         self._stored.end(request)
         self._release_if_done(request)
 
     def answer(self, request: Request) -> None:
-        """Its reply is complete. Forced tokens at the end are computed so that the next turn finds them."""
+        """Marks its reply as complete. Forced tokens at the end are computed, for the next turn to match."""
         if request.phase is not Phase.RUNNING or request.allocation.planned >= request.length - 1:
             self.end(request)
             return
@@ -171,7 +171,7 @@ class Lifecycle:
             self._release_if_done(request)
 
     def step_done(self, flight: StepInFlight) -> None:
-        """Releases what only this step still used."""
+        """Releases slots and pages that only this step still used."""
         self._last_step_done = flight.step
         for request in flight.requests:
             if request.held is not None:
@@ -189,7 +189,7 @@ class Lifecycle:
         self._stored.queued(request)
 
     def _release_if_done(self, request: Request) -> None:
-        """Takes slot and pages back unless a step in flight names the request or another one will."""
+        """Releases slot and pages, unless the request stays or a step in flight names it."""
         stays = request.phase in (Phase.RUNNING, Phase.ANSWERED)
         if stays or request.allocation.last_step > self._last_step_done:
             return
@@ -203,7 +203,7 @@ class Lifecycle:
             self._retry_times.ended()
 
     def _release(self, request: Request) -> None:
-        """Ends the allocation. The tree keeps the tokens whose KV exists; the rest is not charged."""
+        """Ends the allocation. The tree keeps the tokens whose KV exists; others are not charged."""
         allocation = request.allocation
         if allocation.faulty:
             self._cache.discard(allocation.lease, allocation.pages)

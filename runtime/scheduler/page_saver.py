@@ -13,7 +13,7 @@ from .plan import StepInFlight
 from .request import Request
 
 SAVED_TOKENS = 512
-"""per step, beside the pages that it overwrites; with write-through, gathered for one message"""
+"""tokens whose pages a step saves besides those that it overwrites; with write-through, for one message"""
 
 
 class PageSaver:
@@ -53,9 +53,9 @@ class PageSaver:
         self._evicted.prioritize(keys)
 
     def write_through(self, requests: Sequence[Request], at_once: bool = False) -> list[Message]:
-        """Saves the full pages that these requests have gained; nothing while they are few.
+        """Messages that save the new full pages of these requests; none while there are few.
 
-        at_once: even if they are few
+        at_once: save even a few
         """
         fresh = sum(max(0, self._full(request) - request.allocation.saved_pages) for request in requests)
         if fresh < (1 if at_once else self._most):
@@ -91,7 +91,7 @@ class PageSaver:
         return _saved(KeyedPages(request.namespace, keys, allocation.pages[first:last]))
 
     def _full(self, request: Request) -> int:
-        """How many full pages the planned steps have written, if they are to be saved; otherwise 0."""
+        """How many full pages the planned steps write; 0 if the request's pages are not to be saved."""
         allocation = request.allocation
         kept = (
             self._write_through

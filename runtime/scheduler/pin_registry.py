@@ -47,7 +47,7 @@ class Obstacle(NamedTuple):
 
 
 class PinRegistry:
-    """Time comes from the caller."""
+    """Pins by name. Callers pass the current time."""
 
     def __init__(self, cache: PrefixCache, limit: int) -> None:
         """limit: pages that all pins of a scope may keep together"""
@@ -77,7 +77,7 @@ class PinRegistry:
         found = None
         if self._same(message.namespace, whole) is None:
             pages = self._cache.whole_pages(message.namespace, whole)
-            found = self._lasting_obstacle(message.scope, self._pages_of(whole), pages)
+            found = self._permanent_obstacle(message.scope, self._pages_of(whole), pages)
         return PinFits(message.query) if found is None else found.refusal(message.query)
 
     def pin(self, message: PinPrefix, now: float, spare: int) -> PrefixPinned | QueryRefused:
@@ -87,8 +87,8 @@ class PinRegistry:
         pin = self._same(message.namespace, whole)
         if pin is None:
             wanted, pages = self._pages_of(whole), self._cache.whole_pages(message.namespace, whole)
-            found = self._lasting_obstacle(message.scope, wanted, pages)
-            found = found or self._passing_obstacle(wanted, pages, spare)
+            found = self._permanent_obstacle(message.scope, wanted, pages)
+            found = found or self._temporary_obstacle(wanted, pages, spare)
             if found is not None:
                 return found.refusal(message.query)
             pin = self._add(message, whole)
@@ -139,7 +139,7 @@ class PinRegistry:
     def _whole_pages(self, tokens: Tokens) -> Tokens:
         return tokens[: self._pages_of(tokens) * self._cache.page_size * TOKEN_BYTES]
 
-    def _lasting_obstacle(self, scope: str, wanted: int, pages: list[int]) -> Obstacle | None:
+    def _permanent_obstacle(self, scope: str, wanted: int, pages: list[int]) -> Obstacle | None:
         """Why `wanted` pages, of which `pages` are cached, cannot be pinned even once all are cached."""
         more = wanted - self._cache.pinned(pages)
         if not self._cache.enabled:
@@ -151,7 +151,7 @@ class PinRegistry:
             return Obstacle("pin_quota_exceeded", self._over_quota(scope, wanted, more))
         return None
 
-    def _passing_obstacle(self, wanted: int, pages: list[int], spare: int) -> Obstacle | None:
+    def _temporary_obstacle(self, wanted: int, pages: list[int], spare: int) -> Obstacle | None:
         """Why they cannot be pinned now."""
         more = wanted - self._cache.pinned(pages)
         if self._cache.stats().pinned + more > spare:
@@ -162,7 +162,7 @@ class PinRegistry:
         if len(pages) < wanted:
             return Obstacle(
                 "prefix_not_cached",
-                f"Only {len(pages)} of the prefix's {wanted} pages are cached; others took the rest. "
+                f"Only {len(pages)} of the prefix's {wanted} pages are cached; others were evicted. "
                 "Try again.",
                 status=503,
             )

@@ -1,4 +1,4 @@
-"""Forms one step of the requests that run: its rows, their tokens and pages."""
+"""Plans a step: its rows, their tokens and pages."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StepPlanner:
         self._many_available = int(MANY_AVAILABLE * num_pages)
         self._banned_tokens = banned_tokens
         self._step = 0
-        self._tables: dict[int, bytes] = {}  # the pages of each row in decode at its first step, by arrival
+        self._tables: dict[int, bytes] = {}  # a row's page table when it began to decode, by arrival
         self._order: list[int] = []
         self._groups: list[RowGroup] = []
 
@@ -63,8 +63,8 @@ class StepPlanner:
             allocation.has_forced or allocation.prefill_end <= allocation.planned < ahead < request.max_length
         )
 
-    def has_page(self, request: Request) -> bool:
-        """Allocates the pages that its next tokens lack; False if too few are available."""
+    def ensure_pages(self, request: Request) -> bool:
+        """Allocates the pages that its next tokens need; False if too few are available."""
         allocation = request.allocation
         next_end = max(allocation.planned + 1, allocation.prefill_end)
         needed = pages_for(next_end, self._page_size) - len(allocation.pages)
@@ -107,7 +107,7 @@ class StepPlanner:
                 allocation.copy_step = None
 
     def _chunks(self, prefilling: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
-        """Splits the budget in tokens: each prompt is computed to its end before the next."""
+        """Splits the budget (in tokens): each prompt is computed to its end before the next."""
         chunks = []
         for request in prefilling:
             allocation = request.allocation
@@ -123,7 +123,7 @@ class StepPlanner:
     def _add_restores(
         self, plan: StepPlan, flight: StepInFlight, prefilling: Sequence[Request], tokens: int
     ) -> None:
-        """Restores pages of about `tokens` tokens, at least one: copying them takes time too."""
+        """Restores pages of about `tokens` tokens, but at least one page."""
         left = max(1, tokens // self._page_size)
         for request in prefilling:
             pages = min(left, request.allocation.to_restore // self._page_size)
@@ -200,7 +200,7 @@ class StepPlanner:
 
 
 def step_masks(flight: StepInFlight, words: int) -> StepMasks:
-    """The masks of rows that the host masks and whose sampled tokens count; `words` int32 for each."""
+    """The masks of host-masked rows, unless their tokens are discarded; `words` int32 for each."""
     alive = [
         request
         for request in flight.host_masked

@@ -63,14 +63,14 @@ from .scheduler import Scheduler
 
 VOCABULARY_DEADLINE_S = 60.0
 CORES_TO_LOAD = 2  # model and tokenizer load at the same time; with no other core, workers would delay them
-ANSWER_POLL_MS = 5  # between looks for the answers of grammars' processes that are late
+ANSWER_POLL_MS = 5  # between two checks for late answers of grammars' processes
 PIN_DIVISOR = 4  # of all pages: the part that may be pinned by default
 
 log = logging.getLogger("arbora.scheduler")
 
 
 class Loop:
-    """Joins the state machine to its sockets."""
+    """Connects the state machine to its sockets."""
 
     def __init__(self, arguments: ChildArguments, config: ServeConfig, heartbeat: Heartbeat) -> None:
         self._heartbeat = heartbeat

@@ -9,17 +9,17 @@ class QueuePlaces:
     """Counts each tenant's requests that compile or wait.
 
     While fewer than `most` requests wait, every request is admitted. Beyond that a tenant is admitted while
-    it has less than its share, so one tenant's flood does not shut out the others.
+    it has less than its share, so one tenant cannot fill the queue alone.
 
-    With several API keys there are as many tenants as keys, and the share is `most` divided by the keys: no
-    key can be refused while fewer of its requests wait. In all at most 2 * `most` wait (`most` + 1 for each
+    With several API keys there are as many tenants as keys, and the share is `most` divided by the keys: a
+    key is never refused while fewer of its requests wait. In all at most 2 * `most` wait (`most` + 1 for each
     key, if there are more keys than that).
 
     Without several keys the number of tenants is not known. Then the share is the number of places, of
     2 * `most`, that are still free: the dynamic threshold of Choudhury and Hahne ("Dynamic queue length
     thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking, 1998). A single
-    tenant gets `most` places, two get two thirds of `most` each in the long run, and so on; each that
-    floods the queue leaves half of the free places to the next.
+    tenant gets `most` places, two get two thirds of `most` each in the long run, and so on: a
+    tenant that floods the queue leaves half of the free places to the next.
     """
 
     def __init__(self, most: int, keys: int) -> None:

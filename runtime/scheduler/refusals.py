@@ -53,7 +53,7 @@ def queue_full(message: Generate, places: QueuePlaces, retry_after: int) -> Refu
         message.request,
         429,
         f"{places.total} requests are waiting, {places.taken_by(message.tenant)} of them with this API key "
-        f"or user, and this server takes no more of them now; try again in {retry_after} s.",
+        f"or user, and the server accepts no more now; try again in {retry_after} s.",
         None,
         "rate_limit_exceeded",
         retry_after,
@@ -76,7 +76,7 @@ def _over_memory(request: str, length: int, limits: Limits, pinned: int) -> Refu
 
 
 def grammar_refusal(request: Request, error: GrammarError | CompilerError | BusyError) -> Refused:
-    """The grammar is wrong or cannot be enforced, the compiler failed, or too many grammars are in work."""
+    """The grammar is wrong or cannot be enforced, the compiler failed, or too many grammars are queued."""
     if isinstance(error, BusyError):
         return Refused(
             request.id, 503, f"{request.grammar_param}: {error}", request.grammar_param, "server_busy"
@@ -91,7 +91,7 @@ def grammar_refusal(request: Request, error: GrammarError | CompilerError | Busy
 
 
 def grammar_error(request: Request, error: GrammarError | CompilerError) -> ReplyError:
-    """Why a reply cannot follow its grammar any further: the grammar's fault (400) or the server's."""
+    """The error of a reply that can't follow its grammar any more, by the grammar's or the server's fault."""
     param = request.grammar_param
     if isinstance(error, CompilerError):
         return ReplyError(f"{param}: {_shortened(error)}")

@@ -19,7 +19,7 @@ class Replies:
         self._messages[client].append(message)
 
     def tokens(self, request: Request, logprobs: Logprobs | None, finish: FinishReason | None) -> None:
-        """Sends the tokens not yet sent; with `finish` "stop" the last one ended the reply."""
+        """Sends the tokens not sent yet; with `finish` "stop" the last one ended the reply."""
         stop_token = request.last_token if finish == "stop" else None
         self._put(request, Output(request.id, _unsent(request), logprobs, finish, stop_token))
 
@@ -52,7 +52,7 @@ class Replies:
 
 
 def _unsent(request: Request) -> Tokens:
-    """Takes the tokens not yet sent, and counts them as sent."""
+    """Returns the tokens not sent yet, and counts them as sent."""
     start, request.sent = request.sent, request.length
     return request.slice(start, request.length)
 

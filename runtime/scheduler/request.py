@@ -47,7 +47,7 @@ class Request:
     id: str
     client: int  # the tokenizer process
     namespace: str | None  # None: shares no prefixes
-    tenant: str  # whose fair share it is served from
+    tenant: str  # the request counts towards this tenant's fair share
     priority: int  # lower numbers first
     sampling: SamplingParams
     prompt_length: int  # tokens
@@ -71,7 +71,7 @@ class Request:
     stored: StoredPrefix = field(default_factory=StoredPrefix)
 
     # Scheduler, when the request first starts:
-    cached_tokens: int | None = None  # prompt tokens that needed no computing
+    cached_tokens: int | None = None  # prompt tokens that the tree or the page store had
 
     # Replies; the parts of `prompt_logprobs` come from Results:
     sent: int = 0  # tokens that the client knows or gets with the next message

@@ -12,11 +12,11 @@ from .completion import Completion
 from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, Fairness
 from .forced_runs import ForcedRuns, Segments
-from .patience import Patience
 from .plan import StepInFlight
 from .refusals import grammar_error
 from .replies import Replies, ending
 from .request import Phase, Request
+from .wait_budget import WaitBudget
 
 
 @dataclass(slots=True)
@@ -33,8 +33,7 @@ class StepOutcome:
 
 @dataclass(slots=True)
 class _Late:
-    """A request whose grammar's process has not answered yet, and its last sampled token if that is not
-    taken yet."""
+    """A request whose grammar's process has not answered yet, and its sampled token that waits for that."""
 
     request: Request
     sampled: tuple[int, int, Logprobs | None] | None  # token, state, log-probabilities
@@ -44,7 +43,7 @@ class Results:
     """Appends a step's tokens to its requests and to their replies.
 
     A request whose grammar's process has not answered in time sits out: the last token that was sampled for
-    it is kept until the answer has come, and tokens of steps in flight are void.
+    it waits for the answer, and tokens of steps in flight are discarded.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Results:
         replies: Replies,
         counts: Counts,
         fairness: Fairness,
-        patience: Patience,
+        wait_budget: WaitBudget,
     ) -> None:
         self._completion = completion
         self._forced_runs = ForcedRuns(segments, eos)
@@ -63,7 +62,7 @@ class Results:
         self._replies = replies
         self._counts = counts
         self._fairness = fairness
-        self._patience = patience
+        self._wait_budget = wait_budget
         self._late: dict[str, _Late] = {}  # by request id
 
     @property
@@ -72,7 +71,7 @@ class Results:
         return bool(self._late)
 
     def take(self, flight: StepInFlight, result: StepResult) -> StepOutcome:
-        """`result` is the result of the step `flight`."""
+        """Applies the result of the step `flight`."""
         outcome = StepOutcome()
         by_slot = {request.allocation.slot: request for request in flight.rows}
         for part in result.prompt_logprobs:
@@ -90,19 +89,19 @@ class Results:
         for late in list(self._late.values()):
             if late.request.is_answered:
                 del self._late[late.request.id]
-            elif self._patience.is_ready(late.request):
+            elif self._wait_budget.is_ready(late.request):
                 del self._late[late.request.id]
                 self._resume(late, outcome)
         self._replies.close_step()
         return outcome
 
     def sit_out(self, flight: StepInFlight) -> None:
-        """Lets the rows sit out whose masks for a step are not known in time."""
+        """Makes requests sit out if their masks for the step are not known in time."""
         for request in flight.host_masked:
-            is_void = request.is_answered or flight.step <= request.allocation.superseded
-            # A late request's kept token comes first, even if the answer has come since the turn began.
+            is_discarded = request.is_answered or flight.step <= request.allocation.superseded
+            # A late request's sampled token comes first, even if the answer has come since the turn began.
             is_late = request.id in self._late
-            if not is_void and (is_late or not self._patience.is_ready(request)):
+            if not is_discarded and (is_late or not self._wait_budget.is_ready(request)):
                 request.allocation.sit_out()
                 self._late.setdefault(request.id, _Late(request, None))
 
@@ -139,7 +138,7 @@ class Results:
             if outcome.is_over(request):
                 continue
             sampled = token, state, logprobs.get(allocation.slot)
-            if self._patience.is_ready(request):
+            if self._wait_budget.is_ready(request):
                 self._take_token(request, *sampled, outcome)
             else:
                 allocation.sit_out()
@@ -174,8 +173,8 @@ class Results:
         self._fairness.charge(request, OUTPUT_WEIGHT * tokens)
 
     def _complete(self, request: Request) -> None:
-        """Ends the reply with the shortest closing text in place of a sampled token that leaves no tokens
-        for it. Steps planned beyond that are void."""
+        """Ends the reply with the shortest closing text, in place of a sampled token that would leave too few
+        tokens for it."""
         allocation = request.allocation
         allocation.planned = min(allocation.planned, request.length)
         end = self._completion.end(request) or ()
@@ -203,7 +202,7 @@ class Results:
             self._fail(request, ReplyError(error.message), outcome)
 
     def _finish_prefills(self, flight: StepInFlight, outcome: StepOutcome) -> None:
-        """Ends requests for no output after their prompt, and answered ones after their forced tokens."""
+        """Ends requests with `max_tokens` 0 after the prompt, and answered ones after their forced tokens."""
         for request in flight.rows:
             allocation = request.allocation
             if allocation.prefilling or allocation.last_step != flight.step or outcome.is_over(request):

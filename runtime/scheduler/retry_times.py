@@ -1,4 +1,4 @@
-"""When refused requests should try again."""
+"""Tells refused requests when to try again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ UNMEASURED_S = 5  # Retry-After before any reply has ended
 LEAST_WAIT_S = 1  # Retry-After is a whole number
 LONGEST_WAIT_S = 60  # OpenAI's clients ignore a longer Retry-After and try again at once
 MEMORY_S = 30.0  # time constant of the average rate of ended replies
-SPACING = 0.8  # of the server's time for a request, between promised times; below 1, as some clients give up
+SPACING = 0.8  # between promised times, of the server's time for a request; below 1, as some clients give up
 SWEEP_FROM = 1024  # tenants, beyond twice those that the last sweep kept
 
 
 @dataclass(slots=True, eq=False)
 class _Promise:
-    """The time that a refused request was told to come again."""
+    """The time at which a refused request was told to try again."""
 
     request: int
     due: float
@@ -31,10 +31,10 @@ class _Promises:
     def __init__(self) -> None:
         self.latest = 0.0  # the time promised last
         self._by_due: deque[_Promise] = deque()
-        self._by_request: defaultdict[int, deque[_Promise]] = defaultdict(deque)  # those told first in front
+        self._by_request: defaultdict[int, deque[_Promise]] = defaultdict(deque)  # in the order of `told_at`
 
     def add(self, request: int, due: float, now: float) -> None:
-        """Forgets a promise that was cut to the longest wait, as any number of those can be made."""
+        """Promises that were cut to the longest wait are not kept; there may be any number of them."""
         self.latest = due
         if due >= now + LONGEST_WAIT_S:
             return
@@ -43,8 +43,8 @@ class _Promises:
         self._by_request[request].append(promise)
 
     def of(self, request: int, now: float) -> float | None:
-        """The time that the request was told before, if it comes too early. None for a new request; an equal
-        one that comes within `LEAST_WAIT_S` is another client's."""
+        """The time that the request was told before, if it comes too early; None for a new request. An equal
+        one within `LEAST_WAIT_S` counts as new: it is another client's."""
         self._forget_due(now)
         mine = self._by_request.get(request)
         if not mine or mine[0].told_at > now - LEAST_WAIT_S:
@@ -62,7 +62,7 @@ class _Promises:
 
 
 class RetryTimes:
-    """Tells refused requests when to try again, from the rate at which replies end while others wait.
+    """Computes these times from the rate at which replies end while other requests wait.
 
     Each refused request of a tenant gets the time at which one more of the tenant's places should be free,
     after the times of its earlier refusals, so clients that obey do not all come back at once, and most come
@@ -85,7 +85,7 @@ class RetryTimes:
         self._ended_since += 1
 
     def tick(self, now: float, busy: bool) -> None:
-        """`now` is in seconds of any clock. busy: requests wait although a step is planned."""
+        """`now` is in seconds of any clock. busy: requests wait although all possible steps are planned."""
         if self._was_busy:
             elapsed = max(0.0, now - self._now)
             past = exp(-elapsed / MEMORY_S)
@@ -96,7 +96,7 @@ class RetryTimes:
 
     def retry_after(self, tenant: str, request: int) -> int:
         """Seconds until a refused request of the tenant should try again. `request` is the hash of its
-        prompt, by which it is known when it comes again."""
+        prompt, which identifies it when it comes again."""
         if not self._ended:
             return UNMEASURED_S
         self._sweep()
@@ -115,7 +115,7 @@ class RetryTimes:
         return min(max(first, next_own), self._now + LONGEST_WAIT_S)
 
     def _sweep(self) -> None:
-        """Forgets past times, at an amortized constant cost for each refusal."""
+        """Forgets tenants without future promises, at an amortized constant cost for each refusal."""
         if len(self._promised) < self._sweep_at:
             return
         self._promised = {

@@ -1,7 +1,7 @@
 """The scheduler's state machine: requests and step results in, step plans and outputs out.
 
 It has no sockets and no clock. `plan` may run one step ahead of the results: rows of the next step then
-feed tokens that are still being sampled.
+use tokens that are not known yet.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from .fairness import USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import Segments
 from .grammar_loader import GrammarLoader
 from .lifecycle import Lifecycle
-from .patience import Patience
 from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
 from .queue_places import QueuePlaces
 from .refusals import Limits, grammar_refusal, queue_full, refusal
@@ -47,11 +46,12 @@ from .request import Phase, Request
 from .results import Results, StepOutcome
 from .retry_times import RetryTimes
 from .stored_pages import StoredPages
+from .wait_budget import WaitBudget
 from .waiting_queue import WaitingQueue
 
 
 class Scheduler:
-    """Joins the parts: requests and their phases (`Lifecycle`), which start (`Admission`), steps, replies."""
+    """Connects phases of requests (`Lifecycle`), starts (`Admission`), steps (`StepPlanner`) and replies."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Scheduler:
         bounds: Bounds = USUAL_BOUNDS,
         host_pages: int = 0,
         write_through: bool = False,
-        patience: Patience | None = None,
+        wait_budget: WaitBudget | None = None,
     ) -> None:
         self._limits = limits
         self._cache = cache
@@ -94,11 +94,11 @@ class Scheduler:
         )
         self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
         self._in_flight: deque[StepInFlight] = deque()
-        self._drops: deque[tuple[DropCache, set[str]]] = deque()  # with the requests that they wait for
+        self._drops: deque[tuple[DropCache, set[str]]] = deque()  # each with the requests that it waits for
         self._replies = Replies()
         self._counts = Counts()
         self._completion = Completion(segments, eos)
-        self._patience = patience or Patience()
+        self._wait_budget = wait_budget or WaitBudget()
         self._compiled: dict[str, Request] = {}  # not accepted yet: their grammar's process has not answered
         self._results = Results(
             self._completion,
@@ -107,7 +107,7 @@ class Scheduler:
             self._replies,
             self._counts,
             self._fairness,
-            self._patience,
+            self._wait_budget,
         )
 
     # Messages of the tokenizer processes
@@ -145,7 +145,7 @@ class Scheduler:
         for request in list(self._compiled.values()):
             if request.is_answered:
                 del self._compiled[request.id]
-            elif self._patience.is_ready(request):
+            elif self._wait_budget.is_ready(request):
                 del self._compiled[request.id]
                 refused = self._completion.refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
@@ -182,7 +182,7 @@ class Scheduler:
         self._stored.found(message)
 
     def fetch_ahead(self) -> None:
-        """Asks for the stored pages of waiting requests, as far as host memory for them lasts."""
+        """Fetches stored pages of waiting requests, as far as host memory allows."""
         self._admission.fetch_ahead()
 
     def fetched(self, message: Fetched) -> None:
@@ -201,7 +201,7 @@ class Scheduler:
     # Time
 
     def tick(self, now: float) -> None:
-        """All steps that can be planned are. `now` is in seconds of a monotonic clock."""
+        """All possible steps are planned. `now` is in seconds of a monotonic clock."""
         self._retry_times.tick(now, busy=bool(self._requests.waiting))
 
     def expire_pins(self, now: float) -> None:
@@ -217,7 +217,7 @@ class Scheduler:
 
     def begin_turn(self) -> None:
         """Begins a turn of the loop: resumes the requests whose grammar's process has answered by now."""
-        self._patience.renew()
+        self._wait_budget.renew()
         self._conclude(self._results.take_late())
 
     @property
@@ -315,7 +315,7 @@ class Scheduler:
         self._replies.add(request.client, refused)
 
     def _admit(self) -> None:
-        """Starts the requests that the next step has tokens for, and counts what the cache had of them."""
+        """Starts the requests that the next step has tokens for, and counts their cached tokens."""
         decoding = sum(not request.allocation.prefilling for request in self._requests.running)
         tokens, restored = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
         for request in self._admission.admit(tokens, restored):
@@ -328,7 +328,7 @@ class Scheduler:
     def _rows(self) -> tuple[list[Request], list[Request]]:
         """Requests that decode one token, and those that compute several: forced tokens, then prompts."""
         wanting = [request for request in self._requests.running if self._planner.wants_page(request)]
-        ready = [request for request in wanting if self._secure_page(request)]
+        ready = [request for request in wanting if self._secure_pages(request)]
         ready = [request for request in ready if request.phase is Phase.RUNNING]
         forced = [request for request in ready if request.allocation.has_forced]
         decoding = [request for request in ready if not request.allocation.has_forced]
@@ -336,20 +336,20 @@ class Scheduler:
         return decoding, forced + self._answered() + self._admission.in_order(prompts)
 
     def _answered(self) -> list[Request]:
-        """Answered requests with forced tokens to compute. They end early if pages lack."""
+        """Answered requests with forced tokens to compute. They end early if pages run short."""
         residents = list(self._requests.residents.values())
         answered = [each for each in residents if each.phase is Phase.ANSWERED and each.allocation.prefilling]
         for request in answered:
-            if not self._planner.has_page(request):
+            if not self._planner.ensure_pages(request):
                 self._requests.end(request)
         return [request for request in answered if request.phase is Phase.ANSWERED]
 
-    def _secure_page(self, request: Request) -> bool:
-        """Allocates a page for the next token, and retracts requests as long as pages lack.
+    def _secure_pages(self, request: Request) -> bool:
+        """Allocates pages for the next tokens, and retracts requests until there are enough.
 
-        False: the request sits this step out, because retracted pages come back only with steps in flight.
+        False: the request sits out this step, until the steps in flight release the retracted pages.
         """
-        while request.phase is Phase.RUNNING and not self._planner.has_page(request):
+        while request.phase is Phase.RUNNING and not self._planner.ensure_pages(request):
             if any(other.phase is Phase.RETRACTING for other in self._requests.residents.values()):
                 return False
             self._counts.retractions += 1
@@ -357,7 +357,7 @@ class Scheduler:
         return request.phase is Phase.RUNNING
 
     def _to_retract(self) -> Request:
-        """The youngest request of the worst priority; with own priorities, of the youngest's tenant."""
+        """The youngest request of the worst priority; with own priorities, of the tenant of the youngest."""
         running = self._requests.running
         if self._fairness.own_priorities:
             youngest = max(running, key=lambda request: request.arrival)
@@ -365,7 +365,7 @@ class Scheduler:
         return max(running, key=lambda request: (request.priority, request.arrival))
 
     def _carry_out_drops(self) -> None:
-        """A drop waits for the pages of requests that ended before it arrived."""
+        """Carries out drops of cached pages, each once the requests that had ended before it are released."""
         while self._drops:
             message, ended = self._drops[0]
             if any(request.id in ended for request in self._requests.residents.values()):

@@ -31,11 +31,11 @@ MOST_LOOKUPS = 4  # before a start; a prompt whose pages are evicted again and a
 
 
 class StoredPages:
-    """Without a page store (`host_pages` 0) it does nothing.
+    """The requests to the page store. Without one (`host_pages` 0) it does nothing.
 
     When a prompt is queued, the store is asked how many of its pages it has (a look-up). It fetches these
-    into its host memory, of `host_pages` pages: ahead of the prompt's start as far as half of that lasts,
-    otherwise when the prompt could start. It holds them until they are restored, the tree has more of the
+    into its host memory of `host_pages` pages: early while they fit into half of it, otherwise when the
+    prompt could start. It holds them until they are restored, the tree has more of the
     prompt, or the request ends.
     """
 
@@ -54,7 +54,7 @@ class StoredPages:
         self._to_store: list[PageStoreInbox] = []
 
     def look_up(self, request: Request) -> None:
-        """Asks for the full pages that the tree lacks, except the last token, which must be computed."""
+        """Asks for the full pages that are not in the tree, before the last token, which must be computed."""
         if self.enabled and request.namespace is not None and not request.wants_prompt_logprobs:
             self._look_up(request, 1)
 
@@ -90,7 +90,7 @@ class StoredPages:
         self._may_fetch |= request.stored.fetch is not None
 
     def fetch_ahead(self, order: Callable[[Request], object]) -> None:
-        """Fetches pages for waiting requests in `order`, as far as host memory for them lasts."""
+        """Fetches pages for waiting requests in `order`, as far as host memory allows."""
         if not self._may_fetch:
             return
         self._may_fetch = False
@@ -122,8 +122,8 @@ class StoredPages:
     def awaits(self, request: Request, busy: bool) -> bool:
         """Whether a request that could start waits for its pages.
 
-        Requests what was found, for one request at a time even if the memory for fetching ahead is used up.
-        Looks up again if the tree has lost pages of it, or the store has got more.
+        Fetches the found pages, for one request at a time even if the memory for fetching ahead is used up.
+        Looks up again if the tree has lost pages of the prompt, or the store has got more.
         busy: other requests hold slots, so further steps copy evicted pages to the store
         """
         fetch = request.stored.fetch
@@ -179,7 +179,7 @@ class StoredPages:
         return self._saver.write_through([each for each in flight.requests if each.held is not None])
 
     def release(self, request: Request) -> list[Message]:
-        """Before a request gives its pages back: the store learns that they were used.
+        """Tells the store which pages were used, before the request gives them back.
 
         Returns, with write-through, messages that save its last pages.
         """
@@ -189,12 +189,12 @@ class StoredPages:
         return self._saver.write_through([request], at_once=True)
 
     def flush(self) -> FlushPages:
-        """Saves what would be lost with the KV cache. All fetches are over."""
+        """Saves the pages that would be lost with the KV cache. All fetches are over."""
         over, self._over = self._over, []
         return FlushPages(self._saver.at_the_end(), over)
 
     def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> ForgetPages:
-        """Forgets the pages of a namespace or scope, and what was found of them for waiting `requests`."""
+        """Forgets the pages of a namespace or scope, and the look-ups of waiting `requests` in it."""
 
         def matches(namespace: str) -> bool:
             if order.namespace is None:

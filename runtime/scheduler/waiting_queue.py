@@ -36,18 +36,18 @@ _Scope = dict[int, _PriorityClass]  # by priority
 
 
 class WaitingQueue:
-    """Tries waiting requests in the order of these rules, the first one first:
+    """Tries waiting requests in the order of these rules, of which earlier ones decide first:
 
     1. a priority that was passed over `Bounds.overtaken` times, for one start
     2. the best priority (the lowest number)
-    3. fairness: a tenant at most `Bounds.ahead` tokens before the one that was served least, then the tenant
-       that is the least ahead
+    3. fairness: tenants at most `Bounds.ahead` tokens ahead of the least served one, then the others, the
+       least ahead first
     4. age: a request that `Bounds.overtaken` others overtook because of their matches, oldest first
     5. the longest match in the tree, then the oldest request
 
-    Age (4) stands behind fairness (3), because a tenant could otherwise age many requests at once and start
+    Age (4) comes after fairness (3), because a tenant could otherwise age many requests at once and start
     them all before other tenants'. Where priorities order only a tenant's own requests, each tenant offers
-    the requests that 1 and 2 put first among its own, and 3 to 5 decide between these.
+    the requests that come first by 1 and 2 among its own, and 3 to 5 decide between these.
     """
 
     def __init__(self, fairness: Fairness, bounds: Bounds) -> None:
@@ -66,7 +66,7 @@ class WaitingQueue:
                     yield from line.values()
 
     def add(self, request: Request, first: bool = False) -> None:
-        """first: before the tenant's other requests of its priority, as it was retracted"""
+        """first: before the tenant's other requests of its priority, because it was retracted"""
         scope = self._scopes.setdefault(self._scope_of(request.tenant), {})
         lines = scope.setdefault(request.priority, _PriorityClass()).lines
         if first:
@@ -94,7 +94,7 @@ class WaitingQueue:
     def candidates(
         self, matched: Callable[[Request], int], has_tokens: Callable[[Rank], bool], tried: Set[str]
     ) -> list[Request]:
-        """The requests to try next, in their order; empty if all that may start were tried.
+        """The requests to try next, in order; empty if every request that may start was tried.
 
         matched: tokens of a request that need no computing
         has_tokens: whether the step has tokens left for a prompt of that rank
@@ -132,7 +132,7 @@ class WaitingQueue:
         return self._fairness.rank(priority, tenant, not self._is_overdue(priority_class))
 
     def _offers(self, tried: Set[str]) -> Iterator[list[_Offer]]:
-        """Groups of lines that compete with each other, the best group first."""
+        """Groups of tenants' queues that compete with each other, the best group first."""
         if self._fairness.own_priorities:
             own = [self._own_offer(tenant, scope, tried) for tenant, scope in self._scopes.items()]
             yield [offer for offer in own if offer is not None]

@@ -114,7 +114,7 @@ def test_allowed_hosts_are_names_alone(model: Path) -> None:
         ((), {"ARBORA_API_KEY": ","}, "ARBORA_API_KEY ,: there is no key in it"),
     ],
 )
-def test_a_server_that_was_given_no_key_in_so_many_words_does_not_start_open(
+def test_a_server_with_an_empty_key_does_not_start_without_keys(
     model: Path, flags: Sequence[str], environment: dict[str, str], expected: str
 ) -> None:
     with pytest.raises(ConfigError, match=expected):

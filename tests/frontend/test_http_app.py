@@ -244,7 +244,7 @@ async def test_metrics_count_the_tokens_that_earlier_turns_saved_and_lost(world:
     assert after["arbora_prompt_memo_bytes"] > 0
 
 
-async def test_metrics_speak_of_requests(world: HttpWorld) -> None:
+async def test_the_metrics_texts_say_requests(world: HttpWorld) -> None:
     text = (await world.http.get("/metrics")).text
     assert "# HELP arbora_requests_running Requests that take part in steps." in text
     assert "equence" not in text

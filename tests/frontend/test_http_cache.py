@@ -48,14 +48,14 @@ def world(plain: HttpWorld) -> HttpWorld:
 
 
 async def namespace(world: HttpWorld, key: str = "none", **body: Any) -> str | None:
-    """Where a completion's prompt is looked up."""
+    """The namespace of a completion's prompt."""
     headers = {"authorization": f"Bearer {key}"}
     answer = await world.http.post("/v1/completions", json={"prompt": "Hello", **body}, headers=headers)
     assert answer.status_code == 200, answer.text
     return last_generate(world).namespace
 
 
-# Looking
+# Reports
 
 
 async def test_the_cache_is_shown_in_pages_tokens_and_bytes(world: HttpWorld) -> None:
@@ -171,7 +171,7 @@ async def test_a_drop_reports_a_failed_disk_cache(world: HttpWorld) -> None:
 
 async def test_a_drop_fails_at_once_when_the_replica_dies() -> None:
     async with http_world() as world:
-        world.running.cache = lambda message: CacheDropped(message.query + 1, 0, 0)  # to someone else
+        world.running.cache = lambda message: CacheDropped(message.query + 1, 0, 0)  # for another query
         dropping = asyncio.create_task(world.http.delete("/cache"))
         await eventually(lambda: bool(world.running.of_kind(DropCache)))
         await world.kill_replica()

@@ -1,4 +1,4 @@
-"""Clients that go away, replicas that die, servers that are shut down."""
+"""Clients that disconnect, replicas that die, servers that shut down."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_before_the_first_replica_is_up_nothing_is_served() -> None:
         assert (await world.http.post(CHAT, json=BODY)).status_code == 503
 
 
-async def test_a_request_without_a_token_out_is_sent_again(world: HttpWorld) -> None:
+async def test_a_request_that_has_sent_no_token_is_sent_again(world: HttpWorld) -> None:
     world.running.gate.clear()
     request = asyncio.create_task(world.http.post(CHAT, json=BODY))
     await eventually(lambda: bool(world.running.of_kind(Generate)))
@@ -109,7 +109,7 @@ async def test_a_stream_that_has_sent_nothing_but_its_role_is_sent_again(world: 
     assert text.endswith("data: [DONE]\n\n")
 
 
-async def test_a_stream_with_a_token_out_ends_with_an_error(world: HttpWorld) -> None:
+async def test_a_stream_that_has_sent_a_token_ends_with_an_error(world: HttpWorld) -> None:
     world.running.pauses = True
     async with world.http.stream("POST", CHAT, json={**BODY, "stream": True}) as response:
         lines = response.aiter_lines()

@@ -23,7 +23,7 @@ async def world() -> AsyncIterator[HttpWorld]:
 
 
 async def asked(world: HttpWorld, question: str, key: str = "first", path: str = CHAT, **fields: Any) -> int:
-    """How many of its prompt's ids were remembered."""
+    """Sends a conversation; returns how many of its prompt's ids were remembered."""
     before = await remembered(world)
     world.script = world.says("the cat sat")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": question}]

@@ -1,4 +1,4 @@
-"""A server that has run out of descriptors must not keep a failure: no request opens a file or imports."""
+"""No request opens a file or imports a module, which would fail in a process without free descriptors."""
 
 from __future__ import annotations
 

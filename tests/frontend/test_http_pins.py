@@ -98,7 +98,7 @@ async def test_a_pin_whose_pages_are_evicted_repeatedly_fails(world: HttpWorld) 
 @pytest.mark.parametrize(
     ("param", "value"), [("prompt", TEXT), ("messages", [{"role": "system", "content": TEXT}])]
 )
-async def test_a_pin_over_the_quota_is_refused_in_openais_words_before_it_is_computed(
+async def test_a_pin_over_the_quota_is_refused_in_openais_form_before_it_is_computed(
     world: HttpWorld, param: str, value: object
 ) -> None:
     world.running.cache = lambda message: QueryRefused(
@@ -164,7 +164,7 @@ async def test_the_refusal_of_a_short_prefix_names_the_least_length(world: HttpW
     )
 
 
-async def test_a_pin_is_taken_back_by_its_id(world: HttpWorld) -> None:
+async def test_a_pin_is_removed_by_its_id(world: HttpWorld) -> None:
     answer = await world.http.delete("/cache/pin/pin-7")
     assert answer.json() == {"id": "pin-7", "deleted": True}
     (asked,) = world.running.of_kind(UnpinPrefix)

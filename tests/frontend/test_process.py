@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 import zmq
 import zmq.asyncio
-from arbora.frontend.launch.watchdog import PATIENCE as WATCHDOG_PATIENCE
+from arbora.frontend.launch.watchdog import TIMEOUTS
 from arbora.frontend.model_tokenizer import load_tokenizer
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Alive, Drained, Failed, Ready, SupervisorInbox
@@ -61,12 +61,12 @@ class World:
         return self.process
 
     async def receive(self) -> SupervisorInbox:
-        """The next message that is no mere sign of life."""
+        """The next message other than a sign of life."""
         async with asyncio.timeout(PATIENCE):
             while isinstance(message := await self.inbox.receive(), Alive):
                 assert self.process is not None
                 assert message.pid == self.process.pid
-                assert message.stalled_s < WATCHDOG_PATIENCE.stalled_s["tokenizer"]
+                assert message.stalled_s < TIMEOUTS.stalled_s["tokenizer"]
             return message
 
     async def close(self) -> None:
@@ -238,7 +238,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def until_status(url: str, status: int) -> None:
-    """Of `/health`, asked on a new connection each time."""
+    """Asks `/health`, each time on a new connection, until it has this status."""
     async with asyncio.timeout(PATIENCE):
         while httpx.get(f"{url}/health", timeout=PATIENCE).status_code != status:
             await asyncio.sleep(0.01)

@@ -23,7 +23,7 @@ def short_stack() -> Iterator[None]:
 
 
 def deep_cache() -> tuple[PrefixCache, bytes]:
-    """A conversation in which each request went on from the last one by one page, of one token."""
+    """A conversation in which each request extended the last one by one page of one token."""
     cache = PrefixCache(DEPTH, page_size=1, model=b"model")
     tokens = array("i", range(1, DEPTH + 1)).tobytes()
     for length in range(1, DEPTH + 1):

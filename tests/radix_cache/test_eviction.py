@@ -49,7 +49,7 @@ def test_stale_entries_do_not_pile_up() -> None:
     assert len(queue._heap) < 100
 
 
-def test_a_leaf_added_while_others_wait_leaves_before_them_if_it_is_older() -> None:
+def test_an_older_leaf_that_is_added_later_is_evicted_first() -> None:
     queue = LeastRecentlyUsed()
     old, middle, new = leaf(1), leaf(2), leaf(3)
     assert queue.add_and_pop(middle) is middle

@@ -45,7 +45,7 @@ def test_a_ghost_holds_no_page_and_matches_nothing() -> None:
     assert (stats.free, stats.evictable) == (0, 3)
 
 
-def test_a_tail_that_was_evicted_page_by_page_is_one_memory() -> None:
+def test_a_tail_that_was_evicted_page_by_page_is_one_ghost() -> None:
     cache = new_cache(num_pages=3)
     serve(cache, DOCUMENT)
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_the_oldest_ghosts_are_forgotten_first() -> None:
     assert pack(sequences[-2]) in kept
 
 
-def test_of_very_many_a_sample_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_ghosts_a_sample_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "MANY", 4)
     cache = new_cache(num_pages=30)
     limit = cache._tree.policy.history
@@ -119,14 +119,14 @@ def test_of_very_many_a_sample_is_remembered(monkeypatch: pytest.MonkeyPatch) ->
     assert newest - limit // 3 < numbers[0] < newest - limit // 6, "from as long ago as without a sample"
 
 
-def test_a_last_page_that_is_not_full_is_not_remembered() -> None:
+def test_a_partial_last_page_leaves_no_ghost() -> None:
     cache = new_cache(num_pages=3)
     serve(cache, DOCUMENT[:6])
     serve(cache, OTHER)
     assert [len(node.tokens) // 4 for node in remembered(cache)] == [4]
 
 
-def test_a_namespace_without_pages_has_no_memories() -> None:
+def test_a_namespace_without_pages_has_no_ghosts() -> None:
     cache = new_cache(num_pages=3)
     serve(cache, DOCUMENT, "tenant")
     serve(cache, OTHER)
@@ -143,7 +143,7 @@ def test_discarded_nodes_leave_no_ghosts() -> None:
     assert remembered(cache) == []
 
 
-def test_asking_without_computing_is_no_hit() -> None:
+def test_a_match_without_computing_is_no_hit() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
     for _ in range(3):

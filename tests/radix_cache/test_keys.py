@@ -10,7 +10,7 @@ TOKENS = 3
 
 
 def key(number: int) -> bytes:
-    """Every third number's begins with the same token."""
+    """The key of a number; every third key begins with the same token."""
     return (number % TOKENS).to_bytes(4, "big") + number.to_bytes(4, "big")
 
 

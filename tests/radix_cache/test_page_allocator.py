@@ -43,7 +43,7 @@ def test_a_page_whose_successor_is_taken_gives_no_preference() -> None:
     assert allocator.take(1, after=3) == [3]
 
 
-def test_runs_grow_together_when_the_page_between_comes_back() -> None:
+def test_runs_are_merged_when_the_page_between_them_is_freed() -> None:
     allocator = all_taken(9, but=[3, 5])
     allocator.free([4])
     assert allocator.free_runs() == [(3, 6)]

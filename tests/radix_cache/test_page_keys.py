@@ -23,7 +23,7 @@ def keys_alone(namespace: str, tokens: list[int], model: bytes = b"model") -> by
 
 
 def serve(cache: PrefixCache, namespace: str, tokens: list[int]) -> dict[int, list[int]]:
-    """Runs a sequence through the cache; the tokens that its page table's pages end."""
+    """Serves a sequence; returns for each full page the tokens up to its end."""
     lease = cache.acquire(namespace, pack(tokens), len(tokens))
     if lease.copy is not None:
         cache.copied(lease)
@@ -93,7 +93,7 @@ def test_models_and_namespaces_have_keys_of_their_own() -> None:
     assert len({key[:KEY_BYTES] for key in keys}) == 4
 
 
-def test_a_cache_of_no_model_names_nothing() -> None:
+def test_a_cache_without_a_model_has_no_keys() -> None:
     cache = PrefixCache(4, PAGE)
     serve(cache, "a", [1, 2, 3, 4])
     serve(cache, "a", [5, 6, 7, 8, 9, 10])

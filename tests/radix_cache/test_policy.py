@@ -19,7 +19,7 @@ def new_prompt() -> tuple[int, ...]:
 
 
 def hit_share(prompts: Iterable[tuple[tuple[int, ...], int]], policy: EvictionPolicy) -> float:
-    """Of the second half of the prompts, each with the length of its answer."""
+    """The cached share of the second half of the prompts, given with the lengths of their answers."""
     cache = PrefixCache(PAGES, 1, policy)
     shares = []
     for prompt, generated in prompts:
@@ -55,7 +55,7 @@ def test_a_part_of_a_loop_larger_than_the_cache_stays() -> None:
     assert learned > 0.6
 
 
-def test_where_the_last_used_is_used_next_it_keeps_up_with_lru() -> None:
+def test_where_the_last_used_is_used_next_it_is_as_good_as_lru() -> None:
     random, stack, prompts = Random(1), [new_prompt() for _ in range(30)], []
     for _ in range(1500):
         stack.append(stack.pop(-int(30 ** random.random())))
@@ -112,14 +112,14 @@ def test_a_node_in_use_has_no_age() -> None:
 
 
 class Tidy(GittinsPolicy):
-    """Drops stale offers with every new one."""
+    """Drops stale entries with every new one."""
 
-    def _drop_stale_offers(self) -> None:
-        super()._drop_stale_offers()
-        self._most_offers = 0
+    def _drop_stale_entries(self) -> None:
+        super()._drop_stale_entries()
+        self._max_heap = 0
 
 
-def test_no_group_is_lost_when_stale_offers_are_dropped() -> None:
+def test_no_group_is_lost_when_stale_entries_are_dropped() -> None:
     random, recent = Random(3), [new_prompt()]
     cache = PrefixCache(PAGES, 1, Tidy(PAGES, 1))
     for _ in range(300):
@@ -131,7 +131,7 @@ def test_no_group_is_lost_when_stale_offers_are_dropped() -> None:
         check(cache)
 
 
-def test_a_cache_without_pages_learns_nothing_and_fails_at_nothing() -> None:
+def test_a_cache_without_pages_works() -> None:
     cache = PrefixCache(0, 16)
     assert cache.allocate(1) is None
     cache.release(cache.acquire("", pack((1, 2)), 1), b"", [])

@@ -11,7 +11,7 @@ from pytest import MonkeyPatch
 
 
 def found(cache: PrefixCache, most: int = 10) -> list[tuple[int, int]]:
-    """Tokens and hits."""
+    """The tokens and hits of the most popular prefixes."""
     return [(prefix.tokens, prefix.hits) for prefix in cache.popular([""], most, 4)]
 
 
@@ -54,7 +54,7 @@ def test_a_prefix_is_reported_with_its_first_and_last_tokens_and_its_idle_time()
     assert used == Prefix("", pack(DOCUMENT[:2]), pack(DOCUMENT[-2:]), 12, 1, 0)
 
 
-def test_only_so_many_nodes_are_looked_at_the_most_hit_first(monkeypatch: MonkeyPatch) -> None:
+def test_a_limited_number_of_nodes_is_visited_the_most_hit_first(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr(popular, "MOST_NODES", 12)
     cache = new_cache(num_pages=64)
     for first in range(10):
@@ -65,7 +65,7 @@ def test_only_so_many_nodes_are_looked_at_the_most_hit_first(monkeypatch: Monkey
     assert len(found(cache)) < 10
 
 
-def test_of_many_children_no_more_are_put_in_order_than_are_looked_at(monkeypatch: MonkeyPatch) -> None:
+def test_of_many_children_only_those_to_be_visited_are_sorted(monkeypatch: MonkeyPatch) -> None:
     cache = new_cache(num_pages=100)
     for first in range(40):
         for _ in range(first % 7 + 2):

@@ -19,7 +19,7 @@ def test_committed_pages_are_matched_while_their_request_runs() -> None:
     assert other.pages == pages[:3]
 
 
-def test_a_page_that_the_tree_has_already_stays_its_requests_own() -> None:
+def test_a_request_keeps_its_copy_of_a_page_that_the_tree_has() -> None:
     cache = new_cache()
     first, first_pages = start(cache, DOCUMENT, commit=False)
     second, second_pages = start(cache, DOCUMENT, commit=False)
@@ -159,7 +159,7 @@ def test_free_pages_are_used_before_any_is_evicted() -> None:
     assert match(cache, DOCUMENT) == 12
 
 
-def test_only_as_many_pages_are_evicted_as_are_lacking_from_the_tail() -> None:
+def test_only_as_many_pages_are_evicted_as_are_needed_from_the_tail() -> None:
     cache = new_cache(num_pages=4)
     pages = serve(cache, (*DOCUMENT, 1))
     assert cache.allocate(1) == [pages[3]]
@@ -287,7 +287,7 @@ def test_a_discard_keeps_nodes_that_others_lock_or_extend() -> None:
     assert match(cache, DOCUMENT) == 4
 
 
-def test_pages_that_the_tree_had_twice_are_given_back_when_discarded() -> None:
+def test_a_discard_frees_the_requests_copies_of_pages_in_the_tree() -> None:
     cache = new_cache()
     first, first_pages = start(cache, DOCUMENT, commit=False)
     second, second_pages = start(cache, DOCUMENT)
@@ -298,7 +298,7 @@ def test_pages_that_the_tree_had_twice_are_given_back_when_discarded() -> None:
     assert match(cache, DOCUMENT) == len(DOCUMENT)
 
 
-def test_a_discarded_lease_lets_go_of_the_page_it_would_have_copied() -> None:
+def test_a_discard_unlocks_the_page_that_would_have_been_copied() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
     lease, pages = start(cache, (*DOCUMENT[:6], 7, 7, 7))

@@ -15,7 +15,7 @@ bands = st.lists(st.tuples(st.floats(0, 0.9), st.floats(0.1, 100)), min_size=1, 
 
 
 def best_rate(chances: Sequence[float], widths: Sequence[float]) -> float:
-    """By trying every time to wait."""
+    """The best rate of hits, found by trying every time to wait."""
     alive, hits, time, best = 1.0, 0.0, 0.0, 0.0
     for chance, width in zip(chances, widths, strict=True):
         hits += alive * chance
@@ -26,13 +26,13 @@ def best_rate(chances: Sequence[float], widths: Sequence[float]) -> float:
 
 
 @given(bands)
-def test_a_place_is_worth_the_best_rate_over_all_times_to_wait(bands: list[tuple[float, float]]) -> None:
+def test_the_index_is_the_best_rate_over_all_times_to_wait(bands: list[tuple[float, float]]) -> None:
     chances, widths = [chance for chance, _ in bands], [width for _, width in bands]
     expected = [best_rate(chances[band:], widths[band:]) for band in range(len(bands))]
     assert gittins_indices(chances, widths) == pytest.approx(expected)
 
 
-def test_with_equal_chances_the_older_is_worth_less() -> None:
+def test_with_equal_chances_the_index_falls_with_age() -> None:
     assert all(younger > older for younger, older in pairwise(gittins_indices([0.1] * 4, WIDTHS)))
 
 
@@ -42,14 +42,14 @@ def test_the_index_of_a_sure_later_reuse_rises_with_age() -> None:
 
 
 def count(kind: Kind, seen: float, used: float, nodes: float = 1000, scale: float = 1) -> None:
-    """So much in so many nodes."""
+    """Counts bytes of `nodes` nodes that were seen and used."""
     for _ in range(round(nodes)):
         kind.rested(seen / nodes, scale)
     kind.used[0] += used * scale
 
 
 def learn_all(table: ReuseTable, kinds: int) -> None:
-    """A lesson for each kind after their traits have been compared."""
+    """Compares the traits, then updates each kind."""
     for _ in range(16 + 2 * kinds):
         table.update_next()
 

@@ -166,7 +166,7 @@ def test_unsupported_fields_are_named(served: Served, fields: Any) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["", [], [[]], [99999], ["a", 1], [-1]], ids=str)
-def test_a_prompt_that_is_none_is_refused(served: Served, prompt: Any) -> None:
+def test_an_invalid_prompt_is_refused(served: Served, prompt: Any) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         complete(served, prompt)
     assert caught.value.param == "prompt"

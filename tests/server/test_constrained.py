@@ -1,4 +1,4 @@
-"""Output that must match something, and tool calls, asked of a server with all its processes."""
+"""Constrained output and tool calls, asked of a server with all its processes."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_context_free_grammar_works_under_all_its_names(served: Served, gramma
         assert re.match("[ab]=[0-9](,|$)", text)
 
 
-def test_a_grammar_that_is_none_is_refused(served: Served) -> None:
+def test_an_invalid_grammar_is_refused(served: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="neither Lark nor GBNF") as refusal:
         chat(served, extra_body={"guided_grammar": "pair = a | b"})
     assert refusal.value.param == "guided_grammar"
@@ -303,7 +303,7 @@ def test_an_unenforceable_keyword_is_refused_by_name_before_a_stream_begins(
 
 
 @pytest.mark.parametrize("extra", [{"regex": "ab"}, {"guided_json": {"enum": ["ab"]}}], ids=str)
-def test_a_constraint_that_is_complete_goes_before_min_tokens(served: Served, extra: Any) -> None:
+def test_a_complete_constraint_overrides_min_tokens(served: Served, extra: Any) -> None:
     completion = chat(served, extra_body={**extra, "min_tokens": 20})
     assert completion.choices[0].message.content in ("ab", '"ab"')
     assert completion.choices[0].finish_reason == "stop"

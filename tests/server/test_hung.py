@@ -11,12 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from impatient_server import IMPATIENT
+from impatient_server import SHORT
 from open_requests import Asking, Streaming
 from served import HELLO, PATIENCE, Served, eventually, serve
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "impatient_server.py")
-BOUND = IMPATIENT.stalled_s["model"] + 60.0  # seconds, on a loaded machine and with the time to start again
+BOUND = SHORT.stalled_s["model"] + 60.0  # seconds, on a loaded machine and with the time to start again
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def hanging(roomy_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def health(served: Served) -> str:
-    """ "ok", or the code of its error."""
+    """The status in `/health`, or the code of its error."""
     answer = served.http.get("/health").json()
     return str(answer.get("status") or answer["error"]["code"])
 
@@ -93,7 +93,7 @@ def test_new_connections_are_all_answered_while_the_tokenizer_process_is_replace
 def test_a_supervisor_that_was_stopped_itself_ends_no_child(hanging: Served) -> None:
     children, before = hanging.children, len(hanging.log)
     hanging.process.send_signal(signal.SIGSTOP)
-    time.sleep(IMPATIENT.silent_s + 2)
+    time.sleep(SHORT.silent_s + 2)
     answer = Asking(hanging, max_tokens=5).end()
     hanging.process.send_signal(signal.SIGCONT)
     assert answer is not None

@@ -1,4 +1,4 @@
-"""Many requests at once, and clients that go away, at a server with all its processes."""
+"""Many requests at once, and clients that disconnect, at a server with all its processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More requests than a whole server can take: which it accepts, and how it refuses the others."""
+"""More requests than a whole server can take: which ones it accepts, and how it refuses the others."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def write_checkpoint(directory: Path) -> Path:
-    """The tiny model with special tokens for calls and reasoning, which is begun when a request wants it."""
+    """The tiny model with special tokens for calls, and for reasoning, which its template can begin."""
     write_tiny_checkpoint(directory)
     backend = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
     backend.add_special_tokens([AddedToken(mark, normalized=False) for mark in MARKS])
@@ -63,7 +63,7 @@ def edit(path: Path, **fields: object) -> None:
 
 
 def chat(server: Served, *likely: str, **fields: Any) -> Any:
-    """`likely` are special tokens that the model is made to love."""
+    """`likely` are special tokens that a bias makes likely."""
     bias = {str(token): 100 for text in likely for token in server.token_ids(text)}
     fields = {"max_tokens": 300, "temperature": 1, "seed": 3, "logit_bias": bias, **fields}
     return server.client.chat.completions.create(model=server.model, messages=HELLO, **fields)
@@ -333,7 +333,7 @@ def test_without_reasoning_json_comes_at_once(server: Served) -> None:
     assert not hasattr(message, "reasoning_content")
 
 
-def test_a_model_that_may_reason_decides_so_itself(server: Served) -> None:
+def test_a_model_that_may_reason_decides_whether_it_does(server: Served) -> None:
     bias = {str(server.token_ids(mark)[0]): weight for mark, weight in (("<think>", 50), ("</think>", 48))}
     message = chat(server, response_format=ANSWER, logit_bias=bias).choices[0].message
     assert message.reasoning_content and json.loads(message.content) in CITY["enum"]

@@ -90,7 +90,7 @@ def case(
         constants={**dict.fromkeys(off), **sizes},
         num_warps=16 if kernel.endswith("filter_kernel") else 8,
         max_shared=48 * 1024,
-        max_spill_bytes=32,  # what the compiler puts aside while automata are stepped
+        max_spill_bytes=32,  # spilled while automata are stepped
         aligned=("row_stride",),
     )
 

@@ -23,7 +23,7 @@ def bits(allowed: list[int]) -> bytes:
 
 
 def nested() -> AutomatonTables:
-    """As many b as there were a, and never more; which of them are allowed, the stack decides."""
+    """As many b as there were a, and never more. The stack decides which of them are allowed."""
     classes = np.zeros(256, np.uint8)
     classes[ord("a")], classes[ord("b")] = 1, 2
     masks = np.frombuffer(bits([ord("a")]) + bits([EOS]), np.int32).reshape(2, WORDS)

@@ -92,7 +92,7 @@ class FakeModel:
         self.plans: list[StepPlan] = []
         self.saves_after: dict[int, list[SavedPages]] = {}  # by the step that they follow
         self.masks: dict[int, StepMasks] = {}
-        self.loaded: list[int] = []  # grammars, each time that one was
+        self.loaded: list[int] = []  # grammar ids, once for each load
         self.grammars: dict[int, LoadGrammar] = {}  # loaded ones
 
     def receive(self, messages: list[Message]) -> None:

@@ -58,7 +58,7 @@ class FakeStore:
             del self.pages[key]
 
     def answer(self) -> list[Found | Fetched]:
-        """To all that was asked so far."""
+        """The answers to all questions so far."""
         asked, self.asked = self.asked, []
         answers: list[Found | Fetched] = []
         for message in asked:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fuzz_mutations import Headers, change_bytes, change_headers, change_values
 from fuzz_requests import request
 
-_MOST_BYTES = 1 << 20  # larger bodies are the hostile corpus's
+_MOST_BYTES = 1 << 20  # larger bodies belong to the hostile corpus
 _PLAIN: Headers = [("Content-Type", "application/json")]
 
 

@@ -54,7 +54,7 @@ def q4_k_m(name: str) -> Type:
 
 
 def write_gguf(path: Path, family: str, type_of: TypeOf, **fields: Any) -> PreTrainedModel:
-    """Writes a file without a tokenizer's keys; returns the model with the weights that it stands for."""
+    """Writes a file without a tokenizer's keys; returns the model with the weights that the file encodes."""
     heads = {"head_dim": 64} if family == "qwen3" else {}
     model = random_model(family, **{**SHAPE, **heads, **fields})
     writer = start_file(path, model)
@@ -90,7 +90,7 @@ def finish_file(writer: gguf.GGUFWriter) -> None:
 
 @torch.no_grad()
 def add_tensors(writer: gguf.GGUFWriter, model: PreTrainedModel, type_of: TypeOf) -> None:
-    """Sets the model's weights to what is written."""
+    """Sets the model's weights to those that the file encodes."""
     tied = bool(model.config.tie_word_embeddings)
     heads = {"q_proj": model.config.num_attention_heads, "k_proj": model.config.num_key_value_heads}
     for name, parameter in model.named_parameters():

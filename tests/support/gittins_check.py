@@ -40,8 +40,8 @@ def _check_leaves(policy: GittinsPolicy, evictable: list[Node]) -> None:
     leaves = [leaf for group in with_leaves for leaf in group.leaves]
     assert set(leaves) == set(evictable)
     assert len(leaves) == len(evictable) == len(policy)
-    offered = {(group, rate) for rate, _, _, group in policy._offers}
+    queued = {(group, rate) for rate, _, _, group in policy._heap}
     for group in with_leaves:
         assert all(leaf.mark is group for leaf in group.leaves)
-        assert (group, group.offered) in offered
-        assert group.offered <= group.kind.rates[group.band], "what got worse is queued for less"
+        assert (group, group.queued_rate) in queued
+        assert group.queued_rate <= group.kind.rates[group.band], "a group is queued too high"

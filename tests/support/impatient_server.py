@@ -1,4 +1,4 @@
-"""`arbora serve` whose watchdog has little patience, with children that loop for ever after SIGUSR1."""
+"""`arbora serve` whose watchdog has short timeouts, with children that loop for ever after SIGUSR1."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from arbora.frontend.cli import build_parser, serve_config
 from arbora.frontend.launch.child_process import Command
 from arbora.frontend.launch.commands import server_commands
 from arbora.frontend.launch.serve import serve
-from arbora.frontend.launch.watchdog import Patience
+from arbora.frontend.launch.watchdog import Timeouts
 from arbora.runtime.logs import write_log
 
-IMPATIENT = Patience(
+SHORT = Timeouts(
     unresponsive_s=2.0, silent_s=4.0, stalled_s={"model": 6.0, "scheduler": 6.0, "tokenizer": 4.0}
 )
 PROGRAM = str(Path(__file__).with_name("loops_on_demand.py"))
@@ -32,4 +32,4 @@ if __name__ == "__main__":
         model=looping(commands.model),
         tokenizers=tuple(map(looping, commands.tokenizers)),
     )
-    sys.exit(serve(config, commands, IMPATIENT))
+    sys.exit(serve(config, commands, SHORT))

@@ -62,7 +62,7 @@ class World:
         self.transfers.flush(FlushPages(saves, list(fetches_over)))
 
     def fetch(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
-        """The fetch's number, and how many pages it brought."""
+        """The fetch's number, and how many pages were fetched."""
         number, pages = self.find(keys, namespace)
         if pages:
             self.outbox.send(FetchPages(number))

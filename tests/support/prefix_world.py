@@ -1,6 +1,6 @@
 """A scheduler and a device in miniature around a real `PrefixCache`, and a naive model of what it holds.
 
-The KV of a token is stood for by all tokens up to it (and the namespace), since that is what it depends on.
+All tokens up to a token, and the namespace, represent its KV, because the KV depends only on them.
 Steps run in the order in which they were planned, after planning, as in the engine.
 """
 
@@ -216,7 +216,7 @@ class World:
         self.cached = remaining
 
     def claim_everything(self) -> None:
-        """All pages that are said to be available can be had, and not one more."""
+        """All available pages can be allocated, and not one more."""
         count = self.cache.available()
         assert self.allocate(count + 1) is None
         pages = self.allocate(count)
@@ -225,7 +225,7 @@ class World:
         assert self.cache.stats().free == count
 
     def evict(self, count: int) -> None:
-        """Takes pages enough for `count` of the tree's to go, and gives them back at once."""
+        """Allocates so many pages that `count` of the tree's are evicted, and frees them at once."""
         pages = self.allocate(self.cache.stats().free + count)
         if pages is not None:
             self.cache.release(self.cache.acquire("", b"", 0), b"", pages)

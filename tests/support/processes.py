@@ -1,4 +1,4 @@
-"""Processes as /proc shows them, read so that one that ends meanwhile is merely not there."""
+"""Processes as /proc shows them. A process that ends meanwhile counts as absent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def descendants_of(pid: int) -> set[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """It runs: it hasn't ended, whether or not somebody has waited for it."""
+    """Whether the process runs; a zombie does not."""
     return _stat(pid)[:1] not in ([], ["Z"], ["X"])
 
 

@@ -116,7 +116,7 @@ CASES = {
 
 
 def write_quantized(case: Case, directory: Path, **fields: Any) -> PreTrainedModel:
-    """A quantized random model; returns it with the weights that its quantized ones stand for."""
+    """A quantized random model; returns it with the weights that the quantized ones encode."""
     model = random_model(case.family, num_hidden_layers=2, **fields)
     save_model(model, directory)
     edit_config(directory, quantization_config=case.config)

@@ -35,7 +35,7 @@ class QueueWorld:
         return request
 
     def start(self) -> Request:
-        """The first in order goes, and its prompt is computed at once."""
+        """Starts the first request in order, and computes its prompt at once."""
         request = self.queue.candidates(lambda r: self.matches[r.id], lambda rank: True, set())[0]
         self.queue.remove_started(request)
         self.fairness.charge(request, request.prompt_length - self.matches[request.id])
@@ -44,6 +44,6 @@ class QueueWorld:
         return request
 
     def lead(self, tenants: list[str], priority: int = 0) -> float:
-        """How far the one that was served most is ahead of the one that was served least."""
+        """Tokens that the most served tenant is ahead of the least served one."""
         counters = [self.fairness.counter(priority, tenant) for tenant in tenants]
         return max(counters) - min(counters)

@@ -145,7 +145,7 @@ def request_bytes(
 
 
 def request(method: str, path: str, *headers: str, body: bytes | None = None) -> bytes:
-    """`headers` are whole lines. A body is said to be JSON."""
+    """`headers` are whole lines. A body is sent as JSON."""
     kind = [] if body is None else ["Content-Type: application/json"]
     return _message(method, path, ["Host: localhost", *headers, *kind], body)
 

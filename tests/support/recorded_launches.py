@@ -70,5 +70,5 @@ def record(work: Replay) -> Replay:
 
 
 def capture() -> Capture:
-    """Of CUDA graphs on a GPU."""
+    """The capture of CUDA graphs on a GPU."""
     return CudaCapture() if DEVICE.type == "cuda" else record

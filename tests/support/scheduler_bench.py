@@ -27,9 +27,9 @@ from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
-from arbora.runtime.scheduler.patience import Patience
 from arbora.runtime.scheduler.refusals import Limits
 from arbora.runtime.scheduler.scheduler import Scheduler
+from arbora.runtime.scheduler.wait_budget import WaitBudget
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
 
 
@@ -70,7 +70,7 @@ class EvenTokens:
         return replace(self.automaton, key=key)
 
     def spelled(self, tokens: np.ndarray) -> bytes:
-        """The token's own number; the end is nothing."""
+        """The token's own number; the end token has no bytes."""
         return bytes(token for token in tokens.tolist() if token != EOS)
 
     def matcher(self) -> EvenTokens:
@@ -126,7 +126,7 @@ class SchedulerBench:
         host_pages: int | None = None,
         write_through: bool = False,
         keys: int = 0,
-        patience: Patience | None = None,
+        wait_budget: WaitBudget | None = None,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
@@ -148,7 +148,7 @@ class SchedulerBench:
             bounds,
             host_pages=most_stored if host_pages is None else host_pages,
             write_through=write_through,
-            patience=patience,
+            wait_budget=wait_budget,
         )
         self.model = FakeModel(num_pages, page_size, automata, most_stored)
         self.accepted: set[str] = set()
@@ -220,7 +220,7 @@ class SchedulerBench:
             self.deliver()
 
     def run(self, steps: int = 1000) -> None:
-        """Until nothing is left to do, one step ahead as the process does it."""
+        """Runs until nothing is left to do, one step ahead as in the process."""
         for _ in range(steps):
             self.scheduler.begin_turn()
             self.scheduler.take_grammars()

@@ -106,7 +106,7 @@ def eventually(condition: Callable[[], bool], seconds: float = PATIENCE) -> None
 
 
 def write_served_checkpoint(directory: Path, context: int = CONTEXT) -> Path:
-    """The tiny random model with a template that knows tools, and no ids that its tokenizer lacks."""
+    """The tiny random model with a template that knows tools, and no ids beyond its tokenizer's."""
     write_tiny_checkpoint(directory)
     vocab_size = len(json.loads((directory / "tokenizer.json").read_text())["model"]["vocab"])
     weights = load_file(directory / "model.safetensors")

@@ -61,7 +61,7 @@ def full_logprobs(logprobs: Logprobs, vocab_size: int) -> torch.Tensor:
 
 
 class StepDriver:
-    """Pages are handed out in an order that leaves no slot's pages side by side, and never taken back."""
+    """Allocates pages in an order that leaves no slot's pages side by side, and never frees them."""
 
     def __init__(self, runner: Runner, ready: ModelReady) -> None:
         self.runner = runner

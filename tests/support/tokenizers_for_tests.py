@@ -66,7 +66,7 @@ def legacy_llama_json() -> str:
 
 @functools.cache
 def gemma_json() -> str:
-    """As of Gemma: no metaspace is put anywhere."""
+    """As of Gemma: no metaspace is added."""
     backend = tokenizers.Tokenizer.from_str(metaspace_json())
     backend.pre_tokenizer = None
     backend.normalizer = normalizers.Replace(" ", "▁")

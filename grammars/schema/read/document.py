@@ -151,7 +151,7 @@ class SchemaDocument:
             return [self._unless_refused(error)]
 
     def _unless_refused(self, error: NotCoveredError) -> Formula:
-        """The formula of a keyword that is left out, which is always true. Raises the error if the keyword
+        """Leaves the keyword out: returns the formula that is always true. Raises the error if the keyword
         must be enforced."""
         if isinstance(error, WrongKeywordError) or not self._may_leave_out(error.keyword):
             raise error

@@ -320,7 +320,7 @@ def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
 
 
 def _listed_numbers(formula: Formula) -> frozenset[Fraction] | None:
-    """The numbers that a formula lists; it may forbid some of them."""
+    """The numbers that a formula lists, of which its other parts may forbid some."""
     for part in formula.conjuncts():
         match part:
             case Atom(Numbers(values)):

@@ -96,7 +96,7 @@ class DiskStore:
 
     @property
     def has_news(self) -> bool:
-        """Whether the file lacks uses that this process knows."""
+        """Whether this process knows uses that the file does not have yet."""
         return bool(self._touched)
 
     def save_uses(self) -> None:
@@ -213,7 +213,7 @@ class DiskStore:
         return True
 
     def _delete(self, keys: Iterable[bytes], overwrite: bool = False) -> None:
-        """Without `overwrite` SQLite writes a third as much, but contents stay readable in free pages."""
+        """Deletes pages. Without `overwrite` SQLite writes a third as much, but contents stay readable."""
         self._database.execute(f"PRAGMA secure_delete = {'ON' if overwrite else 'FAST'}")
         with self._transaction():
             if not overwrite:

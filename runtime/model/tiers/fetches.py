@@ -83,7 +83,7 @@ class Fetches:
         return fetch.number, len(fetch.entries)
 
     def _read_some(self, fetch: _Fetch) -> bool:
-        """Reads the next pages and holds them, up to the first that is gone or does not fit into memory.
+        """Reads the next pages and holds them, up to the first that was removed or does not fit into memory.
 
         Returns whether there may be more.
         """

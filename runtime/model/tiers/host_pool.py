@@ -81,7 +81,7 @@ class HostPool:
             return entry
 
     def release(self, entries: Iterable[Entry]) -> None:
-        """Of consecutive pages the last is evicted first, because it is useless without those before it."""
+        """Releases consecutive pages. The last one is evicted first, as it is useless without the others."""
         with self._changed:
             for entry in reversed(list(entries)):
                 entry.holds -= 1

@@ -1,4 +1,4 @@
-"""Opens the configured page store, and hashes what its pages depend on."""
+"""Opens the configured page store, and hashes everything that its pages depend on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) -> PageStore | None:
-    """None if no tier is configured. An unreadable disk cache is not used, with a warning.
+    """Opens the page store; None if no tier is configured. An unreadable disk cache only causes a warning.
 
     Raises ConfigError if host memory cannot hold a page, the disk cache cannot hold the pages that are
     written at once, or the remote cache's URL is invalid.

@@ -177,7 +177,7 @@ class PageStore:
             scheduler.send(Fetched(*ready))
 
     def _forget(self, scheduler: Outbox) -> None:
-        """Removes pages from all tiers; on disk it erases some at a time, because fetches may wait."""
+        """Removes pages from all tiers; on disk only some at a time, so that fetches do not wait long."""
         while self._to_forget:
             doomed = self._to_forget.popleft()
             if isinstance(doomed, DiscardPages):
@@ -196,7 +196,7 @@ class PageStore:
             self._forgotten.clear()
 
     def _write(self) -> None:
-        """Writes a few pages, because fetches may wait meanwhile."""
+        """Writes only a few pages, so that fetches do not wait long."""
         queue = self.pool.to_write
         batch = [queue.popleft() for _ in range(min(PAGES_AT_ONCE, len(queue)))]
         if not batch:

@@ -81,7 +81,7 @@ class RemoteStore:
         return whole
 
     def write(self, pages: Sequence[StoredPage]) -> None:
-        """Stores pages that the server lacks, in the order in which they may be evicted."""
+        """Stores pages that the server doesn't have, in the order in which they may be evicted."""
         if pages:
             self._ask(self._writing, lambda: self._write(pages), None)
 
@@ -166,7 +166,7 @@ def name(namespace: str, key: bytes) -> bytes:
 
 
 def _escaped_namespace(namespace: str) -> bytes:
-    """Without colons, so that no namespace's names are a prefix of another's."""
+    """The namespace without colons, so that no namespace's names are a prefix of another's."""
     return namespace.replace("%", "%25").replace(":", "%3A").encode()
 
 

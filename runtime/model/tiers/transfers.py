@@ -109,7 +109,7 @@ class Transfers:
         self._store.finish()
 
     def _unsaved(self, part: SavedPages) -> SavedPages:
-        """Without pages that are on disk already."""
+        """The pages that no lower tier has yet."""
         pages = zip(split_keys(part.keys), np.frombuffer(part.pages, np.int32).tolist(), strict=True)
         lacking = [(key, page) for key, page in pages if self._store.tiers.needs(key)]
         ids = np.array([page for _, page in lacking], np.int32)

@@ -15,7 +15,7 @@ ZERO = 12
 CODES = torch.tensor(
     [ZERO + value for value in (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)], dtype=torch.uint8
 )
-"""twice the value of each FP4 number, as an unsigned code"""
+"""ZERO plus twice the value of each FP4 number"""
 
 
 def half_power(exponents: torch.Tensor) -> torch.Tensor:

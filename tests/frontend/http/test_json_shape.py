@@ -1,4 +1,4 @@
-"""How much a JSON text holds, counted without decoding it."""
+"""The values and levels of a JSON text, counted without decoding it."""
 
 from __future__ import annotations
 

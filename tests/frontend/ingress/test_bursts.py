@@ -76,7 +76,7 @@ async def test_probes_are_answered_when_all_connections_are_busy(crowded: HttpWo
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_silent_connections_beyond_the_limit_make_place_for_others(crowded: HttpWorld) -> None:
+async def test_silent_connections_beyond_the_limit_are_closed_for_others(crowded: HttpWorld) -> None:
     crowded.running.gate.clear()
     before = len(crowded.running.of_kind(Generate))
     async with AsyncExitStack() as stack:
@@ -120,7 +120,7 @@ async def test_few_requests_begin_in_one_turn_of_the_event_loop() -> None:
         assert max(begun.values()) <= 2 * Limits().begun_per_turn
 
 
-async def test_what_waits_for_a_turn_begins_in_order_and_only_so_many_in_each() -> None:
+async def test_waiting_requests_begin_in_order_a_few_in_each_turn() -> None:
     turns, order = Turns(3), list[int]()
     for number in range(10):
         if turns.take(lambda number=number: order.append(number)):  # type: ignore[misc]
@@ -154,7 +154,7 @@ async def test_a_request_that_waits_long_for_its_turn_is_answered(monkeypatch: p
 
 
 class OutOfDescriptors(socket.socket):
-    """A listening socket that can accept nothing until `is_free`."""
+    """A listening socket that accepts no connection until `is_free`."""
 
     is_free = False
 

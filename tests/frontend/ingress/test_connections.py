@@ -40,7 +40,7 @@ async def crowded() -> AsyncIterator[HttpWorld]:
 async def opened(
     stack: AsyncExitStack, world: HttpWorld, count: int, data: bytes = b""
 ) -> list[RawConnection]:
-    """So many connections that have sent these bytes."""
+    """`count` connections that have sent these bytes."""
     raws = [await stack.enter_async_context(connection(world.url)) for _ in range(count)]
     for raw in raws:
         await raw.send(data)
@@ -58,7 +58,7 @@ async def while_dripping(raw: RawConnection, piece: bytes, awaited: Coroutine[No
 
 @contextlib.asynccontextmanager
 async def long_stream(limits: Limits, words: int) -> AsyncIterator[tuple[HttpWorld, bytes]]:
-    """A server that says many words into small buffers, and the request for them."""
+    """A server that streams many words into small buffers, and the request for them."""
     async with http_world(limits=limits, context_length=100_000, send_buffer=16_384) as world:
         world.script = lambda request: world.ids("the cat sat on the mat ") * words
         fields = {"prompt": "the cat", "max_tokens": 5 * words, "stream": True, "logprobs": 5}

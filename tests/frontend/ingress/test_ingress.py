@@ -153,7 +153,7 @@ async def test_a_body_may_come_in_chunks_with_extensions_and_trailers(world: Htt
             assert (await raw.answer()).status == 200
 
 
-async def test_a_trailer_is_no_header() -> None:
+async def test_a_trailer_is_not_taken_for_a_header() -> None:
     async with http_world(api_keys=("key",)) as guarded:
         head = request("POST", "/tokenize", "Transfer-Encoding: chunked", "Content-Type: application/json")
         trailers = in_chunks(b'{"prompt": "a"}', 100)[:-2] + b"Authorization: Bearer key\r\n\r\n"

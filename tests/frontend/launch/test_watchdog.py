@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from arbora.frontend.launch.watchdog import Finding, Patience, Reading, Watchdog, read_process
+from arbora.frontend.launch.watchdog import Finding, Reading, Timeouts, Watchdog, read_process
 from arbora.runtime.processes.awake_clock import AwakeClock
 from arbora.runtime.processes.heartbeat import Heartbeat
 
@@ -16,15 +16,15 @@ PID = 7
 FINE = Finding(responds=True)
 IDLE = Reading(stopped=False, ticks=100)
 STOPPED = Reading(stopped=True, ticks=100)
-PATIENCE = Patience(
+TIMEOUTS = Timeouts(
     unresponsive_s=3, silent_s=10, stalled_s={"model": 120.0, "scheduler": 30.0, "tokenizer": 10.0}
 )
 
 
 @pytest.fixture
 def watchdog() -> Watchdog:
-    """It knows a process that reported at time 0."""
-    watchdog = Watchdog(PATIENCE)
+    """A watchdog that knows a process which reported at time 0."""
+    watchdog = Watchdog(TIMEOUTS)
     watchdog.begin(PID, 0)
     watchdog.heard(PID, 0.0, 0)
     watchdog.look("model", PID, IDLE, 0)
@@ -70,14 +70,14 @@ def test_a_main_loop_that_is_stuck_is_hung_though_the_process_reports(watchdog: 
 
 
 def test_a_process_that_starts_may_wait_without_a_report_but_not_be_stopped() -> None:
-    watchdog = Watchdog(PATIENCE)
+    watchdog = Watchdog(TIMEOUTS)
     watchdog.begin(PID, 0)
     assert all(watchdog.look("model", PID, IDLE, second) == FINE for second in range(1000))
     assert watchdog.look("model", PID, STOPPED, 1010).hung
 
 
 def test_only_reports_count_where_the_system_has_no_processor_time() -> None:
-    watchdog = Watchdog(PATIENCE)
+    watchdog = Watchdog(TIMEOUTS)
     watchdog.begin(PID, 0)
     assert watchdog.look("model", PID, None, 0) == watchdog.look("model", PID, None, 100) == FINE
     watchdog.heard(PID, 0.0, 100)
@@ -92,7 +92,7 @@ def test_a_late_report_of_a_process_that_has_ended_is_not_kept(watchdog: Watchdo
 
 
 def test_a_process_that_gets_stuck_right_after_its_first_report_is_hung() -> None:
-    watchdog = Watchdog(PATIENCE)
+    watchdog = Watchdog(TIMEOUTS)
     watchdog.begin(PID, 0)
     watchdog.heard(PID, 0.0, 1)
     assert watchdog.look("tokenizer", PID, Reading(False, 100), 12).hung

@@ -204,7 +204,7 @@ async def test_only_the_event_loop_sends_to_the_scheduler(monkeypatch: pytest.Mo
     assert {thread for _, thread in senders} == {threading.current_thread()}
 
 
-async def test_no_tokens_at_all_score_an_echoed_prompt(world: HttpWorld) -> None:
+async def test_an_echoed_prompt_is_scored_without_output_tokens(world: HttpWorld) -> None:
     completion = await create(world, echo=True, logprobs=0, max_tokens=0)
     choice = completion.choices[0]
     assert (choice.text, choice.finish_reason) == ("The quick", "length")

@@ -235,7 +235,7 @@ async def test_a_message_may_have_its_reasoning_by_either_name(name: str) -> Non
         assert "Let me see.Fine." in world.tokenizer.decode(prompt, skip_special_tokens=False)
 
 
-async def test_reasoning_that_is_cut_is_all_there_is(thinker: HttpWorld) -> None:
+async def test_a_reply_cut_within_its_reasoning_has_only_reasoning(thinker: HttpWorld) -> None:
     thinker.script = thinker.says(THOUGHTS)
     usage = (await post(thinker, CHAT, max_tokens=6)).json()["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == usage["completion_tokens"] == 6

@@ -68,7 +68,7 @@ def tools(count: int) -> str:
 
 
 def tag(levels: int) -> str:
-    """Each level doubles it."""
+    """A structural tag whose length doubles with each level."""
     if levels == 0:
         return '{"type":"const_string","value":"a"}'
     inner = tag(levels - 1)
@@ -203,7 +203,7 @@ async def calmly(world: HttpWorld, path: str, body: bytes) -> httpx.Response:
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-async def test_a_body_with_too_much_of_something_is_refused_in_no_time(world: HttpWorld, name: str) -> None:
+async def test_a_body_with_too_many_parts_is_refused_quickly(world: HttpWorld, name: str) -> None:
     path, body, problem = REFUSED[name]
     response = await calmly(world, path, body.encode())
     error = response.json()["error"]

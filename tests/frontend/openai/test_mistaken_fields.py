@@ -152,7 +152,7 @@ async def test_a_misspelt_constraint_that_asks_for_nothing_is_ignored(
 @pytest.mark.parametrize(
     "name", ["structured_outputs_backend", "structured_outputs_config", "structured_output_method"]
 )
-async def test_the_way_of_constraining_has_no_effect(world: HttpWorld, name: str) -> None:
+async def test_the_choice_of_a_grammar_backend_has_no_effect(world: HttpWorld, name: str) -> None:
     assert (await world.http.post(CHAT, json={"messages": HELLO, name: "auto"})).status_code == 200
 
 

@@ -125,7 +125,7 @@ async def test_a_reply_without_a_call_is_content(world: HttpWorld) -> None:
     assert choice.finish_reason == "stop"
 
 
-async def test_without_leave_to_call_everything_is_content(world: HttpWorld) -> None:
+async def test_where_no_call_is_allowed_everything_is_content(world: HttpWorld) -> None:
     world.script = world.says(CALL)
     message = (await create(world, tool_choice="none")).choices[0].message
     assert (message.content, message.tool_calls) == (CALL, None)

@@ -339,7 +339,7 @@ async def test_hints_are_accepted_and_the_log_says_once_that_they_have_no_effect
     assert sorted(
         record.getMessage() for record in caplog.records if record.name.endswith(".field_names")
     ) == [
-        "the request field 'service_tier' has no effect. All requests are served alike but for priority.",
+        "the request field 'service_tier' has no effect. All requests are served alike, except for priority.",
         "the request field 'store' has no effect. Replies are not kept.",
         "the request field 'verbosity' has no effect. Ask for it in a message.",
     ]

@@ -176,7 +176,7 @@ def test_a_reply_that_is_continued_is_continued_from_its_own_tokens() -> None:
     assert conversation.ask("And?").startswith(prompt + first + second)
 
 
-def test_white_space_that_the_template_trims_costs_no_more_than_itself() -> None:
+def test_white_space_that_the_template_trims_loses_no_other_tokens() -> None:
     tokenizer = chat_tokenizer("byte-level")
     memo = PromptMemo(tokenizer)
     conversation = Conversation(memo, tokenizer, LLAMA3)
@@ -204,7 +204,7 @@ def test_reasoning_that_the_template_strips_is_counted_as_lost_once() -> None:
 
 
 def test_turns_after_a_stripped_reply_are_lost_with_it() -> None:
-    """Reasoning stays as long as tools are called, and goes when the user speaks again."""
+    """The template keeps reasoning while tools are called, and strips it when the user speaks again."""
     tokenizer = chat_tokenizer("byte-level")
     memo = PromptMemo(tokenizer)
     conversation = Conversation(memo, tokenizer, QWEN3)

@@ -1,4 +1,4 @@
-"""A conversation's next turn is the very tokens of the last."""
+"""A conversation's next turn begins with exactly the tokens of the last one."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_the_least_recently_used_texts_are_forgotten_first() -> None:
     assert characters(tokenizer, memo, [("user", "always the same"), ("user", "new 0 " * 20)]) > 100
 
 
-def test_a_text_too_large_for_the_memo_drives_nothing_out() -> None:
+def test_a_text_too_large_for_the_memo_evicts_nothing() -> None:
     tokenizer = chat_tokenizer("byte-level")
     memo = PromptMemo(tokenizer, max_bytes=20_000)
     memo.encode("", turn([("user", "Hello")]) + "<s>")
@@ -248,7 +248,7 @@ def test_a_text_too_large_for_the_memo_drives_nothing_out() -> None:
 
 
 def characters(tokenizer: ChatTokenizer, memo: PromptMemo, messages: list[tuple[str, str]]) -> int:
-    """How many of the text up to its last special token are tokenized."""
+    """How many characters of the text, up to its last special token, are tokenized."""
     tokenizer.characters = 0
     memo.encode("", turn(messages).removesuffix("\n"))
     return max(0, tokenizer.characters - len("<|im_end|>"))

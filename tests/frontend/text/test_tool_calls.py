@@ -209,7 +209,7 @@ def test_an_enforced_call_cut_short_after_its_arguments_has_no_text() -> None:
     assert parse(live("hermes"), [f"<tool_call>\n{F}\n</tool_", ""]) == [("f", '{"a": 1}')]
 
 
-def test_a_call_that_the_model_broke_off_before_its_arguments_is_content() -> None:
+def test_a_call_that_ends_before_its_arguments_is_content() -> None:
     assert parse(live("hermes"), ["<tool_call>\n", '{"name": "f"']) == ['<tool_call>\n{"name": "f"']
 
 

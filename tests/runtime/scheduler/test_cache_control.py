@@ -26,7 +26,7 @@ def served(bench: SchedulerBench, prompt: list[int], name: str = "warm", namespa
 
 
 def pinned_bench(num_pages: int = 20) -> SchedulerBench:
-    """The document is pinned in a cache of twenty pages."""
+    """A scheduler whose cache of twenty pages has the document pinned."""
     bench = SchedulerBench(num_pages, most_pinned=10)
     served(bench, DOCUMENT)
     assert isinstance(bench.pin(DOCUMENT), PrefixPinned)
@@ -82,7 +82,7 @@ def test_a_prefix_that_is_pinned_again_keeps_its_name_and_gets_new_time() -> Non
     assert bench.report().pages_pinned == 10
 
 
-def test_a_pin_can_be_taken_back_once_and_only_within_the_scope() -> None:
+def test_a_pin_can_be_removed_once_and_only_within_its_scope() -> None:
     bench = pinned_bench()
     assert code(bench.control(UnpinPrefix(0, 1, "p", "tenant/"))) == "pin_not_found"
     assert isinstance(bench.control(UnpinPrefix(0, 1, "p", "")), PrefixPinned)
@@ -128,7 +128,7 @@ def test_a_prefix_that_is_not_cached_to_its_end_is_not_pinned() -> None:
     assert isinstance(answer, QueryRefused) and "9 of the prefix's 10" in answer.message
 
 
-def test_nothing_is_pinned_that_an_open_request_may_need() -> None:
+def test_pages_that_an_open_request_may_need_are_not_pinned() -> None:
     bench = SchedulerBench(20, most_pinned=10)
     served(bench, DOCUMENT)
     bench.submit("large", OTHER[:20], max_tokens=40)
@@ -181,7 +181,7 @@ def test_a_quota_over_the_whole_cache_is_logged_and_cut_to_it(
     assert "--pin-memory 1MiB: the KV cache has only 64KiB" in told
 
 
-# What the cache holds
+# Reports
 
 
 def test_a_report_counts_every_page_once() -> None:
@@ -210,7 +210,7 @@ def test_requests_that_opted_out_do_not_count_as_misses() -> None:
     assert bench.report().prompt_tokens == 0
 
 
-def test_a_report_shows_tokens_of_the_askers_own_namespace_alone() -> None:
+def test_a_report_shows_only_tokens_of_the_clients_own_namespace() -> None:
     bench = SchedulerBench(64)
     for namespace in ("mine", "theirs"):
         for name in ("one", "two"):
@@ -222,7 +222,7 @@ def test_a_report_shows_tokens_of_the_askers_own_namespace_alone() -> None:
     assert shown == {"mine": (DOCUMENT[:36], DOCUMENT[:36]), "theirs": ([], [])}
 
 
-def test_a_report_is_of_the_askers_scope() -> None:
+def test_a_report_covers_the_clients_scope() -> None:
     bench = SchedulerBench(64)
     for namespace in ("a/", "a/salt", "b/"):
         for name in ("one", "two"):
@@ -246,7 +246,7 @@ def test_prefixes_are_ranked_by_the_computing_they_saved() -> None:
 # Dropping
 
 
-def test_a_drop_gives_up_one_namespace_or_all_of_a_scope() -> None:
+def test_a_drop_frees_one_namespace_or_all_of_a_scope() -> None:
     bench = SchedulerBench(64)
     for namespace in ("a/", "a/salt", "b/"):
         served(bench, DOCUMENT, namespace, namespace)
@@ -319,7 +319,7 @@ def test_a_request_that_opts_out_loses_nothing_when_it_is_retracted() -> None:
     assert bench.report().pages_free == 16
 
 
-# Queries that are cut short
+# Requests that end early
 
 
 def test_a_cancelled_prompt_keeps_the_chunks_that_were_computed() -> None:

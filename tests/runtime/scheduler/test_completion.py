@@ -81,7 +81,7 @@ def test_the_next_turn_reads_nothing_of_a_token_that_was_not_kept() -> None:
     assert max(bench.cached(f"b{seed}") or 0 for seed in range(12)) > 5
 
 
-def test_a_limit_below_the_shortest_reply_is_refused_with_the_least() -> None:
+def test_a_limit_below_the_shortest_reply_is_refused_with_the_lowest_limit() -> None:
     bench = bench_with_numbers()
     ask(bench, "a", 2)
     bench.compiler.finish_all()
@@ -94,7 +94,7 @@ def test_a_limit_below_the_shortest_reply_is_refused_with_the_least() -> None:
     assert bench.scheduler.idle
 
 
-def test_a_grammar_that_only_the_host_knows_is_refused() -> None:
+def test_a_grammar_without_an_automaton_is_refused() -> None:
     bench = bench_with_numbers()
     bench.submit("a", [1, 2], 9, "even", complete_json=True)
     bench.compiler.finish_all()

@@ -57,7 +57,7 @@ def bench_with(automaton: Automaton, **options: int) -> SchedulerBench:
 
 
 def ask(bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **sampling: Any) -> list[int]:
-    """Alone: what it replies."""
+    """The reply to a single request."""
     bench.submit(name, prompt, max_tokens, "automaton", **sampling)
     bench.compiler.finish_all()
     bench.run()
@@ -66,7 +66,7 @@ def ask(bench: SchedulerBench, name: str, prompt: list[int], max_tokens: int, **
 
 @dataclass
 class Alone:
-    """The tokens of a request, one by one: two or more in a row, or those up to the end, are forced."""
+    """A request in plain Python: two or more forced tokens, or those up to the end, are appended at once."""
 
     automaton: Automaton
     seed: int = 0
@@ -108,7 +108,7 @@ def test_a_forced_run_is_computed_in_one_step_with_the_token_after_it() -> None:
 
 
 class Chained:
-    """Followed by the host: 2 or 4, then 6, 8 and 10, and so on."""
+    """Stepped by the host: 2 or 4, then 6, 8 and 10, and so on."""
 
     def __init__(self) -> None:
         self._place = 0
@@ -147,7 +147,7 @@ class ChainedCompiler(EvenTokens):
 
 
 @pytest.mark.parametrize("max_tokens", [3, 8, 21])
-def test_grammars_followed_by_the_host_force_text_too(max_tokens: int) -> None:
+def test_grammars_with_their_own_process_force_text_too(max_tokens: int) -> None:
     replies = {}
     for jumps in (False, True):
         bench = SchedulerBench(compiler=ChainedCompiler(), jumps=jumps)
@@ -161,7 +161,7 @@ def test_grammars_followed_by_the_host_force_text_too(max_tokens: int) -> None:
     assert replies[True] == replies[False]
 
 
-def test_a_run_of_one_token_is_left_to_be_sampled() -> None:
+def test_a_run_of_one_token_is_sampled() -> None:
     bench = bench_with(chain(5))
     assert len(ask(bench, "a", [1, 2], 10)) == 10
     assert bench.scheduler.stats().forced_tokens == 0
@@ -192,7 +192,7 @@ def test_a_reply_ends_without_a_step_for_its_end() -> None:
     assert bench.outputs["a"][-1].stop_token == EOS
 
 
-def test_a_grammar_of_one_text_needs_one_step_and_the_one_beside_it() -> None:
+def test_a_grammar_of_one_text_needs_one_step_besides_the_one_in_flight() -> None:
     bench = bench_with(grammar([{5: 1}, {6: 2}, {}], {2}))
     assert ask(bench, "a", [1, 2], 8) == [5, 6, EOS]
     assert bench.finish("a") == "stop"
@@ -289,7 +289,7 @@ def test_after_forced_tokens_the_slot_is_set_up_with_penalties_and_position() ->
 
 @st.composite
 def automata(draw: st.DrawFn) -> Automaton:
-    """Mostly without a choice; an end can be reached or not."""
+    """Automata that mostly have no choice, and that may or may not reach an end."""
     count = draw(st.integers(2, 7))
     targets = st.integers(0, count - 1)
     states, accepting = list[Edges](), set[int]()
@@ -349,7 +349,7 @@ def test_requests_of_any_priority_may_wait_for_tokens_that_another_ones_grammar_
     bench.compiler.finish_all()
     bench.scheduler.take_grammars()
     bench.plan()
-    bench.step()  # samples the first token, behind which the others are forced
+    bench.step()  # samples the first token, after which the others are forced
     bench.submit("waits", [*prompt, *reply[:41], 9], 2, "automaton", priority=priorities[1], tenant="b")
     bench.compiler.finish_all()
     bench.run()

@@ -94,7 +94,7 @@ def test_the_tables_of_the_stack_are_loaded_with_the_automaton() -> None:
     assert (sent.actions.tolist(), sent.returns.tolist()) == ([numbers.tolist()], [0])
 
 
-def test_the_least_recently_used_automata_are_dropped_when_memory_lacks(four_fit: GrammarLoader) -> None:
+def test_the_least_recently_used_automata_are_dropped_when_memory_runs_short(four_fit: GrammarLoader) -> None:
     used = loaded(four_fit, "used")
     for text in "abc":
         four_fit.unload(loaded(four_fit, text))
@@ -128,7 +128,7 @@ def test_an_automaton_that_can_never_fit_is_refused_with_the_numbers(monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["json_schema", "json_object"])
-def test_a_schema_travels_to_the_device_once_and_no_mask_after_it(kind: GrammarKind) -> None:
+def test_a_schema_is_sent_to_the_device_once_and_no_mask_after_it(kind: GrammarKind) -> None:
     grammars = compiler()
     loader = GrammarLoader(grammars)
     spec = GrammarSpec(kind, '{"type":"array","items":{"type":"object"}}', "response_format")

@@ -1,4 +1,4 @@
-"""Decode rows that share leading pages are grouped, in as many levels as pay."""
+"""Decode rows that share leading pages are grouped, in as many levels as save time."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def cost(tables: list[Table], groups: list[tuple[int, int, int]], merged: float)
 
 
 def lowest_cost(tables: list[Table], merged: float) -> float:
-    """Of all choices of groups among the shared prefixes of sorted tables, by trying them."""
+    """The lowest cost of all choices of groups among the shared prefixes of sorted tables."""
     prefixes = {table[:pages] for table in tables for pages in range(len(table) + 1)}
 
     @cache
@@ -83,7 +83,7 @@ def lowest_cost(tables: list[Table], merged: float) -> float:
 
 
 def lowest_single_level(tables: list[Table], merged: float) -> float:
-    """Of all choices of disjoint groups of sorted tables."""
+    """The lowest cost of all choices of disjoint groups of sorted tables."""
     best = [0.0]
     for last in range(1, len(tables) + 1):
         choices = [best[-1] + len(tables[last - 1])]
@@ -134,7 +134,7 @@ def test_every_row_has_one_place_and_the_rows_of_a_group_share_its_pages(
 
 
 @given(tables=TABLES, page_size=st.sampled_from([16, 32, 64]))
-def test_groups_are_apart_or_inside_one_that_comes_before_and_shares_less(
+def test_groups_are_disjoint_or_inside_an_earlier_one_that_shares_less(
     tables: list[list[int]], page_size: int
 ) -> None:
     _, groups = order_and_group([packed(table) for table in tables], page_size)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arbora.grammars import CompilerError, ForcedText
-from arbora.runtime.scheduler.patience import TURN_S, Patience
+from arbora.runtime.scheduler.wait_budget import TURN_S, WaitBudget
 from fake_model import EOS, VOCAB, long_reply_prompt, reply_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,11 +103,11 @@ class LateGrammars(EvenTokens):
 
 def bench_with(answers: Callable[[], bool], **options: Any) -> tuple[SchedulerBench, LateGrammars]:
     grammars = LateGrammars(answers)
-    return SchedulerBench(compiler=grammars, patience=Patience(grammars.clock), **options), grammars
+    return SchedulerBench(compiler=grammars, wait_budget=WaitBudget(grammars.clock), **options), grammars
 
 
 def run(bench: SchedulerBench) -> None:
-    """Until no request is left."""
+    """Runs steps until no request is left."""
     for _ in range(2000):
         bench.run(steps=1)
         if bench.scheduler.idle:

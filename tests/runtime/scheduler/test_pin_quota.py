@@ -16,7 +16,7 @@ FIRST, SECOND = "first/", "second/"
 
 
 def bench_with(prefix: list[int], scope: str = "", most_pinned: int = 10) -> SchedulerBench:
-    """The prefix is pinned in a cache of forty pages."""
+    """A scheduler whose cache of forty pages has the prefix pinned."""
     bench = SchedulerBench(40, most_pinned=most_pinned)
     assert isinstance(computed_and_pinned(bench, prefix, scope), PrefixPinned)
     return bench

@@ -1,4 +1,4 @@
-"""Places in the queue: a tenant's flood leaves places to the others."""
+"""Places in the queue: a tenant that floods it leaves places to the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOVES = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 40), st.booleans())
 
 
 def flood(places: QueuePlaces, tenant: str) -> int:
-    """As many requests as are taken; returns how many."""
+    """Sends requests until one is refused; returns how many were accepted."""
     taken = 0
     while places.admits(tenant):
         places.take(tenant)
@@ -29,7 +29,7 @@ def test_a_single_tenant_fills_the_whole_queue(keys: int) -> None:
 
 
 @given(most=st.integers(1, 60), keys=st.integers(2, 8), moves=MOVES)
-def test_a_key_with_less_than_its_share_is_always_taken(
+def test_a_key_with_less_than_its_share_is_always_admitted(
     most: int, keys: int, moves: list[tuple[int, int, bool]]
 ) -> None:
     places = QueuePlaces(most, keys)
@@ -94,7 +94,7 @@ def test_a_key_that_floods_does_not_take_the_places_of_another() -> None:
     assert all(bench.finish(f"modest {number}") for number in range(12))
 
 
-def test_places_come_back_however_a_request_leaves_the_queue() -> None:
+def test_a_place_is_freed_however_a_request_leaves_the_queue() -> None:
     bench = SchedulerBench(slots=2, max_waiting=4, num_pages=24)
     for round in range(6):
         bench.submit(f"compiled {round}", [1, 2, 3], grammar="even")

@@ -139,7 +139,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(keep=st.integers(0, 5))
     def lose_stored_pages(self, keep: int) -> None:
-        """Pages of fetches stay."""
+        """Drops the stored pages, except those of fetches."""
         for key in list(self.bench.model.store.pages)[keep:]:
             del self.bench.model.store.pages[key]
 

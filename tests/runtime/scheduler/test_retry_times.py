@@ -22,7 +22,7 @@ def flood(places: QueuePlaces, tenant: str) -> None:
 
 
 def retry_times_at(places: QueuePlaces, per_second: float) -> RetryTimes:
-    """After a minute in which replies ended at that rate while others waited."""
+    """The retry times after a minute in which replies ended at that rate while others waited."""
     retry_times = RetryTimes(places)
     for second in range(61):
         for _ in range(int(per_second * (second + 1)) - int(per_second * second)):
@@ -85,8 +85,8 @@ def test_clients_that_obey_keep_the_server_busy_and_are_seldom_refused_again(
 
 
 def told_beside_impatient_clients(impatient: int, again_after_s: float) -> list[int]:
-    """What obedient clients are told in a minute, by a server that ends a request each second. The impatient
-    ones send the same request again after so many seconds."""
+    """The retry times of obedient clients in a minute, from a server that ends a request each second.
+    Impatient clients send the same request again after so many seconds."""
     places = QueuePlaces(4, keys=0)
     flood(places, "a")
     retry_times = retry_times_at(places, per_second=1.0)
@@ -182,7 +182,7 @@ def test_the_times_promised_to_many_tenants_are_forgotten() -> None:
     assert len(retry_times._promised) < 2000
 
 
-def test_times_that_lie_ahead_are_not_all_looked_at_for_each_refusal() -> None:
+def test_a_refusal_does_not_look_at_all_future_times() -> None:
     places = QueuePlaces(1, keys=0)
     places.take("a")
     retry_times = retry_times_at(places, per_second=0.1)

@@ -39,7 +39,7 @@ def test_pages_without_a_namespace_are_not_saved() -> None:
 
 
 def saved_pages(bench: SchedulerBench) -> int:
-    """How many the oldest planned step copies out before it runs."""
+    """How many pages the oldest planned step copies out before it runs."""
     return sum(len(unpack(part.pages)) for part in bench.model.plans[0].saves)
 
 

@@ -174,7 +174,7 @@ def test_an_aborted_request_is_in_no_step_planned_later_and_gives_its_pages_back
     assert bench.scheduler.stats().pages_used == 0
 
 
-def test_a_dropped_client_takes_its_requests_along() -> None:
+def test_the_requests_of_a_dropped_client_end() -> None:
     bench = SchedulerBench()
     bench.submit("a", long_reply_prompt(9, 20), max_tokens=20, client=1)
     bench.submit("b", long_reply_prompt(9, 5, salt=3), max_tokens=5, client=2)
@@ -226,7 +226,7 @@ def test_a_request_for_no_tokens_ends_with_its_prompt() -> None:
 
 
 @pytest.mark.parametrize(("min_tokens", "finish"), [(5, "stop"), (0, "error")])
-def test_a_grammar_that_is_complete_goes_before_min_tokens(min_tokens: int, finish: str) -> None:
+def test_a_complete_grammar_overrides_min_tokens(min_tokens: int, finish: str) -> None:
     bench = SchedulerBench()
     bench.submit("a", [1, 2, 3], max_tokens=12, min_tokens=min_tokens, grammar="even", ignore_eos=True)
     bench.compiler.finish_all()
@@ -239,7 +239,7 @@ def test_a_grammar_that_is_complete_goes_before_min_tokens(min_tokens: int, fini
     assert bench.scheduler.idle
 
 
-def test_a_row_in_error_ends_alone() -> None:
+def test_a_failed_row_ends_no_other_request() -> None:
     bench = SchedulerBench()
     for name, salt in (("a", 1), ("b", 2)):
         bench.submit(name, long_reply_prompt(6, 10, salt), max_tokens=10)

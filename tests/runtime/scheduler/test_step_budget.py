@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 
 def settled(base_ms: float, token_ms: float, step_ms: float = 300.0) -> StepBudget:
-    """A budget that has seen a machine of this speed at work."""
+    """A budget after many steps on a machine of this speed."""
     budget = StepBudget(step_ms)
     for _ in range(60):
         budget.observe(0, base_ms)

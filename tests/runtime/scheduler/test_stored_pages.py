@@ -23,7 +23,7 @@ def test_an_evicted_prompt_is_restored_and_not_computed() -> None:
 
 
 def restored_pages(bench: SchedulerBench) -> list[int]:
-    """How many the next steps restore, each."""
+    """How many pages each of the next steps restores."""
     return [sum(len(unpack(part.pages)) for part in plan.restores) for plan in bench.model.plans]
 
 

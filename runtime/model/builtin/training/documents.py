@@ -1,4 +1,4 @@
-"""Task 2: questions whose answer stands, or does not stand, in a document in the prompt."""
+"""Task 2: questions about a document in the prompt, which has the answers or not."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _new_name(words: Words, kind: Kind, things: list[tuple[Kind, str]]) -> str:
 
 
 def _untold_question(words: Words, facts: list[Fact], things: list[tuple[Kind, str]]) -> str:
-    """Asks for what the document does not tell of one of its things, or about a thing that it lacks."""
+    """A question about an untold attribute of one of the document's things, or about a thing not in it."""
     kind, thing = words.pick(things)
     told = {id(fact.attribute) for fact in facts if fact.thing == thing}
     missing = [attribute for attribute in kind.attributes if id(attribute) not in told]

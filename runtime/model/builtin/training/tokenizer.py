@@ -1,7 +1,7 @@
 """Trains the byte-level BPE tokenizer on generated text and writes the tokenizer files of the model folder.
 
 Capitalised words and digits are split from the space before them, so that a name or a number is the same
-tokens after a space, inside quotes and at the start of a line: copying is then copying of tokens.
+tokens after a space, inside quotes and at the start of a line: copying a text is then copying its tokens.
 """
 
 from __future__ import annotations

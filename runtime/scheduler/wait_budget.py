@@ -1,4 +1,4 @@
-"""How long the scheduler's loop waits for the processes that follow grammars."""
+"""Limits how long the scheduler's loop waits for grammars' processes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 from .request import Request
 
-TURN_S = 0.05  # in one turn of the loop, for all processes together; an answer usually takes 0.0001
+TURN_S = 0.05  # per turn of the loop, for all processes together; an answer usually takes 0.0001
 
 
-class Patience:
+class WaitBudget:
+    """The time that one turn of the loop may still wait."""
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._left_s = TURN_S
@@ -20,7 +22,7 @@ class Patience:
         self._left_s = TURN_S
 
     def is_ready(self, request: Request) -> bool:
-        """Whether the request's constraint can be used now. Waits for that while the turn allows it."""
+        """Whether the request's constraint can be used now. Waits for that while time is left."""
         if request.constraint is None:
             return True
         began = self._clock()
