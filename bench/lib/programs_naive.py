@@ -53,7 +53,7 @@ class NaiveClient:
         places = zip(scored["text_offset"], scored["token_logprobs"], strict=True)
         end = len(prompt + choice)
         values = [value for place, value in places if len(prompt) <= place < end]
-        return sum(values) / max(1, len(values))
+        return float(sum(values) / max(1, len(values)))
 
     def _ask(self, prompt: str, **fields: Any) -> dict[str, Any]:
         body = {"model": self._model, "prompt": prompt, **fields}

@@ -33,6 +33,9 @@ def look_up(product: str) -> dict[str, int]:
     return RECORDS[product]
 
 
+TOOLS: dict[str, Callable[..., object]] = {"calculate": calculate, "look_up": look_up}
+
+
 def value_of(node: ast.expr) -> float:
     match node:
         case ast.Constant(value=int() | float() as number):
@@ -45,7 +48,7 @@ def value_of(node: ast.expr) -> float:
 def answer(call: ab.ToolCall) -> object:
     """What a tool returns, or its error: the model reads either."""
     try:
-        return {"calculate": calculate, "look_up": look_up}[call.name](**call.values())
+        return TOOLS[call.name](**call.values())
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -58,7 +61,7 @@ def agent(s: ab.State, questions: list[str], rounds: int) -> None:
         for turn in range(rounds):
             choice = "required" if turn == 0 else "auto"
             name = f"turn {number}.{turn}"
-            s += ab.assistant(ab.gen(name, tools=[calculate, look_up], tool_choice=choice, max_tokens=64))
+            s += ab.assistant(ab.gen(name, tools=list(TOOLS.values()), tool_choice=choice, max_tokens=64))
             if not s.tool_calls(name):
                 break
             for call in s.tool_calls(name):

@@ -51,7 +51,7 @@ def test_an_example_prints_its_results_and_its_cached_share(builtin: Served, nam
         capture_output=True,
         text=True,
         env=environment,
-        timeout=PATIENCE,
+        timeout=5 * PATIENCE,  # the first grammar may wait until its kernels are compiled
     )
     assert ran.returncode == 0, ran.stderr
     assert re.search(expected, ran.stdout, re.MULTILINE), ran.stdout

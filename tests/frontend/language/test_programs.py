@@ -239,7 +239,9 @@ def test_a_batch_runs_side_by_side_and_keeps_its_order() -> None:
 
 
 def test_programs_that_begin_together_share_one_event_loop() -> None:
-    loops = lambda: [thread.name for thread in threading.enumerate()].count("arbora-programs")  # noqa: E731
+    def loops() -> int:
+        return [thread.name for thread in threading.enumerate()].count("arbora-programs")
+
     before = loops()
     _loop.cache_clear()
     greeting.run_batch([{"name": "Ann"}] * 50, backend=ScriptedBackend(), concurrency=50)
