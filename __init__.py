@@ -6,10 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .frontend.completion import Completion, CompletionPart, Usage
-    from .frontend.engine import Engine, EngineOptions
-    from .frontend.engine_requests import Sampling
-    from .frontend.language.backend import ToolCall
+    from .frontend.completion import (
+        Choice,
+        Completion,
+        CompletionPart,
+        Score,
+        TokenLogprob,
+        ToolCall,
+        ToolCallPart,
+        Usage,
+    )
+    from .frontend.engine import Engine
+    from .frontend.engine_options import EngineOptions
+    from .frontend.engine_sampling import ChatOptions, Sampling
     from .frontend.language.calls import assistant, gen, select, system, tool, user
     from .frontend.language.default_backend import set_default_backend
     from .frontend.language.errors import ProgramError
@@ -18,10 +27,14 @@ if TYPE_CHECKING:
     from .frontend.language.state import State
     from .frontend.language.static import prewarm, trace
     from .frontend.launch.errors import ServerError
+    from .frontend.vllm_script import LLM, SamplingParams
     from .runtime.errors import ConfigError, RequestError
 
 __version__ = "0.1.0"
 __all__ = [
+    "LLM",
+    "ChatOptions",
+    "Choice",
     "Completion",
     "CompletionPart",
     "ConfigError",
@@ -30,9 +43,13 @@ __all__ = [
     "ProgramError",
     "RequestError",
     "Sampling",
+    "SamplingParams",
+    "Score",
     "ServerError",
     "State",
+    "TokenLogprob",
     "ToolCall",
+    "ToolCallPart",
     "Usage",
     "assistant",
     "connect",
@@ -47,17 +64,24 @@ __all__ = [
     "user",
 ]
 _HOMES = {
+    "LLM": ".frontend.vllm_script",
+    "ChatOptions": ".frontend.engine_sampling",
+    "Choice": ".frontend.completion",
     "Completion": ".frontend.completion",
     "CompletionPart": ".frontend.completion",
     "ConfigError": ".runtime.errors",
     "Engine": ".frontend.engine",
-    "EngineOptions": ".frontend.engine",
+    "EngineOptions": ".frontend.engine_options",
     "ProgramError": ".frontend.language.errors",
     "RequestError": ".runtime.errors",
-    "Sampling": ".frontend.engine_requests",
+    "Sampling": ".frontend.engine_sampling",
+    "SamplingParams": ".frontend.vllm_script",
+    "Score": ".frontend.completion",
     "ServerError": ".frontend.launch.errors",
     "State": ".frontend.language.state",
-    "ToolCall": ".frontend.language.backend",
+    "TokenLogprob": ".frontend.completion",
+    "ToolCall": ".frontend.completion",
+    "ToolCallPart": ".frontend.completion",
     "Usage": ".frontend.completion",
     "assistant": ".frontend.language.calls",
     "connect": ".frontend.language.http_backend",

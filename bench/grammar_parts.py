@@ -29,7 +29,7 @@ from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.regex.byte_automaton import compile_regex
 from arbora.grammars.regex.pattern import without_anchors
 from arbora.grammars.regex.regex_dfa import matching
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.solve.nesting import Nesting
 
 WALKS, STEPS = 40, 3_000

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.attention import AttentionBatch, paged_attention
-from arbora.kernels.linear import Linear, QuantizedPacker, QuantizedShape
+from arbora.kernels.linear import Fp8Packer, Fp8Shape, Linear, QuantizedPacker, QuantizedShape
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages
 from arbora.kernels.pages.cells import CellFormat
@@ -210,6 +210,8 @@ FORMATS = {
     "int4 by 32, offsets": (4, 32, None),
 }
 """bits, inputs of a group (0: all) and zero"""
+FP8_GROUPS = {"fp8": 0, "fp8 by 128": 128}
+"""inputs of a group (0: all)"""
 
 
 def filled_packer(outputs: int, inputs: int, bits: int, group: int, zero: int | None) -> QuantizedPacker:
@@ -217,6 +219,13 @@ def filled_packer(outputs: int, inputs: int, bits: int, group: int, zero: int | 
     codes = torch.randint(0, 1 << bits, (outputs, inputs), dtype=torch.uint8)
     scales = torch.rand(outputs, inputs // group)
     packer.write(0, codes, scales, -8 * scales if zero is None else None)
+    return packer
+
+
+def filled_fp8_packer(outputs: int, inputs: int, group: int) -> Fp8Packer:
+    shape = Fp8Shape(outputs, inputs, group)
+    packer = Fp8Packer(shape)
+    packer.write(0, torch.randn(outputs, inputs).to(torch.float8_e4m3fn), torch.rand(outputs, shape.groups))
     return packer
 
 
@@ -228,8 +237,13 @@ def quantized_cases() -> Iterator[Case]:
         plain = torch.randn(outputs, inputs).bfloat16()
         copies = max(1, WORKING_SET // plain.nbytes)
         formats = {"bfloat16": ([Linear.pack(plain, None) for _ in range(copies)], plain.nbytes)}
-        for label, (bits, group, zero) in FORMATS.items():
-            packer = filled_packer(outputs, inputs, bits, group or inputs, zero)
+        packers: dict[str, QuantizedPacker | Fp8Packer] = {
+            label: filled_packer(outputs, inputs, bits, group or inputs, zero)
+            for label, (bits, group, zero) in FORMATS.items()
+        }
+        for label, group in FP8_GROUPS.items():
+            packers[label] = filled_fp8_packer(outputs, inputs, group or inputs)
+        for label, packer in packers.items():
             read = packer.product(None).nbytes
             copies = max(1, WORKING_SET // read)
             formats[label] = (

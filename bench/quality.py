@@ -29,12 +29,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from arbora.runtime.config import BUILTIN_MODEL
+from arbora.runtime.config import BUILTIN_MODEL, QuantizeMethod
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.builtin.training.evaluate import LONGEST_PROMPT, LONGEST_REPLY, MAKERS, evaluate
 from arbora.runtime.model.builtin.training.lexicon import Words
@@ -46,7 +46,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, BatchEncoding, Pre
 PROSE = Path(__file__).parent / "texts" / "prose.txt"
 SHORT_NAMES = {
     **{dtype: ["--dtype", dtype] for dtype in ("float32", "bfloat16", "float16")},
-    **{name: ["--quantize", name] for name in ("int8", "int4")},
+    **{name: ["--quantize", name] for name in get_args(QuantizeMethod)},
 }
 EXAMPLE_CONVERSATIONS = 12
 """conversations of each task whose tokens are predicted"""

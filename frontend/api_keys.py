@@ -12,7 +12,7 @@ from .http.faces import Faces
 from .http.tenants import SENT_KEY
 
 METRICS_PATH = "/metrics"
-OPEN_PATHS = frozenset(("/health", "/ping", "/version", METRICS_PATH))
+OPEN_PATHS = frozenset(("/health", "/health/live", "/health/ready", "/ping", "/version", METRICS_PATH))
 
 
 class Guard:

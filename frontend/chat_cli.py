@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import ssl
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -65,6 +66,11 @@ class Server:
         try:
             with self._request("GET", "/v1/models") as response:
                 return str(msgspec.json.decode(response.read())["data"][0]["id"])
+        except ssl.SSLCertVerificationError as error:
+            raise ConfigError(
+                f"the certificate of {self._url} is not trusted ({error.verify_message}). Set SSL_CERT_FILE "
+                "to a PEM file with it or its issuer, or name the server with --url as the certificate does."
+            ) from error
         except OSError as error:
             raise ConfigError(
                 f"no server answers at {self._url} ({error.strerror or error}). "

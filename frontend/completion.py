@@ -9,33 +9,120 @@ import msgspec
 from .request.logprobs import TokenLogprob
 from .request.reply import UnenforcedKeyword, Usage
 
-__all__ = ["Completion", "CompletionPart", "Usage"]
+__all__ = [
+    "Choice",
+    "Completion",
+    "CompletionPart",
+    "Score",
+    "TokenLogprob",
+    "ToolCall",
+    "ToolCallPart",
+    "Usage",
+]
 
 
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole reply. `reasoning` is a reasoning model's text before the answer, in chats.
+class ToolCall(msgspec.Struct, frozen=True):
+    """`arguments` is JSON text."""
 
-    `finish_reason` is "length" or "stop". A model stops by itself, or at a stop string or id, which is then
-    the `stop_reason`. `tokens` are the reply's ids, a final stop id included. `logprobs` has an entry for
-    each token if they were asked for. `unenforced` are keywords of the schema that were left out, as the
-    request allowed.
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolCallPart(msgspec.Struct, frozen=True):
+    """A part of call number `index`. The first has `id` and `name`; the parts of `arguments` join to JSON
+    text."""
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """One whole reply. `reasoning` is a reasoning model's text before the answer, in chats.
+
+    `finish_reason` is "length", "stop" or "tool_calls". A model stops by itself, or at a stop string or id,
+    which is then the `stop_reason`. `tokens` are the reply's ids, a final stop id included. `logprobs` has an
+    entry for each token if they were asked for.
     """
 
     text: str
     reasoning: str
+    tool_calls: list[ToolCall]
     tokens: list[int]
     finish_reason: str
     stop_reason: str | int | None
     logprobs: Sequence[TokenLogprob]
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """The replies to one prompt: `n` choices. `text` and the other properties are those of the first.
+
+    `prompt_logprobs` has an entry for each prompt token if they were asked for; its `logprob` is None for the
+    first token and those before `prompt_logprobs_start`. `unenforced` are keywords of the schema that were
+    left out, as the request allowed.
+    """
+
+    choices: list[Choice]
     usage: Usage
+    prompt_tokens: Sequence[int]
+    prompt_logprobs: Sequence[TokenLogprob] = ()
     unenforced: list[UnenforcedKeyword] = []
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def reasoning(self) -> str:
+        return self.choices[0].reasoning
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return self.choices[0].tool_calls
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.choices[0].tokens
+
+    @property
+    def finish_reason(self) -> str:
+        return self.choices[0].finish_reason
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        return self.choices[0].stop_reason
+
+    @property
+    def logprobs(self) -> Sequence[TokenLogprob]:
+        return self.choices[0].logprobs
 
 
 class CompletionPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The text since the last part. The last part has `finish_reason` and `usage`."""
+    """The additions to choice number `choice` since its last part.
+
+    A choice's last part has its `finish_reason`, and the `usage` of all choices up to then.
+    """
 
     text: str
+    choice: int = 0
     reasoning: str = ""
+    tool_calls: Sequence[ToolCallPart] = ()
     logprobs: Sequence[TokenLogprob] = ()
     finish_reason: str | None = None
     usage: Usage | None = None
+
+
+class Score(msgspec.Struct, frozen=True):
+    """How likely a choice is after a prompt. `logprob` is the sum over its `tokens` scored tokens. `usage` is
+    that of the prompt with the choice."""
+
+    logprob: float
+    tokens: int
+    usage: Usage
+
+    @property
+    def mean(self) -> float:
+        """The log-probability of a token on average."""
+        return self.logprob / self.tokens

@@ -1,51 +1,105 @@
-"""Turns the pieces of one reply into parts of a `Completion`."""
+"""Turns the pieces of a reply into parts of a `Completion`, the whole `Completion` or a `Score`."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
 
-from .completion import Completion, CompletionPart
-from .request.logprobs import TokenLogprob
-from .request.reply import Piece, Reply
+from ..runtime.messages import Generate
+from .completion import Choice, Completion, CompletionPart, Score, ToolCall, ToolCallPart
+from .request.logprobs import TokenLogprob, prompt_entries
+from .request.reply import ChoiceReply, Piece, Reply
+from .text.tool_calls import ToolCallDelta
 
 
 class EngineReply:
-    """One attempt at a request, which has one choice."""
+    """One attempt at a request, which has one prompt."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: Reply, request: Generate) -> None:
+        """`request` is the first choice's."""
         self.reply = reply
-        self._parts: list[CompletionPart] = []
+        self._prompt = request.prompt
+        self._wants_prompt_logprobs = request.sampling.prompt_logprobs is not None
+        self._choices = [_ChoiceBuilder() for _ in reply.choices]
 
     def take(self, pieces: Sequence[Piece]) -> list[CompletionPart]:
-        parts = [self._part(piece) for piece in pieces]
-        self._parts += parts
-        return parts
+        return [self._part(piece) for piece in pieces]
 
     def closing(self) -> Completion:
         """The whole reply."""
-        (choice,) = self.reply.choices
-        assert choice.finish is not None
-        logprobs: list[TokenLogprob] = []
-        for part in self._parts:
-            logprobs.extend(part.logprobs)
+        pairs = zip(self._choices, self.reply.choices, strict=True)
         return Completion(
-            text="".join(part.text for part in self._parts),
-            reasoning="".join(part.reasoning for part in self._parts),
-            tokens=np.frombuffer(choice.tokens, "<i4").tolist(),
-            finish_reason=choice.finish,
-            stop_reason=choice.stop_reason,
-            logprobs=logprobs,
+            choices=[builder.choice(reply) for builder, reply in pairs],
             usage=self.reply.usage(),
+            prompt_tokens=array("i", self._prompt),
+            prompt_logprobs=self._prompt_logprobs(),
             unenforced=self.reply.unenforced(),
         )
 
+    def score(self) -> Score:
+        """The sum of the prompt's log-probabilities."""
+        logprobs = self.reply.choices[0].prompt_logprobs
+        assert logprobs is not None
+        chosen = np.frombuffer(logprobs.chosen, "<f4").astype(np.float64)
+        return Score(float(chosen.sum()), len(chosen), self.reply.usage())
+
+    def _prompt_logprobs(self) -> list[TokenLogprob]:
+        if not self._wants_prompt_logprobs:
+            return []
+        unknown = [0] * (len(self._prompt) // 4)
+        return prompt_entries(self._prompt, self.reply.choices[0].prompt_logprobs, unknown)
+
     def _part(self, piece: Piece) -> CompletionPart:
+        self._choices[piece.choice].add(piece)
+        is_last = piece.finish is not None
         return CompletionPart(
+            choice=piece.choice,
             text=piece.content,
             reasoning=piece.reasoning,
+            tool_calls=[_call_part(delta) for delta in piece.tool_calls],
             logprobs=piece.logprobs,
-            finish_reason=piece.finish,
-            usage=None if piece.finish is None else self.reply.usage(),
+            finish_reason=_finish_reason(self.reply.choices[piece.choice]) if is_last else None,
+            usage=self.reply.usage() if is_last else None,
         )
+
+
+class _ChoiceBuilder:
+    """Joins the pieces of one choice."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._reasoning: list[str] = []
+        self._logprobs: list[TokenLogprob] = []
+        self._calls: list[tuple[str, str, list[str]]] = []  # id, name, parts of the arguments
+
+    def add(self, piece: Piece) -> None:
+        self._texts.append(piece.content)
+        self._reasoning.append(piece.reasoning)
+        self._logprobs.extend(piece.logprobs)
+        for delta in piece.tool_calls:
+            if delta.id is not None:
+                self._calls.append((delta.id, delta.name or "", []))
+            self._calls[delta.index][2].append(delta.arguments_fragment)
+
+    def choice(self, reply: ChoiceReply) -> Choice:
+        finish = _finish_reason(reply)
+        assert finish is not None
+        return Choice(
+            text="".join(self._texts),
+            reasoning="".join(self._reasoning),
+            tool_calls=[ToolCall(id, name, "".join(arguments)) for id, name, arguments in self._calls],
+            tokens=np.frombuffer(reply.tokens, "<i4").tolist(),
+            finish_reason=finish,
+            stop_reason=reply.stop_reason,
+            logprobs=self._logprobs,
+        )
+
+
+def _finish_reason(reply: ChoiceReply) -> str | None:
+    return "tool_calls" if reply.has_tool_calls and reply.finish == "stop" else reply.finish
+
+
+def _call_part(delta: ToolCallDelta) -> ToolCallPart:
+    return ToolCallPart(delta.index, delta.id, delta.name, delta.arguments_fragment)

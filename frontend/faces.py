@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .anthropic.face import ANTHROPIC
 from .http.faces import Faces
 from .openai.face import OPENAI
 
-FACES = Faces(OPENAI)
+FACES = Faces(OPENAI, (ANTHROPIC,))

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
+from .cors import AllowedOrigins
 from .http.faces import Faces
 
 ANY_HOST = "*"
@@ -26,14 +27,15 @@ class HostGuard:
     """An ASGI application that calls another one for requests to a known host that no foreign page has
     sent."""
 
-    def __init__(self, app: ASGIApp, faces: Faces, hosts: KnownHosts) -> None:
+    def __init__(self, app: ASGIApp, faces: Faces, hosts: KnownHosts, origins: AllowedOrigins) -> None:
         self._app = app
         self._faces = faces
         self._hosts = hosts
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        error = refusal(headers, self._hosts)
+        error = refusal(headers, self._hosts, self._origins)
         answer = self._app if error is None else self._faces.error_response(scope, error)
         await answer(scope, receive, send)
 
@@ -69,7 +71,8 @@ def hosts_to_check(config: ServeConfig) -> KnownHosts | None:
     return KnownHosts(config.host, config.allowed_hosts)
 
 
-def refusal(headers: dict[str, str], hosts: KnownHosts) -> RequestError | None:
+def refusal(headers: dict[str, str], hosts: KnownHosts, origins: AllowedOrigins) -> RequestError | None:
+    """The error for a request to an unknown host, or of a page that may not use the server."""
     host = headers.get("host", "")
     if host and not hosts.has(_host_name(host)):
         shown = _host_name(host)[:MOST_SHOWN]
@@ -82,6 +85,8 @@ def refusal(headers: dict[str, str], hosts: KnownHosts) -> RequestError | None:
     origin = headers.get("origin")
     if origin is None:
         is_foreign = headers.get("sec-fetch-site") == "cross-site"
+    elif origins.has(origin):
+        is_foreign = False
     else:
         page = _origin_name(origin)
         is_foreign = not page or not (hosts.has_page(page) or page == _host_name(host))
@@ -89,7 +94,7 @@ def refusal(headers: dict[str, str], hosts: KnownHosts) -> RequestError | None:
         shown = repr(origin[:MOST_SHOWN]) if origin else "another site"
         return RequestError(
             f"A web page of {shown} may not use this server. If it should, start the server with "
-            "'--allowed-host NAME', where NAME is the host name of the page.",
+            "'--allowed-origin ORIGIN', where ORIGIN is the page's, such as https://chat.example.com.",
             status=403,
             code="origin_not_allowed",
         )

@@ -17,6 +17,7 @@ from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
 from .hosts import HostGuard, hosts_to_check
 from .http.endpoint import internal_error
@@ -39,13 +40,15 @@ def create_app(http: HttpService, faces: Faces) -> ASGIApp:
         route("POST", "/cache/pin", http, pin_prefix),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix),
         route("GET", "/health", http, _health),
+        route("GET", "/health/ready", http, _health),
+        route("GET", "/health/live", http, _alive),
         route("GET", "/ping", http, _health),
         route("GET", "/version", http, _version),
         route("GET", METRICS_PATH, http, _metrics),
     ]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    with_ids = RequestIds(_guarded(app, faces, http.service.config))
+    with_ids = RequestIds(_guarded(app, faces, http.service.config), faces)
     return RequestLog(with_ids) if http.service.config.log_requests else with_ids
 
 
@@ -53,11 +56,20 @@ def _guarded(app: ASGIApp, faces: Faces, config: ServeConfig) -> ASGIApp:
     if config.api_keys:
         open_paths = OPEN_PATHS - {METRICS_PATH} if config.protect_metrics else OPEN_PATHS
         app = Guard(app, faces, config.api_keys, open_paths)
+    origins = AllowedOrigins(config.allowed_origins)
     hosts = hosts_to_check(config)
-    return app if hosts is None else HostGuard(app, faces, hosts)
+    if hosts is not None:
+        app = HostGuard(app, faces, hosts, origins)
+    return Cors(app, origins) if origins else app
+
+
+async def _alive(http: HttpService, request: Request) -> Response:
+    """Says that this process answers, also while the model is starting: a restart would not help then."""
+    return _json({"status": "ok"})
 
 
 async def _health(http: HttpService, request: Request) -> Response:
+    """Says whether a request would be served now; otherwise raises a RequestError with the status 503."""
     http.service.engine.check_responding()
     check_descriptors()
     return _json({"status": "ok"})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ..runtime.config import ServeConfig
 from ..runtime.messages import ModelReady
-from .completion import Completion, CompletionPart
+from .completion import CompletionPart
 from .engine_reply import EngineReply
 from .launch.commands import Commands
 from .launch.directory import PrivateDirectory
@@ -24,7 +25,15 @@ from .request.service import Service
 CLIENT = 0
 UP_POLL_SECONDS = 0.01
 T = TypeVar("T")
-Ask = Callable[[Service, ModelReady], Awaitable[PreparedRequest]]
+Prepare = Callable[[Service, ModelReady], Awaitable[PreparedRequest]]
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A request that is still to be prepared, of which `choices` choices wait together."""
+
+    prepare: Prepare
+    choices: int = 1
 
 
 class LocalServer:
@@ -35,6 +44,8 @@ class LocalServer:
         self._owned = owned
         self._ended = asyncio.create_task(supervisor.wait())
         self._permits = asyncio.Semaphore(service.config.max_waiting)
+        self._most_waiting = service.config.max_waiting
+        self._taking_permits = asyncio.Lock()
         self._requests: set[asyncio.Task[object]] = set()
 
     @classmethod
@@ -57,9 +68,21 @@ class LocalServer:
             await starting
             return cls(supervisor, service, stack.pop_all())
 
-    async def complete(self, ask: Ask) -> Completion:
-        """Raises RequestError, or ServerError if the replica can't go on."""
-        return await self._guarded(self._complete(ask))
+    async def call(self, work: Callable[[Service, ModelReady], Awaitable[T]]) -> T:
+        """The result of `work`, given the running model. Raises as `complete` does."""
+
+        async def run() -> T:
+            return await work(self._service, await self._model())
+
+        return await self._guarded(run())
+
+    async def complete(self, ask: Ask, read: Callable[[EngineReply], T]) -> T:
+        """Reads the complete reply. Raises RequestError, or ServerError if the replica can't go on."""
+
+        async def run() -> T:
+            return read(await self._complete(ask))
+
+        return await self._guarded(run())
 
     async def stream(self, ask: Ask, put: Callable[[CompletionPart], None]) -> None:
         """Like `complete`, but passes each part to `put` as it comes."""
@@ -72,25 +95,43 @@ class LocalServer:
         self._ended.cancel()
         await self._owned.aclose()
 
-    async def _complete(self, ask: Ask, put: Callable[[CompletionPart], None] | None = None) -> Completion:
-        async with self._permits:
-            prepared = await ask(self._service, await self._model())
+    async def _complete(self, ask: Ask, put: Callable[[CompletionPart], None] | None = None) -> EngineReply:
+        async with self._permitted(ask.choices):
+            prepared = await ask.prepare(self._service, await self._model())
             generation = self._service.engine.start(prepared.requests)
             try:
                 await generation.accepted()
 
-                def begin() -> EngineReply:
-                    return EngineReply(prepared.new_reply(generation))
+                attempts: list[EngineReply] = []
 
-                async for attempt, parts in run_attempts(generation, begin, self._service.work):
-                    reply = attempt
+                def begin() -> EngineReply:
+                    attempts.append(EngineReply(prepared.new_reply(generation), prepared.requests[0]))
+                    return attempts[-1]
+
+                async for _, parts in run_attempts(generation, begin, self._service.work):
                     if put is not None and parts:
                         generation.token_left = True
                         for part in parts:
                             put(part)
-                return reply.closing()
+                return attempts[-1]
             finally:
                 self._service.engine.forget(generation)
+
+    @contextlib.asynccontextmanager
+    async def _permitted(self, choices: int) -> AsyncIterator[None]:
+        """As many permits as the request has choices, for more than which the scheduler has no place."""
+        taken = 0
+        try:
+            async with (
+                self._taking_permits
+            ):  # one request at a time: two with some permits would block each other
+                while taken < min(choices, self._most_waiting):
+                    await self._permits.acquire()
+                    taken += 1
+            yield
+        finally:
+            for _ in range(taken):
+                self._permits.release()
 
     async def _model(self) -> ModelReady:
         """Waits while the replica starts, for the first time or again."""

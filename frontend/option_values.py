@@ -8,9 +8,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
-
-from ..runtime.config import QuantizeMethod
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +16,8 @@ MAX_SIZE = 2**63  # bytes
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE)
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _TRUTHS = {
     "1": True,
     "true": True,
@@ -80,6 +79,16 @@ def milliseconds(text: str) -> float:
     return number
 
 
+def seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0.001 <= number <= 1_000_000.0:
+        raise ValueError("expected seconds between 0.001 and 1000000, such as 300.")
+    return number
+
+
 def one_of(*words: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in words:
@@ -87,12 +96,6 @@ def one_of(*words: str) -> Callable[[str], str]:
         return text
 
     return read
-
-
-def quantize_method(text: str) -> str:
-    if text == "fp8":
-        raise ValueError("FP8 would be expanded to 16 bits; int8 is as small and more exact.")
-    return one_of(*get_args(QuantizeMethod))(text)
 
 
 def truth(text: str) -> bool:
@@ -114,6 +117,12 @@ def directory(text: str) -> Path:
     if os.path.exists(path) and not os.path.isdir(path):  # pathlib raises where permissions forbid to look
         raise ValueError("expected a directory, but this is a file.")
     return path
+
+
+def file(text: str) -> Path:
+    if not text.strip():
+        raise ValueError("expected a file's path.")
+    return Path(text).expanduser().absolute()
 
 
 def remote_url(text: str) -> str:
@@ -161,6 +170,24 @@ def host_names(text: str) -> tuple[str, ...]:
     if any("*" in name and name != "*" for name in found):
         raise ValueError("expected each host's whole name: * stands alone, for all hosts, not within a name.")
     return found
+
+
+def origins(text: str) -> tuple[str, ...]:
+    """Origins as browsers write them: in lower case, without the default port of their scheme."""
+    found = split_keys(text)
+    if not found:
+        raise ValueError("there is no origin in it. Leave it out to allow none.")
+    return tuple(origin if origin == "*" else _origin(origin) for origin in found)
+
+
+def _origin(text: str) -> str:
+    match = _ORIGIN.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{text} is no origin. Write a scheme, a host and perhaps a port, such as "
+            "https://chat.example.com or http://localhost:3000, without a path or a final slash."
+        )
+    return text.lower().removesuffix(_DEFAULT_PORTS.get(match[1].lower(), ""))
 
 
 def model_names(text: str) -> tuple[str, ...]:

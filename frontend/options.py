@@ -4,15 +4,15 @@ default, reading and help text all come from the table here."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any, NamedTuple, get_args
 
 from ..runtime.config import (
     Device,
     DType,
     KvDType,
+    QuantizeMethod,
     ReasoningField,
     ServeConfig,
     UnenforcedDefault,
@@ -20,9 +20,11 @@ from ..runtime.config import (
 )
 from ..runtime.errors import ConfigError
 from .model_source import find_model, served_name
+from .option_checks import check_together, make_directory
 from .option_values import (
     MAX_PAGE_SIZE,
     directory,
+    file,
     host,
     host_names,
     key_file,
@@ -30,9 +32,10 @@ from .option_values import (
     milliseconds,
     model_names,
     one_of,
+    origins,
     page_size,
-    quantize_method,
     remote_url,
+    seconds,
     size_in_bytes,
     size_or_nothing,
     token_count,
@@ -87,6 +90,28 @@ OPTIONS = (
     Option("host", "address to listen on; 0.0.0.0 for every network interface", host, "127.0.0.1", "ADDRESS"),
     Option("port", "port to listen on; 0 lets the system choose", whole_number(0, 65535), 8000, "PORT"),
     Option(
+        "uds",
+        "path of a Unix socket to listen on instead of a port; the umask decides who may connect "
+        "(default: --host and --port)",
+        file,
+        None,
+        "PATH",
+    ),
+    Option(
+        "ssl_certfile",
+        "serve HTTPS with the certificate in this PEM file, followed by its issuers' (default: HTTP)",
+        file,
+        None,
+        "FILE",
+    ),
+    Option(
+        "ssl_keyfile",
+        "the private key of that certificate, a PEM file without a password (default: in --ssl-certfile)",
+        file,
+        None,
+        "FILE",
+    ),
+    Option(
         "device",
         "cpu or cuda (default: cuda if there is an NVIDIA GPU)",
         one_of(*get_args(Device)),
@@ -102,9 +127,9 @@ OPTIONS = (
     ),
     Option(
         "quantize",
-        "int8 or int4: quantize a model in 16 or 32 bits when it is loaded, and keep the result in ~/.cache; "
-        "CPU only (default: as stored)",
-        quantize_method,
+        "int8, int4 or fp8: quantize a model in 16 or 32 bits when it is loaded, and keep the result in "
+        "~/.cache; CPU only (default: as stored)",
+        one_of(*get_args(QuantizeMethod)),
         None,
         "METHOD",
     ),
@@ -197,6 +222,14 @@ OPTIONS = (
         "REQUESTS",
     ),
     Option(
+        "request_timeout",
+        "most seconds from a request's headers to the end of its answer; then it is cancelled, with status "
+        "504 or an error in the stream (default: no limit)",
+        seconds,
+        None,
+        "SECONDS",
+    ),
+    Option(
         "step_ms",
         "longest step while streams are open: lower is smoother, higher is more throughput",
         milliseconds,
@@ -251,6 +284,15 @@ OPTIONS = (
         host_names,
         (),
         "NAME",
+        repeatable=True,
+    ),
+    Option(
+        "allowed_origin",
+        "origin of web pages that may use the server (CORS), such as https://chat.example.com; for more, "
+        "repeat it; * for all, on a server with keys (default: no other origin)",
+        origins,
+        (),
+        "ORIGIN",
         repeatable=True,
     ),
     Option("protect_metrics", "/metrics needs a key too", truth, False, switch=True),
@@ -315,54 +357,13 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = (*values.pop("api_key"), *values.pop("api_key_file"))
     values["allowed_hosts"] = values.pop("allowed_host")
+    values["allowed_origins"] = values.pop("allowed_origin")
     names = values["served_model_name"] or (served_name(model),)
     values["served_model_name"], values["more_model_names"] = names[0], names[1:]
-    _check_together(values, {name for name, setting in settings.items() if setting.value is not None})
+    check_together(values, {name for name, setting in settings.items() if setting.value is not None})
     if values["disk_cache"] is not None:
-        _make_directory(values["disk_cache"], settings["disk_cache"].label)
+        make_directory(values["disk_cache"], settings["disk_cache"].label)
     return ServeConfig(model=find_model(model), **values)
-
-
-def _check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
-    """Raises ConfigError for options that would have no effect."""
-    tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
-    if values["quantize"] and values["device"] == "cuda":
-        raise ConfigError(
-            "--quantize: only the CPU computes with quantized weights; on a GPU they would be expanded. "
-            "Leave it out, or use --device cpu."
-        )
-    if tiers and not values["prefix_cache"]:
-        raise ConfigError(
-            "--no-prefix-cache leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."
-        )
-    if "write_policy" in given and not tiers:
-        raise ConfigError("--write-policy is that of --disk-cache and --remote-cache: give one of them too.")
-    if "pin_memory" in given and not values["prefix_cache"]:
-        raise ConfigError("--no-prefix-cache leaves nothing to pin: leave it or --pin-memory out.")
-    if "disk_cache_size" in given and not values["disk_cache"]:
-        raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
-    if values["protect_metrics"] and not values["api_keys"]:
-        raise ConfigError(
-            "--protect-metrics: there is no key to ask for; give an --api-key or --api-key-file."
-        )
-    if values["isolate_keys"] and not values["api_keys"]:
-        raise ConfigError(
-            "--isolate-keys: there are no keys to tell clients by; give each client an --api-key, or "
-            "all keys in an --api-key-file."
-        )
-
-
-def _make_directory(directory: Path, label: str) -> None:
-    """Raises ConfigError if the directory can't be written to."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with TemporaryFile(dir=directory):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"{label} {directory}: it can't be made or written ({error.strerror}); correct its name, choose "
-            "another directory or leave the option out."
-        ) from error
 
 
 def visible_device() -> Device:

@@ -24,6 +24,7 @@ from ..runtime.processes.garbage import leave_out_existing_objects
 from ..runtime.processes.heartbeat import Heartbeat
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
 from .api_keys import OPEN_PATHS
+from .cors import AllowedOrigins
 from .faces import FACES
 from .http.faces import Faces
 from .http.http_service import HttpService
@@ -37,6 +38,7 @@ from .model_tokenizer import load_tokenizer
 from .replica.engine_client import EngineClient
 from .request.service import Service
 from .text.tokenizer import Tokenizer
+from .tls import tls_context
 
 LISTEN_FD = "ARBORA_LISTEN_FD"
 
@@ -98,6 +100,7 @@ def http_server(
     """`progress` is called as input arrives and as requests begin, because both may take long in a burst."""
     limits = limits or limits_of_process()
     failed = http.metrics.failed
+    config = http.service.config
     return HttpServer(
         _reporting(create_app(http, faces), progress),
         Ingress(
@@ -108,7 +111,9 @@ def http_server(
             on_refused=lambda status: failed.labels(status).inc(),
             progress=progress,
             error_json=faces.error_json,
+            origin_headers=AllowedOrigins(config.allowed_origins).headers,
         ),
+        None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
     )
 
 

@@ -1,10 +1,17 @@
-"""Answers repeat the client's `x-request-id`, so that its log and the server's can be compared."""
+"""The ids that answers carry in their headers.
+
+They repeat the client's `x-request-id`, so that its log and the server's can be compared. Some faces have a
+header of their own for the id.
+"""
 
 from __future__ import annotations
 
 import re
+import secrets
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .http.faces import ANSWER_ID, Faces
 
 REQUEST_ID = b"x-request-id"
 MOST_CHARACTERS = 128
@@ -14,19 +21,25 @@ _UNUSUAL = re.compile(rb"[^A-Za-z0-9._:/+=@-]")
 class RequestIds:
     """An ASGI application around another one. The client's id replaces the server's in the answers."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, faces: Faces) -> None:
         self._app = app
+        self._faces = faces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sent = cleaned(dict(scope["headers"]).get(REQUEST_ID, b""))
+        ids = {REQUEST_ID: sent} if sent else {}
+        name = self._faces.of(scope["path"], scope["headers"]).id_header
+        if name:
+            ids[name] = sent or f"req_{secrets.token_hex(12)}".encode()
+            scope[ANSWER_ID] = ids[name].decode()
 
-        async def with_id(message: Message) -> None:
+        async def with_ids(message: Message) -> None:
             if message["type"] == "http.response.start":
-                others = [header for header in message.get("headers", ()) if header[0] != REQUEST_ID]
-                message = {**message, "headers": [*others, (REQUEST_ID, sent)]}
+                others = [header for header in message.get("headers", ()) if header[0] not in ids]
+                message = {**message, "headers": [*others, *ids.items()]}
             await send(message)
 
-        await self._app(scope, receive, with_id if sent else send)
+        await self._app(scope, receive, with_ids if ids else send)
 
 
 def cleaned(sent: bytes) -> bytes:

@@ -56,7 +56,7 @@ ELSEWHERE = {
     "enable-log-requests": "use --log-requests",
     "disable-log-requests": "leave it out: requests are logged only with --log-requests",
     "uvicorn-log-level": "use --log-level",
-    "allowed-origins": "use --allowed-host",
+    "allowed-origins": "use --allowed-origin ORIGIN, once for each",
     "seed": "give a seed in each request",
 }
 """advice by the name of an option of vLLM or SGLang, without its dashes"""

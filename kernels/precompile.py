@@ -1,7 +1,4 @@
-"""Fill numba's cache, so that no start of a server compiles: `python -m arbora.kernels.precompile`.
-
-The kernels of `--kv-dtype int8` are left out: the first server with that option compiles them.
-"""
+"""Fill numba's cache, so that no start of a server compiles: `python -m arbora.kernels.precompile`."""
 
 from collections.abc import Callable
 
@@ -9,11 +6,11 @@ import numpy as np
 import torch
 
 from .activation import cpu as activation_cpu
-from .attention import AttentionBatch, blend, items, paged_attention, tile_product, tiles
+from .attention import AttentionBatch, blend, items, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
-from .common import program
-from .linear import QuantizedPacker, QuantizedShape, dot_cpu, gathered, joined, streamed, takes
+from .common import bfloat16_dots, program, rows
+from .linear import QuantizedPacker, QuantizedShape, dot_cpu, fp8_cpu, gathered, joined, streamed, takes
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
@@ -40,11 +37,13 @@ def compile_kernels() -> None:
 def _attention() -> None:
     pages_cpu.callback()
     for dtype in DTYPES:
-        items.run_callback(dtype, dtype)
+        for stored in (dtype, torch.int8):
+            items.run_callback(dtype, stored)
         items.merge_callback(dtype)
         blend.callback(dtype)
-    if tile_product.available():
-        tiles.callback(torch.bfloat16)
+    if bfloat16_dots.available():
+        for stored in (torch.bfloat16, torch.int8):
+            tiles.callback(stored)
     # A step with a group, for the functions that plan it.
     tables = [np.zeros(2, np.int32)] * 2
     batch = AttentionBatch.build([1, 1], [2, 2], tables, 1, torch.device("cpu"), [(0, 2, 1)])
@@ -55,6 +54,7 @@ def _products() -> None:
     joined.callback()
     for dtype in DTYPES:
         gathered.callback(dtype.itemsize)
+        fp8_cpu.callback(dtype)
     if streamed.streams(torch.bfloat16):
         streamed.callback()
     for half in set(DTYPES) & set(HALVES):
@@ -76,10 +76,12 @@ def _quantized_product(shape: QuantizedShape) -> None:
 
 def _small_kernels() -> None:
     program.callback()
+    rows.callback()
     for dtype in DTYPES:
         activation_cpu.callback(dtype)
         norm_cpu.callback(dtype)
-        rotary_cpu.callback(dtype, dtype)
+        for stored in (dtype, torch.int8):
+            rotary_cpu.callback(dtype, stored)
 
 
 def _sampling() -> None:

@@ -1,4 +1,4 @@
-"""Every operation in plain PyTorch, for reading and as the oracle of the tests. Slow on purpose."""
+"""Every operation in plain PyTorch: the definition that the tests compare the kernels with. It is slow."""
 
 from collections.abc import Sequence
 

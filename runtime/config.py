@@ -13,7 +13,7 @@ Device = Literal["cpu", "cuda"]
 WritePolicy = Literal["write_back", "write_through"]
 UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
-QuantizeMethod = Literal["int8", "int4"]
+QuantizeMethod = Literal["int8", "int4", "fp8"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KvDType = Literal["auto", "int8"]
 
@@ -29,6 +29,12 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """names that requests may use as well"""
     host: str = "127.0.0.1"
     port: int = 8000
+    uds: Path | None = None
+    """the path of a Unix socket to listen on instead of `host` and `port`"""
+    ssl_certfile: Path | None = None
+    """a PEM file with the certificate; the server then speaks HTTPS"""
+    ssl_keyfile: Path | None = None
+    """a PEM file with the certificate's private key; None: `ssl_certfile` contains it"""
     device: Device = "cpu"
     dtype: DType = "auto"
     quantize: QuantizeMethod | None = None
@@ -57,6 +63,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 1024
     step_ms: float = 60.0
     """time budget of a step while streams are open"""
+    request_timeout: float | None = None
+    """seconds from a request's headers to the end of its answer; None: no limit"""
     prefix_cache: bool = True
     enforce_eager: bool = False
     """no CUDA graphs, and no programs of CPU kernels"""
@@ -65,6 +73,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_keys: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     """names of the server in Host and Origin headers, in addition to `host`"""
+    allowed_origins: tuple[str, ...] = ()
+    """origins of web pages that may use the server across origins; "*": all"""
     protect_metrics: bool = False
     """/metrics needs a key too"""
     isolate_keys: bool = False

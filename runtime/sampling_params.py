@@ -25,7 +25,20 @@ class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
     stop_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None  # alternatives for each output token; 0: only its own; None: none at all
     prompt_logprobs: int | None = None  # the same for prompt tokens
+    prompt_logprobs_start: int = 0  # position of the first prompt token that needs a log-probability
     complete_json: bool = False  # a reply that `max_tokens` ends still matches its grammar
+
+    @property
+    def first_scored(self) -> int:
+        """Position of the first prompt token with a log-probability, which the token at 0 never has."""
+        return max(self.prompt_logprobs_start, 1)
+
+    def most_cached(self, length: int) -> int:
+        """How many of a prompt's `length` tokens may come from the cache.
+
+        The hidden state of the token at `position - 1` predicts the token at `position`.
+        """
+        return length - 1 if self.prompt_logprobs is None else self.first_scored - 1
 
     @property
     def uses_penalties(self) -> bool:

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from arbora.frontend.anthropic import fields as anthropic
+from arbora.frontend.anthropic.protocol import MessagesRequest
 from arbora.frontend.http.metrics import Metrics
 from arbora.frontend.openai.fixed_fields import FIXED_FIELDS, WITHOUT_EFFECT
 from arbora.frontend.openai.protocol import ChatRequest, CompletionRequest
@@ -37,6 +39,15 @@ def test_the_fields_of_only_one_endpoint_are_listed() -> None:
 @pytest.mark.parametrize("title", ["accepted; they need", "refused with 400"])
 def test_the_fields_that_are_not_served_are_known_by_name(title: str) -> None:
     assert row(title) - {"n"} <= {*FIXED_FIELDS, *WITHOUT_EFFECT, "best_of"}
+
+
+def test_the_fields_of_anthropics_api_are_all_listed() -> None:
+    served = row("served, Anthropic's |") | row("served, as in chats |")
+    assert served == set(MessagesRequest.__struct_fields__)
+    accepted = row("accepted; they change no reply |") - {"cache_control"}
+    assert accepted == anthropic.WITHOUT_EFFECT - {"cache_control"}
+    assert row("accepted with one warning in the log |") == set(anthropic.HINTS)
+    assert row("refused unless empty |") == set(anthropic.FIXED_FIELDS)
 
 
 def test_the_counterparts_of_vllms_metrics_exist(tmp_path: Path) -> None:

@@ -40,12 +40,13 @@ MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # modules outside of its folders assemble the folders below
     "frontend.work": SHARED_MODULES,
     "frontend.gguf": SHARED_MODULES,
-    "frontend.language": {"frontend.text"},
+    "frontend.language": {"frontend.engine", "frontend.completion", "frontend.text"},
     "frontend.launch": SHARED_MODULES,
     "frontend.text": SHARED_MODULES | {"frontend.work"},
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
@@ -64,7 +65,7 @@ MAY_IMPORT = {
     "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
     "grammars.schema": SCHEMA | {"grammars.schema"},
     "grammars.tags": SCHEMA | {"grammars.schema"},
-    "grammars.processes": set[str](),
+    "grammars.processes": {"grammars.errors"},
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
     "grammars.service": {"grammars", "runtime.vocabulary"} | SPEC | CODE | FORMAT,
     "kernels": CODE | FORMAT,
@@ -186,7 +187,18 @@ def test_no_folders_import_each_other_in_a_circle() -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["engine", "engine_requests", "engine_reply", "local_server", "completion"]
+    "module",
+    [
+        "engine",
+        "engine_conversation",
+        "engine_requests",
+        "engine_reply",
+        "engine_scores",
+        "engine_work",
+        "local_server",
+        "completion",
+        "vllm_script",
+    ],
 )
 def test_the_engine_uses_no_wire_format(module: str) -> None:
     targets = imports_of_ours(f"frontend.{module}", ROOT / "frontend" / f"{module}.py")
@@ -216,8 +228,13 @@ def test_the_package_names_itself_only_by_relative_imports() -> None:
 
 
 @pytest.mark.parametrize("module", ["runtime.scheduler.process", "radix_cache", "grammars"])
-def test_the_scheduler_process_loads_no_tensors_and_no_web_server(module: str) -> None:
-    assert loaded_by(f"import arbora.{module}", {"torch", "transformers", "starlette"}) == set()
+def test_the_scheduler_process_loads_no_tensors_no_web_server_and_no_compiler(module: str) -> None:
+    heavy = {"torch", "transformers", "starlette", "numba", "llguidance", "arbora.grammars.schema.compile"}
+    assert loaded_by(f"import arbora.{module}", heavy) == set()
+
+
+def test_the_processes_that_run_llguidance_load_no_compiler() -> None:
+    assert loaded_by("import arbora.grammars.host.server", {"numba"}) == set()
 
 
 def test_the_automaton_format_loads_no_tensors_and_no_compiler() -> None:

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.host.native import HostCompiler, NativeGrammar
-from arbora.grammars.masks.token_trie import Spellings, build_tries
+from arbora.grammars.masks.spellings import Spellings
+from arbora.grammars.masks.token_trie import build_tries
 from arbora.grammars.service.automaton import Automaton
-from arbora.grammars.service.worker import Builder
+from arbora.grammars.service.builder import Builder
 from arbora.grammars.tags.special_tokens import SpecialTokens
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters, cpu
 from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder

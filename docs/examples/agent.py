@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import operator
 from collections.abc import Callable
 
@@ -12,7 +13,6 @@ from example_options import connected, parser, print_cached_share
 RECORDS = {
     "apples": {"price": 3, "stock": 120},
     "pears": {"price": 4, "stock": 35},
-    "plums": {"price": 6, "stock": 0},
 }
 QUESTIONS = ["What do 12 apples cost?", "And 12 pears?", "What are all pears in stock worth?"]
 OPERATIONS: dict[type, Callable[[float, float], float]] = {
@@ -45,10 +45,10 @@ def value_of(node: ast.expr) -> float:
     raise ValueError("only numbers, + - * / and brackets are allowed")
 
 
-def answer(call: ab.ToolCall) -> object:
+def answer(name: str, arguments: str) -> object:
     """What a tool returns, or its error: the model reads either."""
     try:
-        return TOOLS[call.name](**call.values())
+        return TOOLS[name](**json.loads(arguments))
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -65,7 +65,7 @@ def agent(s: ab.State, questions: list[str], rounds: int) -> None:
             if not s.tool_calls(name):
                 break
             for call in s.tool_calls(name):
-                s += ab.tool(call, answer(call))
+                s += ab.tool(call, answer(call.name, call.arguments))
         else:
             s += ab.assistant(ab.gen(f"answer {number}", max_tokens=32))
 

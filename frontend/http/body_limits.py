@@ -24,6 +24,8 @@ UNSCANNED_BYTES = 64 * 1024  # a smaller body has few values, so they are not co
 
 _GRAMMARS = (
     "response_format",
+    "output_config",
+    "output_format",
     "structured_outputs",
     "regex",
     "choice",
@@ -37,6 +39,7 @@ _GRAMMARS = (
 )
 _FIELD_BYTES: dict[str, int | None] = {
     "messages": None,
+    "system": None,
     "prompt": None,
     "tokens": None,
     "tools": MAX_TOOLS_BYTES,

@@ -22,6 +22,7 @@ from .faces import with_short_texts
 from .http_service import HttpService
 from .metrics import RequestTimer
 from .request_log import TIMER
+from .time_limit import TimeLimit
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +60,11 @@ class GenerationEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[TIMER] = timer = RequestTimer(self._http.metrics)
         service = self._http.service
-        job = await self._prepare(self._http, Request(scope, receive))
+        limit = TimeLimit(service.config.request_timeout)
+        async with limit.of_preparation():
+            job = await self._prepare(self._http, Request(scope, receive))
         generation = service.engine.start(job.prepared.requests)
+        ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
@@ -75,6 +79,8 @@ class GenerationEndpoint:
                 raise
         finally:
             watch.cancel()
+            if ending is not None:
+                ending.cancel()
             service.engine.forget(generation)
 
 

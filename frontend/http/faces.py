@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...runtime.errors import RequestError
 from .http_service import HttpService
@@ -18,19 +18,36 @@ from .request_log import ERROR_CODE
 RETRY_AFTER_SECONDS = 5
 MAX_MESSAGE = 2048  # characters
 MAX_PARAM = 256
+ANSWER_ID = "arbora.answer_id"
+"""in the scope of a request: the id of its answer, if its face has an `id_header`"""
+Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 Handler: TypeAlias = Callable[[HttpService, Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
 class Face:
-    """One API. `error_json` is the form of its errors, on the paths `prefixes` and below them."""
+    """One API. Requests on the paths `prefixes` and below them are for this face.
+
+    On the paths of `shared`, which the default face has too, only requests with the header `header` are.
+    `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
+    `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`.
+    """
 
     routes: Callable[[HttpService], Sequence[Route]]
-    error_json: Callable[[RequestError], bytes]
+    error_json: Callable[[RequestError, str], bytes]
     prefixes: tuple[str, ...] = ()
+    shared: tuple[str, ...] = ()
+    header: bytes = b""
+    id_header: bytes = b""
+    statuses: Mapping[int, int] = field(default_factory=dict)
 
-    def has(self, path: str) -> bool:
-        return any(path == prefix or path.startswith(f"{prefix}/") for prefix in self.prefixes)
+    def has(self, path: str, headers: Headers) -> bool:
+        return _is_below(path, self.prefixes) or (
+            self.shares(path) and any(name == self.header for name, _ in headers)
+        )
+
+    def shares(self, path: str) -> bool:
+        return _is_below(path, self.shared)
 
 
 @dataclass(frozen=True)
@@ -41,19 +58,52 @@ class Faces:
     others: Sequence[Face] = ()
 
     def routes(self, http: HttpService) -> list[Route]:
-        return [route for face in (self.default, *self.others) for route in face.routes(http)]
+        others = [(face, route) for face in self.others for route in face.routes(http)]
+        shared = {route.path: (face, route) for face, route in others if face.shares(route.path)}
+        default = [
+            _either(route, *shared[route.path]) if route.path in shared else route
+            for route in self.default.routes(http)
+        ]
+        return default + [route for _, route in others if route.path not in shared]
+
+    def of(self, path: str, headers: Headers = ()) -> Face:
+        return next((face for face in self.others if face.has(path, headers)), self.default)
 
     def error_json(self, path: str, error: RequestError) -> bytes:
-        face = next((face for face in self.others if face.has(path)), self.default)
-        return face.error_json(with_short_texts(error))
+        """For requests whose headers and id are unknown."""
+        return self.of(path).error_json(with_short_texts(error), "")
 
     def error_response(
         self, scope: Scope, error: RequestError, headers: dict[str, str] | None = None
     ) -> Response:
-        """The answer to a refused request, in the form of its path. The log gets the error's code."""
+        """The answer to a refused request, in the form of its face. The log gets the error's code."""
         scope[ERROR_CODE] = error.code
-        body = self.error_json(scope["path"], error)
-        return Response(body, error.status, {**(headers or {}), **error_headers(error)}, "application/json")
+        face = self.of(scope["path"], scope["headers"])
+        body = face.error_json(with_short_texts(error), scope.get(ANSWER_ID, ""))
+        status = face.statuses.get(error.status, error.status)
+        return Response(body, status, {**(headers or {}), **error_headers(error)}, "application/json")
+
+
+def _is_below(path: str, prefixes: Sequence[str]) -> bool:
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)
+
+
+def _either(default: Route, face: Face, other: Route) -> Route:
+    """A route that two faces share. The request's headers decide between them."""
+    return Route(default.path, _Either(default.app, face, other.app), methods=default.methods)
+
+
+class _Either:
+    """An ASGI application that calls `other` for the requests of its face, and `default` for the rest."""
+
+    def __init__(self, default: ASGIApp, face: Face, other: ASGIApp) -> None:
+        self._default = default
+        self._face = face
+        self._other = other
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_other = self._face.has(scope["path"], scope["headers"])
+        await (self._other if is_other else self._default)(scope, receive, send)
 
 
 def with_short_texts(error: RequestError) -> RequestError:
@@ -73,7 +123,10 @@ def shortened(text: str, most: int) -> str:
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
-    """The header that says when to try again (429 and 503) or how to authenticate (401)."""
+    """The header that says when to try again (429 and 503), not to try again (504; OpenAI's and Anthropic's
+    clients read it), or how to authenticate (401)."""
+    if error.status == 504:
+        return {"x-should-retry": "false"}
     if error.status in (429, 503):
         return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}

@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Callable
 
 from .connections import Connections
 from .limits import Limits
 
 RETRY_SECONDS = 0.1
+NO_SHUTDOWN_TIMEOUT = 3600.0  # `Wire` ends connections that are not closed in time
 # The connection was closed already, or its network failed: the next one may work (accept(2)).
 _GONE = {errno.ECONNABORTED, errno.EPROTO, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH}
 
 
 class Acceptor:
-    """Owns the listening socket's events. Connections that are not accepted wait in the system's queue."""
+    """Owns the listening socket's events. Connections that are not accepted wait in the system's queue.
+
+    With `tls`, a connection counts while its handshake lasts, and is served after it.
+    """
 
     def __init__(
         self,
@@ -24,13 +29,16 @@ class Acceptor:
         protocol: Callable[[], asyncio.Protocol],
         connections: Connections,
         limits: Limits,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._listener = listener
         self._protocol = protocol
         self._connections = connections
         self._limits = limits
+        self._tls = tls
+        self._per_turn = limits.accepted_per_turn if tls is None else limits.handshakes_per_turn
         self._loop = asyncio.get_running_loop()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._opening: dict[asyncio.Task[None], float] = {}  # since when, the oldest first
         self._retry: asyncio.TimerHandle | None = None
         listener.setblocking(False)
         connections.on_change = self._resume
@@ -44,10 +52,12 @@ class Acceptor:
             self._retry.cancel()
 
     def _accept(self) -> None:
-        for _ in range(self._limits.accepted_per_turn):
-            if self._connections.acceptable() <= len(self._opening):
-                self._pause()
-                return
+        for _ in range(self._per_turn):
+            if not self._has_place():
+                if not self._may_end_handshake():
+                    self._pause()
+                    return
+                self._end_oldest_handshake()
             try:
                 connection, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError):
@@ -59,14 +69,39 @@ class Acceptor:
                 continue
             connection.setblocking(False)
             task = self._loop.create_task(self._open(connection))
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self._opening[task] = self._loop.time()
+            task.add_done_callback(self._opened)
 
     async def _open(self, connection: socket.socket) -> None:
+        seconds = None if self._tls is None else self._limits.head_seconds
         try:
-            await self._loop.connect_accepted_socket(self._protocol, connection)
-        except OSError:  # the client has disconnected
+            await self._loop.connect_accepted_socket(
+                self._protocol,
+                connection,
+                ssl=self._tls,
+                ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=None if self._tls is None else NO_SHUTDOWN_TIMEOUT,
+            )
+        except OSError:  # the client has disconnected, or the handshake has failed or lasted too long
             connection.close()
+
+    def _opened(self, task: asyncio.Task[None]) -> None:
+        self._opening.pop(task, None)
+
+    def _has_place(self) -> bool:
+        return self._connections.acceptable() > len(self._opening)
+
+    def _may_end_handshake(self) -> bool:
+        """Whether the oldest handshake has lasted so long that it may be ended for another connection."""
+        since = next(iter(self._opening.values()), None)
+        if since is None or self._tls is None:
+            return False
+        return self._loop.time() - since >= self._limits.spared_seconds
+
+    def _end_oldest_handshake(self) -> None:
+        oldest = next(iter(self._opening))
+        del self._opening[oldest]
+        oldest.cancel()
 
     def _pause(self) -> None:
         self._loop.remove_reader(self._listener)
@@ -74,7 +109,7 @@ class Acceptor:
 
     def _resume(self) -> None:
         """Accepts again after a pause, if the limits may allow it."""
-        if self._retry is not None and self._connections.acceptable() > len(self._opening):
+        if self._retry is not None and (self._has_place() or self._may_end_handshake()):
             self._retry.cancel()
             self._retry = None
             self._loop.add_reader(self._listener, self._accept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...runtime.errors import RequestError
 from .connections import Connections, too_many_connections
-from .head import Head, HeadReader, malformed, requested_path
+from .head import Head, HeadReader, malformed, requested_origin, requested_path
 from .limits import Limits
 from .parser import MessageParser
 from .refusal import refusal_bytes
@@ -28,7 +28,7 @@ class Ingress:
 
     `always_served` are the paths that are answered at once, and even on connections beyond the limit.
     `on_refused` gets the status of each refusal; `progress` is called for each new connection and each piece
-    of input.
+    of input. `origin_headers` are the headers for a page of an origin, which is empty for other clients.
     """
 
     limits: Limits
@@ -38,6 +38,7 @@ class Ingress:
     on_refused: Callable[[int], None]
     progress: Callable[[], None]
     error_json: ErrorJson
+    origin_headers: Callable[[str], Mapping[str, str]] = lambda origin: {}
 
 
 class Connection(asyncio.Protocol):
@@ -155,7 +156,7 @@ class Connection(asyncio.Protocol):
         self._head_from = None
         if requested_path(head.text) not in self._ingress.always_served:
             if self._is_extra:
-                self._refuse(too_many_connections(), requested_path(head.text))
+                self._refuse(too_many_connections(), head.text)
                 return b""
             if not self._ingress.turns.take(self._turn_has_come):
                 self._next = head
@@ -173,7 +174,7 @@ class Connection(asyncio.Protocol):
         self._parser.begin()
         self._inner.data_received(head.text)
         if self._parser.error is not None:
-            self._refuse(malformed(str(self._parser.error)), requested_path(head.text))
+            self._refuse(malformed(str(self._parser.error)), head.text)
             return
         self._keep_alive = self._inner.cycle.keep_alive and not self._is_extra
         # An answer sent before the end of a body in chunks closes the connection: the next request could
@@ -225,28 +226,30 @@ class Connection(asyncio.Protocol):
         cycle = self._inner.cycle
         return cycle is not None and not cycle.response_complete
 
-    @property
-    def _path(self) -> str:
-        """The path of the request whose head or body is being read; empty if it is unknown."""
+    def _asked(self) -> tuple[str, str]:
+        """The path and the origin of the request whose head or body is being read; each empty if unknown."""
         if self._body is not None:
-            path: str = self._inner.cycle.scope["path"]
-            return path
-        return self._head.path if self._next is None else requested_path(self._next.text)
+            scope = self._inner.cycle.scope
+            return scope["path"], dict(scope["headers"]).get(b"origin", b"").decode("latin-1")
+        head = self._head.text if self._next is None else self._next.text
+        return requested_path(head), requested_origin(head)
 
     def _expects_input(self) -> bool:
         return self._body is not None or self._head.has_begun or self._refusal is not None
 
-    def _refuse(self, error: RequestError, path: str | None = None) -> None:
+    def _refuse(self, error: RequestError, head: bytes | None = None) -> None:
         """Sends the refusal, unless the request has an answer already, and closes the connection.
 
-        `path` is the request's, if it is no longer being read.
+        `head` is the request's, if it is no longer being read.
         """
         self._refusal = error
         cycle = self._inner.cycle
         if self._body is None or not cycle.response_started:
             self._ingress.on_refused(error.status)
-            body = self._ingress.error_json(self._path if path is None else path, error)
-            self._wire.write(refusal_bytes(error, body))
+            asked = self._asked() if head is None else (requested_path(head), requested_origin(head))
+            path, origin = asked
+            body = self._ingress.error_json(path, error)
+            self._wire.write(refusal_bytes(error, body, self._ingress.origin_headers(origin)))
         self._wire.close()
         if self._is_answering:
             cycle.disconnected = True

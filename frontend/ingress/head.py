@@ -35,9 +35,9 @@ class HeadReader:
         return bool(self._bytes)
 
     @property
-    def path(self) -> str:
-        """The path in the bytes so far; empty while the request line has none."""
-        return requested_path(self._bytes)
+    def text(self) -> bytes:
+        """The bytes so far."""
+        return bytes(self._bytes)
 
     def add(self, data: bytes) -> tuple[Head, bytes] | None:
         """The head and the bytes after it, or None while it is incomplete. Raises `RequestError`."""
@@ -76,9 +76,19 @@ class HeadReader:
             raise _target_too_long(self._limits)
 
 
-def requested_path(head: bytes | bytearray) -> str:
+def requested_path(head: bytes) -> str:
+    """The path in a whole or incomplete head; empty if the request line has none."""
     words = head.partition(b"\r\n")[0].split(b" ", 2)
     return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+
+
+def requested_origin(head: bytes) -> str:
+    """The Origin header in the complete lines of a head; empty if there is none."""
+    for line in head.split(b"\r\n")[1:-1]:
+        name, _, value = line.partition(b":")
+        if name.lower() == b"origin":
+            return value.strip(b" \t").decode("latin-1")
+    return ""
 
 
 def checked_head(text: bytes, limits: Limits) -> Head:

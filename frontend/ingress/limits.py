@@ -23,7 +23,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     are accepted, to be refused. A connection without a request is closed for a new one after `spared_seconds`
     at the earliest, because its request may be on the way. In one turn of the event loop up to
     `begun_per_turn` requests begin, and `accepted_per_turn` connections are accepted: more, because the
-    system drops arrivals while its queue is full, and their clients may see a reset.
+    system drops arrivals while its queue is full, and their clients may see a reset. With TLS they are
+    `handshakes_per_turn`, because a handshake takes up to a millisecond.
     """
 
     head_bytes: int = 64 * 1024
@@ -44,6 +45,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     spared_seconds: float = 0.5
     begun_per_turn: int = 8
     accepted_per_turn: int = 64
+    handshakes_per_turn: int = 8
 
 
 def limits_of_process() -> Limits:

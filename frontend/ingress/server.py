@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -11,15 +12,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .acceptor import Acceptor
 from .connection import Connection, Ingress
+from .connections import Connections
 from .limits import MOST_CONNECTIONS
 
 
 class HttpServer:
-    """`started` is set while connections are accepted."""
+    """`started` is set while connections are accepted. With `tls` the server speaks only HTTPS."""
 
-    def __init__(self, app: ASGIApp, ingress: Ingress) -> None:
+    def __init__(self, app: ASGIApp, ingress: Ingress, tls: ssl.SSLContext | None = None) -> None:
         self.started = asyncio.Event()
         self._ingress = ingress
+        self._tls = tls
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -42,12 +45,17 @@ class HttpServer:
             server.lifespan = server.config.lifespan_class(server.config)
             await server.startup(sockets=[])
             listener.listen(MOST_CONNECTIONS)
-            acceptor = Acceptor(listener, self._connection, self._ingress.connections, self._ingress.limits)
+            ingress = self._ingress
+            acceptor = Acceptor(listener, self._connection, ingress.connections, ingress.limits, self._tls)
             self.started.set()
             await server.main_loop()
             self.started.clear()
             acceptor.close()
             await server.shutdown(sockets=[listener])
+
+    @property
+    def connections(self) -> Connections:
+        return self._ingress.connections
 
     def stop(self) -> None:
         self._uvicorn.should_exit = True

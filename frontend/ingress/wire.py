@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
+import termios
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +14,10 @@ from .limits import Limits
 
 class Wire(asyncio.Transport):
     """The transport that the HTTP protocol writes to. `more` tells, when the connection
-    is closed, whether the client is still sending a request."""
+    is closed, whether the client is still sending a request.
+
+    A TLS transport that closes reads and drops input by itself, and waits until the client closes too.
+    """
 
     def __init__(
         self, transport: asyncio.Transport, limits: Limits, now: Callable[[], float], more: Callable[[], bool]
@@ -21,8 +27,9 @@ class Wire(asyncio.Transport):
         self._limits = limits
         self._now = now
         self._has_more_input = more
-        self._closed_at: float | None = None
+        self._closed_at: float | None = None  # with TLS, when bytes were last left to send after that
         self._lingers = False
+        self._is_tls = transport.get_extra_info("sslcontext") is not None
         self._written = 0  # bytes
         self._progress_at: float | None = None  # when the client last read; None if nothing is left to read
         self._taken = 0  # bytes that the client had read then
@@ -39,7 +46,7 @@ class Wire(asyncio.Transport):
         if self._closed_at is not None:
             return
         self._closed_at = self._now()
-        self._lingers = self._has_more_input() and self._transport.can_write_eof()
+        self._lingers = self._has_more_input() and not self._is_tls
         if self._lingers and not self._transport.is_closing():
             self._transport.write_eof()
             self._transport.resume_reading()
@@ -71,12 +78,19 @@ class Wire(asyncio.Transport):
 
     def check(self, now: float) -> None:
         """Ends the connection if the client does not read the answer, or does not stop sending."""
-        if self._closed_at is not None and self._lingers:
+        left = self._transport.get_write_buffer_size()
+        if self._closed_at is not None and self._is_tls:
+            left += _unacknowledged(self._transport)
+            if left:
+                self._closed_at = now
+            elif now - self._closed_at > self._limits.linger_seconds:
+                self._transport.abort()
+                return
+        elif self._closed_at is not None and self._lingers:
             if now - self._closed_at > self._limits.linger_seconds:
                 self._lingers = False
                 self._transport.close()
             return
-        left = self._transport.get_write_buffer_size()
         taken = self._written - left
         if left == 0:
             self._progress_at = None
@@ -84,3 +98,13 @@ class Wire(asyncio.Transport):
             self._progress_at, self._taken = now, taken
         elif now - self._progress_at > self._limits.write_seconds:
             self._transport.abort()
+
+
+def _unacknowledged(transport: asyncio.Transport) -> int:
+    """The bytes that the system has not sent, or whose receipt the client's system has not confirmed."""
+    size = array.array("i", [0])
+    try:
+        fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, size)
+    except OSError:  # the socket is closed
+        return 0
+    return size[0]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import cast
 
+from ..engine import Engine
 from .backend import Backend
+from .engine_backend import EngineBackend
 
 _default: list[object] = []
 
@@ -20,9 +22,12 @@ def backend_of(backend: object) -> Backend:
     if backend is None:
         if not _default:
             raise TypeError(
-                "no backend is given: pass backend=arbora.connect(URL), or call arbora.set_default_backend."
+                "no backend is given: pass backend=arbora.Engine() or backend=arbora.connect(URL), or call "
+                "arbora.set_default_backend."
             )
         backend = _default[0]
+    if isinstance(backend, Engine):
+        return EngineBackend(backend)
     if hasattr(backend, "reply") and hasattr(backend, "score"):
         return cast(Backend, backend)
-    raise TypeError(f"backend is {backend!r}, but must be what arbora.connect returns.")
+    raise TypeError(f"backend is {backend!r}, but must be an arbora.Engine or what arbora.connect returns.")

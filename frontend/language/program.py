@@ -38,7 +38,8 @@ class Program:
     def run(self, *arguments: Any, backend: object = None, **named: Any) -> FinishedState:
         """Runs the program to its end. Raises `ProgramError` for a statement that failed.
 
-        `backend` is what `arbora.connect` returns; without it the one of `arbora.set_default_backend`.
+        `backend` is an `arbora.Engine` or what `arbora.connect` returns; without it the one of
+        `arbora.set_default_backend`.
         """
         return self._run(self._execution(backend_of(backend)), arguments, named)
 

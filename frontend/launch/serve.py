@@ -3,72 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
+import shlex
 import signal
-import socket
 import sys
 
 from ...runtime.config import BUILTIN_MODEL, ServeConfig
-from ...runtime.errors import ConfigError
 from ...runtime.messages import ModelReady
 from .commands import Commands
 from .directory import PrivateDirectory
 from .errors import ServerError
+from .listening import Listening
 from .program_name import program_name
 from .supervisor import Supervisor
 from .watchdog import TIMEOUTS, Timeouts
 
 DRAIN_SECONDS = 30.0
-LISTEN_BACKLOG = 2048  # until the tokenizer process listens too, with its own
-_FIXES = {
-    errno.EADDRINUSE: "Stop what uses the port or choose another one with --port.",
-    errno.EACCES: "Choose a port from 1024 on with --port.",
-}
 logger = logging.getLogger(__name__)
 
 
 def serve(config: ServeConfig, commands: Commands, timeouts: Timeouts = TIMEOUTS) -> int:
     """Serves until a signal or a failure, and returns the process's exit code. Raises ConfigError."""
-    listener = listen(config.host, config.port)
+    listening = Listening.open(config)
     directory = PrivateDirectory.open()
     try:
         config.save(directory.path)
-        return asyncio.run(_serve(config, commands, directory, listener, timeouts))
+        return asyncio.run(_serve(config, commands, directory, listening, timeouts))
     finally:
-        listener.close()
+        listening.close()
         directory.close()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound and listening socket, so that a busy address is reported before anything starts."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
-    except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while")[0]  # the message has the address already
-        raise ConfigError(
-            f"--host {host} --port {port}: can't listen there ({reason}). "
-            + _FIXES.get(error.errno or 0, "Choose an address of this machine with --host.")
-        ) from error
 
 
 async def _serve(
     config: ServeConfig,
     commands: Commands,
     directory: PrivateDirectory,
-    listener: socket.socket,
+    listening: Listening,
     timeouts: Timeouts,
 ) -> int:
-    host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    supervisor = Supervisor(directory.path, commands, listener, timeouts)
+    supervisor = Supervisor(directory.path, commands, listening.socket, timeouts)
     signals = _Signals(supervisor)
     logger.info("starting %s (%s)", config.served_model_name, _model_in_words(config))
     try:
         ready = await supervisor.start()
-        print(ready_line(config, ready, url), flush=True)
-        logger.info("%s", next_step(config, url))
+        print(ready_line(config, ready, listening.url), flush=True)
+        logger.info("%s", next_step(config, listening.url))
         await supervisor.wait()
     except ServerError as error:
         if signals.received:
@@ -97,7 +76,9 @@ def ready_line(config: ServeConfig, ready: ModelReady, url: str) -> str:
 
 
 def next_step(config: ServeConfig, url: str) -> str:
-    """Prints the first commands that a new user can try on the ready server."""
+    """The first commands that a new user can try on the ready server."""
+    if config.uds is not None:
+        return f"ask it with `curl --unix-socket {shlex.quote(str(config.uds))} http://localhost/v1/models`"
     key = " --api-key KEY" if config.api_keys else ""
     return (
         f"talk to it in another terminal with `{program_name()} chat --url {url}{key}`; its API is {url}/v1"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from ..http.body_kind import Binding, Bindings
-from ..request.messages import FunctionDefinition, Tool
-from .protocol import (
+from ..request.messages import (
     AllowedTool,
     AllowedTools,
-    ChatRequest,
-    CompletionRequest,
+    FunctionDefinition,
     FunctionName,
-    JsonSchemaFormat,
-    ResponseFormat,
-    StructuredOutputs,
+    Tool,
     ToolChoice,
 )
+from .protocol import ChatRequest, CompletionRequest, JsonSchemaFormat, ResponseFormat, StructuredOutputs
 
 CONSTRAINTS = (
     "response_format",

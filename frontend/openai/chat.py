@@ -19,6 +19,7 @@ from ..request.messages import Conversation
 from ..request.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.reply import Reply
 from ..request.service import Service
+from ..request.tool_choice import calls_wanted, names_function
 from ..request.tools import ToolUse, tool_use
 from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check_word
 from .binding_fields import IN_CHATS
@@ -29,7 +30,6 @@ from .constraint import constraint
 from .errors import error_event
 from .fixed_fields import INERT_FIELDS
 from .protocol import ChatRequest, PromptFields
-from .tool_choice import calls_wanted, names_function
 
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -103,15 +103,17 @@ def _valid(service: Service, request: ChatRequest) -> _Valid:
     tools: list[dict[str, Any]] | None = tool_definitions(request.tools)
     use = ToolUse("none", service.tool_format)
     if tools or request.tool_choice is not None:
-        use = tool_use(calls_wanted(request, tools), service.tool_format, asked)
+        wanted = calls_wanted(request.tool_choice, tools, request.parallel_tool_calls)
+        use = tool_use(wanted, service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
     return _Valid(use, grammar, render(service.template, conversation_of(request), tools))
 
 
 def _check(request: ChatRequest) -> None:
     check_generation(request)
-    check_range("max_tokens", request.max_tokens, 1, None)
-    check_range("max_completion_tokens", request.max_completion_tokens, 1, None)
+    fewest = 1 if request.prompt_logprobs is None else 0
+    check_range("max_tokens", request.max_tokens, fewest, None)
+    check_range("max_completion_tokens", request.max_completion_tokens, fewest, None)
     check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
     check_word("reasoning_effort", request.reasoning_effort, REASONING_EFFORTS)
     if request.top_logprobs and not request.logprobs:
@@ -134,7 +136,7 @@ def _context(service: Service, request: ChatRequest, head: Head, prompt: Tokens,
         head=head,
         tokenizer=service.tokenizer,
         prompt=prompt,
-        call_finish_reason="stop" if names_function(request) else "tool_calls",
+        call_finish_reason="stop" if names_function(request.tool_choice) else "tool_calls",
         wants_logprobs=bool(request.logprobs),
         wants_prompt_logprobs=request.prompt_logprobs is not None,
         counts_reasoning=chat.reasoning is not None,

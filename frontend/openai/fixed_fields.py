@@ -3,23 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import NamedTuple
 
-from ...runtime.errors import RequestError
 from ..http.body_kind import FieldCheck
-from ..request.type_errors import SHOWN_CHARACTERS
-
-
-class FixedField(NamedTuple):
-    """`values` are the JSON texts that ask for the server's usual behaviour."""
-
-    values: tuple[str, ...] = ()
-    instead: str = "Leave it out."
-
-
-_NOTHING = ("[]", "{}", '""', "false")  # values that ask for nothing
-READ_BYTES = 400  # of a value, which may be as long as the body; the values in the table are shorter
+from ..http.fixed_fields import FixedField, checks_of, without_effect
 
 _SHORTEN = "Shorten the prompt: POST /tokenize counts its tokens."
 _TEXT_ALONE = "Leave it out: replies are text only."
@@ -104,34 +90,7 @@ WITHOUT_EFFECT = frozenset(
 )
 
 
-def check_hint(name: str, value: bytes) -> str | None:
-    """The advice to log if the hint asks for more than the server's usual behaviour."""
-    hint = HINTS[name]
-    return None if _text(value) in ("null", *hint.values) else hint.instead
-
-
-def without_effect(value: bytes) -> None:
-    """Such a field needs no warning."""
-
-
-def check_fixed(name: str, value: bytes) -> None:
-    """Raises a `RequestError` that names the field, its value and what to use."""
-    values, instead = FIXED_FIELDS[name]
-    text = _text(value)
-    if text == "null" or text.replace(" ", "") in values:
-        return
-    shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
-    served = [value for value in values if value not in _NOTHING]
-    problem = f"but only {' or '.join(served)} is supported" if served else "which is not supported"
-    raise RequestError(f"{name} is {shown}, {problem}. {instead}", param=name, code="unsupported_parameter")
-
-
-def _text(value: bytes) -> str:
-    return " ".join(value[:READ_BYTES].decode(errors="replace").split())
-
-
 INERT_FIELDS: Mapping[str, FieldCheck] = {
     **dict.fromkeys(WITHOUT_EFFECT, without_effect),
-    **{name: partial(check_fixed, name) for name in FIXED_FIELDS},
-    **{name: partial(check_hint, name) for name in HINTS},
+    **checks_of(FIXED_FIELDS, HINTS),
 }

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ..request.fields import JsonObject, SamplingFields
-from ..request.messages import ChatMessage, Tool
+from ..request.messages import ChatMessage, Tool, ToolChoice
 
 NULL = Raw(b"null")  # an absent `Raw` field: msgspec has no optional ones
 
@@ -80,26 +80,6 @@ class CompletionRequest(GenerationFields, kw_only=True):
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
     echo: bool | None = None
-
-
-class FunctionName(Struct, kw_only=True):
-    name: str
-
-
-class AllowedTool(Struct, kw_only=True):
-    type: str | None = None
-    function: FunctionName
-
-
-class AllowedTools(Struct, kw_only=True):
-    mode: str
-    tools: list[AllowedTool]
-
-
-class ToolChoice(Struct, kw_only=True):
-    type: str
-    function: FunctionName | None = None
-    allowed_tools: AllowedTools | None = None
 
 
 class ChatRequest(GenerationFields, kw_only=True):

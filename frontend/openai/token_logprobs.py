@@ -55,7 +55,7 @@ def _alternatives(tokenizer: Tokenizer, entry: TokenLogprob) -> dict[str, float]
 
 
 def prompt_logprobs(tokenizer: Tokenizer, prompt: Tokens, logprobs: Logprobs | None) -> PromptLogprobs:
-    """vLLM's form: null for the first token, then each position's tokens by id."""
+    """vLLM's form: each position's tokens by id, null for the first token and those before the start."""
     offsets = range(len(prompt) // 4)  # not shown
     return [_by_id(tokenizer, entry) for entry in prompt_entries(prompt, logprobs, offsets)]
 

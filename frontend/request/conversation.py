@@ -111,10 +111,13 @@ def _template_call(call: MessageToolCall, where: str) -> dict[str, object]:
     return {"id": call.id or "", "type": "function", "function": function}
 
 
-def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
+def tool_definitions(
+    tools: Sequence[Tool] | None, name: str = "function.name", parameters: str = "function.parameters"
+) -> list[dict[str, Any]] | None:
     """The tools as the chat template prints them; None without tools.
 
-    A tool without parameters gets an empty list of them, because templates iterate over it.
+    A tool without parameters gets an empty list of them, because templates iterate over it. Errors call the
+    fields of a tool `name` and `parameters`.
     """
     if not tools:
         return None
@@ -127,11 +130,11 @@ def tool_definitions(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | Non
                 code="unsupported_parameter",
             )
         if tool.function is None or not tool.function.name:
-            raise missing_field(f"tools[{index}].function.name")
-    _check_names([tool.function.name for tool in tools if tool.function is not None])
+            raise missing_field(f"tools[{index}].{name}")
+    _check_names([tool.function.name for tool in tools if tool.function is not None], name)
     for index, tool in enumerate(tools):
-        parameters = tool.function.parameters if tool.function is not None else None
-        _check_parameters(f"tools[{index}].function.parameters", parameters)
+        schema = tool.function.parameters if tool.function is not None else None
+        _check_parameters(f"tools[{index}].{parameters}", schema)
     return [_definition(tool) for tool in tools]
 
 
@@ -144,11 +147,11 @@ def _definition(tool: Tool) -> dict[str, Any]:
     return definition
 
 
-def _check_names(names: list[str]) -> None:
+def _check_names(names: list[str], field: str) -> None:
     first: dict[str, int] = {}
     for index, name in enumerate(names):
         if first.setdefault(name, index) != index:
-            param = f"tools[{index}].function.name"
+            param = f"tools[{index}].{field}"
             message = (
                 f"{param} is {name!r}, which is the name of tools[{first[name]}] too. Give each its own."
             )
@@ -167,8 +170,7 @@ def _check_parameters(param: str, schema: dict[str, Any] | None) -> None:
     names = kind if isinstance(kind, list) else [kind]
     if "object" not in names or any(name not in JSON_TYPES for name in names):
         raise RequestError(
-            f'{param}.type is {json.dumps(kind)}, but arguments are an object: make it "object" or leave '
-            "parameters out.",
+            f'{param}.type is {json.dumps(kind)}, but arguments are an object: make it "object".',
             param=f"{param}.type",
             code="invalid_value",
         )

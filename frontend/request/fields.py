@@ -28,6 +28,7 @@ class SamplingFields(Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
+    prompt_logprobs_start: int | None = None
     property_order: str | None = None
     unenforced: str | None = None
     complete_json: bool | None = None

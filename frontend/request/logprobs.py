@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,8 @@ def _rows(logprobs: Logprobs, rows: int) -> list[list[tuple[int, float]]]:
 
 
 def prompt_entries(prompt: Tokens, logprobs: Logprobs | None, offsets: Sequence[int]) -> list[TokenLogprob]:
-    """A prompt's tokens. The first follows no other token and has no log-probability."""
-    first = TokenLogprob(int.from_bytes(prompt[:4], "little"), None, (), 0)
-    rest = unpack(prompt[4:], logprobs, offsets[1:]) if logprobs is not None else []
-    return [first, *rest]
+    """One entry for each token of a prompt. `logprobs` are those of its last tokens; the first has none."""
+    ids = np.frombuffer(prompt, "<i4").tolist()
+    first = len(ids) - (len(logprobs.chosen) // 4 if logprobs is not None else 0)
+    entries = [TokenLogprob(*each) for each in zip(ids[:first], repeat(None), repeat(()), offsets)]
+    return entries if logprobs is None else entries + unpack(prompt[4 * first :], logprobs, offsets[first:])

@@ -22,6 +22,26 @@ class Tool(Struct, kw_only=True):
     function: FunctionDefinition | None = None
 
 
+class FunctionName(Struct, kw_only=True):
+    name: str
+
+
+class AllowedTool(Struct, kw_only=True):
+    type: str | None = None
+    function: FunctionName
+
+
+class AllowedTools(Struct, kw_only=True):
+    mode: str
+    tools: list[AllowedTool]
+
+
+class ToolChoice(Struct, kw_only=True):
+    type: str
+    function: FunctionName | None = None
+    allowed_tools: AllowedTools | None = None
+
+
 class CalledFunction(Struct, kw_only=True, omit_defaults=True):
     name: str
     arguments: str | JsonObject | None = None

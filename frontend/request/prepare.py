@@ -19,7 +19,15 @@ from .fields import SamplingFields
 from .reply import ChoiceReply, Reply
 from .service import Service
 from .tools import ToolUse
-from .validation import choice_seed, sampling_params, shorten, stop_strings, tokens_in_words, too_long
+from .validation import (
+    check_prompt_logprobs_start,
+    choice_seed,
+    sampling_params,
+    shorten,
+    stop_strings,
+    tokens_in_words,
+    too_long,
+)
 
 
 @dataclass(frozen=True)
@@ -123,6 +131,8 @@ def prepare(service: Service, checked: CheckedRequest) -> PreparedRequest:
     Raises `RequestError` for a request that the model can't serve.
     """
     model, fields = service.engine.check_serving(), checked.fields
+    shortest = min(len(prompt) // 4 for prompt in checked.prompts)
+    check_prompt_logprobs_start(fields.prompt_logprobs_start, checked.prompt_logprobs, shortest)
     most = [reply_tokens(model, len(prompt) // 4, checked.limits) for prompt in checked.prompts]
     sampling = sampling_params(
         fields,

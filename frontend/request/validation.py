@@ -74,6 +74,7 @@ def check_fields(fields: SamplingFields) -> None:
     check_range("frequency_penalty", fields.frequency_penalty, -2, 2)
     check_range("min_tokens", fields.min_tokens, 0, None)
     check_range("prompt_logprobs", fields.prompt_logprobs, 0, MAX_LOGPROBS)
+    check_range("prompt_logprobs_start", fields.prompt_logprobs_start, 0, None)
     check_range("seed", fields.seed, -(2**63), MAX_SEED)
     check_range("priority", fields.priority, -(2**31), 2**31 - 1)
     check_word("property_order", fields.property_order, get_args(PropertyOrder))
@@ -103,22 +104,21 @@ def check_choices(prompts: int, n: int, max_waiting: int) -> None:
 
 def stop_strings(fields: SamplingFields) -> list[str]:
     stop = [fields.stop] if isinstance(fields.stop, str) else (fields.stop or [])
-    if len(stop) > MAX_STOP_STRINGS:
+    check_stop_strings("stop", stop)
+    return stop
+
+
+def check_stop_strings(name: str, stop: Sequence[str]) -> None:
+    check_count(name, stop, MAX_STOP_STRINGS, "strings")
+    longest = max(map(len, stop), default=0)
+    if longest > MAX_STOP_CHARACTERS:
         raise RequestError(
-            f"stop has {len(stop)} strings, but may have at most {MAX_STOP_STRINGS}.",
-            param="stop",
-            code="invalid_value",
-        )
-    if any(len(text) > MAX_STOP_CHARACTERS for text in stop):
-        longest = max(map(len, stop))
-        raise RequestError(
-            f"stop has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
-            param="stop",
+            f"{name} has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
+            param=name,
             code="invalid_value",
         )
     if "" in stop:
-        raise RequestError("stop must not contain an empty string.", param="stop", code="invalid_value")
-    return stop
+        raise RequestError(f"{name} must not contain an empty string.", param=name, code="invalid_value")
 
 
 def check_token_ids(name: str, tokens: Sequence[int], vocab_size: int) -> None:
@@ -152,6 +152,24 @@ def logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, floa
         check_range(f"logit_bias[{key}]", value, -100, 100)
         ids[int(key)] = value
     return ids
+
+
+def check_prompt_logprobs_start(start: int | None, prompt_logprobs: int | None, prompt_tokens: int) -> None:
+    """`prompt_tokens` is the length of the request's shortest prompt."""
+    if start is None:
+        return
+    if prompt_logprobs is None:
+        problem = "needs prompt_logprobs, or with echo logprobs: give one of them, or leave it out"
+        code = "missing_field"
+    elif start >= prompt_tokens:
+        problem = (
+            f"is {start}, but the prompt has {tokens_in_words(prompt_tokens)}: it must be at most "
+            f"{prompt_tokens - 1}"
+        )
+        code = "invalid_value"
+    else:
+        return
+    raise RequestError(f"prompt_logprobs_start {problem}.", param="prompt_logprobs_start", code=code)
 
 
 def request_seed(seed: int | None) -> int:
@@ -208,6 +226,7 @@ def sampling_params(
         stop_token_ids=stop_token_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        prompt_logprobs_start=fields.prompt_logprobs_start or 0,
         complete_json=bool(fields.complete_json),
     )
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..errors import CompilerError, GrammarError, ParserFailedError, error_of, fault_of, reply_error
 from ..machine.jump_forward import ForcedText
-from .channel import ChannelClosedError
+from ..processes.channel import ChannelClosedError
 from .client import REPORT_DEADLINE_S, GrammarProcess
 from .messages import Advance, Leave, MatcherState, decode_state, encode
 

@@ -13,8 +13,6 @@ from msgspec import Struct
 from ...runtime.grammar_spec import GrammarSpec
 from ..errors import Fault
 
-FORK, KILL = b"F", b"K"  # to the server, followed by a process number in 8 bytes
-NOT_FORKED = -1000  # a status: the fork failed
 MAX_ANSWER = 4 << 20  # bytes; a mask of a vocabulary of a million tokens has 128 KiB
 
 Task = Literal["enforce", "allow", "lark", "thinking", "describe"]
@@ -93,19 +91,9 @@ class MatcherState(Struct, array_like=True):
     mask: bytes
 
 
-class Ended(Struct, array_like=True):
-    """The end of a process: its status as in `subprocess`, and its processor time. The server sends this once
-    for process 0, itself, when it is ready."""
-
-    process: int
-    status: int
-    cpu_s: float = 0.0
-
-
 encode = msgspec.msgpack.encode
 decode_vocabulary = msgspec.msgpack.Decoder(HostVocabulary).decode
 decode_job = msgspec.msgpack.Decoder(CompileJob).decode
 decode_outcome = msgspec.msgpack.Decoder(Outcome).decode
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_state = msgspec.msgpack.Decoder(MatcherState).decode
-decode_ended = msgspec.msgpack.Decoder(Ended).decode

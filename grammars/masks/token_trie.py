@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..jit import njit
+from .spellings import Spellings
 
 MAX_QUOTE_FREE_BYTES = 32  # a longer token goes into the other trie
 QUOTE = 0x22
@@ -40,15 +41,6 @@ class TokenTries(NamedTuple):
     first_quote_free: int  # node
     mask_words: int
     max_bytes: int  # of a token
-
-
-class Spellings(NamedTuple):
-    """The bytes of token i are `data[offsets[i]:offsets[i + 1]]`. The model may have tokens beyond these."""
-
-    offsets: NDArray[np.int32]  # [tokens + 1]
-    data: NDArray[np.uint8]
-    eos_tokens: tuple[int, ...]
-    vocab_size: int
 
 
 def build_tries(spellings: Spellings) -> TokenTries:

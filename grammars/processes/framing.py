@@ -1,10 +1,9 @@
-"""Messages over a socket or a pipe: the length in four bytes, then the bytes."""
+"""Messages over a socket: the length in four bytes, then the bytes."""
 
 from __future__ import annotations
 
 import socket
 import struct
-from typing import IO
 
 LENGTH = struct.Struct("<I")
 
@@ -33,24 +32,3 @@ def _exactly(channel: socket.socket, length: int) -> bytes:
         parts.append(part)
         length -= len(part)
     return b"".join(parts)
-
-
-def write_frame(pipe: IO[bytes], message: bytes) -> None:
-    pipe.write(LENGTH.pack(len(message)))
-    pipe.write(message)
-    pipe.flush()
-
-
-def read_frame(pipe: IO[bytes], most: int = 2**32) -> bytes:
-    """The next message; blocks for it. Raises EOFError when the other end is closed, ValueError beyond
-    `most`."""
-    head = pipe.read(LENGTH.size)
-    if len(head) < LENGTH.size:
-        raise EOFError
-    (length,) = LENGTH.unpack(head)
-    if length > most:
-        raise ValueError(f"a message of {length} bytes, of which the most are {most}")
-    message = pipe.read(length)
-    if len(message) < length:
-        raise EOFError
-    return message

@@ -17,6 +17,15 @@ def resident(process: int | str = "self") -> int:
     return _pages(process, 1)
 
 
+def processor_s(process: int) -> float:
+    """The seconds of processor time of a process; 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def keep_to_limits(extra_bytes: int) -> None:
     """Limits a process just forked: to so much more memory, no core dumps, no input and no output. If the
     machine runs out of memory, the system kills this process first."""

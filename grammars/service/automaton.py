@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runtime.automaton_format import DECIDED, MASK, NO_MASK, OWN, SHARED, STACK_DEPTH, AutomatonTables
-from ..errors import GrammarError
+from ...runtime.automaton_format import AutomatonTables
 from ..machine.closing import Closing
 from ..machine.stack_automaton import StackAutomaton
-from ..masks.stack import StackMasks
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,16 +47,3 @@ class Automaton:
     def find_shortest_exits(self) -> None:
         """Finds `closing` now, so that later uses need not wait."""
         _ = self.closing
-
-
-def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:
-    """Adds token masks to the machine.
-
-    Raises GrammarError if no token can begin a match, and TooLargeError if the masks take too much memory.
-    """
-    tables = masks.of(machine)
-    start = tables.states[machine.start]
-    if start[MASK] == NO_MASK and not start[[SHARED, OWN, DECIDED]].any():
-        raise GrammarError("no token of this model's vocabulary can begin a match")
-    machine = replace(machine, max_depth=min(machine.max_depth, STACK_DEPTH))
-    return Automaton(key, machine, tables)

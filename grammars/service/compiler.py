@@ -17,7 +17,7 @@ from ..errors import BusyError, CompilerError, GrammarError, TooLargeError
 from ..host.client import HostServer
 from ..host.grammar import HostGrammar
 from ..host.messages import HostVocabulary
-from ..masks.token_trie import Spellings
+from ..masks.spellings import Spellings
 from ..tags.special_tokens import SpecialTokens
 from .cache import GrammarCache
 from .digest import digest_of
@@ -31,9 +31,9 @@ from .worker import AutomatonWorkers
 
 Answer: TypeAlias = Compiled | GrammarError | CompilerError | BusyError
 CACHE_BYTES = 256 << 20
-WORKERS = 3  # of which two may compile slow grammars, so that those delay no other
 THREADS = 4  # each waits for one grammar, compiled by a worker or by llguidance
 LARGE_THREADS = 2  # threads that may compile large or slow grammars
+WORKERS = LARGE_THREADS + 1  # so that slow grammars delay no other
 MAX_TEXT = 1 << 20  # characters; parsing a longer text would delay the loop
 MAX_TAGS_TEXT = 8 << 20  # enough for a hundred tools; a faster parser reads them
 
@@ -131,12 +131,11 @@ class GrammarCompiler:
         size = len(spec.text)
         if size > most:
             return self._failed(GrammarError(f"it has {size} characters; the most is {most}"))
-        first, longer = Asked(spec, tenant, size > LARGE), Asked(spec, tenant, is_long=True)
         future = self._threads.submit(
             size,
-            lambda: self._routes.compiled(first),
+            lambda: self._routes.compiled(Asked(spec, tenant)),
             tenant,
-            None if first.is_long else lambda: self._routes.compiled(longer),
+            None if size > LARGE else lambda go_on: self._routes.compiled(Asked(spec, tenant, go_on)),
         )
         future.add_done_callback(lambda done: self._ended.append((digest, done)))
         return future

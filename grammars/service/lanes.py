@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from ..errors import Expected, bare_copy
+from .jobs import GoOn
 from .spending import Spending
 
 LARGE = 16 << 10  # characters; a longer grammar may need the whole of its time limit
@@ -32,7 +33,7 @@ class _Task:
     tenant: str
     make: Callable[[], Any]
     future: Future[Any]
-    make_longer: Callable[[], Any] | None = None  # runs as a large task if `make` raises TakesLongError
+    attempt: Callable[[GoOn], Any] | None = None  # runs before `make`; see `Lanes.submit`
     is_heavy: bool = False  # whether the tenant was heavy when the task began
 
 
@@ -68,14 +69,18 @@ class Lanes:
         size: int,
         make: Callable[[], Made],
         tenant: str = "",
-        make_longer: Callable[[], Made] | None = None,
+        attempt: Callable[[GoOn], Made] | None = None,
     ) -> Future[Made]:
-        """Queues a task. `size`: the grammar's characters. If `make` raises TakesLongError, `make_longer` is
-        queued as a large task with the same turn. The future can be cancelled until the last of them begins.
+        """Queues a task. `size`: the grammar's characters.
+
+        `attempt`, if given, runs instead of `make`. When it takes long, it calls its argument: if that
+        returns True, the attempt goes on and counts as a large task; otherwise it must raise TakesLongError,
+        and `make` is queued as a large task with the same turn. The future can be cancelled until the last of
+        them begins.
         """
         turn = self._clock() + min(size / PACE, LONGEST_LEAD_S)
         future: Future[Made] = Future()
-        task = _Task(turn, next(self._numbers), size > LARGE, tenant, make, future, make_longer)
+        task = _Task(turn, next(self._numbers), size > LARGE, tenant, make, future, attempt)
         with self._lock:
             self._waiting.append(task)
             self._begin()
@@ -112,10 +117,18 @@ class Lanes:
             first.is_heavy = first.tenant in heavy
         return first
 
+    def _goes_on(self, task: _Task) -> bool:
+        """Whether a running task may go on as a large one."""
+        with self._lock:
+            if not task.is_large and self._free_large:
+                task.is_large = True
+                self._free_large -= 1
+            return task.is_large
+
     def _run(self, task: _Task) -> None:
         longer: _Task | None = None
         try:
-            longer = _tried(task)
+            longer = _tried(task, lambda: self._goes_on(task))
         finally:
             with self._lock:
                 if longer is not None and self._is_closed:
@@ -128,18 +141,19 @@ class Lanes:
                 self._begin()
 
 
-def _tried(task: _Task) -> _Task | None:
+def _tried(task: _Task, go_on: GoOn) -> _Task | None:
     """Runs a task and completes its future. Returns the task to try next if that takes too long."""
-    if task.make_longer is None:
+    attempt = task.attempt
+    if attempt is None:
         if task.future.set_running_or_notify_cancel():
             _complete(task.future, task.make)
         return None
     if task.future.cancelled():
         return None
     done: Future[Any] = Future()
-    _complete(done, task.make)
+    _complete(done, lambda: attempt(go_on))
     if isinstance(done.exception(), TakesLongError):
-        return _Task(task.turn, task.number, True, task.tenant, task.make_longer, task.future)
+        return _Task(task.turn, task.number, True, task.tenant, task.make, task.future)
     if task.future.set_running_or_notify_cancel():
         _complete(task.future, done.result)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...runtime.grammar_spec import GrammarSpec
 from ..masks.token_trie import tries_of
 from ..tags.special_tokens import SpecialTokens
-from .worker import Builder
+from .builder import Builder
 
 
 def compile_builders() -> None:

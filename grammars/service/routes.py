@@ -27,12 +27,11 @@ from .automaton import Automaton
 from .digest import digest_of
 from .files import GrammarFiles
 from .host_jobs import HostJobs
-from .jobs import Job, Result
+from .jobs import GoOn, Job, Result
 from .worker import AutomatonWorkers
 
 Compiled: TypeAlias = Automaton | HostGrammar
 DEADLINE_S = 2.0
-FIRST_ATTEMPT_S = 0.1  # of processor time; of 877 usual schemas, four take longer
 HOST_BYTES = 384 << 20  # of memory for one grammar in llguidance
 _ANY_TEXT = '{"type":"any_text"}'
 _LARK = re.compile(r"\s*(%llguidance\b|start\s*:(?!:=))")
@@ -42,16 +41,14 @@ log = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """A grammar to compile, and the tenant whose compile time it counts as. `is_long`: the attempt may take
-    the whole time limit; the first attempt at a grammar that is not large may not."""
+    """A grammar to compile, and the tenant whose compile time it counts as. `go_on`: see `Job`."""
 
     spec: GrammarSpec
     tenant: str
-    is_long: bool
+    go_on: GoOn | None = None
 
     def job(self, key: str, spec: GrammarSpec) -> Job:
-        deadline_s = DEADLINE_S if self.is_long else min(FIRST_ATTEMPT_S, DEADLINE_S)
-        return Job(key, spec, deadline_s, self.tenant, self.is_long)
+        return Job(key, spec, DEADLINE_S, self.tenant, self.go_on)
 
 
 class Routes:

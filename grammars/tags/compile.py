@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
-
-import msgspec
+from typing import NamedTuple, TypeAlias
 
 from ...runtime.grammar_spec import PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.byte_automaton import compile_regex
 from ..regex.pattern import without_anchors
-from ..schema import SchemaCompiler
-from ..schema.compile import CompiledSchema
+from ..schema.compile import CompiledSchema, SchemaCompiler
+from .alternatives import merged, trigger_of
 from .format import (
     AnyText,
     ConstString,
@@ -273,46 +270,6 @@ class _Builder:
                 made = first_mistake(schema.decode()) or error
             self._machines[key] = made
         return self._machines[key]
-
-
-def merged(elements: Sequence[Format]) -> list[Format]:
-    """Merges schemas with the same separators into one, because their values may begin alike."""
-    schemas: dict[tuple[str, str], list[JsonSchema]] = {}
-    for element in elements:
-        if isinstance(element, JsonSchema):
-            schemas.setdefault(element.separators, []).append(element)
-    others: list[Format] = [element for element in elements if not isinstance(element, JsonSchema)]
-    return [*map(_any_schema, schemas.values()), *others]
-
-
-def _any_schema(schemas: list[JsonSchema]) -> JsonSchema:
-    if len(schemas) == 1:
-        return schemas[0]
-    branches = [json.loads(bytes(schema.json_schema)) for schema in schemas]
-    moved = {str(place): rebased(branch, f"#/$defs/{place}") for place, branch in enumerate(branches)}
-    text = json.dumps({"anyOf": [{"$ref": f"#/$defs/{place}"} for place in moved], "$defs": moved})
-    return msgspec.structs.replace(schemas[0], json_schema=msgspec.Raw(text.encode()))
-
-
-def rebased(schema: Any, root: str) -> Any:
-    """Prefixes the schema's own references with its new position."""
-    if isinstance(schema, list):
-        return [rebased(item, root) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: rebased(value, root) for key, value in schema.items()}
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = root + reference[1:]
-    return moved
-
-
-def trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
-    """The trigger that is complete first in the tag's beginning."""
-    found = [trigger for trigger in triggers if tag.begin.startswith(trigger)]
-    if not found:
-        raise GrammarError(f"no trigger begins the tag {tag.begin!r}")
-    return min(found, key=len)
 
 
 def _is_meaningful(error: GrammarError | TooLargeError) -> bool:

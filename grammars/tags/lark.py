@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import NotCoveredError
 from ..regex.pattern import without_anchors
-from .compile import merged, trigger_of
+from .alternatives import merged, trigger_of
 from .format import (
     AnyText,
     ConstString,

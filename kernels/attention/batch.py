@@ -57,9 +57,9 @@ class AttentionBatch:
         """Describe a step.
 
         `groups` name consecutive decode rows, in ascending order; `shared_tokens` is a multiple of
-        `page_size` and less than each row's length. Two groups are disjoint, or the one that comes first
-        has all rows of the other, which shares more tokens. Shared pages are read once for a group and the
-        results merged by log-sum-exp.
+        `page_size` and less than each row's length. Two groups are disjoint, or the first one contains all
+        rows of the second, which shares more tokens. Shared pages are read once for a group, and the results
+        are merged by log-sum-exp.
         """
         queries = np.asarray(query_lengths, dtype=np.int32)
         lengths = np.asarray(kv_lengths, dtype=np.int32)

@@ -4,14 +4,15 @@ bfloat16, PyTorch's flash attention where arithmetic limits it."""
 import numpy as np
 import torch
 
+from ..common import bfloat16_dots
 from ..common.numba_tools import float_bits
 from ..common.threads import Callback, is_recording, thread_count
+from ..common.vectors import LANES
 from ..pages.cells import CellFormat
 from . import items as column
-from . import tile_product, tiles
+from . import tiles
 from .batch import AttentionBatch, Group, first_keys
 from .flash import Chunk, KeyRange, SharedPart, attend_chunk, attend_shared, plan_chunk
-from .lanes import LANES
 from .plan import BEGIN, END, NO_WINDOW, Cut, ItemPlan, Share, plan_items
 from .runs import Runs
 
@@ -94,14 +95,14 @@ class CpuAttention:
         self._invariant = batch_invariant
         # A window hides a different part of the shared keys from each row, so few keys are shared.
         groups = batch.groups if window is None else ()
-        tiled = q.dtype == torch.bfloat16 and head_dim % LANES == 0 and tile_product.available()
+        tiled = q.dtype == torch.bfloat16 and head_dim % LANES == 0 and bfloat16_dots.available()
         if batch_invariant:
             groups = _whole_items(groups)
         elif tiled:
-            # Fewer queries don't fill a tile: one row after another, they find the keys in the caches.
+            # Fewer queries don't fill a tile. Row after row, they find the keys in the caches.
             groups = tuple(group for group in groups if group[1] * repeat >= tiles.FEW_QUERIES)
         flops = 4 * heads * head_dim
-        never_flash = batch_invariant or (tiled and not tile_product.has_matrix_unit())
+        never_flash = batch_invariant or (tiled and not bfloat16_dots.has_matrix_unit())
         flash_rows = _flash_rows(batch, flops, repeat) & (not never_flash)
         flash_groups = _flash_groups(groups, flops, repeat) & (not tiled and not batch_invariant)
         covered = Share(~flash_rows, ~flash_groups)

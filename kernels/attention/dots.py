@@ -11,16 +11,17 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.numba_tools import has_feature, widened
+from ..common.llvm import F32, I32, read, size, write
+from ..common.numba_tools import has_feature
+from ..common.vectors import fma, read_floats
 from ..pages.cells_cpu import scales_of
-from .lanes import read
 
 WIDTH = 16 if has_feature("avx512f") else 8
 """lanes of a vector register"""
 
 KEYS = 4
 
-_FLOATS = ir.VectorType(ir.FloatType(), WIDTH)
+_FLOATS = ir.VectorType(F32, WIDTH)
 
 
 @intrinsic
@@ -35,25 +36,25 @@ def dot_four(typing, key, cell, last, head_dim, a, b, to_a, to_b):
         key, cell, last, head_dim, a, b, to_a, to_b = arguments
         keys = [builder.gep(key, [builder.mul(cell, _least(builder, i, last))]) for i in range(KEYS)]
         sums = [cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, None)) for _ in range(2 * KEYS)]
-        with cgutils.for_range(builder, builder.udiv(head_dim, _index(WIDTH))) as loop:
-            at = builder.mul(loop.index, _index(WIDTH))
+        with cgutils.for_range(builder, builder.udiv(head_dim, size(WIDTH))) as loop:
+            at = builder.mul(loop.index, size(WIDTH))
             queries = [read(builder, builder.gep(query, [at]), _FLOATS) for query in (a, b)]
             for i, place in enumerate(keys):
-                values = widened(builder, builder.gep(place, [at]), signature.args[0].dtype, WIDTH)
+                values = read_floats(builder, builder.gep(place, [at]), signature.args[0].dtype, WIDTH)
                 for j, query in enumerate(queries):
                     total = sums[j * KEYS + i]
-                    builder.store(_fma(builder, query, values, builder.load(total)), total)
+                    builder.store(fma(builder, query, values, builder.load(total)), total)
         dots = _across(builder, [builder.load(total) for total in sums])
         scales = scales_of(builder, keys, signature.args[0], head_dim)
         for to, first in ((to_a, 0), (to_b, KEYS)):
             part = _shuffled(builder, dots, dots, range(first, first + KEYS))
             if scales is not None:
                 part = builder.fmul(part, scales)
-            builder.store(part, builder.bitcast(to, part.type.as_pointer())).align = 4
+            write(builder, part, to)
         return context.get_dummy_value()
 
-    floats, size = types.CPointer(types.float32), types.int64
-    return types.void(key, size, size, size, floats, floats, floats, floats), generate
+    floats, i64 = types.CPointer(types.float32), types.int64
+    return types.void(key, i64, i64, i64, floats, floats, floats, floats), generate
 
 
 def _across(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
@@ -70,8 +71,8 @@ def _across(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
 
 def _halved(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None, lanes: int) -> ir.Value:
     """Vectors of sums that have `lanes` addends each, as one vector with half of the addends."""
-    size = one.type.count * (1 if other is None else 2)
-    first = [lane for lane in range(size) if lane % lanes < lanes // 2]
+    count = one.type.count * (1 if other is None else 2)
+    first = [lane for lane in range(count) if lane % lanes < lanes // 2]
     second = [lane + lanes // 2 for lane in first]
     other = one if other is None else other
     return builder.fadd(_shuffled(builder, one, other, first), _shuffled(builder, one, other, second))
@@ -79,20 +80,9 @@ def _halved(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None, lanes:
 
 def _shuffled(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, lanes: Iterable[int]) -> ir.Value:
     order = list(lanes)
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(order)), order)
+    mask = ir.Constant(ir.VectorType(I32, len(order)), order)
     return builder.shuffle_vector(one, other, mask)
 
 
-def _fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-    kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
-    return builder.call(
-        cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{WIDTH}f32"), [a, b, c]
-    )
-
-
 def _least(builder: ir.IRBuilder, i: int, last: ir.Value) -> ir.Value:
-    return builder.select(builder.icmp_signed("<", _index(i), last), _index(i), last)
-
-
-def _index(value: int) -> ir.Constant:
-    return ir.Constant(ir.IntType(64), value)
+    return builder.select(builder.icmp_signed("<", size(i), last), size(i), last)

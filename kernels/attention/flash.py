@@ -1,8 +1,7 @@
 """The arithmetic-bound part of attention on CPUs, through PyTorch's flash attention.
 
-PyTorch's operator also returns the log-sum-exp of each query. So a chunk is computed in two parts that need
-no
-mask: all queries with the prefix, and the chunk with itself, causally.
+PyTorch's operator also returns the log-sum-exp of each query. So a chunk is computed in two parts without a
+mask: all its queries over the prefix, and the chunk over itself, causally.
 """
 
 from dataclasses import dataclass
@@ -47,7 +46,7 @@ class KeyRange:
         return KeyRange(slices, pages, begin - first * batch.page_size, end - begin)
 
     def read(self, kv: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-        """[2, kv_heads, length, head_dim] of q's dtype: a view of one run of such cells, otherwise a copy."""
+        """Keys and values [2, kv_heads, length, head_dim] in q's dtype: a view if one run stores them so."""
         return CellFormat(kv.dtype).decode(self._cells(kv), q.shape[2], q.dtype)
 
     def _cells(self, kv: torch.Tensor) -> torch.Tensor:
@@ -61,7 +60,7 @@ class KeyRange:
 
 @dataclass(frozen=True)
 class Chunk:
-    """The query tokens [token, token + count) of a row and the keys they see."""
+    """The query tokens [token, token + count) of a row and the keys that they see."""
 
     token: int
     count: int

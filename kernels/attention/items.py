@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from ..common.lanes import larger, largest_of, load_lanes
 from ..common.numba_tools import (
     compiled,
     exp,
@@ -23,10 +24,10 @@ from ..common.numba_tools import (
     store,
 )
 from ..common.threads import Callback
+from ..common.vectors import LANES
 from ..pages.cells_cpu import is_scaled, line_elements, scale_of
 from .dots import KEYS as KEYS_AT_ONCE
 from .dots import WIDTH, dot_four
-from .lanes import LANES, larger, largest_of, load_lanes
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 
@@ -118,8 +119,8 @@ def _scores_one_by_one(keys, count, head_dim, cell, a, b, to):
 def _accumulate(values, count, available, head_dim, cell, pairs, weight, total):
     """total[j] += sum over t of weight[j * SCORES + t] * value t, for `count` of the `available` values.
 
-    Values are added one after another by fused multiply-adds, whatever their number: so values of weight 0
-    (keys that a query does not see) change nothing.
+    Any number of values is added one after another by fused multiply-adds, so values of weight 0 (of keys
+    that a query does not see) change nothing.
     """
     ahead = _ahead(values)
     fours = count // 4 * 4
@@ -157,7 +158,7 @@ def _accumulate(values, count, available, head_dim, cell, pairs, weight, total):
 
 @compiled
 def _largest(score, low, high, largest):
-    """The largest of scores [low, high) and `largest`. Those that are NaN may be ignored."""
+    """The largest of scores [low, high) and `largest`. NaN scores may be ignored."""
     if high - low == BLOCK:
         top = load_lanes(score, 0)
         for t in range(LANES, BLOCK, LANES):

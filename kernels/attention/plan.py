@@ -78,10 +78,10 @@ def plan_items(
     cut: Cut,
     window: int | None,
 ) -> ItemPlan:
-    """Items of at most `tokens` query tokens and the keys that `cut` says.
+    """Returns the step's items, each of at most `tokens` query tokens and of the keys that `cut` allows.
 
-    The shared keys of rows in `groups` belong to items of the group, whose partial results have a place even
-    if the group is not covered. A group within another one has the keys that the outer one does not share.
+    The shared keys of rows in `groups` belong to items of the group. Its partial results have a place even if
+    the group is not covered. The items of an inner group have the keys that the outer group does not share.
     `groups` must be empty with a window, which hides a different part of the shared keys from each row.
     """
     assert window is None or not groups

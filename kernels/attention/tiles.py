@@ -11,8 +11,19 @@ from functools import cache
 import numpy as np
 import torch
 
+from ..common.lanes import (
+    exp_of_difference,
+    larger,
+    load_lanes,
+    multiplied,
+    plus,
+    store_lanes,
+    store_pairs,
+    times,
+)
 from ..common.numba_tools import compiled, fetch_add, float_of, pointer, prefetch, shifted
 from ..common.threads import Callback
+from ..common.vectors import LANES
 from ..pages.cells_cpu import bfloat16_at, is_scaled, line_elements, pair_at, scale_of
 from . import items as column
 from .items import (
@@ -34,17 +45,6 @@ from .items import (
     WINDOW,
     Q,
 )
-from .lanes import (
-    LANES,
-    exp_of_difference,
-    larger,
-    load_lanes,
-    multiplied,
-    plus,
-    store_lanes,
-    store_pairs,
-    times,
-)
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 from .tile_product import ROWS, multiply_narrow, multiply_wide
@@ -61,8 +61,8 @@ BLOCK = 64
 
 @compiled
 def _copy_block(run, begin, end, head_keys, head_values, cell, half, keys, values, scales):
-    """Copy keys [begin, end) as words of bfloat16 and interleave their values in pairs of keys. Returns their
-    run.
+    """Copy keys [begin, end) as words of bfloat16 and interleave their values in pairs of keys. Returns the
+    run of the first key.
 
     Both copies are padded with zeros to a multiple of ROWS. scales: BLOCK factors of keys, then of values, if
     their cells are scaled.
@@ -73,7 +73,7 @@ def _copy_block(run, begin, end, head_keys, head_values, cell, half, keys, value
     for t in range(-(-(end - begin) // ROWS) * ROWS):
         pair = shifted(values, t // 2 * 2 * half)
         if begin + t >= end:
-            _put_zeros(t, half, keys, pair, scales)
+            _write_zeros(t, half, keys, pair, scales)
             continue
         if run[RUN_BEGIN] + run[RUN_LENGTH] <= begin + t:
             run = shifted(run, RUN_COLUMNS)
@@ -94,7 +94,7 @@ def _copy_block(run, begin, end, head_keys, head_values, cell, half, keys, value
 
 
 @compiled
-def _put_zeros(t, half, keys, pair, scales):
+def _write_zeros(t, half, keys, pair, scales):
     """Pad the copies with key t. The upper halves of a pair's words are zeros already."""
     for w in range(half):
         keys[t * half + w] = np.uint32(0)
@@ -160,9 +160,8 @@ def _hide(score, begin, count, padded, position, window, queries, repeat, lanes)
 def _softmax(score, count, lanes, scale, scaled, scales, largest, summed, correction, weight):
     """Turn scores into weights, in pairs of keys, and update each lane's largest score and sum.
 
-    scales: factors of the weights, not of their sum, if `scaled`.
-
-    correction: the factor by which the caller must multiply the weights of earlier blocks.
+    scales: factors of the weights, if `scaled`; the sums are of the weights without them.
+    correction: the factor by which the caller must multiply the totals of earlier blocks.
     """
     for lane in range(0, lanes, LANES):
         before = load_lanes(largest, lane)

@@ -1,4 +1,4 @@
-"""Constants of the pool, beside those of `automaton_format`."""
+"""Constants of the pool, in addition to those of `automaton_format`."""
 
 from ...runtime.automaton_format import STACK_PLACES
 

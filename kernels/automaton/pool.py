@@ -66,8 +66,9 @@ class _Loaded:
 class AutomatonPool:
     """The tables of the loaded grammars and the states of slots, on one device.
 
-    vocab_offsets: int32 [vocab + 1], the bytes of token i being vocab_bytes[offsets[i] : offsets[i + 1]];
-    vocab_bytes: uint8; eos_ids: tokens that do not change the state (nor do tokens without bytes).
+    vocab_offsets: int32 [vocab + 1]; the bytes of token i are vocab_bytes[offsets[i] : offsets[i + 1]].
+    vocab_bytes: uint8.
+    eos_ids: tokens that, like tokens without bytes, do not change the state.
     A table that is too small doubles and moves: call `rows` and `mask` anew for each step.
     """
 

@@ -48,4 +48,4 @@ class AutomatonRows:
     tables: PoolTables | None
     """on a CPU"""
     addresses: torch.Tensor
-    """int64 [`layout.TABLES`], addresses of the tables; for CUDA, read anew by each launch"""
+    """int64 [`layout.TABLES`], addresses of the tables, which each CUDA launch reads"""

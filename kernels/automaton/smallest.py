@@ -9,8 +9,8 @@ from .registers import SlotRegisters
 
 
 def smallest_pool(device: torch.device | str, vocab: int) -> AutomatonPool:
-    """A pool of one grammar whose only state forbids all `vocab` tokens, none of which has bytes; slot 0 is
-    in it."""
+    """A pool of one grammar, whose only state forbids all `vocab` tokens. Slot 0 is in that state; no token
+    has bytes."""
     tables = AutomatonTables(
         class_of_byte=np.zeros(256, np.uint8),
         states=np.array([[0, 0, NO_MASK, 0, 0, 0]], np.int32),

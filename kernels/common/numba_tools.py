@@ -18,6 +18,8 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from .llvm import F32, I32, narrow, prefetch_line, widen, word
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 FAST = {"reassoc", "nsz", "contract", "arcp", "afn"}
@@ -68,7 +70,7 @@ def load(typing, start, index):
 
     def generate(context, builder, signature, arguments):
         value = builder.load(builder.gep(arguments[0], [arguments[1]]))
-        return _widen(builder, value, start.dtype)
+        return widen(builder, value, start.dtype)
 
     return types.float32(start, types.int64), generate
 
@@ -78,8 +80,8 @@ def store(typing, start, index, value):
     """Write float32 `value` as element `index`, rounded to nearest even. int8: it must be within range."""
 
     def generate(context, builder, signature, arguments):
-        narrow = _narrow(builder, arguments[2], start.dtype)
-        builder.store(narrow, builder.gep(arguments[0], [arguments[1]]))
+        value = narrow(builder, arguments[2], start.dtype)
+        builder.store(value, builder.gep(arguments[0], [arguments[1]]))
         return context.get_dummy_value()
 
     return types.void(start, types.int64, types.float32), generate
@@ -100,7 +102,7 @@ def rounded(typing, value, kind):
     """float32 `value` after a round trip through the storage type of `kind`."""
 
     def generate(context, builder, signature, arguments):
-        return _widen(builder, _narrow(builder, arguments[0], kind), kind)
+        return widen(builder, narrow(builder, arguments[0], kind), kind)
 
     return types.float32(types.float32, kind), generate
 
@@ -120,7 +122,7 @@ def yield_core(typing):
     """Lets another thread run on this core, if one waits."""
 
     def generate(context, builder, signature, arguments):
-        kind = ir.FunctionType(ir.IntType(32), [])
+        kind = ir.FunctionType(I32, [])
         builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
         return context.get_dummy_value()
 
@@ -132,7 +134,7 @@ def float_of(typing, bits):
     """The float64 whose bits an int64 holds (see `float_bits`), as float32."""
 
     def generate(context, builder, signature, arguments):
-        return builder.fptrunc(builder.bitcast(arguments[0], ir.DoubleType()), ir.FloatType())
+        return builder.fptrunc(builder.bitcast(arguments[0], ir.DoubleType()), F32)
 
     return types.float32(types.int64), generate
 
@@ -148,13 +150,20 @@ def prefetch(typing, start, index):
     """Prefetch the cache line of element `index`, which may lie outside the array."""
 
     def generate(context, builder, signature, arguments):
-        address = builder.bitcast(builder.gep(arguments[0], [arguments[1]]), ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [address.type, *[ir.IntType(32)] * 3])
-        function = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
-        builder.call(function, [address, _I32(0), _I32(3), _I32(1)])
+        prefetch_line(builder, builder.gep(arguments[0], [arguments[1]]))
         return context.get_dummy_value()
 
     return types.void(start, types.int64), generate
+
+
+@intrinsic
+def float_with_bits(typing, bits):
+    """The float32 with the bits of a word."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], F32)
+
+    return types.float32(types.uint32), generate
 
 
 @intrinsic
@@ -162,8 +171,8 @@ def power_of_two(typing, exponent):
     """2 ** exponent for an int32 in [-126, 127], as float32."""
 
     def generate(context, builder, signature, arguments):
-        biased = builder.add(arguments[0], _I32(127))
-        return builder.bitcast(builder.shl(biased, _I32(23)), ir.FloatType())
+        biased = builder.add(arguments[0], word(127))
+        return builder.bitcast(builder.shl(biased, word(23)), F32)
 
     return types.float32(types.int32), generate
 
@@ -183,50 +192,3 @@ def exp(x):
     power = power * part + np.float32(1.0)
     value = power * power_of_two(np.int32(whole))
     return value if x >= np.float32(-87.0) else np.float32(0.0)
-
-
-def _I32(value: int) -> ir.Constant:  # noqa: N802
-    return ir.Constant(ir.IntType(32), value)
-
-
-def widened(builder: ir.IRBuilder, place: ir.Value, stored: types.Type, lanes: int) -> ir.Value:
-    """The vector of `lanes` elements at an address, as float32."""
-    kind = ir.VectorType(place.type.pointee, lanes)
-    value = builder.load(builder.bitcast(place, kind.as_pointer()))
-    value.align = {types.int8: 1, types.float32: 4}.get(stored, 2)
-    return _widen(builder, value, stored, lanes)
-
-
-def _widen(builder: ir.IRBuilder, value: ir.Value, stored: types.Type, lanes: int = 0) -> ir.Value:
-    """lanes: of a vector; 0: a single element"""
-
-    def of(kind: ir.Type) -> ir.Type:
-        return ir.VectorType(kind, lanes) if lanes else kind
-
-    if stored == types.float32:
-        return value
-    if stored == types.int8:
-        return builder.sitofp(value, of(ir.FloatType()))
-    if stored == types.int16:
-        return builder.fpext(builder.bitcast(value, of(ir.HalfType())), of(ir.FloatType()))
-    assert stored == types.uint16
-    upper = ir.Constant(of(ir.IntType(32)), [16] * lanes if lanes else 16)
-    return builder.bitcast(builder.shl(builder.zext(value, upper.type), upper), of(ir.FloatType()))
-
-
-def _narrow(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Value:
-    if stored == types.float32:
-        return value
-    if stored == types.int8:
-        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()])
-        nearest = builder.module.declare_intrinsic("llvm.rint", (ir.FloatType(),), kind)
-        return builder.fptosi(builder.call(nearest, [value]), ir.IntType(8))
-    if stored == types.int16:
-        return builder.bitcast(builder.fptrunc(value, ir.HalfType()), ir.IntType(16))
-    assert stored == types.uint16
-    bits = builder.bitcast(value, ir.IntType(32))
-    odd = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
-    nearest = builder.lshr(builder.add(bits, builder.add(odd, _I32(0x7FFF))), _I32(16))
-    quiet = builder.or_(builder.lshr(bits, _I32(16)), _I32(0x40))
-    is_nan = builder.fcmp_unordered("uno", value, value)
-    return builder.trunc(builder.select(is_nan, quiet, nearest), ir.IntType(16))

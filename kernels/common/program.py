@@ -32,7 +32,7 @@ ALL = 2**31 - 1
 
 
 class Program:
-    """Calls that `recorded_calls` gave. The caller keeps the tensors alive whose addresses they have."""
+    """Runs the calls of `recorded_calls`. The caller keeps alive the tensors whose addresses they contain."""
 
     def __init__(self, calls: Sequence[Call]) -> None:
         sizes = [1 + len(arguments) for _, arguments in calls]
@@ -40,7 +40,7 @@ class Program:
         words = [word for _, arguments in calls for word in (0, *arguments)]
         self._arguments = np.array(words, np.int64)
         self._passed = self._arguments.copy()
-        """what kernels get; they count in it"""
+        """the arguments that kernels get, with their counters"""
         self._functions = np.array([callback.address for callback, _ in calls], np.int64)
         self._places = self._passed.ctypes.data + 8 * self._starts
         self._callbacks = [callback for callback, _ in calls]

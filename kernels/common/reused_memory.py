@@ -24,11 +24,11 @@ class NotRecordableError(Exception):
 
 
 class ReusedMemory(TorchDispatchMode):
-    """Takes new tensors from blocks that outlive them, as programs use their addresses later.
+    """Allocates new tensors in blocks that outlive them, as programs use their addresses later.
 
-    As with an allocator, a tensor's block serves another one when the tensor is gone, since kernels run in
-    the order of their recording. Programs that never run at the same time may share one `blocks`. Operations
-    other than views and `torch.empty` raise NotRecordableError.
+    When a tensor is freed, another one gets its block, because kernels run in the order of their recording.
+    Programs that never run at the same time may share `blocks`. Operations other than views and `torch.empty`
+    raise NotRecordableError.
     """
 
     def __init__(self, blocks: Blocks) -> None:

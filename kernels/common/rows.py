@@ -25,7 +25,7 @@ def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         rows.data_ptr(),
         out.data_ptr(),
     )
-    _callback().run(arguments, thread_count(out.numel()))
+    callback().run(arguments, thread_count(out.numel()))
     return out
 
 
@@ -45,5 +45,5 @@ def _copy(arguments):
 
 
 @cache
-def _callback() -> Callback:
+def callback() -> Callback:
     return Callback(_copy)

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from .fp8 import Fp8Packer, Fp8Product, Fp8Shape, takes_fp8
 from .invariant import InvariantProduct, Make, Product, invariant_sizes
 from .joined import JoinedProduct
 from .packed import PackedProduct, packs
@@ -14,7 +15,21 @@ from .streamed import StreamedProduct, streams
 from .widened import WidenedProduct, widens
 from .widened_once import WidenedOnceProduct
 
-__all__ = ["Linear", "QuantizedPacker", "QuantizedProduct", "QuantizedShape", "takes"]
+__all__ = [
+    "CodedProduct",
+    "Fp8Packer",
+    "Fp8Product",
+    "Fp8Shape",
+    "Linear",
+    "QuantizedPacker",
+    "QuantizedProduct",
+    "QuantizedShape",
+    "takes",
+    "takes_fp8",
+]
+
+CodedProduct = QuantizedProduct | Fp8Product
+"""a batch-invariant product with a weight that is stored as codes and scales"""
 
 
 class Linear:
@@ -41,8 +56,7 @@ class Linear:
         return Linear(InvariantProduct(product, sizes), *weight.shape)
 
     @staticmethod
-    def quantized(product: QuantizedProduct) -> "Linear":
-        """Batch-invariant."""
+    def quantized(product: CodedProduct) -> "Linear":
         return Linear(product, product.outputs, product.inputs)
 
     @staticmethod

@@ -6,8 +6,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..attention.lanes import LANES, read, write
-from ..attention.tile_product import add_pair_products
+from ..common.bfloat16_dots import add_pair_products
+from ..common.llvm import SECOND_LEVEL, prefetch_line, read, size, write
+from ..common.vectors import FLOATS, LANES, WORDS
 
 VECTORS = 4
 OUTPUTS = VECTORS * LANES
@@ -15,9 +16,6 @@ OUTPUTS = VECTORS * LANES
 
 MOST_ROWS = 6
 """The most rows that are multiplied in one pass over the weights. Their sums take 24 of the 32 registers."""
-
-_WORDS = ir.VectorType(ir.IntType(32), LANES)
-_FLOATS = ir.VectorType(ir.FloatType(), LANES)
 
 
 def tile(rows: int, lines: int):
@@ -32,19 +30,19 @@ def tile(rows: int, lines: int):
     def multiply(typing, count, x, stride, weights, sums, add, later, step):
         def generate(context, builder, signature, arguments):
             count, x, stride, weights, sums, add, later, step = arguments
-            starts = [builder.gep(x, [builder.mul(stride, _index(row))]) for row in range(rows)]
-            places = [builder.gep(sums, [_index(vector * LANES)]) for vector in range(rows * VECTORS)]
-            totals = [cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, None)) for _ in places]
+            starts = [builder.gep(x, [builder.mul(stride, size(row))]) for row in range(rows)]
+            places = [builder.gep(sums, [size(vector * LANES)]) for vector in range(rows * VECTORS)]
+            totals = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in places]
             with builder.if_then(add):
                 for total, place in zip(totals, places, strict=True):
-                    builder.store(read(builder, place, _FLOATS), total)
+                    builder.store(read(builder, place, FLOATS), total)
             with cgutils.for_range(builder, count) as loop:
-                pair = builder.gep(weights, [builder.mul(loop.index, _index(OUTPUTS))])
-                vectors = [builder.gep(pair, [_index(vector * LANES)]) for vector in range(VECTORS)]
+                pair = builder.gep(weights, [builder.mul(loop.index, size(OUTPUTS))])
+                vectors = [builder.gep(pair, [size(vector * LANES)]) for vector in range(VECTORS)]
                 line = builder.gep(later, [builder.mul(loop.index, step)])
                 for index in range(lines):
-                    _prefetch(builder, builder.gep(line, [_index(index * LANES)]))
-                columns = [read(builder, vector, _WORDS) for vector in vectors]
+                    prefetch_line(builder, builder.gep(line, [size(index * LANES)]), SECOND_LEVEL)
+                columns = [read(builder, vector, WORDS) for vector in vectors]
                 for row, start in enumerate(starts):
                     word = builder.load(builder.gep(start, [loop.index]))
                     of_row = totals[row * VECTORS : (row + 1) * VECTORS]
@@ -53,20 +51,7 @@ def tile(rows: int, lines: int):
                 write(builder, builder.load(total), place)
             return context.get_dummy_value()
 
-        words, floats, size = types.CPointer(types.uint32), types.CPointer(types.float32), types.int64
-        return types.void(size, words, size, words, floats, types.boolean, words, size), generate
+        words, floats, i64 = types.CPointer(types.uint32), types.CPointer(types.float32), types.int64
+        return types.void(i64, words, i64, words, floats, types.boolean, words, i64), generate
 
     return multiply
-
-
-def _prefetch(builder: ir.IRBuilder, place: ir.Value) -> None:
-    """Prefetch the cache line at an address into the second-level cache."""
-    address = builder.bitcast(place, ir.IntType(8).as_pointer())
-    number = ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-    function = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
-    builder.call(function, [address, number(0), number(2), number(1)])
-
-
-def _index(value: int) -> ir.Constant:
-    return ir.Constant(ir.IntType(64), value)

@@ -17,23 +17,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..common.llvm import I8, I16, I32, prefetch_line, read, size, write
 from ..common.numba_tools import has_feature
-from .vectors import (
-    FLOATS,
-    HALVES,
-    I32,
-    LANES,
-    WORDS,
-    fma,
-    join,
-    prefetch,
-    read,
-    size,
-    splat,
-    split,
-    write,
-    write_floats,
-)
+from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, join, splat, split, words, write_floats
 
 TILE = 2 * LANES
 """outputs of a tile"""
@@ -43,7 +29,7 @@ UNROLLED = 4
 
 
 def available() -> bool:
-    """Whether the processor has what numba has no library for: conversions of float16."""
+    """Whether the processor converts float16 and has fused multiply-adds: numba has no library for them."""
     return platform.machine() not in ("x86_64", "AMD64") or (has_feature("f16c") and has_feature("fma"))
 
 
@@ -126,7 +112,7 @@ class _TileProducts:
         self._rows, self._bits, self._offsets = rows, bits, offsets
         self._passes, self._groups, self._parts, self._steps, codes, self._x, self._x_row, *tables = arguments
         self._scales, self._scales_row, self._sums, self._sums_row, self._out, self._ahead = tables
-        self._codes = builder.bitcast(codes, ir.IntType(8).as_pointer())
+        self._codes = builder.bitcast(codes, I8.as_pointer())
         self._step_bytes = VECTOR * bits // 4
         self._head = 2 * VECTOR if offsets else VECTOR
 
@@ -184,10 +170,10 @@ class _TileProducts:
         """Prefetch `count` bytes, a distance after a place."""
         builder = self._builder
         for start in range(0, count, VECTOR):
-            prefetch(builder, builder.gep(place, [builder.add(rows.ahead, size(start))]))
+            prefetch_line(builder, builder.gep(place, [builder.add(rows.ahead, size(start))]))
 
     def _start(self, rows: _Rows, ints: list[ir.Value], group: ir.Value) -> None:
-        """Set the integer sums of a group."""
+        """Set the integer sums to their values before the first product of a group."""
         for row in range(self._rows):
             start = ir.Constant(WORDS, None)
             if not self._offsets:
@@ -211,8 +197,8 @@ class _TileProducts:
         builder = self._builder
         if self._bits == 8:
             return [read(builder, builder.gep(codes, [size(half * VECTOR)]), WORDS) for half in range(2)]
-        both, mask = read(builder, codes, WORDS), ir.Constant(WORDS, [0x0F0F0F0F] * LANES)
-        shifted = builder.lshr(both, ir.Constant(WORDS, [4] * LANES))
+        both, mask = read(builder, codes, WORDS), words(0x0F0F0F0F)
+        shifted = builder.lshr(both, words(4))
         return [builder.and_(both, mask), builder.and_(shifted, mask)]
 
     def _scale(
@@ -270,7 +256,7 @@ def _dot(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: i
 
 def _dot_of_pairs(builder: ir.IRBuilder, total: ir.Value, codes: ir.Value, activations: ir.Value) -> ir.Value:
     """`_dot` from products of 16-bit integers whose neighbours are added (`vpmaddwd` on AVX2)."""
-    shorts = ir.VectorType(ir.IntType(16), 2 * LANES)
+    shorts = ir.VectorType(I16, 2 * LANES)
     eight = ir.Constant(shorts, [8] * (2 * LANES))
     code_pairs, activation_pairs = builder.bitcast(codes, shorts), builder.bitcast(activations, shorts)
     even = builder.ashr(builder.shl(activation_pairs, eight), eight)

@@ -14,7 +14,7 @@ from ..common.threads import Callback, thread_count
 
 
 def gathered(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-    """`x.index_select(1, order)`, which programs of recorded kernels can't use.
+    """As `x.index_select(1, order)`; unlike that, it can be recorded in a program.
 
     x: [rows, columns], elements of 2 or 4 bytes; order: int64 [n], contiguous, each within the columns
     """

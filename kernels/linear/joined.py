@@ -27,7 +27,7 @@ class JoinedProduct:
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """As `torch.cat`, which programs of recorded kernels can't use."""
+    """As `torch.cat` along the outputs; unlike that, it can be recorded in a program."""
     rows, dtype = len(parts[0]), parts[0].dtype
     outputs = sum(part.shape[1] for part in parts)
     joined = torch.empty(rows, outputs, dtype=dtype)

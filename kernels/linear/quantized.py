@@ -121,7 +121,7 @@ class QuantizedProduct:
         self._tables = 8 * (shape.inputs // group)
         """bytes of a row's scales and sums, at most"""
         self._rows = max(quantized_cpu.ROWS, min(MOST_ROWS, SCRATCH // shape.inputs))
-        """that are multiplied at a time"""
+        """rows that are multiplied at a time"""
 
     @property
     def outputs(self) -> int:

@@ -19,8 +19,8 @@ FEW_ROWS = 16
 """Up to this many rows, a product is limited by reading the weight."""
 
 TOTALS_BYTES = 4 * TILE * (FEW_ROWS + ROWS)
-"""Memory of a thread for the results of a tile and FEW_ROWS rows, in whole passes, or of one row before it is
-cut."""
+"""Memory of a thread for the results of a tile: of FEW_ROWS rows in whole passes, or of fewer rows and a copy
+of one."""
 
 PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
@@ -32,7 +32,7 @@ AHEAD = 4096
 """Bytes between multiplying and prefetching."""
 
 SPINS = 1000
-"""Times that a thread looks whether the others have quantized, before it lets other processes run."""
+"""How often a thread reads the counter of quantized pieces before it offers its core to others."""
 
 FLOAT32, BFLOAT16, FLOAT16 = range(3)
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
@@ -59,7 +59,7 @@ def _multiply_rows(rows, passes, groups, parts, steps, codes, x, row, scales, ta
 
 @compiled
 def _size_of_passes(rows):
-    """The number of rows, from 4 to ROWS, whose passes exceed `rows` least; the largest such."""
+    """The rows of a pass, from 4 to ROWS, so that the passes exceed `rows` least; of equals, the largest."""
     best = ROWS
     for size in range(ROWS - 1, 3, -1):
         if (rows + size - 1) // size * size < (rows + best - 1) // best * best:

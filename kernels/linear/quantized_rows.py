@@ -12,13 +12,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common.jit import compiled
-from ..common.numba_tools import shifted
-from .vectors import FLOATS, LANES, WORDS, read_floats, reduced, size, splat, words, write
+from ..common.llvm import I8, size, write
+from ..common.numba_tools import float_with_bits, shifted
+from ..common.vectors import FLOATS, LANES, WORDS, floats, read_floats, reduced, splat, words
 
 _INFINITY = np.int32(0x7F800000)
 _SMALL = np.int32((127 - 100) << 23)
 """the bits of 2 ** -100"""
-_ROUNDING = 3 << 22
+_ROUNDING = float(3 << 22)
 """A float32 whose last bit counts 1: adding it rounds to an integer."""
 _ROUNDING_BITS = 0x4B400000
 
@@ -48,7 +49,7 @@ def _write_codes(typing, x, vectors, inverse, codes):
     def generate(context, builder, signature, arguments):
         start, count, inverse, codes = arguments
         factor = splat(builder, inverse, FLOATS)
-        rounding = ir.Constant(FLOATS, [float(_ROUNDING)] * LANES)
+        rounding = floats(_ROUNDING)
         total = cgutils.alloca_once_value(builder, ir.Constant(WORDS, None))
         with cgutils.for_range(builder, count) as loop:
             values = builder.fmul(_values(builder, start, loop.index, x.dtype), factor)
@@ -56,7 +57,7 @@ def _write_codes(typing, x, vectors, inverse, codes):
             rounded = builder.sub(bits, words(_ROUNDING_BITS))
             builder.store(builder.add(builder.load(total), rounded), total)
             place = builder.gep(codes, [builder.mul(loop.index, size(LANES))])
-            write(builder, builder.trunc(rounded, ir.VectorType(ir.IntType(8), LANES)), place)
+            write(builder, builder.trunc(rounded, ir.VectorType(I8, LANES)), place)
         return reduced(builder, "add", builder.load(total))
 
     return types.int32(x, types.int64, types.float32, codes), generate
@@ -64,16 +65,6 @@ def _write_codes(typing, x, vectors, inverse, codes):
 
 def _values(builder: ir.IRBuilder, start: ir.Value, vector: ir.Value, stored: types.Type) -> ir.Value:
     return read_floats(builder, builder.gep(start, [builder.mul(vector, size(LANES))]), stored)
-
-
-@intrinsic
-def _float(typing, bits):
-    """The float32 with the bits of an int32."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
 
 
 @compiled
@@ -89,7 +80,8 @@ def quantize_groups(x, count, parts, group, codes, scales, sums, zero, has_offse
         if largest >= _INFINITY:
             scale = np.float32(np.nan)
         elif largest >= _SMALL:
-            scale, inverse = _float(largest) / np.float32(127), np.float32(127) / _float(largest)
+            magnitude = float_with_bits(largest)
+            scale, inverse = magnitude / np.float32(127), np.float32(127) / magnitude
         scales[index] = scale
         for part in range(parts):
             at = (index * parts + part) * group
@@ -97,4 +89,4 @@ def quantize_groups(x, count, parts, group, codes, scales, sums, zero, has_offse
             if has_offsets:
                 sums[index * parts + part] = np.float32(total)
             else:
-                sums[index * parts + part] = _float(np.int32(-zero * total))
+                sums[index * parts + part] = float_with_bits(np.int32(-zero * total))

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
-"""Quantized weights in and out of their tiles (see `byte_dots`)."""
+"""Conversion of quantized weights to tiles and back (see `byte_dots`)."""
 
 import numpy as np
 

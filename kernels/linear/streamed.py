@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..attention import tile_product
+from ..common import bfloat16_dots
 from ..common.numba_tools import compiled, fetch_add, pointer, shifted, store
 from ..common.threads import Callback, thread_count
 from .bfloat16_tile import MOST_ROWS, OUTPUTS, VECTORS, tile
@@ -34,7 +34,7 @@ PACKED_ELEMENTS = 1 << 22
 
 def streams(dtype: torch.dtype) -> bool:
     """Whether the processor has `vdpbf16ps` for this dtype. Its matrix unit (AMX), if any, is faster."""
-    return dtype == torch.bfloat16 and tile_product.available() and not tile_product.has_matrix_unit()
+    return dtype == torch.bfloat16 and bfloat16_dots.available() and not bfloat16_dots.has_matrix_unit()
 
 
 class StreamedProduct:
@@ -100,7 +100,7 @@ def _multiply_panels(arguments, memory):
         else:
             for begin in range(0, pairs, BLOCK):
                 some, end = min(BLOCK, pairs - begin), begin + BLOCK
-                # After this strip, the other threads take the next ones; then comes the thread's own.
+                # The other threads take the next strips, so this thread's own next strip follows theirs.
                 later = end if end < pairs else (panel + arguments[8]) // panels * pairs
                 part, then = shifted(weights, begin * OUTPUTS), shifted(weights, later * OUTPUTS)
                 _add_block(shifted(x, begin), part, sums, count, some, pairs, begin > 0, then)

@@ -29,7 +29,7 @@ def save_pages(
     """Copy page pages[i] of every layer to memory[places[i]].
 
     kvs: as in `copy_pages`. memory: [places, layers, 2 × kv_heads, page_size × cell] of the same dtype in
-    host memory, pinned if the pages are on a CUDA device; there the copy runs on the current stream.
+    host memory, which is pinned if the pages are on a CUDA device. There the copy runs on the current stream.
     """
     for layer, kv in enumerate(kvs):
         if kv.is_cuda:

@@ -10,12 +10,12 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ..common.numba_tools import compiled, load, store
+from ..common.llvm import F32, I16, I32, read, size, word
+from ..common.numba_tools import compiled, float_with_bits, load, store
 from .cells import MOST, SMALLEST, WORD
 
 LINE_BYTES = 64
 
-_I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _INFINITY = np.uint32(0x7F800000)
 
 
@@ -35,7 +35,7 @@ def line_elements(typing, cell):
     count = LINE_BYTES if _has_scale(cell) else LINE_BYTES // 2
 
     def generate(context, builder, signature, arguments):
-        return ir.Constant(_I64, count)
+        return size(count)
 
     return types.int64(cell), generate
 
@@ -46,7 +46,7 @@ def scale_of(typing, cell, head_dim):
 
     def generate(context, builder, signature, arguments):
         if not _has_scale(cell):
-            return ir.Constant(_F32, 1.0)
+            return ir.Constant(F32, 1.0)
         return builder.load(_scale_place(builder, *arguments))
 
     return types.float32(cell, types.int64), generate
@@ -59,8 +59,8 @@ def bfloat16_at(typing, cell, index):
     def generate(context, builder, signature, arguments):
         value = builder.load(builder.gep(arguments[0], [arguments[1]]))
         if not _has_scale(cell):
-            return builder.zext(value, _I32)
-        return builder.lshr(_float_bits(builder, builder.sext(value, _I32)), _word(16))
+            return builder.zext(value, I32)
+        return builder.lshr(_float_bits(builder, builder.sext(value, I32)), word(16))
 
     return types.uint32(cell, types.int64), generate
 
@@ -70,16 +70,16 @@ def pair_at(typing, cell, index):
     """Elements 2 · index and 2 · index + 1 as bfloat16, the first in the lower half of a word."""
 
     def generate(context, builder, signature, arguments):
-        first = builder.gep(arguments[0], [builder.shl(arguments[1], ir.Constant(_I64, 1))])
+        first = builder.gep(arguments[0], [builder.shl(arguments[1], size(1))])
         if not _has_scale(cell):
-            return _read(builder, first, _I32, 2)
+            return read(builder, first, I32)
         # Shifts keep the elements in their words, so that LLVM vectorises without shuffles.
-        codes = builder.zext(_read(builder, first, _I16, 1), _I32)
+        codes = builder.zext(read(builder, first, I16), I32)
         low, high = (
-            _float_bits(builder, builder.ashr(builder.shl(codes, _word(unused)), _word(24)))
+            _float_bits(builder, builder.ashr(builder.shl(codes, word(unused)), word(24)))
             for unused in (24, 16)
         )
-        return builder.or_(builder.lshr(low, _word(16)), high)
+        return builder.or_(builder.lshr(low, word(16)), high)
 
     return types.uint32(cell, types.int64), generate
 
@@ -98,17 +98,9 @@ def _magnitude(typing, value):
     """The bits of |value|, in the order of magnitudes: those of NaN are the largest."""
 
     def generate(context, builder, signature, arguments):
-        return builder.and_(builder.bitcast(arguments[0], _I32), _word(0x7FFFFFFF))
+        return builder.and_(builder.bitcast(arguments[0], I32), word(0x7FFFFFFF))
 
     return types.uint32(types.float32), generate
-
-
-@intrinsic
-def _float_with(typing, bits):
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], _F32)
-
-    return types.float32(types.uint32), generate
 
 
 @compiled
@@ -121,7 +113,7 @@ def write_cell(cell, head_dim, values):
     magnitude = np.uint32(0)
     for i in range(head_dim):
         magnitude = max(magnitude, _magnitude(values[i]))
-    largest = _float_with(magnitude)
+    largest = float_with_bits(magnitude)
     if magnitude < _INFINITY and largest >= np.float32(SMALLEST):
         factor = np.float32(MOST) / largest
         for i in range(head_dim):
@@ -147,9 +139,9 @@ def scales_of(
     """The vector of the cells' scales; None if their type has none."""
     if not _has_scale(kind):
         return None
-    scales = ir.Constant(ir.VectorType(_F32, len(cells)), ir.Undefined)
+    scales = ir.Constant(ir.VectorType(F32, len(cells)), ir.Undefined)
     for i, cell in enumerate(cells):
-        scales = builder.insert_element(scales, builder.load(_scale_place(builder, cell, head_dim)), _word(i))
+        scales = builder.insert_element(scales, builder.load(_scale_place(builder, cell, head_dim)), word(i))
     return scales
 
 
@@ -158,20 +150,10 @@ def _has_scale(cell: types.CPointer) -> bool:
 
 
 def _scale_place(builder: ir.IRBuilder, cell: ir.Value, head_dim: ir.Value) -> ir.Value:
-    up = builder.add(head_dim, ir.Constant(_I64, WORD - 1))
-    place = builder.gep(cell, [builder.and_(up, ir.Constant(_I64, -WORD))])
-    return builder.bitcast(place, _F32.as_pointer())
-
-
-def _read(builder: ir.IRBuilder, place: ir.Value, kind: ir.Type, alignment: int) -> ir.Value:
-    value = builder.load(builder.bitcast(place, kind.as_pointer()))
-    value.align = alignment
-    return value
+    up = builder.add(head_dim, size(WORD - 1))
+    place = builder.gep(cell, [builder.and_(up, size(-WORD))])
+    return builder.bitcast(place, F32.as_pointer())
 
 
 def _float_bits(builder: ir.IRBuilder, code: ir.Value) -> ir.Value:
-    return builder.bitcast(builder.sitofp(code, _F32), _I32)
-
-
-def _word(value: int) -> ir.Constant:
-    return ir.Constant(_I32, value)
+    return builder.bitcast(builder.sitofp(code, F32), I32)

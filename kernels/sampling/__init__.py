@@ -35,8 +35,8 @@ __all__ = [
 def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None = None) -> Sampled:
     """Sample one token for each row of logits, float32 [rows, vocab] (rows may be strided).
 
-    top_logprobs: None for no log-probabilities at all, else how many of the most likely tokens to return
-    beside the sampled one's. Bad logits raise nothing: see `Sampled.bad`.
+    top_logprobs: the number of most likely tokens whose log-probabilities are returned in addition to the
+    sampled token's; None: no log-probabilities. Bad logits raise no exception: see `Sampled.bad`.
     """
     assert logits.dtype == torch.float32 and logits.dim() == 2, (logits.dtype, logits.shape)
     assert logits.stride(1) == 1 or logits.shape[1] == 1, logits.stride()

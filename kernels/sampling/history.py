@@ -1,4 +1,4 @@
-"""Which tokens were in prompts and how often in outputs, for penalties."""
+"""The tokens of prompts and how often each token was in an output, for penalties."""
 
 import numpy as np
 import torch

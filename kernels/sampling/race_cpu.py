@@ -25,7 +25,7 @@ _MARGIN = F32(1.001)
 def race(x, maxima, largest, inverse, seed, position, leader, cut, last):
     """The winner among the tokens that the cut keeps; leader is the one with the largest logit.
 
-    A token's noise is at most -log(u), so a block is skipped unless its least u is below
+    A token's noise is at most -log(u), so a block is skipped unless its smallest u is below
     exp(its largest distance - the best score so far).
     """
     words, scores = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.float32)
@@ -46,7 +46,7 @@ def race(x, maxima, largest, inverse, seed, position, leader, cut, last):
 
 @compiled
 def draw(seed, position, start, words):
-    """Fill words with the random words of BLOCK tokens; return the least."""
+    """Fill words with the random words of BLOCK tokens; return the smallest."""
     least = np.uint32(0xFFFFFFFF)
     for i in range(BLOCK):
         words[i] = philox_word(seed, position, np.uint64(start + i))

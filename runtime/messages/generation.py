@@ -88,7 +88,7 @@ class Output(Part):
     stop_token: int | None = None  # the last of `tokens`, if that end-of-sequence or stop id ended the reply
     error: ReplyError | None = None
     cached_tokens: int | None = None  # of the prompt; in the first output
-    prompt_logprobs: Logprobs | None = None  # of prompt positions 1, 2, …; in the first output
+    prompt_logprobs: Logprobs | None = None  # of the prompt's last tokens, up to its end; in the first output
 
 
 class Outputs(Message):

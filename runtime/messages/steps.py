@@ -33,7 +33,8 @@ class Row(Part):
     sample: bool = True  # sample a token from the logits of the last position
     new_pages: bytes = b""  # int32, appended to the slot's page table
     targets: Tokens = b""
-    """the token after each position, for prompt log-probabilities; one fewer at the end of the prompt"""
+    """for prompt log-probabilities, the token after each position; one fewer at the end of the prompt"""
+    untargeted: int = 0  # the row's first positions that have no target
     host_mask: bool = False  # the mask comes with this step's `StepMasks`
 
 

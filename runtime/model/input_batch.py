@@ -84,8 +84,8 @@ def build_input_batch(
 
 
 def _targeted(row: Row, end: int) -> NDArray[np.int64]:
-    """The step's tokens that have a target: the first ones of the row."""
-    start = end - len(row.tokens) // 4
+    """The step's tokens that have a target. `end`: where the row's tokens end in the step."""
+    start = end - len(row.tokens) // 4 + row.untargeted
     return np.arange(start, start + len(row.targets) // 4)
 
 

@@ -18,6 +18,7 @@ from ..vocabulary import Vocabulary
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_device, choose_dtype, free_memory, kv_dtype
+from .heap import weights_outside_heap
 from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, page_bytes, size_pool
 from .page_memory import PageMemory
 from .page_tables import PageTables
@@ -71,7 +72,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             config.quantize,
             partial(expected_tensors, shape),
         )
-    weights = load_weights(checkpoint, formats.choose, shape, dtype, device, config.deterministic)
+    with weights_outside_heap():
+        weights = load_weights(checkpoint, formats.choose, shape, dtype, device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     graphs = None
     if device.type == "cuda" and not config.enforce_eager:

@@ -199,7 +199,7 @@ class Runner:
             if logprobs is None:
                 errors.append(RowError(row.slot, "not_a_number", NOT_A_NUMBER))
             else:
-                reports.append(RowPromptLogprobs(row.slot, row.start + 1, logprobs))
+                reports.append(RowPromptLogprobs(row.slot, row.start + row.untargeted + 1, logprobs))
         return reports, errors
 
     def _sample(self, rows: list[Row], hidden: torch.Tensor, masks: MasksSource) -> _Outcome:

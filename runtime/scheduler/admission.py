@@ -129,10 +129,11 @@ class Admission:
         """Tokens of the request that the tree or the page store has."""
         fetch = request.stored.fetch
         fetched = fetch.end * self._cache.page_size if fetch is not None else 0
-        return max(fetched, self._cache.matched(request.namespace, bytes(request.tokens)))
+        cached = self._cache.matched(request.namespace, bytes(request.tokens))
+        return max(fetched, min(cached, request.most_cached))
 
     def _awaits_prefix(self, request: Request, busy: Iterable[Request]) -> bool:
-        if request.wants_prompt_logprobs or request.namespace is None or not self._cache.enabled:
+        if not request.most_cached or request.namespace is None or not self._cache.enabled:
             return False
         return awaits_prefix(request, self._matched(request), busy, self._cache.page_size)
 

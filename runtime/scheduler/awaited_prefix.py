@@ -27,11 +27,11 @@ def awaits_prefix(request: Request, matched: int, residents: Iterable[Request], 
         allocation = other.allocation
         if other.phase is not Phase.RUNNING:
             common = common_tokens(tokens, other.slice(0, allocation.planned))
-            if min(common, request.length - 1) > matched:
+            if min(common, request.most_cached) > matched:
                 return True
         elif allocation.prefilling:
             common = common_tokens(tokens, other.slice(0, allocation.prefill_end))
-            whole_pages = min(common, request.length - 1) // page_size * page_size
+            whole_pages = min(common, request.most_cached) // page_size * page_size
             coming = whole_pages if whole_pages > matched else min(whole_pages, allocation.restore_end)
             if allocation.planned < coming:
                 request.awaits = AwaitedPrefix(other, allocation, coming)

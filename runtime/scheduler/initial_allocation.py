@@ -43,7 +43,7 @@ def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alon
 
 def _acquire(request: Request, cache: PrefixCache, reserve: int, whole_pages: bool) -> Lease | None:
     """Locks the matched prefix; None if too few pages are available for the rest."""
-    limit = 0 if request.wants_prompt_logprobs else request.length - 1
+    limit = request.most_cached
     if whole_pages:
         limit = len(cache.whole_pages(request.namespace, request.slice(0, limit))) * cache.page_size
     tokens = bytes(request.tokens)

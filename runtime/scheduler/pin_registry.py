@@ -66,9 +66,10 @@ class PinRegistry:
     def withheld(self, request: Generate) -> int:
         """Pinned pages that the request cannot use: all except those of its own prefix."""
         pinned = self._cache.stats().pinned
-        if not pinned or request.sampling.prompt_logprobs is not None:
-            return pinned
-        readable = request.prompt[:-TOKEN_BYTES]
+        if not pinned:
+            return 0
+        most = request.sampling.most_cached(len(request.prompt) // TOKEN_BYTES)
+        readable = request.prompt[: most * TOKEN_BYTES]
         return pinned - self._cache.pinned(self._cache.whole_pages(request.namespace, readable))
 
     def check(self, message: CheckPin) -> PinFits | QueryRefused:

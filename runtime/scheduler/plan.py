@@ -152,7 +152,9 @@ class StepPlanner:
         row = self._add_row(plan, flight, request, tokens, sample)
         row.tokens = request.slice(row.start, end)
         if request.wants_prompt_logprobs:
-            row.targets = request.slice(row.start + 1, end + 1)
+            first = max(row.start + 1, request.sampling.first_scored)
+            row.targets = request.slice(first, end + 1)
+            row.untargeted = first - 1 - row.start
         self._cache.commit(allocation.lease, request.slice(0, end), allocation.pages)
 
     def _add_row(

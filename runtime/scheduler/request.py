@@ -151,6 +151,11 @@ class Request:
         """Prompt log-probabilities are still to be computed; they are never cached."""
         return self.sampling.prompt_logprobs is not None and self.output_length == 0
 
+    @property
+    def most_cached(self) -> int:
+        """How many of its first tokens may come from the tree or the page store."""
+        return self.sampling.most_cached(self.length) if self.output_length == 0 else self.length - 1
+
     def append(self, token: int) -> None:
         self.tokens += token.to_bytes(TOKEN_BYTES, "little")
 

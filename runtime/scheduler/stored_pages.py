@@ -54,13 +54,13 @@ class StoredPages:
         self._to_store: list[PageStoreInbox] = []
 
     def look_up(self, request: Request) -> None:
-        """Asks for the full pages that are not in the tree, before the last token, which must be computed."""
-        if self.enabled and request.namespace is not None and not request.wants_prompt_logprobs:
+        """Asks for the full pages that are not in the tree, except those of tokens that must be computed."""
+        if self.enabled and request.namespace is not None and request.most_cached:
             self._look_up(request, 1)
 
     def _look_up(self, request: Request, attempt: int) -> None:
         assert request.namespace is not None, "a request without a namespace shares no pages"
-        missing = self._cache.missing(request.namespace, request.slice(0, request.length - 1))
+        missing = self._cache.missing(request.namespace, request.slice(0, request.most_cached))
         keys = split_keys(missing.keys)
         in_copy = {key for key in keys if self._saver.is_in_copy(key)}
         request.stored.lookup = StoreLookup(missing.first, keys, in_copy, attempt)

@@ -1,4 +1,4 @@
-"""A second API with errors of its own form, added without a change to the server."""
+"""A further API with errors of its own form, added without a change to the server."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-MESSAGES = "/v1/messages"
+NOTES = "/v1/notes"
 LIMITS = Limits(head_bytes=1000)
 
 
-async def message(http: HttpService, request: Request) -> Response:
+async def take_note(http: HttpService, request: Request) -> Response:
     """Refuses a body without a prompt and fails for a prompt that is no object."""
     body = await request.json()
     if body.get("prompt") == "long":
@@ -35,19 +35,19 @@ async def message(http: HttpService, request: Request) -> Response:
 
 
 def routes(http: HttpService) -> list[Route]:
-    return [route("POST", MESSAGES, http, message)]
+    return [route("POST", NOTES, http, take_note)]
 
 
-def error_json(error: RequestError) -> bytes:
+def error_json(error: RequestError, request_id: str) -> bytes:
     return json.dumps({"type": "error", "error": {"type": error.code, "message": error.message}}).encode()
 
 
-WITH_MESSAGES = Faces(FACES.default, (*FACES.others, Face(routes, error_json, (MESSAGES,))))
+WITH_NOTES = Faces(FACES.default, (*FACES.others, Face(routes, error_json, (NOTES,))))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world(faces=WITH_MESSAGES, limits=LIMITS) as world:
+    async with http_world(faces=WITH_NOTES, limits=LIMITS) as world:
         yield world
 
 
@@ -59,17 +59,17 @@ def code_of(answer: Any) -> str:
 
 
 async def test_a_face_answers_on_its_path(world: HttpWorld) -> None:
-    response = await world.http.post(MESSAGES, json={"prompt": {"text": "Hello"}})
+    response = await world.http.post(NOTES, json={"prompt": {"text": "Hello"}})
     assert (response.status_code, response.text) == (200, "Hello")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "code"),
     [
-        ("POST", MESSAGES, {}, 400, "missing_field"),
-        ("POST", MESSAGES, {"prompt": 5}, 500, "internal_error"),
-        ("GET", MESSAGES, None, 405, "method_not_allowed"),
-        ("GET", f"{MESSAGES}/batches", None, 404, "not_found"),
+        ("POST", NOTES, {}, 400, "missing_field"),
+        ("POST", NOTES, {"prompt": 5}, 500, "internal_error"),
+        ("GET", NOTES, None, 405, "method_not_allowed"),
+        ("GET", f"{NOTES}/batches", None, 404, "not_found"),
     ],
 )
 async def test_errors_on_a_face_s_paths_have_its_form(
@@ -82,31 +82,31 @@ async def test_errors_on_a_face_s_paths_have_its_form(
 
 
 async def test_a_face_s_errors_do_not_repeat_long_texts_of_the_request(world: HttpWorld) -> None:
-    error = (await world.http.post(MESSAGES, json={"prompt": "long"})).json()["error"]
+    error = (await world.http.post(NOTES, json={"prompt": "long"})).json()["error"]
     half = MAX_MESSAGE // 2
     assert error["message"] == "a" * half + "…" + "a" * half
 
 
-@pytest.mark.parametrize("path", ["/v1/messagess", "/v1", "/", "/v1/models/x"])
+@pytest.mark.parametrize("path", ["/v1/notess", "/v1", "/", "/v1/models/x"])
 async def test_errors_on_other_paths_have_openais_form(world: HttpWorld, path: str) -> None:
     assert set((await world.http.get(path)).json()["error"]) == {"message", "type", "param", "code"}
 
 
 async def test_a_missing_path_names_the_faces_paths_too(world: HttpWorld) -> None:
-    error = (await world.http.get("/v1/message")).json()["error"]
-    assert error["message"].endswith("Did you mean /v1/messages?")
+    error = (await world.http.get("/v1/note")).json()["error"]
+    assert error["message"].endswith("Did you mean /v1/notes?")
 
 
 async def test_guards_answer_in_the_form_of_the_path() -> None:
-    async with http_world(faces=WITH_MESSAGES, api_keys=("key",)) as guarded:
-        response = await guarded.http.post(MESSAGES, json={})
+    async with http_world(faces=WITH_NOTES, api_keys=("key",)) as guarded:
+        response = await guarded.http.post(NOTES, json={})
         assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
         assert code_of(response.json()) == "invalid_api_key"
         assert (await guarded.http.get("/v1/models")).json()["error"]["code"] == "invalid_api_key"
 
 
 async def test_a_foreign_host_is_refused_in_the_form_of_the_path(world: HttpWorld) -> None:
-    response = await world.http.post(MESSAGES, json={}, headers={"host": "evil.example"})
+    response = await world.http.post(NOTES, json={}, headers={"host": "evil.example"})
     assert (response.status_code, code_of(response.json())) == (403, "host_not_allowed")
 
 
@@ -122,7 +122,7 @@ async def test_a_foreign_host_is_refused_in_the_form_of_the_path(world: HttpWorl
 async def test_malformed_http_is_refused_in_the_form_of_the_path(
     world: HttpWorld, rest: str, code: str
 ) -> None:
-    for path in (f"{MESSAGES}?beta=true", "/v1/models"):
+    for path in (f"{NOTES}?beta=true", "/v1/models"):
         answer = await asked(world.url, f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{rest}".encode())
         found = json.loads(answer.body)
-        assert (code_of(found) if path.startswith(MESSAGES) else found["error"]["code"]) == code
+        assert (code_of(found) if path.startswith(NOTES) else found["error"]["code"]) == code

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from arbora.frontend.cors import AllowedOrigins
 from arbora.frontend.hosts import KnownHosts, refusal
 from arbora.frontend.request_ids import MOST_CHARACTERS
 from arbora.runtime.config import ServeConfig
@@ -137,7 +138,7 @@ def test_names_that_no_page_can_have_are_known(
 )
 def test_pages_of_other_addresses_may_not_send_requests(origin: str, allowed: bool) -> None:
     hosts = KnownHosts("0.0.0.0", ("page.example",))
-    error = refusal({"host": "192.168.1.5:8000", "origin": origin}, hosts)
+    error = refusal({"host": "192.168.1.5:8000", "origin": origin}, hosts, AllowedOrigins(()))
     assert (error is None) == allowed
     assert error is None or error.code == "origin_not_allowed"
 

@@ -62,7 +62,7 @@ async def test_an_unknown_model_is_not_found(world: HttpWorld) -> None:
     assert response.json()["error"]["code"] == "model_not_found"
 
 
-@pytest.mark.parametrize("path", ["/health", "/ping"])
+@pytest.mark.parametrize("path", ["/health", "/ping", "/health/live", "/health/ready"])
 async def test_a_server_that_serves_is_healthy(world: HttpWorld, path: str) -> None:
     assert (await world.http.get(path)).status_code == 200
 
@@ -166,7 +166,18 @@ async def test_metrics_may_need_a_key() -> None:
         assert (await world.http.get("/metrics", headers={"x-api-key": "first"})).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/health", "/ping", "/version", "/metrics"])
+async def test_a_server_without_a_model_is_alive_but_not_ready() -> None:
+    async with http_world(replica=False) as world:
+        world.supervisor.peer_down()
+        for path, status in (("/health/live", 200), ("/health/ready", 503), ("/health", 503)):
+            assert (await world.http.get(path)).status_code == status
+        await world.start_replica()
+        assert (await world.http.get("/health/ready")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/health", "/health/live", "/health/ready", "/ping", "/version", "/metrics"]
+)
 async def test_probes_need_no_key(guarded: HttpWorld, path: str) -> None:
     assert (await guarded.http.get(path)).status_code == 200
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
-from arbora.kernels.attention import paged_attention, tile_product
+from arbora.kernels.attention import paged_attention
+from arbora.kernels.common import bfloat16_dots
 from arbora.kernels.pages.cells import CellFormat
 from attention_cases import TREE, AttentionCase, Sharing, Step, build_case, steps
 from hypothesis import given, settings
@@ -70,7 +71,7 @@ def test_every_step_matches_the_reference(
         flash_flops, tiles = WAYS[way]
         patch.setattr(attention_cpu, "FLASH_FLOPS", flash_flops)
         if not tiles:
-            patch.setattr(tile_product, "available", lambda: False)
+            patch.setattr(bfloat16_dots, "available", lambda: False)
         patch.setattr(attention_cpu, "_split", lambda batch, kv_heads: split)
         assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed, stored))
 
@@ -133,7 +134,7 @@ def test_overflowing_keys_and_values_overflow_in_the_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not tiles:
-        monkeypatch.setattr(tile_product, "available", lambda: False)
+        monkeypatch.setattr(bfloat16_dots, "available", lambda: False)
     case = build_case(Step(1, (), (100, 40), ((5, 60),)), heads, 48, None, dtype, False, 8)
     case.kv[part, :, case.batch.page_tables[0][70]] = overflow
     got = paged_attention(case.q, case.kv, case.batch, case.scale)
@@ -142,7 +143,7 @@ def test_overflowing_keys_and_values_overflow_in_the_output(
 
 
 def test_tiles_are_not_used_when_numba_compiles_for_an_older_processor() -> None:
-    program = "from arbora.kernels.attention import tile_product\nprint(tile_product.available())"
+    program = "from arbora.kernels.common import bfloat16_dots\nprint(bfloat16_dots.available())"
     environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)

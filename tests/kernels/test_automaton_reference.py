@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from arbora.grammars.masks.spellings import Spellings
 from arbora.grammars.masks.stack import StackMasks
-from arbora.grammars.masks.token_trie import Spellings, build_tries, tries_of
-from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.service.automaton import Automaton, with_masks
+from arbora.grammars.masks.token_trie import build_tries, tries_of
+from arbora.grammars.schema.compile import SchemaCompiler
+from arbora.grammars.service.automaton import Automaton
+from arbora.grammars.service.builder import with_masks
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters
 from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton import cuda as automaton_triton

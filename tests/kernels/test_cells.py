@@ -3,7 +3,8 @@
 import pytest
 import torch
 from arbora.kernels.attention import cpu as attention_cpu
-from arbora.kernels.attention import paged_attention, tile_product
+from arbora.kernels.attention import paged_attention
+from arbora.kernels.common import bfloat16_dots
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import rotary_write_kv
 from attention_cases import TREE, AttentionCase, Sharing, Step, build_case
@@ -87,7 +88,7 @@ def test_attention_over_int8_cells_is_that_of_their_values(
     dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way != "tiles":
-        monkeypatch.setattr(tile_product, "available", lambda: False)
+        monkeypatch.setattr(bfloat16_dots, "available", lambda: False)
     monkeypatch.setattr(attention_cpu, "FLASH_FLOPS", 0 if way == "flash" else 10**15)
     case = build_case(STEP, (16, 4), 64, None, dtype, True, 5, torch.int8)
     got = paged_attention(case.q, case.kv, case.batch, case.scale)
@@ -112,7 +113,7 @@ def test_a_broken_cell_is_visible_in_the_rows_that_see_it(
     part: int, dtype: torch.dtype, heads: tuple[int, int], tiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not tiles:
-        monkeypatch.setattr(tile_product, "available", lambda: False)
+        monkeypatch.setattr(bfloat16_dots, "available", lambda: False)
     case = build_case(Step(1, (), (100, 40), ((5, 60),)), heads, 48, None, dtype, False, 8, torch.int8)
     page = case.batch.page_tables[0][70]
     case.kv[part, :, page] = INT8.encode(torch.full((1, 48), float("inf")))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels.activation import silu_and_mul
-from arbora.kernels.attention import AttentionBatch, paged_attention, tile_product
+from arbora.kernels.attention import AttentionBatch, paged_attention
+from arbora.kernels.common import bfloat16_dots
 from arbora.kernels.linear import Linear
 from arbora.kernels.linear.invariant import SIZES, InvariantProduct, Product, invariant_sizes
 from arbora.kernels.linear.packed import PackedProduct, packs
@@ -135,7 +136,7 @@ def test_attention_to_a_token_is_the_same_in_any_step(
     sequence = Sequence.random(1200, *heads, head_dim, dtype)
     with pytest.MonkeyPatch.context() as patch:
         if not tiles:
-            patch.setattr(tile_product, "available", lambda: False)
+            patch.setattr(bfloat16_dots, "available", lambda: False)
         parts: list[Part] = []
         groups = nested(levels, page_size)
         for row in range(max((rows for _, rows, _ in groups), default=0)):

@@ -146,6 +146,21 @@ def test_prompt_log_probabilities_are_at_every_position_but_the_first(served: Se
         assert 2 <= len(entries) <= 3
 
 
+def test_prompt_log_probabilities_behind_a_cached_prefix_are_those_of_the_whole_list(served: Served) -> None:
+    prompt = served.token_ids("the dog sat on the mat and then it ran to the log " * 6)
+    start = len(prompt) - 5
+    whole = complete(served, prompt, max_tokens=0, extra={"prompt_logprobs": 2})
+    extra = {"prompt_logprobs": 2, "prompt_logprobs_start": start}
+    behind = complete(served, prompt, max_tokens=0, extra=extra)
+    assert [each.usage.prompt_tokens_details.cached_tokens for each in (whole, behind)] == [0, start - 1]
+    expected, scored = (each.choices[0].model_dump()["prompt_logprobs"] for each in (whole, behind))
+    assert scored[:start] == [None] * start
+    for ours, theirs in zip(scored[start:], expected[start:], strict=True):
+        assert {t: e["logprob"] for t, e in ours.items()} == pytest.approx(
+            {t: e["logprob"] for t, e in theirs.items()}, abs=1e-4
+        )
+
+
 def test_a_stop_string_ends_the_text(served: Served) -> None:
     extra = {"regex": "[a-z]{30}"}
     (whole,) = texts_of(complete(served, max_tokens=30, extra=extra, temperature=1, seed=1))

@@ -187,7 +187,7 @@ class FakeScheduler:
         row.sent += len(tokens)
         if finish is not None:
             del self.rows[row.request.request]
-        prompt = unpacked(row.request.prompt)
+        scored = unpacked(row.request.prompt)[sampling.first_scored :]
         return Output(
             row.request.request,
             packed(tokens),
@@ -195,7 +195,7 @@ class FakeScheduler:
             finish=finish,
             stop_token=stop_token,
             cached_tokens=self.cached_tokens if first else None,
-            prompt_logprobs=scripted_logprobs(prompt[1:], sampling.prompt_logprobs) if first else None,
+            prompt_logprobs=scripted_logprobs(scored, sampling.prompt_logprobs) if first else None,
         )
 
 

@@ -203,6 +203,7 @@ _SAMPLING: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {
     "frequency_penalty": ((0.5, -2), (-2.5,)),
     "repetition_penalty": ((1.1, 0.5), (0,)),
     "prompt_logprobs": ((0, 2), (21,)),
+    "prompt_logprobs_start": ((None,), (-1, 1 << 40)),
     "priority": ((0, 5, -5), (2**31,)),
     "user": (("u", ""), (5,)),
     "cache_salt": (("s", "t", "é" * 50), ("",)),

@@ -15,6 +15,7 @@ import openai
 from arbora.frontend.faces import FACES
 from arbora.frontend.http.faces import Faces
 from arbora.frontend.http.http_service import HttpService
+from arbora.frontend.ingress.connections import Connections
 from arbora.frontend.ingress.limits import Limits
 from arbora.frontend.process import http_server
 from arbora.frontend.replica.engine_client import EngineClient
@@ -22,6 +23,7 @@ from arbora.frontend.request.service import Service
 from arbora.frontend.text.tokenizer import Tokenizer
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Generate
+from certificates import client_context
 from fake_scheduler import FakeScheduler, FakeSupervisor, Script, packed, ready, unpacked
 from tiny_model import CHATML, VOCAB_SIZE, write_tiny_model
 
@@ -40,12 +42,19 @@ class HttpWorld:
         self.tokenizer = service.tokenizer
         self.supervisor = FakeSupervisor(directory)
         self.url = url
-        self.client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-        self.http = httpx.AsyncClient(base_url=url, timeout=60)
+        trusted = client_context()
+        self.http = httpx.AsyncClient(base_url=url, timeout=60, verify=trusted)
+        self.client = openai.AsyncOpenAI(
+            base_url=f"{url}/v1",
+            api_key="none",
+            max_retries=0,
+            http_client=openai.DefaultAsyncHttpxClient(verify=trusted),
+        )
         self.epoch = 0
         self.context_length = context_length
         self.scheduler: FakeScheduler | None = None
         self.script: Script = self.says("Hello, how are you?")
+        self.connections: Connections
         self.stop: Callable[[], None] = lambda: None
 
     def ids(self, text: str) -> list[int]:
@@ -144,9 +153,11 @@ async def http_world(
         server = http_server(http_service, limits, progress, faces)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve(listener))]
         await server.started.wait()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        scheme = "http" if config.ssl_certfile is None else "https"
+        url = f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
         world = HttpWorld(directory, http_service, url, context_length)
         world.stop = server.stop
+        world.connections = server.connections
         try:
             if replica:
                 await world.start_replica()

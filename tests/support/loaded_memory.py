@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from arbora.kernels.linear import Linear, QuantizedPacker, QuantizedShape
+from arbora.kernels.linear import Fp8Packer, Fp8Shape, Linear, QuantizedPacker, QuantizedShape
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import Checkpoint, load_weight_formats
 from arbora.runtime.model.weights import load_weights
@@ -72,6 +72,9 @@ def pack_once() -> None:
         codes, scales = torch.zeros(64, 64, dtype=torch.uint8), torch.ones(64, 1)
         packer.write(0, codes, scales, scales if zero is None else None)
         packer.product(None).rows(torch.arange(4))
+    fp8 = Fp8Packer(Fp8Shape(64, 64, 64))
+    fp8.write(0, torch.zeros(64, 64).to(torch.float8_e4m3fn), torch.ones(64, 1))
+    fp8.product(None).rows(torch.arange(4))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from certificates import client_context
+
 
 class Answer(NamedTuple):
     status: int
@@ -54,7 +56,8 @@ class RawConnection:
 @contextlib.asynccontextmanager
 async def connection(url: str, limit: int = 2**20) -> AsyncIterator[RawConnection]:
     where = urlsplit(url)
-    reader, writer = await asyncio.open_connection(where.hostname, where.port, limit=limit)
+    tls = client_context() if where.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(where.hostname, where.port, limit=limit, ssl=tls)
     try:
         yield RawConnection(reader, writer)
     finally:

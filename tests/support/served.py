@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import openai
+from certificates import client_context
 from processes import children_of, command_line
 from prometheus_client.parser import text_string_to_metric_families
 from safetensors.numpy import load_file, save_file
@@ -27,19 +28,31 @@ CONTEXT = 4096
 HELLO: Any = [{"role": "user", "content": "Hello, how are you today?"}]
 PATIENCE = 120.0  # seconds: a guard against waiting for ever, also where all is slow
 TEMPLATE = Path(__file__).parents[2] / "runtime/model/builtin/training/chat_template.jinja"
-_ADDRESS = re.compile(r" at (http://\S+) on ")
+_ADDRESS = re.compile(r" at (https?://\S+|unix:\S+) on ")
 
 
 class Served:
-    """`client` is OpenAI's own, `http` a plain one. `children` maps a role to its process id."""
+    """`client` is OpenAI's own (not for a Unix socket), `http` a plain one. `children` maps a role to its
+    process id."""
 
     def __init__(self, process: subprocess.Popen[str], url: str, log: list[str], key: str) -> None:
         self.process = process
         self.url = url
         self.log = log
-        self.client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=PATIENCE)
-        self.http = httpx.Client(base_url=url, timeout=PATIENCE)
-        self.model = self.client.models.list().data[0].id
+        uds = url.removeprefix("unix:") if url.startswith("unix:") else None
+        base = url if uds is None else "http://localhost"
+        trusted = client_context()
+        transport = httpx.HTTPTransport(verify=trusted, uds=uds)
+        self.http = httpx.Client(base_url=base, timeout=PATIENCE, transport=transport)
+        self.client = openai.OpenAI(
+            base_url=f"{base}/v1",
+            api_key=key,
+            max_retries=0,
+            timeout=PATIENCE,
+            http_client=openai.DefaultHttpxClient(verify=trusted),
+        )
+        listed = self.http.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).json()
+        self.model: str = listed["data"][0]["id"]
 
     def metrics(self) -> dict[str, float]:
         """Samples without labels by name, those with labels summed."""
@@ -125,9 +138,11 @@ def serve(
     key: str = "none",
     home: Path | None = None,
     program: Sequence[str] = ("-m", "arbora"),
+    uds: Path | None = None,
 ) -> Iterator[Served]:
-    """`home` is where the server's private directory goes."""
-    command = [sys.executable, *program, "serve", str(model), "--port", "0", "--dtype", "float32"]
+    """`home` is where the server's private directory goes. With `uds` it listens on a Unix socket there."""
+    address = ["--port", "0"] if uds is None else ["--uds", str(uds)]
+    command = [sys.executable, *program, "serve", str(model), *address, "--dtype", "float32"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment["TMPDIR"] = str(home or tempfile.gettempdir())
     process = subprocess.Popen(

@@ -123,12 +123,23 @@ class StepDriver:
     def decode(self, slots: Sequence[int], groups: Sequence[RowGroup] = ()) -> list[int]:
         return unpacked(self.run([self.row(slot) for slot in slots], groups).tokens)
 
-    def prompt_logprobs(self, slot: int, tokens: Sequence[int], chunk: int) -> torch.Tensor:
-        """float32 [n - 1, vocab], of the tokens after the first. The slot reports every token."""
+    def prompt_logprobs(
+        self, slot: int, tokens: Sequence[int], chunk: int, first: int = 1, cached: int = 0
+    ) -> torch.Tensor:
+        """float32 [n - first, vocab], of the tokens from position `first` on.
+
+        The slot reports every token, and has the KV of `cached` tokens.
+        """
         parts = []
-        for at in range(0, len(tokens), chunk):
-            targets = packed(tokens[at + 1 : at + chunk + 1])
-            row = self.row(slot, tokens[at : at + chunk], targets=targets, sample=at + chunk >= len(tokens))
+        for at in range(cached, len(tokens), chunk):
+            scored = max(at + 1, first)
+            row = self.row(
+                slot,
+                tokens[at : at + chunk],
+                targets=packed(tokens[scored : at + chunk + 1]),
+                untargeted=scored - at - 1,
+                sample=at + chunk >= len(tokens),
+            )
             parts += [
                 full_logprobs(p.logprobs, self.ready.vocab_size) for p in self.run([row]).prompt_logprobs
             ]

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from ...errors import ConfigError
 from .expand import groups_of
 from .tensor_spec import FLOATS, Shape, TensorSpec
 from .weight_format import CodedRows, CodedWeight, Projection, Stored
@@ -65,10 +66,15 @@ class ByteFormat:
     def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
         weight, scales, zeros = stored["weight"], stored[self.scale], stored.get("weight_zero_point")
         groups = groups_of(None, inputs, self.grid.columns)
+
+        def fp8_rows(piece: slice) -> CodedRows:
+            values = weight[piece]
+            if values.view(torch.int8).max() == 0x7F or values.view(torch.uint8).max() == 0xFF:
+                raise ConfigError("some of its values are NaN: the checkpoint is damaged")
+            return CodedRows(values, self.grid.of_rows(scales, piece))
+
         if self.dtype == "F8_E4M3":
-            return CodedWeight(
-                None, groups, None, lambda piece: CodedRows(weight[piece], self.grid.of_rows(scales, piece))
-            )
+            return CodedWeight(None, groups, None, fp8_rows)
 
         def rows(piece: slice) -> CodedRows:
             zero = INT8_ZERO if zeros is None else self.grid.of_rows(zeros, piece).int() + INT8_ZERO

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 
-from ....kernels.linear import Linear, QuantizedProduct
+from ....kernels.linear import CodedProduct, Linear
 from ...errors import ConfigError
 from .checkpoint import Checkpoint
 from .expand import expand_into
@@ -73,7 +73,7 @@ class ProjectionLoader:
         self.find_sizes(*projections)
         return Linear.pack(self.weight(*projections), self._bias(projections), self.batch_invariant)
 
-    def _packed(self, packing: Packing, projections: Sequence[Projection]) -> QuantizedProduct:
+    def _packed(self, packing: Packing, projections: Sequence[Projection]) -> CodedProduct:
         weights = [(each.outputs, self._coded(each)) for each in projections]
         return pack(packing, projections[0].inputs, weights, self._bias(projections))
 
@@ -86,7 +86,7 @@ class ProjectionLoader:
     def _coded(self, projection: Projection) -> CodedWeight:
         weight = self._read(projection)
         assert isinstance(weight, CodedWeight)
-        return weight
+        return replace(weight, rows=_naming(projection)(weight.rows))
 
     def _bias(self, projections: Sequence[Projection]) -> torch.Tensor | None:
         if not projections[0].biased:
@@ -127,7 +127,7 @@ def embed(weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return F.embedding(ids, weight)
 
 
-def embed_quantized(product: QuantizedProduct, dtype: torch.dtype, ids: torch.Tensor) -> torch.Tensor:
+def embed_quantized(product: CodedProduct, dtype: torch.dtype, ids: torch.Tensor) -> torch.Tensor:
     return product.rows(ids.long()).to(dtype)
 
 

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
-from ....kernels.linear import QuantizedPacker, QuantizedProduct, QuantizedShape, takes
+from ....kernels.linear import (
+    CodedProduct,
+    Fp8Packer,
+    Fp8Shape,
+    QuantizedPacker,
+    QuantizedShape,
+    takes,
+    takes_fp8,
+)
 from .expand import pieces
 from .weight_format import CodedRows, CodedWeight, Groups
 
@@ -16,7 +25,8 @@ from .weight_format import CodedRows, CodedWeight, Groups
 class Packing:
     """How a product stores a weight. Projections with equal packings can share a product."""
 
-    bits: int
+    bits: Literal[4, 8] | None
+    """as `CodedWeight.bits`; FP8 has neither a zero nor an order"""
     group: int
     zero: int | None
     """see `CodedWeight.zero`"""
@@ -28,9 +38,12 @@ def packing_of(
     weight: torch.Tensor | CodedWeight, outputs: int, inputs: int, device: torch.device
 ) -> Packing | None:
     """How the device's product stores the weight; None if the device has no product for it."""
-    if isinstance(weight, torch.Tensor) or weight.bits is None:
+    if isinstance(weight, torch.Tensor):
         return None
     group, order = weight.groups.size, None
+    if weight.bits is None:
+        takes_it = takes_fp8(Fp8Shape(outputs, inputs, group), device)
+        return Packing(None, group, None, None) if takes_it else None
     if weight.groups.index is not None:
         if not _equally_many(weight.groups, inputs):
             return None
@@ -41,10 +54,12 @@ def packing_of(
 
 def pack(
     packing: Packing, inputs: int, weights: Sequence[tuple[int, CodedWeight]], bias: torch.Tensor | None
-) -> QuantizedProduct:
+) -> CodedProduct:
     """Makes the product of weights with this packing, each given with its number of outputs. Temporary
     tensors stay within a few MB."""
     outputs = sum(count for count, _ in weights)
+    if packing.bits is None:
+        return _pack_fp8(Fp8Shape(outputs, inputs, packing.group), weights, bias)
     order = None if packing.order is None else torch.tensor(packing.order)
     packer = QuantizedPacker(
         QuantizedShape(outputs, inputs, packing.bits, packing.group, packing.zero), order
@@ -57,6 +72,19 @@ def pack(
             scales = rows.scales.to(torch.float32).expand(len(codes), -1)
             offsets = None if packing.zero is not None else _offsets(rows, scales)
             packer.write(begin + piece.start, codes.contiguous(), scales, offsets)
+        begin += count
+    return packer.product(bias)
+
+
+def _pack_fp8(
+    shape: Fp8Shape, weights: Sequence[tuple[int, CodedWeight]], bias: torch.Tensor | None
+) -> CodedProduct:
+    packer, begin = Fp8Packer(shape), 0
+    for count, weight in weights:
+        for piece in pieces(count, shape.inputs):
+            rows = weight.rows(piece)
+            scales = rows.scales.to(torch.float32).expand(len(rows.codes), -1)
+            packer.write(begin + piece.start, rows.codes, scales)
         begin += count
     return packer.product(bias)
 

@@ -1,10 +1,12 @@
-"""Rounds weights to integers, with a scale for each group of an output's inputs. It needs no calibration."""
+"""Rounds weights to integers or FP8, with a scale for each group of an output's inputs or for all of them. It
+needs no calibration."""
 
 from __future__ import annotations
 
 import torch
 
 INT8_MOST = 127
+FP8_MOST = 448.0
 INT4_LEAST, INT4_MOST = -8, 7
 DIVISORS = [-(6 + 0.4 * index) for index in range(8)]
 """A group's extreme value divided by each of these is tried as its scale; so that value becomes -6 to -8.
@@ -21,6 +23,16 @@ def round_to_int8(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch
     scales = _rounded_up(groups.abs().amax(0) / INT8_MOST)
     codes = (groups * _inverse(scales)).round_().clamp_(-INT8_MOST, INT8_MOST)
     return _by_output(codes, weight), scales.to(torch.bfloat16).view(len(weight), -1)
+
+
+def round_to_fp8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rounds float32 [n, inputs] to FP8 E4M3 [n, inputs], with bfloat16 scales [n, 1].
+
+    The extreme value of each output becomes 448 or -448, or a little less.
+    """
+    scales = _rounded_up(weight.abs().amax(1, keepdim=True) / FP8_MOST)
+    codes = (weight * _inverse(scales)).clamp_(-FP8_MOST, FP8_MOST)
+    return codes.to(torch.float8_e4m3fn), scales.to(torch.bfloat16)
 
 
 def round_to_int4(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -16,8 +17,9 @@ from ...config import QuantizeMethod
 from ...errors import ConfigError
 from ...families import CONFIG_FILE, config_text
 from .checkpoint import INDEX_FILE, Checkpoint
+from .compressed_tensors import PACKED
 from .expand import pieces
-from .quantize import round_to_int4, round_to_int8
+from .quantize import round_to_fp8, round_to_int4, round_to_int8
 from .weight_format import Projection
 
 INT4_GROUPS = (32, 16)
@@ -26,7 +28,7 @@ INT8_GROUPS = (128, 64, 32, 16)
 SHARD = 512 << 20
 """Bytes of a file, approximately. Files are small so that little memory is needed."""
 OF_VOCABULARY = ("lm_head", "model.embed_tokens")
-"""These matrices get 8 bits with either method."""
+"""These matrices get int8 with every method."""
 
 
 def write_quantized(
@@ -38,31 +40,29 @@ def write_quantized(
 ) -> None:
     """Writes the files into the directory `target`. The checkpoint was checked to have the projections in 16
     or 32 bits. Raises ConfigError for values or sizes that can't be quantized."""
-    inputs = [each.inputs for each in projections]
-    small, large = _group(INT4_GROUPS, inputs, method), _group(INT8_GROUPS, inputs, method)
+    of_layers, of_vocabulary = _schemes(method, projections)
     quantized = {f"{each.name}.weight" for each in projections}
     writer = _Writer(target)
     for name in sorted(checkpoint.names - quantized):
         writer.add({name: checkpoint.read(name).clone()})
     with _one_thread_each() as threads:
         for each in projections:
-            four = method == "int4" and each.name not in OF_VOCABULARY
-            group, round_weight = (small, round_to_int4) if four else (large, round_to_int8)
+            scheme = of_vocabulary if each.name in OF_VOCABULARY else of_layers
             weight = checkpoint.read(f"{each.name}.weight")
 
             def rounded(piece: slice) -> tuple[torch.Tensor, torch.Tensor]:
                 rows = weight[piece].to(torch.float32)  # noqa: B023 (all are done before the next projection)
                 if not rows.isfinite().all():
                     raise ConfigError(f"{model}: tensor {each.name}.weight has values that are not finite.")  # noqa: B023
-                return round_weight(rows, group)  # noqa: B023
+                return scheme.round(rows)  # noqa: B023
 
             parts = list(threads.map(rounded, pieces(each.outputs, each.inputs)))
             codes, scales = (torch.cat(column) for column in zip(*parts, strict=True))
-            stored = {"weight_packed": _words(codes)} if four else {"weight": codes}
+            stored = {"weight_packed": _words(codes)} if scheme.layout == PACKED else {"weight": codes}
             writer.add({f"{each.name}.{part}": tensor for part, tensor in stored.items()})
             writer.add({f"{each.name}.weight_scale": scales})
     writer.close()
-    config = json.loads(config_text(model)) | {"quantization_config": _config(method, small, large)}
+    config = json.loads(config_text(model)) | {"quantization_config": _config(of_layers, of_vocabulary)}
     (target / CONFIG_FILE).write_text(json.dumps(config, indent=1))
 
 
@@ -75,6 +75,35 @@ def _one_thread_each() -> Iterator[ThreadPoolExecutor]:
             yield threads
     finally:
         torch.set_num_threads(count)
+
+
+class _Scheme(NamedTuple):
+    """How matrices are quantized."""
+
+    layout: str
+    """`format` of compressed-tensors"""
+    weights: dict[str, Any]
+    """`QuantizationArgs` of compressed-tensors"""
+    round: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+    """Returns codes and scales of float32 [n, inputs]."""
+
+
+def _schemes(method: QuantizeMethod, projections: Sequence[Projection]) -> tuple[_Scheme, _Scheme]:
+    """The schemes of the layers and of the vocabulary's matrices."""
+    grouped = [each.inputs for each in projections if method != "fp8" or each.name in OF_VOCABULARY]
+    large = _group(INT8_GROUPS, grouped, method)
+    int8 = _Scheme("int-quantized", _integers(8, large), partial(round_to_int8, group=large))
+    if method == "int8":
+        return int8, int8
+    if method == "fp8":
+        weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+        return _Scheme("float-quantized", weights, round_to_fp8), int8
+    small = _group(INT4_GROUPS, grouped, method)
+    return _Scheme(PACKED, _integers(4, small), partial(round_to_int4, group=small)), int8
+
+
+def _integers(bits: int, group: int) -> dict[str, Any]:
+    return {"num_bits": bits, "strategy": "group", "group_size": group}
 
 
 def _group(sizes: Sequence[int], inputs: Sequence[int], method: QuantizeMethod) -> int:
@@ -93,18 +122,16 @@ def _words(codes: torch.Tensor) -> torch.Tensor:
     return (unsigned[:, ::2] | (unsigned[:, 1::2] << 4)).view(torch.int32)
 
 
-def _config(method: QuantizeMethod, small: int, large: int) -> dict[str, Any]:
-    def scheme(targets: Sequence[str], layout: str, bits: int, group: int) -> dict[str, Any]:
-        weights = {"num_bits": bits, "strategy": "group", "group_size": group}
-        return {"targets": list(targets), "format": layout, "weights": weights}
+def _config(of_layers: _Scheme, of_vocabulary: _Scheme) -> dict[str, Any]:
+    def group(targets: Sequence[str], scheme: _Scheme) -> dict[str, Any]:
+        return {"targets": list(targets), "format": scheme.layout, "weights": scheme.weights}
 
-    layers = ("pack-quantized", 4, small) if method == "int4" else ("int-quantized", 8, large)
     return {
         "quant_method": "compressed-tensors",
         "format": "mixed-precision",
         "config_groups": {
-            "layers": scheme(("Linear",), *layers),
-            "vocabulary": scheme(OF_VOCABULARY, "int-quantized", 8, large),
+            "layers": group(("Linear",), of_layers),
+            "vocabulary": group(OF_VOCABULARY, of_vocabulary),
         },
     }
 

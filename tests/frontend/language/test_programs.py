@@ -315,7 +315,7 @@ def test_no_backend_is_an_error_until_a_default_is_set(monkeypatch: pytest.Monke
     monkeypatch.setattr("arbora.frontend.language.default_backend._default", [])
     with pytest.raises(TypeError, match=r"no backend is given"):
         greeting.run("Ann")
-    with pytest.raises(TypeError, match=r"must be what arbora.connect"):
+    with pytest.raises(TypeError, match=r"must be an arbora.Engine"):
         greeting.run("Ann", backend=3)
     ab.set_default_backend(ScriptedBackend())
     assert greeting.run("Ann")["first"] == " yes"

@@ -248,6 +248,14 @@ async def test_streamed_logprobs_are_those_of_the_whole_reply(world: HttpWorld) 
     assert streamed == whole
 
 
+async def test_a_scored_conversation_needs_no_reply(world: HttpWorld) -> None:
+    completion = await create(
+        world, max_tokens=0, extra_body={"prompt_logprobs": 0, "prompt_logprobs_start": 4}
+    )
+    assert completion.choices[0].message.content == ""
+    assert [each is None for each in completion.prompt_logprobs[:6]] == [True] * 4 + [False] * 2
+
+
 async def test_prompt_logprobs_have_nothing_for_the_first_token(world: HttpWorld) -> None:
     completion = await create(world, extra_body={"prompt_logprobs": 1})
     prompt = unpacked(last_generate(world).prompt)

@@ -14,6 +14,7 @@ from arbora.frontend.request.reply import MANY_TOKENS
 from arbora.runtime.messages import Finish, Generate, Message
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
+from openai import BadRequestError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 FOX = " brown fox jumps"
@@ -218,6 +219,40 @@ async def test_prompt_logprobs_are_each_prompts_own(world: HttpWorld) -> None:
     assert first[0] is None
     assert first[1]["8"]["logprob"] == pytest.approx(-0.08)
     assert second == [None]
+
+
+async def test_prompt_logprobs_from_a_start_on_are_null_before_it(world: HttpWorld) -> None:
+    extra = {"prompt_logprobs": 0, "prompt_logprobs_start": 2}
+    completion = await create(world, prompt=[[7, 8, 9, 10], [9, 8, 7]], max_tokens=0, extra_body=extra)
+    first, second = [choice.prompt_logprobs for choice in completion.choices]
+    assert [each and list(each) for each in first] == [None, None, ["9"], ["10"]]
+    assert [each and list(each) for each in second] == [None, None, ["7"]]
+
+
+async def test_an_echoed_prompt_s_logprobs_may_start_later_too(world: HttpWorld) -> None:
+    extra = {"prompt_logprobs_start": 3}
+    completion = await create(
+        world, prompt=[7, 8, 9, 10], echo=True, logprobs=0, max_tokens=0, extra_body=extra
+    )
+    logprobs = completion.choices[0].logprobs
+    assert logprobs.token_logprobs == [None, None, None, pytest.approx(-0.1)]
+    assert logprobs.top_logprobs[:3] == [None, None, None]
+    assert len(logprobs.text_offset) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"prompt_logprobs": 0, "prompt_logprobs_start": 3}, "is 3, but the prompt has 3 tokens: .* most 2"),
+        ({"prompt_logprobs_start": 1}, "needs prompt_logprobs"),
+    ],
+)
+async def test_a_start_past_the_shortest_prompt_or_of_nothing_is_refused(
+    world: HttpWorld, fields: dict[str, int], expected: str
+) -> None:
+    with pytest.raises(BadRequestError, match=expected) as error:
+        await create(world, prompt=[[7, 8, 9, 10], [7, 8, 9]], extra_body=fields)
+    assert error.value.param == "prompt_logprobs_start"
 
 
 async def test_best_of_may_repeat_n(world: HttpWorld) -> None:

@@ -19,9 +19,9 @@ from arbora.frontend.text.tool_grammar import (
     required_calls,
 )
 from arbora.grammars.errors import GrammarError, NotCoveredError
-from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.schema.compile import CompiledSchema
-from arbora.grammars.tags import TagCompiler, read_format
+from arbora.grammars.schema.compile import CompiledSchema, SchemaCompiler
+from arbora.grammars.tags.compile import TagCompiler
+from arbora.grammars.tags.format import read_format
 from arbora.runtime.grammar_spec import Unenforced
 
 CITY = {"type": "string", "maxLength": 9}

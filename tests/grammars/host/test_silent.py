@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from arbora.grammars import CompilerError, HostGrammar
 from arbora.grammars.errors import Fault
-from arbora.grammars.host.channel import Channel
 from arbora.grammars.host.client import GrammarProcess
-from arbora.grammars.host.messages import MatcherState, decode_request, encode
+from arbora.grammars.host.messages import MAX_ANSWER, MatcherState, decode_request, encode
+from arbora.grammars.processes.channel import Channel
 from arbora.grammars.processes.framing import LENGTH, framed
 from scheduler_bench import EvenTokens, SchedulerBench
 
@@ -39,7 +39,7 @@ class SilentGrammars:
         pairs = [socket.socketpair() for _ in range(count)]
         self.ends = [theirs for _, theirs in pairs]
         self.error: Fault | None = None
-        channels = [Channel(ours) for ours, _ in pairs]
+        channels = [Channel(ours, MAX_ANSWER) for ours, _ in pairs]
         server: Any = self.server
         processes = [
             GrammarProcess(server, number, channel, Channel.close) for number, channel in enumerate(channels)

@@ -11,7 +11,7 @@ import pytest
 from arbora.grammars.machine.closing import Closing
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.regex.byte_automaton import compile_regex
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.automaton_format import STACK_DEPTH
 from hypothesis import given, settings
 from hypothesis import strategies as st

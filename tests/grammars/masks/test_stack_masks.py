@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.masks.edge_walks import Limits, WalkedStates
+from arbora.grammars.masks.spellings import Spellings
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import (
     MAX_QUOTE_FREE_BYTES,
     OTHER,
     QUOTE,
     QUOTE_FREE,
-    Spellings,
     TokenTries,
     build_tries,
     tries_of,
 )
 from arbora.grammars.masks.walker import Walker
 from arbora.grammars.masks.walks import Machine, buffers_for
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.automaton_format import AutomatonTables
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.read.formula import Formula, Has
 from arbora.grammars.schema.read.formulas import Formulas
 from arbora.grammars.schema.solve.scalars import is_true

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.machine.stack_automaton import StackAutomaton
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.automaton_format import STACK_DEPTH
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import assume, given, settings

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 from arbora.grammars import GrammarError
 from arbora.grammars.machine.stack_automaton import StackAutomaton
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from json_automata import accepts_in_some_order, compact, walked

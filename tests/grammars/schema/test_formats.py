@@ -12,7 +12,7 @@ from datetime import date, datetime
 
 import pytest
 from arbora.grammars.errors import NotCoveredError
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.lexical.formats import FORMATS, HINTS
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError, TooLargeError
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from json_automata import compact
 
 COMPILER = SchemaCompiler()

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.automaton_format import DEAD
 from arbora.runtime.grammar_spec import PropertyOrder
 from json_automata import walked

@@ -12,7 +12,7 @@ import pytest
 from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError, TooLargeError
 from arbora.grammars.machine.stack_automaton import StackAutomaton
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st

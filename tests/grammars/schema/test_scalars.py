@@ -11,7 +11,7 @@ import pytest
 from arbora.grammars.errors import GrammarError
 from arbora.grammars.regex.dfa import combined, complement, intersection, minimal, union
 from arbora.grammars.regex.regex_dfa import searching
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.emit.names import has_one_form
 from arbora.grammars.schema.lexical.json_string_bytes import (
     PUSHES,

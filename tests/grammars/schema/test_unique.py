@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError
-from arbora.grammars.schema import SchemaCompiler
+from arbora.grammars.schema.compile import SchemaCompiler
 from json_automata import compact
 
 COMPILER = SchemaCompiler()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
+import socket
 
 import pytest
 from arbora.grammars.errors import NotCoveredError
-from arbora.grammars.processes.framing import LENGTH, read_frame
+from arbora.grammars.processes.channel import Channel, ChannelClosedError
+from arbora.grammars.processes.framing import LENGTH
 from arbora.grammars.service.answers import MAX_ANSWER, read_answer
-from arbora.grammars.service.worker import main
+from arbora.grammars.service.builder_process import main
 from arbora.grammars.tags.linking import AmbiguousError
 
 
@@ -37,5 +38,10 @@ def test_errors_texts_and_numbers_are_read() -> None:
 
 
 def test_a_frame_of_an_absurd_length_is_not_read() -> None:
-    with pytest.raises(ValueError, match="bytes, of which the most are"):
-        read_frame(io.BytesIO(LENGTH.pack(MAX_ANSWER + 1)), MAX_ANSWER)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(LENGTH.pack(MAX_ANSWER + 1))
+        channel = Channel(ours, MAX_ANSWER)
+        with pytest.raises(ChannelClosedError):
+            channel.receive(60.0)
+        assert channel.is_closed

@@ -20,7 +20,6 @@ from arbora.grammars.service import automaton as automaton_module
 from arbora.grammars.service.compiler import MAX_TEXT, THREADS, WORKERS
 from arbora.grammars.service.jobs import Job, Result
 from arbora.grammars.service.lanes import LARGE
-from arbora.grammars.service.routes import FIRST_ATTEMPT_S
 from arbora.grammars.service.worker import AutomatonWorker
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, submit, vocabulary
 from mask_tables import state_mask
@@ -143,21 +142,23 @@ def test_a_slow_schema_delays_no_other() -> None:
     grammars.close()
 
 
-def test_a_slow_grammar_gets_a_short_attempt_and_a_long_one(
-    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("may_go_on", [True, False])
+def test_a_slow_grammar_goes_on_as_a_long_job_or_is_built_again_as_one(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, may_go_on: bool
 ) -> None:
     jobs, build = list[tuple[bool, float]](), grammars._workers.build
 
     def noted(job: Job) -> Result:
         jobs.append((job.is_long, job.deadline_s))
-        return build(job)
+        return build(job if may_go_on or job.is_long else job._replace(go_on=lambda: False))
 
     monkeypatch.setattr(grammars._workers, "build", noted)
     monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 60.0)
-    assert isinstance(compiled(grammars, "regex", "(a|b)*a(a|b){12}"), Automaton)
-    assert jobs == [(False, FIRST_ATTEMPT_S), (True, 60.0)]
-    assert isinstance(compiled(grammars, "regex", "a{3}quick"), Automaton)
-    assert jobs[2:] == [(False, FIRST_ATTEMPT_S)]
+    assert isinstance(compiled(grammars, "regex", f"(a|b)*a(a|b){{12}}{may_go_on}"), Automaton)
+    assert jobs == [(False, 60.0)] if may_go_on else [(False, 60.0), (True, 60.0)]
+    jobs.clear()
+    assert isinstance(compiled(grammars, "regex", f"a{{3}}quick{may_go_on}"), Automaton)
+    assert jobs == [(False, 60.0)]
 
 
 def test_a_small_schema_is_ready_before_earlier_large_ones(
@@ -347,7 +348,7 @@ def test_a_process_is_started_before_the_first_grammar() -> None:
     deadline = time.monotonic() + PATIENCE_S
     while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:
         time.sleep(0.01)
-    running = [worker._process is not None for worker in grammars._workers._workers]
+    running = [worker.has_process for worker in grammars._workers._workers]
     assert running == [False] * (WORKERS - 1) + [True]
     grammars.close()
 

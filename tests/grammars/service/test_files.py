@@ -13,7 +13,7 @@ from arbora.grammars import Automaton, GrammarFiles
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import tries_of
 from arbora.grammars.regex.byte_automaton import compile_regex
-from arbora.grammars.service.automaton import with_masks
+from arbora.grammars.service.builder import with_masks
 from grammar_world import compiled, compiler
 
 MASKS = StackMasks(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257))

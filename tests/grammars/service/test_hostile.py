@@ -22,7 +22,9 @@ from arbora.grammars import (
 )
 from arbora.grammars.errors import ParserFailedError, TooSlowError
 from arbora.grammars.host import client as host_client
-from arbora.grammars.host.messages import KILL, Ended, HostVocabulary
+from arbora.grammars.host.messages import HostVocabulary, encode
+from arbora.grammars.processes.fork_client import RunningServer
+from arbora.grammars.processes.fork_messages import KILL, Ended
 from arbora.grammars.service import refused
 from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler, submit
 from hostile_grammars import DEEP, EXPLODING, Hostile, nested_repetitions, reference_chain
@@ -59,15 +61,11 @@ def asked(grammars: GrammarCompiler, hostile: Hostile) -> object:
 def test_a_deep_grammar_is_compiled_or_refused_and_the_next_one_is_compiled(
     grammars: GrammarCompiler, name: str
 ) -> None:
-    server, before = grammars._host._server.pid, workers(grammars)
+    server, builder = grammars._host._server.pid, grammars._workers.server.pid
     result = asked(grammars, DEEP[name](5_000))
     assert isinstance(result, Automaton | HostGrammar | GrammarError), result
     assert isinstance(compiled(grammars, "regex", f"after {name}".replace("%", "")), Automaton)
-    assert grammars._host._server.pid == server and before <= workers(grammars), "they run on"
-
-
-def workers(grammars: GrammarCompiler) -> set[int]:
-    return {worker._process.pid for worker in grammars._workers._workers if worker._process is not None}
+    assert grammars._host._server.pid == server and grammars._workers.server.pid == builder, "they run on"
 
 
 @pytest.mark.parametrize("name", EXPLODING)
@@ -397,7 +395,9 @@ def test_a_job_may_wait_for_the_processor_as_long_as_it_takes_little_of_it(
 ) -> None:
     monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 1.0)
     compiled(grammars, "regex", "warm again")
-    builders = [child for pid in workers(grammars) for child in children_of(pid)]
+    server = grammars._workers.server.pid
+    assert server is not None
+    builders = children_of(server)
     before = {builder: processor_ticks(builder) for builder in builders}
     numbers = {f"p{low}": {"type": "integer", "minimum": low, "maximum": 10**9 + low} for low in range(200)}
     submit(grammars, "paused", "json_schema", json.dumps({"properties": numbers}))
@@ -410,8 +410,7 @@ def test_a_job_may_wait_for_the_processor_as_long_as_it_takes_little_of_it(
 
 
 def test_a_stopped_server_never_delays_its_senders() -> None:
-    server = host_client.HostServer(HostVocabulary(bytes(8), b"", [0], (0,), 1))
-    running = host_client._Running(server._vocabulary)
+    running = RunningServer(host_client._START, encode(HostVocabulary(bytes(8), b"", [0], (0,), 1)))
     os.kill(running.process.pid, signal.SIGSTOP)
     for number in range(20_000):
         running.tell(KILL, number)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from queue import SimpleQueue
 
 import pytest
 from arbora.grammars.errors import GrammarError, TooLargeError
-from arbora.grammars.masks.token_trie import Spellings
-from arbora.grammars.service.jobs import Job
+from arbora.grammars.masks.spellings import Spellings
+from arbora.grammars.service.automaton import Automaton
+from arbora.grammars.service.jobs import GoOn, Job
 from arbora.grammars.service.lanes import LARGE, LONGEST_LEAD_S, Lanes, TakesLongError
-from arbora.grammars.service.worker import AutomatonWorker, AutomatonWorkers
+from arbora.grammars.service.worker import AutomatonWorkers
 from arbora.grammars.tags.special_tokens import SpecialTokens
 from arbora.runtime.grammar_spec import GrammarSpec
 from grammar_world import EOS, MODEL_VOCAB, vocabulary
@@ -41,7 +43,7 @@ class World:
             self._run(f"first {name}")
             raise TakesLongError
 
-        return self.lanes.submit(30, first, make_longer=lambda: self._run(name))
+        return self.lanes.submit(30, lambda: self._run(name), attempt=lambda _: first())
 
     def end(self, *names: str) -> None:
         with self._changed:
@@ -182,8 +184,8 @@ def test_the_caller_gets_the_result_or_error_of_a_first_attempt() -> None:
         raise GrammarError("wrong")
 
     lanes = Lanes("test", 1, 1)
-    failed = lanes.submit(30, fail, make_longer=lambda: "longer")
-    made = lanes.submit(30, lambda: "made", make_longer=lambda: "longer")
+    failed = lanes.submit(30, lambda: "longer", attempt=lambda _: fail())
+    made = lanes.submit(30, lambda: "longer", attempt=lambda _: "made")
     assert isinstance(failed.exception(PATIENCE_S), GrammarError)
     assert made.result(PATIENCE_S) == "made"
     lanes.close()
@@ -205,28 +207,45 @@ class HeldWorker:
         return job.key
 
 
-def regex_job(key: str, is_long: bool = False) -> Job:
-    return Job(key, GrammarSpec("regex", "a"), 1.0, is_long=is_long)
+def regex_job(key: str, go_on: GoOn | None = None) -> Job:
+    return Job(key, GrammarSpec("regex", "a"), 1.0, go_on=go_on)
 
 
-def test_long_jobs_leave_a_process_to_short_ones() -> None:
-    first, last = HeldWorker(), HeldWorker()
-    workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
-    workers._workers = [first, last]  # type: ignore[list-item]
-    workers.start()
-    with ThreadPoolExecutor() as threads:
-        long = [threads.submit(workers.build, regex_job(f"long{n}", is_long=True)) for n in range(3)]
-        assert first.jobs.get(timeout=PATIENCE_S).startswith("long")
-        short = threads.submit(workers.build, regex_job("short"))
-        assert last.jobs.get(timeout=PATIENCE_S) == "short"
-        last.end.set()
-        assert short.result(PATIENCE_S) == "short"
-        first.end.set()
-        assert [job.result(PATIENCE_S) for job in long] == ["long0", "long1", "long2"]
-    assert last.jobs.empty()
+def test_a_slow_attempt_goes_on_as_a_large_task_while_fewer_than_the_most_run(world: World) -> None:
+    answers: dict[str, bool] = {}
+
+    def attempt(name: str, go_on: GoOn) -> None:
+        world._run(f"attempt {name}")
+        answers[name] = go_on()
+        if not answers[name]:
+            raise TakesLongError
+        world._run(f"{name} goes on")
+
+    names = ["one", "two", "three"]
+    tasks = {
+        name: world.lanes.submit(30, partial(world._run, name), attempt=partial(attempt, name))
+        for name in names
+    }
+    assert world.all_begun(*(f"attempt {name}" for name in names))
+    world.end("attempt one")
+    assert world.all_begun("one goes on")
+    world.end("attempt two")
+    assert world.all_begun("two goes on")
+    world.end("attempt three")
+    world.submit("small", 30)
+    world.submit("large", LARGE + 1)
+    assert world.all_begun("small")
+    assert answers == {"one": True, "two": True, "three": False}
+    assert "three" not in world.began and "large" not in world.began
+    world.end("one goes on")
+    assert world.all_begun("three")
+    world.end("two goes on")
+    assert world.all_begun("large")
+    world.end("everything")
+    assert [task.result(PATIENCE_S) for task in tasks.values()] == [None] * 3
 
 
-def test_short_jobs_take_the_first_process_when_the_last_is_busy() -> None:
+def test_a_job_takes_the_last_idle_process() -> None:
     first, last = HeldWorker(), HeldWorker()
     workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
@@ -240,14 +259,47 @@ def test_short_jobs_take_the_first_process_when_the_last_is_busy() -> None:
         last.end.set()
 
 
-def test_only_a_long_job_is_refused_for_the_processor_time_that_it_takes() -> None:
-    worker = AutomatonWorker(vocabulary_spellings(), SpecialTokens({}), lambda: None)
-    slow = GrammarSpec("regex", "(a|b)*a(a|b){12}")
-    with pytest.raises(TakesLongError):
-        worker.build(Job("short", slow, 0.05))
-    with pytest.raises(TooLargeError, match=r"more than 0\.05 s of processor time"):
-        worker.build(Job("long", slow, 0.05, is_long=True))
-    worker.close()
+@pytest.fixture(scope="module")
+def real() -> Iterator[AutomatonWorkers]:
+    made = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 1)
+    made.start()
+    yield made
+    made.close()
+
+
+SLOW = GrammarSpec("regex", "(a|b)*a(a|b){12}")
+
+
+@pytest.mark.parametrize("may_go_on", [True, False])
+def test_a_short_job_that_takes_long_asks_once_whether_it_may_go_on(
+    real: AutomatonWorkers, may_go_on: bool
+) -> None:
+    asked: list[None] = []
+
+    def go_on() -> bool:
+        asked.append(None)
+        return may_go_on
+
+    real.build(Job("before", GrammarSpec("regex", "a"), 60.0))
+    process = real._workers[0]._process
+    if may_go_on:
+        assert isinstance(real.build(Job("short", SLOW, 60.0, go_on=go_on)), Automaton)
+        assert real._workers[0]._process is process, "it keeps its cache"
+    else:
+        with pytest.raises(TakesLongError):
+            real.build(Job("short", SLOW, 60.0, go_on=go_on))
+    assert len(asked) == 1
+
+
+def test_no_job_may_take_more_than_its_processor_time(real: AutomatonWorkers) -> None:
+    for go_on in (None, lambda: True):
+        with pytest.raises(TooLargeError, match=r"more than 0\.05 s of processor time"):
+            real.build(Job("limited", SLOW, 0.05, go_on=go_on))
+
+
+def test_a_quick_job_never_asks_whether_it_may_go_on(real: AutomatonWorkers) -> None:
+    job = Job("quick", GrammarSpec("regex", "quick"), 60.0, go_on=lambda: pytest.fail("it asked"))
+    assert isinstance(real.build(job), Automaton)
 
 
 def vocabulary_spellings() -> Spellings:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from arbora.grammars.masks.token_trie import tries_of
-from arbora.grammars.service.worker import Builder
+from arbora.grammars.service.builder import Builder
 from arbora.grammars.tags.special_tokens import SpecialTokens
 from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder
 from numba.core.dispatcher import Dispatcher

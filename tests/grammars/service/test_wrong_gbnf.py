@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from arbora.grammars.errors import GrammarError
-from arbora.grammars.service.worker import _in_lark
+from arbora.grammars.service.builder import _in_lark
 
 
 @pytest.mark.parametrize(

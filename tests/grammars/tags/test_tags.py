@@ -13,8 +13,9 @@ import jsonschema
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
-from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.tags import TagCompiler, read_format
+from arbora.grammars.schema.compile import SchemaCompiler
+from arbora.grammars.tags.compile import TagCompiler
+from arbora.grammars.tags.format import read_format
 from grammar_world import CALL_TOKEN, EOS, Follower, compiled, compiler, spelled
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,8 +9,9 @@ from itertools import accumulate
 import pytest
 from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.host.native import HostCompiler
-from arbora.grammars.schema import SchemaCompiler
-from arbora.grammars.tags import TagCompiler, read_format
+from arbora.grammars.schema.compile import SchemaCompiler
+from arbora.grammars.tags.compile import TagCompiler
+from arbora.grammars.tags.format import read_format
 from arbora.grammars.tags.special_tokens import SpecialTokens
 from grammar_world import CALL_TOKEN, EOS, MODEL_VOCAB, vocabulary
 

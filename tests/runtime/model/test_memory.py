@@ -39,7 +39,7 @@ def test_loading_takes_little_more_than_the_weights_and_a_tied_heads_packed_copy
 
 
 CONFIGS: dict[str, tuple[float, dict[str, Any]]] = {
-    "fp8": (16, {"weight_block_size": [128, 128]}),
+    "fp8": (8.25, {"weight_block_size": [128, 128]}),
     "gptq": (4.25, {"bits": 4, "group_size": 128, "desc_act": True}),
     "awq": (4.25, {"bits": 4, "group_size": 128}),
     "compressed-tensors": (

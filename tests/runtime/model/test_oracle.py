@@ -89,6 +89,20 @@ def test_a_prompt_has_the_same_logprobs_whole_and_in_chunks(pair: Pair, chunk: i
     assert_close(driver.prompt_logprobs(0, tokens, chunk), expected_logprobs(model, tokens)[:-1])
 
 
+@pytest.mark.parametrize("chunk", [90, 37])
+def test_a_prompt_s_end_behind_a_cached_prefix_has_the_same_logprobs(pair: Pair, chunk: int) -> None:
+    model, directory = pair
+    tokens = random_tokens(150)
+    expected = expected_logprobs(model, tokens)[99:-1]
+    driver = StepDriver.load(directory)
+    driver.start(0, EVERY_LOGPROB)
+    assert_close(driver.prompt_logprobs(0, tokens, chunk, first=100), expected)
+    for slot, cached in enumerate((99, 64, 37), start=1):
+        driver.start(slot, EVERY_LOGPROB)
+        driver.share(slot, 0, cached)
+        assert_close(driver.prompt_logprobs(slot, tokens, chunk, first=100, cached=cached), expected)
+
+
 def test_decoding_has_the_same_logprobs(pair: Pair) -> None:
     model, directory = pair
     tokens = random_tokens(40)

@@ -91,12 +91,19 @@ def test_replayed_steps_give_the_same_bits_as_kernels_run_one_by_one(
     assert replayed(driver, deterministic) == ALWAYS
 
 
-@pytest.mark.parametrize("dtype, quantize", [("bfloat16", "int4"), ("float32", "int8")])
+@pytest.mark.parametrize("dtype, quantize", [("bfloat16", "int4"), ("float32", "int8"), ("float32", "fp8")])
 def test_steps_of_quantized_models_are_replayed_on_every_processor(
     model: Path, dtype: str, quantize: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert replayed(started(model, dtype=dtype, quantize=quantize)) == SECOND
+
+
+def test_steps_of_fp8_models_in_bfloat16_are_replayed_like_those_of_unquantized_ones(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert replayed(started(model, dtype="bfloat16", quantize="fp8")) == ALWAYS
 
 
 def test_steps_of_a_model_with_columns_in_another_order_are_replayed(tmp_path: Path) -> None:

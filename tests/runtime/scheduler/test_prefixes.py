@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from arbora.runtime.messages import RowError
+from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import long_reply_prompt, reply_alone, unpack
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scheduler_bench import SchedulerBench
 
 
@@ -110,6 +113,63 @@ def test_prompt_logprobs_are_asked_for_every_position_of_a_cached_prompt() -> No
     assert [token for start in sorted(targets) for token in targets[start]] == prompt[1:]
     assert bench.cached("b") == 0
     assert bench.tokens("b") == reply_alone(prompt, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    cached=st.integers(0, 120),
+    length=st.integers(2, 120),
+    start=st.integers(0, 119),
+    page_size=st.sampled_from([1, 4, 16]),
+    budget=st.sampled_from([8.0, 24.0, 1000.0]),
+    max_tokens=st.integers(0, 2),
+)
+def test_prompt_logprobs_from_a_start_on_reuse_the_prefix_before_it(
+    cached: int, length: int, start: int, page_size: int, budget: float, max_tokens: int
+) -> None:
+    start = min(start, length - 1)
+    bench = SchedulerBench(num_pages=600 // page_size, page_size=page_size, budget=StepBudget(step_ms=budget))
+    prompt = long_reply_prompt(120, 2)
+    if cached:
+        bench.submit("a", prompt[:cached], max_tokens=0)
+        bench.run()
+    bench.submit("b", prompt[:length], max_tokens, prompt_logprobs=0, prompt_logprobs_start=start)
+    targets: list[int] = []
+    while bench.plan() or bench.model.plans:
+        for row in bench.model.plans[-1].rows:
+            if row.targets:
+                targets += unpack(row.targets)
+                first = row.start + row.untargeted + 1
+                assert unpack(row.targets) == prompt[first : first + len(row.targets) // 4]
+        bench.step()
+    assert targets == prompt[max(start, 1) : length]
+    assert bench.cached("b") == min(cached, max(start, 1) - 1)
+    assert bench.tokens("b") == reply_alone(prompt[:length], max_tokens)
+
+
+def test_continuations_that_are_scored_compute_their_prefix_once() -> None:
+    bench = SchedulerBench(num_pages=400)
+    prefix = long_reply_prompt(300, 2)
+    for name in "abcde":
+        prompt = [*prefix, ord(name) % 60, 7]
+        bench.submit(name, prompt, max_tokens=0, prompt_logprobs=0, prompt_logprobs_start=300)
+    bench.run()
+    assert bench.scheduler.stats().prompt_tokens_computed == 300 + 2 + 4 * 3
+    assert [bench.cached(name) for name in "abcde"] == [0, 299, 299, 299, 299]
+
+
+def test_a_pinned_prefix_before_the_start_counts_as_the_scored_request_s_own() -> None:
+    bench = SchedulerBench(num_pages=24, page_size=4, most_pinned=16)
+    document = long_reply_prompt(64, 1)
+    bench.submit("a", document, max_tokens=0)
+    bench.run()
+    bench.pin(document)
+    for start in (65, 0):
+        name = f"from {start}"
+        bench.submit(name, [*document, 5, 6, 7], 0, prompt_logprobs=0, prompt_logprobs_start=start)
+        bench.run()
+    assert bench.finish("from 65") == "length"
+    assert bench.refused.keys() == {"from 0"}
 
 
 def test_namespaces_share_nothing() -> None:

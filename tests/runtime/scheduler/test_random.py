@@ -70,6 +70,7 @@ class AnyOrder(RuleBasedStateMachine):
         max_tokens=st.integers(0, 20),
         grammar=st.sampled_from([False, True, "bad"]),
         prompt_logprobs=st.sampled_from([None, None, 0]),
+        prompt_logprobs_start=st.integers(0, 50),
         namespace=st.sampled_from(["", "", "", "other", None]),
         tenant=st.sampled_from("abc"),
         priority=st.sampled_from([0, 0, 1]),
@@ -82,6 +83,7 @@ class AnyOrder(RuleBasedStateMachine):
         max_tokens: int,
         grammar: bool | Literal["bad"],
         prompt_logprobs: int | None = None,
+        prompt_logprobs_start: int = 0,
         namespace: str | None = "",
         tenant: str = "",
         priority: int = 0,
@@ -98,6 +100,7 @@ class AnyOrder(RuleBasedStateMachine):
             tenant=tenant,
             priority=priority,
             prompt_logprobs=prompt_logprobs,
+            prompt_logprobs_start=min(prompt_logprobs_start, max(0, len(prompt) - 1)),
         )
 
     @rule(turn=st.integers(0, 5), tail=st.lists(st.integers(1, 60), min_size=1, max_size=6))

@@ -69,11 +69,12 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_decode() -> None:
     assert bench.tokens("short") == reply_alone(long_reply_prompt(4, 40), 40)
 
 
-def test_prompt_logprobs_of_a_retracted_request_come_once() -> None:
+@pytest.mark.parametrize("start", [0, 1, 37, 59])
+def test_prompt_logprobs_of_a_retracted_request_come_once(start: int) -> None:
     bench = SchedulerBench(num_pages=52, page_size=4)
     prompts = {name: long_reply_prompt(60, 40, ord(name)) for name in "abc"}
     for name, prompt in prompts.items():
-        bench.submit(name, prompt, max_tokens=40, prompt_logprobs=0)
+        bench.submit(name, prompt, max_tokens=40, prompt_logprobs=0, prompt_logprobs_start=start)
     for _ in range(1000):
         while bench.plan():
             pass
@@ -82,14 +83,15 @@ def test_prompt_logprobs_of_a_retracted_request_come_once() -> None:
         rows = [row for row in bench.model.plans[0].rows if row.targets]
         result = bench.model.run_step()
         result.prompt_logprobs = [
-            RowPromptLogprobs(row.slot, row.start + 1, Logprobs(row.targets, b"", b"")) for row in rows
+            RowPromptLogprobs(row.slot, row.start + row.untargeted + 1, Logprobs(row.targets, b"", b""))
+            for row in rows
         ]
         bench.scheduler.apply(result)
         bench.deliver()
     assert bench.scheduler.stats().retractions > 0
     for name, prompt in prompts.items():
         reported = [output.prompt_logprobs for output in bench.outputs[name] if output.prompt_logprobs]
-        assert [unpack(logprobs.chosen) for logprobs in reported] == [prompt[1:]]
+        assert [unpack(logprobs.chosen) for logprobs in reported] == [prompt[max(start, 1) :]]
         assert bench.tokens(name) == reply_alone(prompt, 40)
 
 

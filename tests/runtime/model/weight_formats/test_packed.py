@@ -10,6 +10,7 @@ import torch
 from arbora.kernels.common.reused_memory import Blocks, ReusedMemory
 from arbora.kernels.common.threads import recorded_calls
 from arbora.kernels.linear import QuantizedProduct
+from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import Checkpoint, Projection, ProjectionLoader, checkpoint_formats
 from arbora.runtime.model.weight_formats.expand import groups_of
@@ -20,17 +21,14 @@ from gguf import GGMLQuantizationType as Type
 from gguf_models import one_type, q4_k_m, write_gguf
 from quantized_checkpoints import CASES, Case, write_quantized
 from quantizers import int8_channel
+from safetensors.torch import load_file, save_file
 from step_driver import StepDriver
 from transformers_oracle import EVERY_LOGPROB, expected_logprobs, random_tokens
 
 CPU = torch.device("cpu")
 SCALE_ERROR = 2**-11
 """of a scale or offset: products store float16"""
-EXPANDED = {
-    "fp8",
-    "compressed-tensors fp8",
-    "gptq with uneven groups",
-}
+EXPANDED = {"gptq with uneven groups"}
 """beginnings of the names of cases without a product"""
 
 
@@ -67,6 +65,29 @@ def test_results_differ_from_the_expanded_weights_by_the_rounding_of_activations
         bound = 1.01 * step * magnitudes + 2 * SCALE_ERROR * (x.abs().double() @ weight.abs().T)
         difference = (loader.linear(*projections)(x).double() - expected).abs()
         assert (difference <= bound + 1e-4).all(), projections[0].name
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "fp8" in name])
+def test_fp8_products_are_as_exact_as_float32(name: str, tmp_path: Path) -> None:
+    write_quantized(CASES[name], tmp_path)
+    loader = loader_of(tmp_path)
+    for projections in joined(tmp_path):
+        x = torch.randn(5, projections[0].inputs)
+        weight = loader.weight(*projections).double()
+        bound = x.double().abs() @ weight.abs().T * 2**-18
+        difference = (loader.linear(*projections)(x).double() - x.double() @ weight.T).abs()
+        assert (difference <= bound).all(), projections[0].name
+
+
+def test_a_projection_with_nan_in_fp8_is_named(tmp_path: Path) -> None:
+    write_quantized(CASES["fp8 per tensor"], tmp_path)
+    path, name = tmp_path / "model.safetensors", "model.layers.0.self_attn.k_proj"
+    tensors = load_file(path)
+    tensors[f"{name}.weight"].view(torch.uint8)[3, 5] = 0xFF
+    save_file(tensors, path)
+    qkv = layer_projections(load_decoder_config(tmp_path), 0).qkv
+    with pytest.raises(ConfigError, match=f"{name}: some of its values are NaN"):
+        loader_of(tmp_path).linear(*qkv)
 
 
 def test_every_format_with_a_product_stays_packed(directory: Path, request: pytest.FixtureRequest) -> None:

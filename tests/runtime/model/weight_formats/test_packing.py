@@ -107,8 +107,11 @@ def test_every_finite_fp8_value_is_widened_exactly() -> None:
 @pytest.mark.parametrize("bits", [0x7F, 0xFF])
 def test_fp8_values_that_are_not_numbers_are_refused(bits: int) -> None:
     values = torch.tensor([[0, bits]], dtype=torch.uint8).view(torch.float8_e4m3fn)
+    weight = ByteFormat("F8_E4M3", ScaleGrid(None, None)).read(
+        {"weight": values, "weight_scale": torch.ones(())}, 1, 2
+    )
     with pytest.raises(ConfigError, match="some of its values are NaN"):
-        widened_fp8(values)
+        weight.rows(slice(0, 1))
 
 
 def test_a_large_weight_is_expanded_in_pieces_that_cover_every_row_once() -> None:

@@ -16,7 +16,7 @@ from arbora.runtime.errors import ConfigError
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.weight_formats import Checkpoint, quantized_cache, quantized_checkpoint
-from arbora.runtime.model.weight_formats.quantize import round_to_int4, round_to_int8
+from arbora.runtime.model.weight_formats.quantize import round_to_fp8, round_to_int4, round_to_int8
 from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import random_model, save_model
 from gguf import GGMLQuantizationType as Type
@@ -69,6 +69,18 @@ def test_8_bits_round_each_weight_to_the_nearest_multiple_of_its_groups_scale(
 
 @given(weight=weights)
 @settings(max_examples=60, deadline=None)
+def test_fp8_rounds_each_weight_to_a_nearest_value_of_its_outputs_scale(weight: torch.Tensor) -> None:
+    codes, scales = round_to_fp8(weight)
+    assert codes.dtype == torch.float8_e4m3fn and codes.float().isfinite().all()
+    largest, whole = weight.abs().amax(1, keepdim=True), scales.float()
+    assert (whole * 448 >= largest).all() and (whole * 448 <= largest * (1 + BFLOAT16_STEP)).all()
+    # Half of the last of 4 bits, and of the smallest subnormal value.
+    bound = 1.0001 * torch.maximum(weight.abs() * 2**-4, whole * 2**-10)
+    assert ((codes.float() * whole - weight).abs() <= bound).all()
+
+
+@given(weight=weights)
+@settings(max_examples=60, deadline=None)
 def test_4_bits_are_at_least_as_exact_as_a_scale_that_only_fits_the_extreme_value(
     weight: torch.Tensor,
 ) -> None:
@@ -104,7 +116,7 @@ def load(model: Path, **fields: Any) -> StepDriver:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize(("method", "most"), [("int8", 5e-3), ("int4", 0.15)])
+@pytest.mark.parametrize(("method", "most"), [("int8", 5e-3), ("int4", 0.15), ("fp8", 0.02)])
 def test_a_quantized_model_stays_near_the_original(
     tmp_path: Path, family: str, method: str, most: float
 ) -> None:
@@ -134,7 +146,7 @@ Extract as JSON the city and the day: I fly to Paris on Monday.<|im_end|>
 """
 
 
-@pytest.mark.parametrize(("method", "sure"), [("int8", 0.5), ("int4", 2.0)])
+@pytest.mark.parametrize(("method", "sure"), [("int8", 0.5), ("int4", 2.0), ("fp8", 1.0)])
 def test_the_built_in_model_chooses_the_same_tokens_if_it_is_sure(method: str, sure: float) -> None:
     expected = builtin_logprobs(TEXT)
     got = builtin_logprobs(TEXT, quantize=method)
@@ -259,11 +271,17 @@ def test_sizes_that_no_group_divides_are_refused(tmp_path: Path, cache: Path) ->
     assert list(cache.iterdir()) == []
 
 
+def test_fp8_has_no_groups_that_must_divide_the_layers_sizes(tmp_path: Path, cache: Path) -> None:
+    save_model(random_model("qwen2", intermediate_size=100), tmp_path / "model")
+    load(tmp_path / "model", quantize="fp8")
+    assert len(list(cache.iterdir())) == 1
+
+
 def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
     model = random_model("qwen2")
     model.model.layers[1].mlp.up_proj.weight.data[3, 4] = float("inf")
     save_model(model, tmp_path / "model")
-    for method in ("int8", "int4"):
+    for method in ("int8", "int4", "fp8"):
         message = refusal(tmp_path / "model", method)
         assert "model.layers.1.mlp.up_proj.weight has values that are not finite" in message
 
@@ -283,3 +301,11 @@ def test_the_copy_holds_4_bits_for_layers_and_8_for_the_vocabulary(tmp_path: Pat
     assert copy.dtype("model.layers.0.mlp.down_proj.weight_packed") == "I32"
     assert copy.dtype("lm_head.weight") == copy.dtype("model.embed_tokens.weight") == "I8"
     assert copy.dtype("model.layers.0.input_layernorm.weight") == "F32"
+
+
+def test_the_copy_holds_fp8_for_layers_and_int8_for_the_vocabulary(tmp_path: Path, cache: Path) -> None:
+    save_model(random_model("qwen2"), tmp_path / "model")
+    load(tmp_path / "model", quantize="fp8")
+    copy = Checkpoint(next(cache.iterdir()))
+    assert copy.dtype("model.layers.0.mlp.down_proj.weight") == "F8_E4M3"
+    assert copy.dtype("lm_head.weight") == copy.dtype("model.embed_tokens.weight") == "I8"

@@ -55,6 +55,14 @@ def test_a_prompt_has_the_same_logprobs(pair: Pair) -> None:
     assert_close(driver.prompt_logprobs(0, tokens, 37), expected_logprobs(model, tokens)[:-1])
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if "fp8" in name])
+def test_packed_fp8_has_the_same_logprobs(name: str, tmp_path: Path) -> None:
+    model, tokens = write_quantized(CASES[name], tmp_path), random_tokens(60)
+    driver = StepDriver.load(tmp_path)
+    driver.start(0, EVERY_LOGPROB)
+    assert_close(driver.prompt_logprobs(0, tokens, 37), expected_logprobs(model, tokens)[:-1])
+
+
 @pytest.mark.usefixtures("expanded")
 def test_greedy_tokens_are_those_of_transformers(pair: Pair) -> None:
     model, directory = pair

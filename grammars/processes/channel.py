@@ -7,8 +7,7 @@ import socket
 import time
 from collections import deque
 
-from ..processes.framing import LENGTH, framed
-from .messages import MAX_ANSWER
+from .framing import LENGTH, framed
 
 
 class ChannelClosedError(Exception):
@@ -16,10 +15,14 @@ class ChannelClosedError(Exception):
 
 
 class Channel:
-    """For use by one thread at a time."""
+    """For use by one thread at a time.
 
-    def __init__(self, ours: socket.socket) -> None:
+    most: bytes of a message that the process may send
+    """
+
+    def __init__(self, ours: socket.socket, most: int) -> None:
         ours.setblocking(False)
+        self._most = most
         self._socket = ours
         self._unsent = bytearray()
         self._received = bytearray()
@@ -37,6 +40,12 @@ class Channel:
         while not self._messages:
             self._wait(until)
         return self._messages.popleft()
+
+    def has_ended(self) -> bool:
+        """Whether the other end is closed or has sent something, while no answer is due."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return self.is_closed or bool(poll.poll(0))
 
     def close(self) -> None:
         self.is_closed = True
@@ -76,7 +85,7 @@ class Channel:
         self._received += part
         while len(self._received) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._received)
-            if length > MAX_ANSWER:
+            if length > self._most:
                 self._broken()
             end = LENGTH.size + length
             if len(self._received) < end:

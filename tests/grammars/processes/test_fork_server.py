@@ -1,4 +1,4 @@
-"""The process that forks the processes of grammars, run inside the test."""
+"""A fork server, run inside the test."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from typing import Any
 
 import pytest
-from arbora.grammars.host import server as host_server
-from arbora.grammars.host.messages import KILL
+from arbora.grammars.processes import fork_server
+from arbora.grammars.processes.fork_messages import KILL
 
 
 def test_memory_is_watched_while_messages_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[float] = []
-    monkeypatch.setattr(host_server, "WATCH_MS", 100)
-    monkeypatch.setattr(host_server.Server, "_watch_memory", lambda _: watched.append(time.monotonic()))
+    monkeypatch.setattr(fork_server, "WATCH_MS", 100)
+    monkeypatch.setattr(fork_server.ForkServer, "_watch_memory", lambda _: watched.append(time.monotonic()))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def keep_busy() -> None:
@@ -27,9 +27,9 @@ def test_memory_is_watched_while_messages_keep_coming(monkeypatch: pytest.Monkey
 
     before: Any = signal.getsignal(signal.SIGCHLD)
     sender = threading.Thread(target=keep_busy)
-    compiler: Any = None
+    serve: Any = None
     try:
-        server = host_server.Server(ours, compiler)
+        server = fork_server.ForkServer(ours, serve, most_growth=1)
         sender.start()
         server.run()
     finally:

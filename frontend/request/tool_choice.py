@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from ...runtime.errors import RequestError
-from ..request.tools import CallsWanted
-from ..request.validation import check_word, missing_field
-from .protocol import ChatRequest, ToolChoice
+from .messages import ToolChoice
+from .tools import CallsWanted
+from .validation import check_word, missing_field
 
 CHOICES = ("none", "auto", "required")
 Tools = list[dict[str, Any]]
 
 
-def calls_wanted(request: ChatRequest, tools: Tools | None) -> CallsWanted:
-    """The calls that the request allows. `tools` are the definitions of its tools. Raises `RequestError`."""
+def calls_wanted(choice: str | ToolChoice | None, tools: Tools | None, parallel: bool | None) -> CallsWanted:
+    """The calls that a `tool_choice` allows. Raises `RequestError`.
+
+    `tools` are the definitions of the request's tools, `parallel` is its `parallel_tool_calls`.
+    """
     places = enumerate(tools or ())
     params = {tool["function"]["name"]: f"tools[{index}].function.parameters" for index, tool in places}
-    choice, several = request.tool_choice or "auto", request.parallel_tool_calls is not False
+    choice, several = choice or "auto", parallel is not False
     if isinstance(choice, ToolChoice) and choice.type == "allowed_tools":
         choice, tools = _allowed(choice, tools or [])
     if isinstance(choice, str) and choice not in CHOICES:
@@ -33,9 +36,9 @@ def calls_wanted(request: ChatRequest, tools: Tools | None) -> CallsWanted:
     return CallsWanted("required", [_named(choice, tools)], several=False, params=params)
 
 
-def names_function(request: ChatRequest) -> bool:
-    """Whether the request names the function that must be called."""
-    return isinstance(request.tool_choice, ToolChoice) and request.tool_choice.type == "function"
+def names_function(choice: str | ToolChoice | None) -> bool:
+    """Whether a `tool_choice` names the function that must be called."""
+    return isinstance(choice, ToolChoice) and choice.type == "function"
 
 
 def _allowed(choice: ToolChoice, tools: Tools) -> tuple[str, Tools]:

@@ -1,0 +1,206 @@
+"""Replies on the wire: a stream of events, or one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ..request.fields import JsonObject
+from ..request.reply import Piece, Reply, UnenforcedKeyword
+from .blocks import Begun, Blocks, Ended, Event, More, Signed
+from .cut_input import whole_input
+from .responses import (
+    Block,
+    Message,
+    MessageEnd,
+    OutputTokensDetails,
+    StopReason,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+    Usage,
+)
+from .thinking import Shown
+
+_encode = msgspec.json.encode
+_PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+_BLOCK_START = (
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":%d,"content_block":%b}\n\n'
+)
+_BLOCK_STOP = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b%b}}\n\n'
+_DELTA_HEADS = {
+    "text": b'{"type":"text_delta","text":',
+    "thinking": b'{"type":"thinking_delta","thinking":',
+    "signature": b'{"type":"signature_delta","signature":',
+    "tool_use": b'{"type":"input_json_delta","partial_json":',
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageContext:
+    """The facts about a request that its answer needs, streamed or whole.
+
+    `page_tokens` is the size of a page of the prefix cache, 0 for a request without the cache.
+    """
+
+    id: str
+    model: str
+    max_tokens: int
+    page_tokens: int
+    shown: Shown
+    counts_thinking: bool
+    context_management: JsonObject | UnsetType
+    diagnostics: JsonObject | UnsetType
+
+    def usage(self, reply: Reply) -> Usage:
+        """Of the prompt's computed tokens, those on pages that it filled are new in the cache; the rest, less
+        than a page, counts as plain input, because it is cached together with the reply.
+
+        The last token of a prompt is always computed. If it is the only one, nothing is new.
+        """
+        counts = reply.usage()
+        full = counts.prompt_tokens - counts.prompt_tokens % self.page_tokens if self.page_tokens else 0
+        is_known = counts.cached_tokens == counts.prompt_tokens - 1
+        created = 0 if is_known else max(0, full - counts.cached_tokens)
+        thinking = reply.choices[0].reasoning_tokens
+        return Usage(
+            input_tokens=counts.prompt_tokens - counts.cached_tokens - created,
+            cache_creation_input_tokens=created,
+            cache_read_input_tokens=counts.cached_tokens,
+            output_tokens=counts.completion_tokens,
+            output_tokens_details=OutputTokensDetails(thinking) if self.counts_thinking else UNSET,
+            service_tier="standard",
+        )
+
+    def end(self, reply: Reply) -> MessageEnd:
+        choice = reply.choices[0]
+        if isinstance(choice.stop_reason, str):
+            return MessageEnd("stop_sequence", choice.stop_reason)
+        reason: StopReason = "end_turn"
+        if choice.finish == "length":
+            is_cut = choice.completion_tokens < self.max_tokens
+            reason = "model_context_window_exceeded" if is_cut else "max_tokens"
+        elif choice.has_tool_calls:
+            reason = "tool_use"
+        return MessageEnd(reason, None)
+
+    def message(self, reply: Reply, content: list[Block], end: MessageEnd | None) -> Message:
+        """The whole message, or without `end` the one that begins a stream."""
+        return Message(
+            id=self.id,
+            model=self.model,
+            content=content,
+            stop_reason=None if end is None else end.stop_reason,
+            stop_sequence=None if end is None else end.stop_sequence,
+            usage=self.usage(reply),
+            context_management=UNSET if end is None else self.context_management,
+            diagnostics=self.diagnostics,
+            unenforced=UNSET if end is None else reply.unenforced() or UNSET,
+        )
+
+
+class _MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta", kw_only=True):
+    delta: MessageEnd
+    usage: Usage
+    context_management: JsonObject | UnsetType
+    unenforced: list[UnenforcedKeyword] | UnsetType
+
+
+class MessageStream:
+    """The events of a stream. The first of them is sent with the first output."""
+
+    def __init__(self, context: MessageContext, reply: Reply) -> None:
+        self.reply = reply
+        self._context = context
+        self._blocks = Blocks(context.shown)
+        self._has_begun = False
+        self._index = -1
+
+    def take(self, pieces: Sequence[Piece]) -> bytes:
+        events = b"".join(self._bytes(self._blocks.push(piece)) for piece in pieces)
+        return self._start() + events if events and not self._has_begun else events
+
+    def closing(self) -> bytes:
+        start = b"" if self._has_begun else self._start()
+        delta = _MessageDelta(
+            delta=self._context.end(self.reply),
+            usage=self._context.usage(self.reply),
+            context_management=self._context.context_management,
+            unenforced=self.reply.unenforced() or UNSET,
+        )
+        return start + self._bytes(self._blocks.end()) + _event(b"message_delta", _encode(delta)) + _STOP
+
+    def _start(self) -> bytes:
+        self._has_begun = True
+        message = _encode(self._context.message(self.reply, [], None))
+        return _event(b"message_start", b'{"type":"message_start","message":' + message + b"}") + _PING
+
+    def _bytes(self, events: Iterable[Event]) -> bytes:
+        return b"".join(map(self._event, events))
+
+    def _event(self, event: Event) -> bytes:
+        match event:
+            case More(kind, text):
+                return _DELTA % (self._index, _DELTA_HEADS[kind], _encode(text))
+            case Begun(block):
+                self._index += 1
+                return _BLOCK_START % (self._index, _encode(block))
+            case Signed(signature):
+                return _DELTA % (self._index, _DELTA_HEADS["signature"], _encode(signature))
+            case Ended():
+                return _BLOCK_STOP % self._index
+
+
+def _event(name: bytes, data: bytes) -> bytes:
+    return b"event: " + name + b"\ndata: " + data + b"\n\n"
+
+
+class MessageWhole:
+    """Collects everything; the body is made at the end."""
+
+    def __init__(self, context: MessageContext, reply: Reply) -> None:
+        self.reply = reply
+        self._context = context
+        self._blocks = Blocks(context.shown)
+        self._content: list[Block] = []
+        self._texts: list[str] = []
+
+    def take(self, pieces: Sequence[Piece]) -> bytes:
+        for piece in pieces:
+            self._add(self._blocks.push(piece))
+        return b""
+
+    def closing(self) -> bytes:
+        self._add(self._blocks.end())
+        context = self._context
+        return _encode(context.message(self.reply, self._content, context.end(self.reply)))
+
+    def _add(self, events: Iterable[Event]) -> None:
+        for event in events:
+            match event:
+                case Begun(block):
+                    self._content.append(block)
+                case More(_, text):
+                    self._texts.append(text)
+                case Signed(signature):
+                    block = self._content[-1]
+                    assert isinstance(block, ThinkingBlock)
+                    block.signature = signature
+                case Ended():
+                    self._complete(self._content[-1])
+
+    def _complete(self, block: Block) -> None:
+        text = "".join(self._texts)
+        self._texts.clear()
+        match block:
+            case TextBlock():
+                block.text = text
+            case ThinkingBlock():
+                block.thinking = text
+            case ToolUseBlock():
+                block.input = whole_input(text)

@@ -1,0 +1,86 @@
+"""Turns the arguments of `Engine`'s chats into conversations and prompts."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from ..runtime.errors import RequestError
+from ..runtime.messages import Tokens
+from .engine_values import check_characters, convert, json_of
+from .request.conversation import render, tool_definitions
+from .request.fields import JsonObject
+from .request.messages import ChatMessage, Conversation, Tool, ToolChoice
+from .request.service import Service
+from .work.caller import Caller
+
+Message: TypeAlias = Mapping[str, object]
+
+
+class ChatFields(msgspec.Struct, kw_only=True):
+    """The arguments of a chat that are not of its sampling."""
+
+    tools: list[Tool] | None = None
+    tool_choice: str | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: JsonObject | None = None
+
+    @classmethod
+    def read(cls, options: Mapping[str, object]) -> ChatFields:
+        """Raises `RequestError` for values that can't be used. Ignores other options."""
+        given = {name: options[name] for name in cls.__struct_fields__ if options.get(name) is not None}
+        for name, value in given.items():
+            check_characters(name, value)
+            json_of(value, name)
+        return convert(given, cls, "")
+
+    @property
+    def definitions(self) -> list[dict[str, Any]] | None:
+        """The tools as the template prints them; None without tools."""
+        return tool_definitions(self.tools)
+
+    def conversation(self, messages: Sequence[Message]) -> Conversation:
+        """Raises `RequestError` for messages that can't be used."""
+        continues = bool(self.continue_final_message)
+        begins = not continues if self.add_generation_prompt is None else self.add_generation_prompt
+        return Conversation(read_messages(messages), begins, continues, self.chat_template_kwargs or {})
+
+
+def listed(messages: Iterable[Message]) -> list[Message]:
+    """Raises `RequestError` if it is no list."""
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
+        raise RequestError(
+            f"messages is {reprlib.repr(messages)}, but must be a list such as "
+            '[{"role": "user", "content": "Hello"}]; `generate` completes a text.',
+            param="messages",
+            code="invalid_type",
+        )
+    return list(messages)
+
+
+def read_messages(messages: Iterable[Message]) -> list[ChatMessage]:
+    """Raises `RequestError` naming the message that can't be used."""
+    converted = []
+    for place, message in enumerate(listed(messages)):
+        check_characters(f"messages[{place}]", message)
+        converted.append(convert(message, ChatMessage, f"messages[{place}]"))
+    return converted
+
+
+async def text_tokens(service: Service, text: str, most: int, name: str) -> Tokens:
+    """At most `most` tokens of a prompt. `name` is its name in errors."""
+    check_characters(name, text)
+    return await service.encode(text, True, Caller(), most, name)
+
+
+async def conversation_tokens(
+    service: Service, fields: ChatFields, conversation: Conversation, namespace: str | None, most: int
+) -> tuple[str, Tokens]:
+    """The rendered conversation, and its tokens, of which there are at most `most`."""
+    text = render(service.template, conversation, fields.definitions)
+    return text, await service.encode_rendered(text, False, namespace, Caller(), most, "messages")

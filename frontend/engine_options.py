@@ -1,0 +1,69 @@
+"""The options of `Engine` itself."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from ..runtime.config import ServeConfig
+from .options import OPTIONS, Setting, build_config
+from .text.close_names import did_you_mean
+
+HTTP_ONLY = (
+    "host",
+    "port",
+    "uds",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "api_key",
+    "api_key_file",
+    "allowed_host",
+    "allowed_origin",
+    "protect_metrics",
+    "served_model_name",
+    "isolate_keys",
+    "log_requests",
+    "pin_memory",
+    "reasoning_field",
+    "request_timeout",
+)
+
+
+class EngineOptions(TypedDict, total=False):
+    """The options of `arbora serve` that concern the model. Sizes are bytes, or text such as "4GiB"."""
+
+    device: str
+    dtype: str
+    quantize: str
+    kv_dtype: str
+    max_model_len: int
+    kv_memory: int | str
+    host_cache: int | str
+    disk_cache: str
+    disk_cache_size: int | str
+    remote_cache: str
+    write_policy: str
+    page_size: int
+    max_running: int
+    max_waiting: int
+    step_ms: float
+    enforce_eager: bool
+    deterministic: bool
+    no_prefix_cache: bool
+    unenforced: str
+    check_invariants: bool
+    log_level: str
+
+
+def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
+    """Raises ConfigError, or TypeError for an unknown option."""
+    known = [option.name for option in OPTIONS if option.name not in HTTP_ONLY]
+    for name in options:
+        if name not in known:
+            if name in HTTP_ONLY:
+                raise TypeError(f"{name} is an option of `arbora serve` only, as an Engine has no HTTP")
+            raise TypeError(
+                f"unknown option {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}."
+            )
+    settings = {"log_level": Setting("log_level", "warning")}
+    settings |= {name: Setting(name, value) for name, value in options.items()}
+    return build_config(model, settings)

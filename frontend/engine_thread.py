@@ -1,0 +1,107 @@
+"""The thread in which an `Engine` runs its asyncio loop, and the ways into it."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeAlias, TypeVar
+
+from ..runtime.config import ServeConfig
+from .completion import CompletionPart
+from .launch.commands import replica_commands
+from .launch.errors import ServerError
+from .local_server import Ask, LocalServer
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[LocalServer], Coroutine[Any, Any, T]]
+
+
+class EngineThread:
+    """Runs a `LocalServer` from the constructor's return until `close`, which also runs at exit."""
+
+    def __init__(self, config: ServeConfig) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._started: concurrent.futures.Future[LocalServer] = concurrent.futures.Future()
+        self._closing = asyncio.Event()
+        # A daemon, because the interpreter waits for other threads before it calls the functions of `atexit`.
+        self._thread = threading.Thread(target=self._run, args=(config,), name="arbora", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        try:
+            self._server = self._started.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
+
+    def result(self, work: Work[T]) -> T:
+        future = self._submit(work)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # has an effect only after an interruption
+
+    async def awaited(self, work: Work[T]) -> T:
+        return await asyncio.wrap_future(self._submit(work))
+
+    def parts(self, ask: Ask) -> Iterator[CompletionPart]:
+        parts: queue.SimpleQueue[CompletionPart | None] = queue.SimpleQueue()
+        future = self._submit(lambda server: server.stream(ask, parts.put))
+        future.add_done_callback(lambda _: parts.put(None))
+        try:
+            while (part := parts.get()) is not None:
+                yield part
+            future.result()
+        finally:
+            future.cancel()
+
+    async def async_parts(self, ask: Ask) -> AsyncIterator[CompletionPart]:
+        loop = asyncio.get_running_loop()
+        parts: asyncio.Queue[CompletionPart | None] = asyncio.Queue()
+
+        def put(part: CompletionPart | None) -> None:
+            loop.call_soon_threadsafe(parts.put_nowait, part)
+
+        future = self._submit(lambda server: server.stream(ask, put))
+        future.add_done_callback(lambda _: put(None))
+        try:
+            while (part := await parts.get()) is not None:
+                yield part
+            future.result()
+        finally:
+            future.cancel()
+
+    def _submit(self, work: Work[T]) -> concurrent.futures.Future[T]:
+        if self._closing.is_set() or self._loop.is_closed():
+            raise ServerError("the engine is closed")
+        return asyncio.run_coroutine_threadsafe(work(self._server), self._loop)
+
+    def _run(self, config: ServeConfig) -> None:
+        """Runs the loop in the engine's thread. It starts all children, because they die with the thread that
+        did."""
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve(config))
+        finally:
+            self._loop.close()
+
+    async def _serve(self, config: ServeConfig) -> None:
+        try:
+            server = await LocalServer.start(config, replica_commands())
+        except BaseException as error:
+            self._started.set_exception(error)
+            return
+        self._started.set_result(server)
+        try:
+            await self._closing.wait()
+        finally:
+            await server.close()

@@ -1,0 +1,151 @@
+"""The calls of `Engine` as coroutines of its thread."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
+
+from ..runtime.errors import RequestError
+from ..runtime.messages import ModelReady
+from .completion import Completion, Score
+from .engine_conversation import Message
+from .engine_reply import EngineReply
+from .engine_requests import (
+    MOST_TOKENS,
+    Prompt,
+    Prompts,
+    ask_chat,
+    ask_completion,
+    ask_score,
+    tokenize,
+)
+from .engine_sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, check_names
+from .engine_scores import scored_prompts
+from .engine_thread import Work
+from .local_server import Ask, LocalServer
+from .progress import progress_bar
+from .request.prepare import PreparedRequest
+from .request.service import Service
+
+T = TypeVar("T")
+Conversation: TypeAlias = Sequence[Message]
+Conversations: TypeAlias = Sequence[Sequence[Message]]
+
+
+def generate(
+    prompt: Prompt | Prompts, sampling: Sampling, use_tqdm: bool
+) -> Work[Completion | list[Completion]]:
+    if not _is_batch(prompt):
+        return _one(completion_ask(cast(Prompt, prompt), sampling))
+    numbered = enumerate(cast(list[Prompt], prompt))
+    asks = [completion_ask(each, sampling, f"prompt[{place}]") for place, each in numbered]
+    return _several(asks, use_tqdm)
+
+
+def chat(
+    messages: Conversation | Conversations, options: ChatOptions, use_tqdm: bool
+) -> Work[Completion | list[Completion]]:
+    if not _is_conversations(messages):
+        return _one(chat_ask(cast(Conversation, messages), options))
+    return _several([chat_ask(each, options, place) for place, each in enumerate(messages)], use_tqdm)
+
+
+def tokens(prompt: str | Conversation, options: TokenizeOptions) -> Work[list[int]]:
+    check_names(options, TokenizeOptions)
+
+    async def work(service: Service, model: ModelReady) -> list[int]:
+        most = max(MOST_TOKENS, model.max_model_len)
+        return array("i", await tokenize(service, most, prompt, options)).tolist()
+
+    return lambda server: server.call(work)
+
+
+def score(prompt: str | Conversation, choices: Sequence[str], options: ScoreOptions) -> Work[list[Score]]:
+    check_names(options, ScoreOptions)
+
+    async def work(server: LocalServer) -> list[Score]:
+        scored = await server.call(
+            lambda service, model: scored_prompts(service, model, prompt, choices, options)
+        )
+
+        def ask(tokens: bytes) -> Ask:
+            return Ask(
+                lambda service, _: ask_score(service, tokens, scored.start, options, scored.prompt_name)
+            )
+
+        asks = [ask(tokens) for tokens in scored.prompts]
+        return await _together([server.complete(each, EngineReply.score) for each in asks], False)
+
+    return work
+
+
+def completion_ask(prompt: Prompt, sampling: Sampling, name: str = "prompt") -> Ask:
+    check_names(sampling, Sampling)
+    return Ask(
+        lambda service, model: ask_completion(service, model, prompt, sampling, name), _choices(sampling)
+    )
+
+
+def chat_ask(messages: Conversation, options: ChatOptions, place: int | None = None) -> Ask:
+    """`place` is the conversation's among several."""
+    check_names(options, ChatOptions)
+
+    async def prepared(service: Service, model: ModelReady) -> PreparedRequest:
+        try:
+            return await ask_chat(service, model, messages, options)
+        except RequestError as error:
+            if place is None:
+                raise
+            param = f"messages[{place}]"
+            raise RequestError(
+                f"In {param}: {error}", status=error.status, param=param, code=error.code
+            ) from error
+
+    return Ask(prepared, _choices(options))
+
+
+def streamed(ask: Ask, options: Sampling | ChatOptions) -> Ask:
+    """The request. Raises `RequestError` for an option that streams don't have."""
+    if options.get("prompt_logprobs") is None:
+        return ask
+    raise RequestError(
+        "prompt_logprobs is not available in streams: call `generate` or `chat`.",
+        param="prompt_logprobs",
+        code="invalid_value",
+    )
+
+
+def _choices(options: Sampling | ChatOptions) -> int:
+    n: object = options.get("n")
+    return n if isinstance(n, int) and n > 0 else 1  # other values are refused when the request is prepared
+
+
+def _one(ask: Ask) -> Work[Completion]:
+    return lambda server: server.complete(ask, EngineReply.closing)
+
+
+def _several(asks: Sequence[Ask], use_tqdm: bool) -> Work[list[Completion]]:
+    return lambda server: _together([server.complete(ask, EngineReply.closing) for ask in asks], use_tqdm)
+
+
+async def _together(works: Sequence[Coroutine[Any, Any, T]], use_tqdm: bool) -> list[T]:
+    """The results in order. If one raises, the others are cancelled."""
+    running = [asyncio.ensure_future(work) for work in works]
+    try:
+        with progress_bar(len(running), use_tqdm) as advance:
+            for task in running:
+                task.add_done_callback(lambda _: advance())
+            return await asyncio.gather(*running)
+    finally:
+        for task in running:
+            task.cancel()
+
+
+def _is_batch(prompt: Prompt | Prompts) -> TypeGuard[Prompts]:
+    return isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
+
+
+def _is_conversations(messages: Conversation | Conversations) -> TypeGuard[Conversations]:
+    return isinstance(messages, list) and bool(messages) and isinstance(messages[0], list | tuple)

@@ -1,0 +1,100 @@
+"""An `Engine` as the backend of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..completion import Completion, CompletionPart
+from ..engine import Engine
+from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt, ToolCall
+from .streamed_reply import StreamedReply
+
+CONCURRENCY = 256
+TEXT_TOKENS = 16  # of a completion without `max_tokens`, as in OpenAI's API
+
+
+class EngineBackend:
+    concurrency = CONCURRENCY
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def reply(self, prompt: Prompt, sampling: Mapping[str, Any], on_text: OnText | None) -> Reply:
+        options = _options(prompt, sampling)
+        if on_text is not None:
+            return await self._streamed(prompt, options, on_text)
+        if isinstance(prompt, TextPrompt):
+            return _reply(await self._engine.agenerate(prompt.text, **options))
+        return _reply(await self._engine.achat(_messages(prompt), **options))
+
+    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
+        text = prompt.text if isinstance(prompt, TextPrompt) else _messages(prompt)
+        scores = await self._engine.ascore(text, choices)
+        return Scores(
+            scores=tuple(Score(score.logprob, score.tokens) for score in scores),
+            prompt_tokens=sum(score.usage.prompt_tokens for score in scores),
+            cached_tokens=sum(score.usage.cached_tokens for score in scores),
+        )
+
+    async def prefill(self, prompt: Prompt) -> Reply:
+        if isinstance(prompt, TextPrompt):
+            return _reply(await self._engine.agenerate(prompt.text, max_tokens=0))
+        tokens = await self._engine.atokenize(_messages(prompt), **_continuing(prompt))
+        return _reply(await self._engine.agenerate(tokens, max_tokens=0))
+
+    async def _streamed(self, prompt: Prompt, options: dict[str, Any], on_text: OnText) -> Reply:
+        if isinstance(prompt, TextPrompt):
+            parts = self._engine.astream(prompt.text, **options)
+        else:
+            parts = self._engine.astream_chat(_messages(prompt), **options)
+        reply = StreamedReply(on_text)
+        async for part in parts:
+            reply.take(_event(part))
+        return reply.whole()
+
+
+def _options(prompt: Prompt, sampling: Mapping[str, Any]) -> dict[str, Any]:
+    options = {("choice" if name == "choices" else name): value for name, value in sampling.items()}
+    if isinstance(prompt, TextPrompt):
+        return {"max_tokens": TEXT_TOKENS, **options}
+    return {**_continuing(prompt), **options}
+
+
+def _continuing(prompt: ChatPrompt) -> dict[str, Any]:
+    return {"continue_final_message": True} if prompt.prefix else {}
+
+
+def _messages(prompt: ChatPrompt) -> list[Mapping[str, Any]]:
+    begun = [{"role": "assistant", "content": prompt.prefix}] if prompt.prefix else []
+    return [*prompt.messages, *begun]
+
+
+def _reply(completion: Completion) -> Reply:
+    usage = completion.usage
+    return Reply(
+        text=completion.text,
+        reasoning=completion.reasoning,
+        tool_calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in completion.tool_calls),
+        finish_reason=completion.finish_reason,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
+    )
+
+
+def _event(part: CompletionPart) -> dict[str, Any]:
+    """The part in the form that a server's stream has."""
+    calls = [
+        {"index": call.index, "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+        for call in part.tool_calls
+    ]
+    delta = {"content": part.text, "reasoning": part.reasoning, "tool_calls": calls}
+    event: dict[str, Any] = {"choices": [{"delta": delta, "finish_reason": part.finish_reason}]}
+    if part.usage is not None:
+        event["usage"] = {
+            "prompt_tokens": part.usage.prompt_tokens,
+            "completion_tokens": part.usage.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": part.usage.cached_tokens},
+        }
+    return event

@@ -1,0 +1,65 @@
+"""Checks of options that depend on other options, on the machine or on files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from ..runtime.errors import ConfigError
+from .tls import tls_context
+
+
+def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
+    """Raises ConfigError for options that would have no effect or can't be used together."""
+    tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
+    if values["quantize"] and values["device"] == "cuda":
+        raise ConfigError(
+            "--quantize: only the CPU computes with quantized weights; on a GPU they would be expanded. "
+            "Leave it out, or use --device cpu."
+        )
+    if tiers and not values["prefix_cache"]:
+        raise ConfigError(
+            "--no-prefix-cache leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."
+        )
+    if "write_policy" in given and not tiers:
+        raise ConfigError("--write-policy is that of --disk-cache and --remote-cache: give one of them too.")
+    if "pin_memory" in given and not values["prefix_cache"]:
+        raise ConfigError("--no-prefix-cache leaves nothing to pin: leave it or --pin-memory out.")
+    if "disk_cache_size" in given and not values["disk_cache"]:
+        raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
+    if values["uds"] and (both := [name for name in ("host", "port", "ssl_certfile") if name in given]):
+        flag = "--" + both[0].replace("_", "-")
+        raise ConfigError(f"{flag} has no meaning for a Unix socket: leave it or --uds out.")
+    if values["ssl_certfile"]:
+        tls_context(values["ssl_certfile"], values["ssl_keyfile"])
+    elif values["ssl_keyfile"]:
+        raise ConfigError("--ssl-keyfile is that of --ssl-certfile: give the certificate's FILE too.")
+    if "*" in values["allowed_origins"] and not values["api_keys"]:
+        raise ConfigError(
+            "--allowed-origin *: any web page could use a server without keys. Name the origins, or give an "
+            "--api-key or --api-key-file."
+        )
+    if values["protect_metrics"] and not values["api_keys"]:
+        raise ConfigError(
+            "--protect-metrics: there is no key to ask for; give an --api-key or --api-key-file."
+        )
+    if values["isolate_keys"] and not values["api_keys"]:
+        raise ConfigError(
+            "--isolate-keys: there are no keys to tell clients by; give each client an --api-key, or "
+            "all keys in an --api-key-file."
+        )
+
+
+def make_directory(directory: Path, label: str) -> None:
+    """Raises ConfigError if the directory can't be written to."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{label} {directory}: it can't be made or written ({error.strerror}); correct its name, choose "
+            "another directory or leave the option out."
+        ) from error

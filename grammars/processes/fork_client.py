@@ -1,0 +1,165 @@
+"""The scheduler's end of a fork server: starts it, asks it for processes, and learns how they ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+
+from ..errors import CompilerError
+from .fork_messages import FORK, Compiling, Ended, decode_report
+from .limits import end_in_words
+
+END_DEADLINE_S = 2.0  # for the server to end
+_KNOWN_ENDS = 1024
+
+
+class KeptServer:
+    """Starts a fork server when it is needed, and again if it died. Thread-safe.
+
+    does: what the server does, for errors: "the process that …"
+    start_deadline_s: until the server must be ready
+    """
+
+    def __init__(self, does: str, start_deadline_s: float, start: Callable[[], RunningServer]) -> None:
+        self._does = does
+        self._start_deadline_s = start_deadline_s
+        self._start = start
+        self._lock = threading.Lock()
+        self._running: RunningServer | None = None
+        self._is_closed = False
+
+    @property
+    def pid(self) -> int | None:
+        running = self._running
+        return running.process.pid if running is not None else None
+
+    def started(self) -> RunningServer:
+        """The server, once it is ready. Raises CompilerError."""
+        with self._lock:
+            if self._is_closed:
+                raise CompilerError("the grammar compiler is closed")
+            if self._running is None or not self._running.is_alive:
+                if self._running is not None:
+                    self._running.close()
+                self._running = self._start()
+            running = self._running
+        if not running.ready.wait(self._start_deadline_s):
+            running.kill()
+        if not running.is_alive:
+            raise CompilerError(f"the process that {self._does} could not be started: {running.end()}")
+        return running
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            running, self._running = self._running, None
+        if running is not None:
+            running.close()
+
+
+class RunningServer:
+    """One server process.
+
+    program: Python code of the process
+    first: what the process reads from its standard input before it is ready
+    on_compiling: called from another thread when the process compiles its own code
+    """
+
+    def __init__(self, program: str, first: bytes, on_compiling: Callable[[], None] = lambda: None) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program, str(theirs.fileno())],
+                stdin=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                env=environment,
+            )
+        self.ready = threading.Event()
+        self.is_alive = True
+        self._on_compiling = on_compiling
+        self._ends: OrderedDict[int, Ended] = OrderedDict()
+        self._changed = threading.Condition()
+        threading.Thread(target=self._talk, args=(first,), name="fork-server-reports", daemon=True).start()
+
+    def fork(self, number: int, channel: socket.socket) -> None:
+        """Asks the server to fork. If that fails, closes the channel's other end."""
+        descriptor = array("i", [channel.fileno()])
+        self._send(FORK, number, [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
+
+    def tell(self, what: bytes, number: int) -> None:
+        self._send(what, number, [])
+
+    def kill(self) -> None:
+        """Kills a server that does not answer; the next grammar gets a new one."""
+        self.is_alive = False
+        self.process.kill()
+
+    def end_of(self, number: int, within_s: float) -> Ended | None:
+        """How a process ended, or None if it is still running."""
+        deadline = time.monotonic() + within_s
+        with self._changed:
+            while number not in self._ends and self.is_alive:
+                if not self._changed.wait(deadline - time.monotonic()):
+                    return None
+            return self._ends.get(number)
+
+    def end(self) -> str:
+        """How the server itself ended, in words."""
+        with suppress(subprocess.TimeoutExpired):
+            return f"it ended with {end_in_words(self.process.wait(END_DEADLINE_S))}"
+        return "it does not end"
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        try:
+            self.process.wait(END_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _send(self, what: bytes, number: int, attached: list[tuple[int, int, array[int]]]) -> None:
+        """Sends without waiting; kills a server whose socket is full."""
+        try:
+            message = what + number.to_bytes(8, "little")
+            self._control.sendmsg([message], attached, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self.kill()
+        except OSError:
+            return  # the server has ended
+
+    def _talk(self, first: bytes) -> None:
+        """Sends `first`, then reads the server's reports until it ends."""
+        assert self.process.stdin is not None
+        with suppress(OSError), self.process.stdin:
+            self.process.stdin.write(first)
+        with suppress(OSError):
+            while message := self._control.recv(256):
+                self._note(decode_report(message))
+        with self._changed:
+            self.is_alive = False
+            self._changed.notify_all()
+        self.ready.set()
+        self._control.close()
+        self.process.wait()
+
+    def _note(self, report: Ended | Compiling) -> None:
+        if isinstance(report, Compiling):
+            self._on_compiling()
+            return
+        with self._changed:
+            self._ends[report.process] = report
+            if len(self._ends) > _KNOWN_ENDS:
+                self._ends.popitem(last=False)
+            self._changed.notify_all()
+        if report.process == 0:
+            self.ready.set()

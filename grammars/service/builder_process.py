@@ -1,0 +1,103 @@
+"""The process that forks the processes that build automata. Its forks share what it has loaded.
+
+A fork builds one grammar after another and caches the automata that they share. A timer without a handler
+ends it if a job takes too much processor time, even inside native code, and its memory is limited. Only hung
+jobs are ended by real time, so a busy machine builds the same automata.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
+
+from numba.core.event import Event, Listener, register
+
+from ..errors import CompilerError, GrammarError, TooLargeError
+from ..masks.token_trie import build_tries
+from ..processes.fork_server import ForkServer, control_socket, prepare_to_fork, tell_compiling
+from ..processes.framing import receive, send
+from ..processes.limits import keep_to_limits, resident
+from .builder import Builder
+from .jobs import LAST_RESULT, NOTICE, PROCESS, RESULT, Result, Work
+
+EXTRA_BYTES = 1536 << 20  # of address space for building, in addition to the loaded code and data
+KEEP_BELOW = 384 << 20
+"""Bytes of memory; a process that has grown by more ends with its job."""
+
+
+class _CompilationNotice(Listener):
+    """Calls `tell` once if this process compiles its own code."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self.tell = tell
+        self._is_told = False
+
+    def on_start(self, event: Event) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self.tell()
+
+    def on_end(self, event: Event) -> None:
+        """Does nothing; numba requires it."""
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = control_socket()
+    notice = _CompilationNotice(partial(tell_compiling, control))
+    register("numba:compile", notice)  # type: ignore[no-untyped-call]
+    spellings, special = pickle.loads(sys.stdin.buffer.read())
+    builder = Builder(build_tries(spellings), special)
+    builder.warm_up()
+    prepare_to_fork()
+    ForkServer(control, partial(_serve, builder, notice)).run()
+
+
+def _serve(builder: Builder, notice: _CompilationNotice, channel: socket.socket) -> NoReturn:
+    """Runs in a newly forked process, and ends that process."""
+    first = resident()
+    notice.tell = partial(send, channel, NOTICE)
+    keep_to_limits(EXTRA_BYTES)
+    try:
+        send(channel, PROCESS + pickle.dumps(os.getpid()))
+        while True:
+            work: Work = pickle.loads(receive(channel))
+            answer = _answer(work, builder)
+            is_last = resident() - first > KEEP_BELOW
+            kind = LAST_RESULT if is_last else RESULT
+            send(channel, kind + pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
+            if is_last:
+                break
+            gc.collect()
+    except (EOFError, OSError):
+        pass  # the scheduler has closed the channel
+    finally:
+        os._exit(0)
+
+
+def _answer(work: Work, builder: Builder) -> Result | Exception:
+    signal.setitimer(signal.ITIMER_PROF, work.deadline_s)
+    try:
+        return builder.build(work.key, work.spec)
+    except (GrammarError, TooLargeError) as error:
+        return error
+    except MemoryError:
+        return TooLargeError("it took too much memory")
+    except RecursionError:
+        return TooLargeError("it is nested too deep")
+    except Exception:  # a fault of ours; llguidance may succeed
+        return CompilerError(traceback.format_exc())
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+if __name__ == "__main__":
+    main()

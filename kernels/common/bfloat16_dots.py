@@ -1,0 +1,44 @@
+# mypy: disable-error-code="no-untyped-call"
+"""Products of pairs of bfloat16 values with float32 sums, by AVX512-BF16's instruction `vdpbf16ps`.
+
+A 32-bit word holds a pair: two values that are neighbours along the summed dimension.
+"""
+
+from functools import cache
+
+from llvmlite import binding, ir
+
+from .numba_tools import has_feature
+from .vectors import FLOATS, LANES, WORDS, splat
+
+
+class _BFloat16(ir.Type):  # type: ignore[misc]
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+_PAIRS = ir.VectorType(_BFloat16(), 2 * LANES)
+_DOT = ir.FunctionType(FLOATS, [FLOATS, _PAIRS, _PAIRS])
+
+
+@cache
+def available() -> bool:
+    """Whether the processor that numba compiles for has the instruction."""
+    return has_feature("avx512bf16")
+
+
+@cache
+def has_matrix_unit() -> bool:
+    """Whether the processor also has AMX, which oneDNN and PyTorch's flash attention use for bfloat16."""
+    return bool(binding.get_host_cpu_features().get("amx-bf16"))
+
+
+def add_pair_products(
+    builder: ir.IRBuilder, sums: list[ir.Value], pair: ir.Value, columns: list[ir.Value]
+) -> None:
+    """Add the products of the pair and the pairs in each of `columns` to the vectors at `sums`."""
+    dot = builder.module.declare_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", (), _DOT)
+    pairs = builder.bitcast(splat(builder, pair, WORDS), _PAIRS)
+    for total, column in zip(sums, columns, strict=True):
+        column = builder.bitcast(column, _PAIRS)
+        builder.store(builder.call(dot, [builder.load(total), pairs, column]), total)

@@ -1,0 +1,121 @@
+"""Matrix products with FP8 (E4M3) weights and scales for groups of inputs."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from ..common.threads import thread_count
+from . import fp8_cpu
+from .bfloat16_tile import OUTPUTS
+from .byte_dots import available
+from .fp8_tile import PLACES
+
+_PLACES = torch.tensor([32 * half + place for half in (0, 1) for place in PLACES])
+
+
+class Fp8Shape(NamedTuple):
+    """w[o, i] = codes[o, i] * scales[o, i // group]"""
+
+    outputs: int
+    inputs: int
+    group: int
+    """inputs that share a scale; the last group may be smaller"""
+
+    @property
+    def groups(self) -> int:
+        return -(-self.inputs // self.group)
+
+
+def takes_fp8(shape: Fp8Shape, device: torch.device) -> bool:
+    """Whether the device has a product for the shape. Otherwise the caller expands the weight."""
+    is_whole = shape.group % 2 == 0 or shape.group >= shape.inputs
+    return device.type == "cpu" and available() and is_whole and min(shape) >= 1
+
+
+class Fp8Packer:
+    """Fills the product's stored form, some outputs at a time."""
+
+    def __init__(self, shape: Fp8Shape) -> None:
+        assert takes_fp8(shape, torch.device("cpu")), shape
+        self._shape = shape
+        strips, pairs = -(-shape.outputs // OUTPUTS), -(-shape.inputs // 2)
+        self._codes = torch.zeros(strips, pairs, OUTPUTS, dtype=torch.int16)
+        self._scales = torch.zeros(strips, shape.groups, OUTPUTS)
+
+    def write(self, begin: int, codes: torch.Tensor, scales: torch.Tensor) -> None:
+        """Store n outputs from output `begin` on.
+
+        codes: float8_e4m3fn [n, inputs], none of them NaN; scales: [n, groups]
+        """
+        shape, end = self._shape, begin + len(codes)
+        assert 0 <= begin <= end <= shape.outputs, f"{len(codes)} outputs from {begin} of {shape.outputs}"
+        assert codes.shape == (len(codes), shape.inputs) and codes.dtype == torch.float8_e4m3fn
+        assert scales.shape == (len(codes), shape.groups), (scales.shape, len(codes), shape.groups)
+        pairs = F.pad(codes.view(torch.uint8), (0, shape.inputs % 2)).view(torch.int16)
+        for strip in range(begin // OUTPUTS, -(-end // OUTPUTS)):
+            first, last = max(begin, strip * OUTPUTS), min(end, (strip + 1) * OUTPUTS)
+            place, part = (
+                slice(first - strip * OUTPUTS, last - strip * OUTPUTS),
+                slice(first - begin, last - begin),
+            )
+            self._codes[strip][:, _PLACES[place]] = pairs[part].T
+            self._scales[strip][:, place] = scales[part].T
+
+    def product(self, bias: torch.Tensor | None) -> Fp8Product:
+        """The product with all written outputs. Nothing may be written afterwards."""
+        return Fp8Product(self._shape, self._codes, self._scales, bias)
+
+
+class Fp8Product:
+    """y = x wᵀ + bias. Activations are not quantized; sums are float32.
+
+    The bits of a row's result depend neither on other rows nor on the number of threads.
+    """
+
+    def __init__(
+        self, shape: Fp8Shape, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+    ) -> None:
+        """codes: int16 [strips, pairs, OUTPUTS], in the order of `PLACES`; scales: float32 [strips, groups,
+        OUTPUTS]"""
+        self._shape, self._codes, self._scales = shape, codes, scales
+        self._bias = None if bias is None else bias.float()
+
+    @property
+    def outputs(self) -> int:
+        return self._shape.outputs
+
+    @property
+    def inputs(self) -> int:
+        return self._shape.inputs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored weight: codes, scales and bias."""
+        parts = (self._codes, self._scales, self._bias)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [rows, inputs], float32, bfloat16 or float16 → [rows, outputs], same dtype."""
+        shape, dtype = self._shape, x.dtype
+        y = torch.empty(len(x), shape.outputs, dtype=dtype)
+        x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else x.float().contiguous()
+        x = F.pad(x, (0, 1)) if shape.inputs % 2 else x
+        pairs = self._codes.shape[1]
+        bias = 0 if self._bias is None else self._bias.data_ptr()
+        addresses = (x.data_ptr(), self._codes.data_ptr(), self._scales.data_ptr(), bias, y.data_ptr())
+        sizes = (len(x), shape.outputs, pairs, min(pairs, -(-shape.group // 2)))
+        fp8_cpu.callback(dtype).run((*sizes, *addresses), thread_count(self._codes.numel()))
+        return y
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """The stored weights of these outputs, float32 [n, inputs]."""
+        shape = self._shape
+        assert not len(ids) or 0 <= ids.min() <= ids.max() < shape.outputs, (
+            f"ids beyond {shape.outputs} outputs"
+        )
+        codes = self._codes[ids // OUTPUTS, :, _PLACES[ids % OUTPUTS]].view(torch.float8_e4m3fn)
+        scales = self._scales[ids // OUTPUTS, :, ids % OUTPUTS].repeat_interleave(shape.group, dim=1)
+        return codes[:, : shape.inputs].float() * scales[:, : shape.inputs]

@@ -1,0 +1,191 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
+"""The product of activations with FP8 weights, in one parallel region.
+
+A thread takes a strip of 64 outputs at a time, and multiplies a block of it with all rows before the next
+one. The first rows widen the block into a buffer, which stays in the first-level cache for the others.
+"""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from ..common import bfloat16_dots
+from ..common.jit import compiled
+from ..common.numba_tools import fetch_add, pointer, shifted, store
+from ..common.threads import Callback
+from .bfloat16_tile import MOST_ROWS, OUTPUTS
+from .fp8_tile import PAIR_BYTES, tile
+
+BLOCK = 64
+"""Pairs of inputs whose products are added before they are scaled, at most: 8 KB of codes, 16 KB of bfloat16
+or 32 KB of float32."""
+
+AHEAD = 4096
+"""bytes between widening and prefetching"""
+
+PANEL = 252
+"""Rows that a thread takes at a time. Their sums stay in the second-level cache."""
+
+_one, _two, _three, _four, _five, _six = (tile(rows, False, False) for rows in range(1, MOST_ROWS + 1))
+_first_three, _first_four, _first_five, _first_six = (tile(rows, False, True) for rows in range(3, 7))
+_next_three, _next_four, _next_five, _next_six = (tile(rows, True, False) for rows in range(3, 7))
+
+
+@compiled
+def _add_few(x, stride, codes, scales, sums, rows, count, buffer):
+    """Add the products of `count` pairs and at most MOST_ROWS rows."""
+    later = shifted(codes, AHEAD)
+    if rows == 1:
+        _one(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
+    elif rows == 2:
+        _two(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
+    elif rows == 3:
+        _three(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
+    elif rows == 4:
+        _four(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
+    elif rows == 5:
+        _five(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
+    else:
+        _six(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
+
+
+@compiled
+def _add_many(x, stride, codes, scales, sums, rows, count, buffer):
+    """Add the products of `count` pairs and more rows, in tiles of nearly equal numbers of rows.
+
+    Two tiles prefetch half of the next codes each, or four a quarter each; the others repeat that, which
+    costs little.
+    """
+    tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+    shares = 4 if tiles >= 4 else 2
+    step = PAIR_BYTES // shares
+    later = shifted(codes, count * PAIR_BYTES)
+    _add_first(rows // tiles, count, x, stride, codes, buffer, scales, sums, later, step)
+    for index in range(1, tiles):
+        row = rows * index // tiles
+        size = rows * (index + 1) // tiles - row
+        here, to = shifted(x, row * stride), shifted(sums, row * OUTPUTS)
+        then = shifted(later, index % shares * count * step)
+        if size == 3:
+            _next_three(count, here, stride, codes, buffer, scales, to, then, step)
+        elif size == 4:
+            _next_four(count, here, stride, codes, buffer, scales, to, then, step)
+        elif size == 5:
+            _next_five(count, here, stride, codes, buffer, scales, to, then, step)
+        else:
+            _next_six(count, here, stride, codes, buffer, scales, to, then, step)
+
+
+@compiled
+def _add_first(rows, count, x, stride, codes, buffer, scales, sums, later, step):
+    """Add the products of the first tile's rows, and fill the buffer."""
+    if rows == 3:
+        _first_three(count, x, stride, codes, buffer, scales, sums, later, step)
+    elif rows == 4:
+        _first_four(count, x, stride, codes, buffer, scales, sums, later, step)
+    elif rows == 5:
+        _first_five(count, x, stride, codes, buffer, scales, sums, later, step)
+    else:
+        _first_six(count, x, stride, codes, buffer, scales, sums, later, step)
+
+
+@compiled
+def _multiply_strip(arguments, strip, first, count, sums, buffer, pair):
+    """sums[r, o] = the products of `count` rows from `first` on with a strip."""
+    pairs, group = arguments[3], arguments[4]
+    groups = (pairs + group - 1) // group
+    for i in range(count * OUTPUTS):
+        sums[i] = np.float32(0)
+    codes = shifted(pointer(arguments[6], np.int8(0)), strip * pairs * PAIR_BYTES)
+    scales = shifted(pointer(arguments[7], np.float32(0)), strip * groups * OUTPUTS)
+    x = shifted(pointer(arguments[5], pair), first * pairs)
+    begin = 0
+    while begin < pairs:
+        number = begin // group
+        end = min(begin + BLOCK, (number + 1) * group, pairs)
+        here, block = shifted(x, begin), shifted(codes, begin * PAIR_BYTES)
+        factors = shifted(scales, number * OUTPUTS)
+        if count <= MOST_ROWS:
+            _add_few(here, pairs, block, factors, sums, count, end - begin, buffer)
+        else:
+            _add_many(here, pairs, block, factors, sums, count, end - begin, buffer)
+        begin = end
+
+
+@compiled
+def _multiply(arguments, memory, pair, kind):
+    """Arguments: the counter of panels of strips; rows, outputs, pairs of inputs, pairs of a group; the
+    addresses of x, the codes, the scales, the bias or 0, and y. pair, kind: see `fp8_tile.tile` for the type
+    of pairs of x, and `numba_tools.KIND` for that of y's elements.
+
+    memory: the thread's sums and buffer. The caller holds it: numba frees an array after the last use of its
+    name.
+    """
+    rows, outputs = arguments[1], arguments[2]
+    sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
+    buffer = shifted(sums, OUTPUTS * min(rows, PANEL))
+    panels = (rows + PANEL - 1) // PANEL
+    strips = (outputs + OUTPUTS - 1) // OUTPUTS
+    while True:
+        work = fetch_add(arguments, 1)
+        if work >= strips * panels:
+            break
+        strip, panel = work // panels, work % panels
+        first = rows * panel // panels
+        count = rows * (panel + 1) // panels - first
+        _multiply_strip(arguments, strip, first, count, sums, buffer, pair)
+        _store_rows(arguments, sums, first, count, strip * OUTPUTS, kind)
+
+
+@compiled
+def _store_rows(arguments, sums, first, count, output, kind):
+    """Write the sums of a panel's rows and a strip's outputs, plus the bias."""
+    outputs = arguments[2]
+    bias = pointer(arguments[8], np.float32(0))
+    some = min(OUTPUTS, outputs - output)
+    for row in range(count):
+        y = shifted(pointer(arguments[9], kind), (first + row) * outputs + output)
+        of_row = shifted(sums, row * OUTPUTS)
+        for i in range(some):
+            store(y, i, of_row[i] + bias[output + i] if arguments[8] != 0 else of_row[i])
+
+
+@compiled
+def _memory(arguments):
+    """Sums of a panel, and a buffer for BLOCK pairs of float32."""
+    return np.empty((min(arguments[1], PANEL) + 2 * BLOCK) * OUTPUTS, np.float32)
+
+
+def _pairs_bfloat16(arguments):
+    _multiply(arguments, _memory(arguments), np.uint32(0), np.uint16(0))
+
+
+def _floats_bfloat16(arguments):
+    _multiply(arguments, _memory(arguments), np.uint64(0), np.uint16(0))
+
+
+def _floats_float16(arguments):
+    _multiply(arguments, _memory(arguments), np.uint64(0), np.int16(0))
+
+
+def _floats_float32(arguments):
+    _multiply(arguments, _memory(arguments), np.uint64(0), np.float32(0))
+
+
+_FLOATS = {
+    torch.bfloat16: _floats_bfloat16,
+    torch.float16: _floats_float16,
+    torch.float32: _floats_float32,
+}
+
+
+def multiplies_pairs(dtype: torch.dtype) -> bool:
+    """Whether x of this dtype is multiplied as pairs of bfloat16; otherwise as float32."""
+    return dtype == torch.bfloat16 and bfloat16_dots.available()
+
+
+@cache
+def callback(dtype: torch.dtype) -> Callback:
+    """The product for x and y of this dtype."""
+    return Callback(_pairs_bfloat16 if multiplies_pairs(dtype) else _FLOATS[dtype])
