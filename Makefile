@@ -40,7 +40,7 @@ lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(TYPING) $(BIN)/mypy -p arbora
-	MYPYPATH=$(TYPING):tests/support:bench:bench/lib $(BIN)/mypy tests bench
+	MYPYPATH=$(TYPING):tests/support:bench:bench/lib:docs/examples $(BIN)/mypy tests bench docs/examples
 
 bench: $(VENV)/.installed-for-tests $(COMPILED)
 	$(BIN)/python bench/serve.py --url $(URL)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .frontend.language.errors import ProgramError
     from .frontend.language.http_backend import connect
     from .frontend.language.program import program
+    from .frontend.language.state import State
     from .frontend.language.static import prewarm, trace
     from .frontend.launch.errors import ServerError
     from .frontend.vllm_script import LLM, SamplingParams
@@ -45,6 +46,7 @@ __all__ = [
     "SamplingParams",
     "Score",
     "ServerError",
+    "State",
     "TokenLogprob",
     "ToolCall",
     "ToolCallPart",
@@ -76,6 +78,7 @@ _HOMES = {
     "SamplingParams": ".frontend.vllm_script",
     "Score": ".frontend.completion",
     "ServerError": ".frontend.launch.errors",
+    "State": ".frontend.language.state",
     "TokenLogprob": ".frontend.completion",
     "ToolCall": ".frontend.completion",
     "ToolCallPart": ".frontend.completion",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, InvalidStateError, wait
 from typing import Any
 
 import msgspec
@@ -23,20 +24,26 @@ OnPart = Callable[[str, str], None]
 """Takes the name of a call and a piece of its text."""
 
 
+_CANCELLED = "a call for which this waits was cancelled."
+
+
 class CallOutcome(msgspec.Struct, frozen=True):
     value: Any
     tool_calls: tuple[ToolCall, ...] = ()
 
 
 class Execution:
-    """One run of one program. `on_part` gets the text of named calls as it arrives."""
+    """One run of one program. `on_part` gets the text of named calls as it arrives. `is_async`: the program
+    runs in an event loop, which no read may block."""
 
-    def __init__(self, backend: Backend, on_part: OnPart | None = None) -> None:
+    def __init__(self, backend: Backend, on_part: OnPart | None = None, *, is_async: bool = False) -> None:
         self._backend = backend
         self._on_part = on_part
+        self._is_async = is_async
+        self._is_cancelled = False
         self._begun = time.monotonic()
         self._calls: list[Call] = []
-        self._running: list[Future[Transcript]] = []
+        self._running: dict[Future[Transcript], tuple[int, ...]] = {}  # with the branch of each
 
     def first_state(self) -> State:
         empty: Future[Transcript] = Future()
@@ -51,37 +58,78 @@ class Execution:
     def append(
         self, before: Future[Transcript], added: Expression, branch: tuple[int, ...], statement: Statement
     ) -> tuple[Future[Transcript], dict[str, Future[Outcome]]]:
+        """Cancelling an outcome cancels the statement, and those of the same branch for which it waits."""
         outcomes: dict[str, Future[Outcome]] = {
             call.name: Future() for call in added.calls() if call.name is not None
         }
         run = _Appending(self, branch, statement, outcomes)
-        after = submit(run.append(before, added))
-        self._running.append(after)
+        after = submit(run.append(before, added, is_inherited=self._running.get(before) != branch))
+        for outcome in outcomes.values():
+            outcome.add_done_callback(lambda done: done.cancelled() and after.cancel())
+        self._running[after] = branch
+        self._stop_if_cancelled()
         return after, outcomes
 
     def read(self, future: Future[Any], statement: Statement) -> Any:
-        """Raises `ProgramError` in a running event loop, which would stand still."""
-        if not future.done() and _in_event_loop():
+        """Raises `ProgramError` in the event loop of an async program, which would stand still."""
+        if self._is_async and not future.done() and _in_event_loop():
             raise ProgramError(
                 f"{statement}: this value is not there yet, and waiting here would stop the event loop. In "
                 "an async program write `await state.value(name)` or `await state.finished()` first."
             )
-        return future.result()
+        try:
+            return future.result()
+        except CancelledError:
+            self._stop_if_cancelled()
+            raise ProgramError(f"{statement}: {_CANCELLED}") from None
+        except ProgramError:
+            self._stop_if_cancelled()
+            raise
 
     wait = read
 
+    async def arrived(self, future: Future[Any], statement: Statement) -> Any:
+        """Cancelling this wait cancels the call."""
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            self._stop_if_cancelled()
+            raise ProgramError(f"{statement}: {_CANCELLED}") from None
+
     def wait_for_all(self) -> None:
-        """Waits for all that was appended to any state. Raises the first error."""
-        for future in self._running:
-            future.result()
+        """Waits for all that was appended to any state. Raises the first error as soon as it occurs. A
+        statement that the program cancelled is none."""
+        wait(list(self._running), return_when=FIRST_EXCEPTION)
+        self._raise_first_error()
 
     async def finished(self) -> None:
-        for future in self._running:
-            await asyncio.wrap_future(future)
+        """As `wait_for_all`, in an event loop."""
+        if running := [asyncio.wrap_future(future) for future in self._running]:
+            for future in running:  # so that asyncio logs no error as one that was never raised
+                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.wait(running, return_when=asyncio.FIRST_EXCEPTION)
+        self._raise_first_error()
 
     def cancel(self) -> None:
-        for future in self._running:
+        """Ends all calls. The program's function ends at its next statement or read."""
+        self._is_cancelled = True
+        for future in list(self._running):
             future.cancel()
+
+    def _raise_first_error(self) -> None:
+        self._stop_if_cancelled()
+        for future in self._running:
+            if future.done() and not future.cancelled():
+                future.result()
+
+    def _stop_if_cancelled(self) -> None:
+        """Raises `asyncio.CancelledError`, which no `except Exception` of the program takes."""
+        if self._is_cancelled:
+            self.cancel()
+            raise asyncio.CancelledError("the program was cancelled")
 
     async def reply(self, gen: Gen, transcript: Transcript) -> Reply:
         on_text: OnText | None = None
@@ -120,13 +168,17 @@ class _Appending:
         self._statement = statement
         self._outcomes = outcomes
 
-    async def append(self, before: Future[Transcript], added: Expression) -> Transcript:
-        """Raises `ProgramError`, also through the outcomes that are still open."""
+    async def append(
+        self, before: Future[Transcript], added: Expression, *, is_inherited: bool
+    ) -> Transcript:
+        """Raises `ProgramError`, also through the outcomes that are still open. An inherited transcript
+        belongs to other forks too, so it is not cancelled with this statement."""
         try:
-            transcript = await asyncio.wrap_future(before)
+            inherited = asyncio.wrap_future(before)
+            transcript = await (asyncio.shield(inherited) if is_inherited else inherited)
             return await self._run(added, transcript)
         except asyncio.CancelledError:
-            self._fail(ProgramError(f"{self._statement}: the program was cancelled."))
+            self._fail(ProgramError(f"{self._statement}: the call was cancelled."))
             raise
         except ProgramError as error:
             self._fail(error)
@@ -192,11 +244,12 @@ class _Appending:
 
     def _succeed(self, name: str | None, outcome: CallOutcome) -> None:
         if name is not None:
-            self._outcomes[name].set_result(outcome)
+            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+                self._outcomes[name].set_result(outcome)
 
     def _fail(self, error: ProgramError) -> None:
         for outcome in self._outcomes.values():
-            if not outcome.done():
+            with contextlib.suppress(InvalidStateError):  # set or cancelled before
                 outcome.set_exception(error)
 
 

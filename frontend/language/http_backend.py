@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, cast
-from urllib.parse import urlsplit
-
-import httpx
-import msgspec
 
 from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt, ToolCall
 from .errors import BackendError
+from .http_client import CONNECTIONS, HttpClient
 from .scoring import first_scored
 from .server_kinds import ServerKind, UnsupportedError, fields_for, kind_of
 from .streamed_reply import StreamedReply
 
-CONCURRENCY = 256
-ATTEMPTS = 20  # of a request that is refused because the server is full
-WAIT_S = 1.0  # before the next attempt, if the server does not say how long
-LONGEST_WAIT_S = 60.0
-CONNECT_S = 10.0
-FULL = (429, 503)
-
 
 class HttpBackend:
-    """Requests that a full server refuses are sent again when it says."""
-
-    concurrency = CONCURRENCY
+    concurrency = CONNECTIONS
 
     def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
-        self._url = _base(url)
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
-        timeout = httpx.Timeout(None, connect=CONNECT_S)
-        self._client = httpx.AsyncClient(base_url=self._url, headers=headers, timeout=timeout, limits=limits)
+        self._client = HttpClient(url, api_key)
         self._wanted = model
         self._known: tuple[str, ServerKind] | None = None
         self._asking = asyncio.Lock()
@@ -44,12 +29,12 @@ class HttpBackend:
         body = {"model": model, **_prompt_fields(kind, prompt), **fields_for(kind, sampling)}
         path = "/v1/chat/completions" if isinstance(prompt, ChatPrompt) else "/v1/completions"
         if on_text is None:
-            return _reply(await self._post(path, body))
+            return _reply(await self._client.post(path, body))
         reply = StreamedReply(on_text)
-        async for event in self._events(
-            path, {**body, "stream": True, "stream_options": {"include_usage": True}}
-        ):
-            reply.take(event)
+        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        async with aclosing(self._client.events(path, streamed)) as events:
+            async for event in events:
+                reply.take(event)
         return reply.whole()
 
     async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
@@ -68,7 +53,7 @@ class HttpBackend:
             "prompt_logprobs": 0,
             **({"prompt_logprobs_start": first} if kind.scores_from else {}),
         }
-        answer = await self._post("/v1/completions", body)
+        answer = await self._client.post("/v1/completions", body)
         listed = sorted(answer["choices"], key=lambda choice: cast(int, choice["index"]))
         usage = _usage(answer)
         return Scores(
@@ -86,68 +71,30 @@ class HttpBackend:
         if tokens is None:
             return await self.reply(prompt, {"max_tokens": kind.least_tokens}, None)
         body = {"model": model, "prompt": tokens, "max_tokens": kind.least_tokens}
-        return _reply(await self._post("/v1/completions", body))
+        return _reply(await self._client.post("/v1/completions", body))
 
     async def _tokens(self, model: str, kind: ServerKind, prompt: Prompt, text: str) -> list[int]:
         if isinstance(prompt, TextPrompt):
             body: dict[str, Any] = {"prompt": prompt.text + text}
         else:
             body = _prompt_fields(kind, ChatPrompt(prompt.messages, prompt.prefix + text))
-        return cast(list[int], (await self._post("/tokenize", {"model": model, **body}))["tokens"])
+        return cast(list[int], (await self._client.post("/tokenize", {"model": model, **body}))["tokens"])
 
     async def _server(self) -> tuple[str, ServerKind]:
         """The model's name, and what the server can do."""
         async with self._asking:
             if self._known is None:
-                listed = (await self._answer("GET", "/v1/models", None)).json()["data"]
+                listed = (await self._client.get("/v1/models"))["data"]
                 names = [card["id"] for card in listed]
-                if self._wanted is not None and self._wanted not in names:
+                if not names or self._wanted not in (None, *names):
                     raise BackendError(
-                        f"{self._url} serves {', '.join(names)}, and no model {self._wanted!r}."
+                        f"{self._client.url} serves {', '.join(names) or 'no model'}, but the program asks "
+                        f"for {self._wanted or 'any'}."
                     )
                 name = self._wanted or names[0]
                 owners = {card["id"]: card.get("owned_by", "") for card in listed}
                 self._known = name, kind_of(owners[name])
             return self._known
-
-    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return cast(dict[str, Any], (await self._answer("POST", path, body)).json())
-
-    async def _answer(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        """Raises `BackendError` for an answer that is no success."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                answer = await self._client.request(method, path, json=body)
-            except httpx.HTTPError as error:
-                raise self._unreachable(error) from error
-            if answer.is_success:
-                return answer
-            if answer.status_code not in FULL or attempt == ATTEMPTS:
-                raise _refused(answer, path)
-            await asyncio.sleep(_wait(answer))
-        raise AssertionError("unreachable")
-
-    async def _events(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The JSON of each event. A refused request is sent again as in `_answer`."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                async with self._client.stream("POST", path, json=body) as answer:
-                    if answer.is_success:
-                        async for line in answer.aiter_lines():
-                            if line.startswith("data: {"):
-                                yield msgspec.json.decode(line[6:])
-                        return
-                    await answer.aread()
-            except httpx.HTTPError as error:
-                raise self._unreachable(error) from error
-            if answer.status_code not in FULL or attempt == ATTEMPTS:
-                raise _refused(answer, path)
-            await asyncio.sleep(_wait(answer))
-
-    def _unreachable(self, error: httpx.HTTPError) -> BackendError:
-        return BackendError(
-            f"no answer from {self._url} ({error or type(error).__name__}). Is the server running?"
-        )
 
 
 def connect(url: str, *, model: str | None = None, api_key: str | None = None) -> HttpBackend:
@@ -157,13 +104,6 @@ def connect(url: str, *, model: str | None = None, api_key: str | None = None) -
     needs it. Raises ValueError for a URL that is none.
     """
     return HttpBackend(url, model, api_key)
-
-
-def _base(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"connect({url!r}): expected an address such as http://127.0.0.1:8000.")
-    return url.rstrip("/").removesuffix("/v1")
 
 
 def _prompt_fields(kind: ServerKind, prompt: Prompt) -> dict[str, Any]:
@@ -215,18 +155,3 @@ def _score(tokens: Sequence[int], logprobs: Sequence[Mapping[str, Any] | None], 
         assert entries is not None, "only positions before the first scored one have no log-probability"
         total += entries[str(token)]["logprob"]
     return Score(total, len(tokens) - first)
-
-
-def _wait(answer: httpx.Response) -> float:
-    try:
-        return min(LONGEST_WAIT_S, float(answer.headers["retry-after"]))
-    except (KeyError, ValueError):
-        return WAIT_S
-
-
-def _refused(answer: httpx.Response, path: str) -> BackendError:
-    try:
-        message = answer.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        message = answer.text[:500]
-    return BackendError(f"{path} was refused with status {answer.status_code}: {message}")

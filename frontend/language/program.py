@@ -6,33 +6,21 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
 from .backend import Backend
+from .background import start_thread
 from .default_backend import backend_of
 from .execution import Execution, OnPart
+from .finished_state import FinishedState
 from .state import State
-from .trace import Trace
+from .stream import Stream
 
-
-class Part(NamedTuple):
-    """A piece of the text of a named call."""
-
-    name: str
-    text: str
-
-
-class FinishedState(State):
-    """The state of a program that has ended, with its trace and what the function returned."""
-
-    trace: Trace
-    result: Any
+T = TypeVar("T")
 
 
 class Program:
@@ -53,14 +41,19 @@ class Program:
         `backend` is an `arbora.Engine` or what `arbora.connect` returns; without it the one of
         `arbora.set_default_backend`.
         """
-        return self._run(backend_of(backend), None, arguments, named)
+        return self._run(self._execution(backend_of(backend)), arguments, named)
 
     async def arun(self, *arguments: Any, backend: object = None, **named: Any) -> FinishedState:
-        """As `run`; a program that is no `async def` runs in a thread of its own."""
-        found = backend_of(backend)
+        """As `run`; a program that is no `async def` runs in a thread of its own. Cancelling this ends the
+        program's calls."""
+        execution = self._execution(backend_of(backend))
         if self.is_async:
-            return await self._run_async(found, None, arguments, named)
-        return await asyncio.to_thread(self._run, found, None, arguments, named)
+            return await self._run_async(execution, arguments, named)
+        try:
+            return await asyncio.wrap_future(start_thread(lambda: self._run(execution, arguments, named)))
+        except asyncio.CancelledError:
+            execution.cancel()
+            raise
 
     def run_batch(
         self,
@@ -72,35 +65,63 @@ class Program:
     ) -> list[FinishedState]:
         """Runs the program once for each mapping of arguments, many at a time. Returns their states in order.
 
-        `concurrency` is how many run at a time; by default as many as the backend serves. Raises the error of
-        the first program that failed; those that have not begun then don't run.
+        `concurrency` is how many run at a time; by default as many as the backend serves. The first error is
+        raised at once and cancels the other programs.
         """
         found = backend_of(backend)
-        most = max(1, min(concurrency or found.concurrency, len(batch)))
-        with (
-            ThreadPoolExecutor(most, thread_name_prefix="arbora-program") as threads,
-            _bar(len(batch), progress) as advance,
-        ):
-            runs = [threads.submit(self._run, found, None, (), dict(named)) for named in batch]
-            for run in runs:
-                run.add_done_callback(lambda _: advance())
-            try:
-                return [run.result() for run in runs]
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
+        most = max(1, min(found.concurrency if concurrency is None else concurrency, len(batch)))
+        with _bar(len(batch), progress) as advance:
+            if self.is_async:
+                return _run_in_new_loop(self._batch_in_loop(found, batch, most, advance))
+            return self._batch_in_threads(found, batch, most, advance)
 
     def stream(self, *arguments: Any, backend: object = None, **named: Any) -> Stream:
         """Runs the program and iterates over the pieces of its named calls as they arrive."""
         found = backend_of(backend)
-        return Stream(lambda on_part: self._run(found, on_part, arguments, named))
+        return Stream(
+            lambda on_part: self._execution(found, on_part),
+            lambda execution: self._run(execution, arguments, named),
+        )
 
-    def _run(
-        self, backend: Backend, on_part: OnPart | None, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> FinishedState:
+    def _execution(self, backend: Backend, on_part: OnPart | None = None) -> Execution:
+        return Execution(backend, on_part, is_async=self.is_async)
+
+    def _batch_in_threads(
+        self, backend: Backend, batch: Sequence[Mapping[str, Any]], most: int, advance: Callable[[], None]
+    ) -> list[FinishedState]:
+        executions = [self._execution(backend) for _ in batch]
+        with ThreadPoolExecutor(most, thread_name_prefix="arbora-program") as threads:
+            try:
+                runs = [
+                    threads.submit(self._run, execution, (), dict(named))
+                    for execution, named in zip(executions, batch, strict=True)
+                ]
+                for run in as_completed(runs):
+                    run.result()
+                    advance()
+                return [run.result() for run in runs]
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                for execution in executions:
+                    execution.cancel()
+                raise
+
+    async def _batch_in_loop(
+        self, backend: Backend, batch: Sequence[Mapping[str, Any]], most: int, advance: Callable[[], None]
+    ) -> list[FinishedState]:
+        places = asyncio.Semaphore(most)
+
+        async def run(named: Mapping[str, Any]) -> FinishedState:
+            async with places:
+                state = await self._run_async(self._execution(backend), (), dict(named))
+            advance()
+            return state
+
+        return await asyncio.gather(*map(run, batch))
+
+    def _run(self, execution: Execution, arguments: tuple[Any, ...], named: dict[str, Any]) -> FinishedState:
         if self.is_async:
-            return asyncio.run(self._run_async(backend, on_part, arguments, named))
-        execution = Execution(backend, on_part)
+            return _run_in_new_loop(self._run_async(execution, arguments, named))
         state = execution.first_state()
         try:
             result = self._function(state, *arguments, **named)
@@ -111,9 +132,8 @@ class Program:
         return _finished(state, execution, result)
 
     async def _run_async(
-        self, backend: Backend, on_part: OnPart | None, arguments: tuple[Any, ...], named: dict[str, Any]
+        self, execution: Execution, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> FinishedState:
-        execution = Execution(backend, on_part)
         state = execution.first_state()
         try:
             result = await self._function(state, *arguments, **named)
@@ -122,30 +142,6 @@ class Program:
             execution.cancel()
             raise
         return _finished(state, execution, result)
-
-
-class Stream:
-    """Iterates over a program's `Part`s. `state` is its state when they have all been read."""
-
-    def __init__(self, run: Callable[[OnPart], FinishedState]) -> None:
-        self.state: FinishedState | None = None
-        self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
-        self._error: BaseException | None = None
-        threading.Thread(target=self._run, args=(run,), name="arbora-stream", daemon=True).start()
-
-    def __iter__(self) -> Iterator[Part]:
-        while (part := self._parts.get()) is not None:
-            yield part
-        if self._error is not None:
-            raise self._error
-
-    def _run(self, run: Callable[[OnPart], FinishedState]) -> None:
-        try:
-            self.state = run(lambda name, text: self._parts.put(Part(name, text)))
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._parts.put(None)
 
 
 def program(function: Callable[..., Any]) -> Program:
@@ -158,6 +154,16 @@ def _finished(state: State, execution: Execution, result: object) -> FinishedSta
     finished.trace = execution.trace
     finished.result = result
     return finished
+
+
+def _run_in_new_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Raises RuntimeError where an event loop runs already."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    work.close()
+    raise RuntimeError("an event loop is running here: write `await program.arun(…)` for an async program.")
 
 
 @contextlib.contextmanager

@@ -36,7 +36,10 @@ class Executor(Protocol):
         """Waits for a result."""
 
     def wait(self, future: Future[Any], statement: Statement) -> None:
-        """Waits until a result is there that is not looked at."""
+        """Waits until a result has arrived, and ignores it."""
+
+    async def arrived(self, future: Future[Any], statement: Statement) -> Any:
+        """As `read`, in an event loop."""
 
 
 class State:
@@ -77,7 +80,8 @@ class State:
         return outcome.tool_calls
 
     async def value(self, name: str) -> Any:
-        return (await asyncio.wrap_future(self._outcome(name))).value
+        """As `state[name]`, in an async program. A timeout around it cancels the call."""
+        return (await self._executor.arrived(self._outcome(name), current_statement())).value
 
     def text(self) -> str:
         """All that the state has said, with the roles of a chat's turns."""
@@ -94,7 +98,7 @@ class State:
 
     async def finished(self) -> None:
         """As `wait`, in an async program."""
-        await asyncio.wrap_future(self._transcript)
+        await self._executor.arrived(self._transcript, current_statement())
 
     def fork(self, count: int = 2) -> Forks:
         """Copies that begin with all that this state has said so far."""

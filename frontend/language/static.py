@@ -124,6 +124,9 @@ class _Recorder:
     def wait(self, future: Future[Any], statement: Statement) -> None:
         """Nothing runs, so there is nothing to wait for."""
 
+    async def arrived(self, future: Future[Any], statement: Statement) -> Any:
+        return self.read(future, statement)
+
     def _run(self, added: Expression, known: _Known, branch: tuple[int, ...], statement: Statement) -> _Known:
         transcript = known.transcript
         match added:

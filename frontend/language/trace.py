@@ -36,6 +36,10 @@ class Trace:
     def __init__(self, calls: Iterable[Call]) -> None:
         self.calls = sorted(calls, key=lambda call: (call.begun, call.branch))
 
+    def __add__(self, other: Trace) -> Trace:
+        """The calls of two programs."""
+        return Trace([*self.calls, *other.calls])
+
     @property
     def prompt_tokens(self) -> int:
         return sum(call.prompt_tokens for call in self.calls)

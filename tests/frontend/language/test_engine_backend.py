@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import arbora as ab
 import pytest
-from arbora.frontend.language.program import Stream
+from arbora.frontend.language.stream import Stream
 from arbora.frontend.language.state import State
 
 

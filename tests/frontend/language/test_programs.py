@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 import arbora as ab
 import pytest
 from arbora.frontend.language.backend import ChatPrompt, Prompt, Reply, TextPrompt, ToolCall
+from arbora.frontend.language.background import _loop
 from arbora.frontend.language.state import State
 from scripted_backend import ScriptedBackend
 
@@ -151,6 +153,7 @@ def test_a_turn_behind_text_of_no_turn_is_refused() -> None:
         (lambda: ab.gen("x", max_token=3), TypeError, "Did you mean max_tokens"),
         (lambda: ab.gen("x", regex="a", choices=["b"]), TypeError, "regex or choices, not both"),
         (lambda: ab.gen("x", json_schema=int.__add__), TypeError, "no schema and no type"),
+        (lambda: ab.gen("x", json_schema=False), TypeError, "no schema and no type"),
         (lambda: ab.select("x", []), ValueError, "different, non-empty texts"),
         (lambda: ab.select("x", ["a", "a"]), ValueError, "different, non-empty texts"),
         (lambda: ab.user(ab.gen("x")), TypeError, "only an assistant's turn"),
@@ -233,6 +236,16 @@ def test_a_batch_runs_side_by_side_and_keeps_its_order() -> None:
     states = greeting.run_batch([{"name": str(number)} for number in range(9)], backend=backend)
     assert [state.text() for state in states] == [f"Hello {number}, yes and yes" for number in range(9)]
     assert 1 < backend.most_open <= backend.concurrency
+
+
+def test_programs_that_begin_together_share_one_event_loop() -> None:
+    def loops() -> int:
+        return [thread.name for thread in threading.enumerate()].count("arbora-programs")
+
+    before = loops()
+    _loop.cache_clear()
+    greeting.run_batch([{"name": "Ann"}] * 50, backend=ScriptedBackend(), concurrency=50)
+    assert loops() == before + 1
 
 
 def test_a_batch_raises_the_error_of_a_program() -> None:

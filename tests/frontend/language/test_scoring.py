@@ -7,7 +7,7 @@ from arbora.frontend.language.scoring import first_scored
 from hypothesis import given
 from hypothesis import strategies as st
 
-TOKENS = st.lists(st.integers(0, 3), max_size=8)
+TOKENS = st.lists(st.integers(0, 3), min_size=6, max_size=8)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +37,8 @@ def test_everything_before_is_shared_and_no_more(prompt: list[int], rest: list[l
 def test_a_choice_needs_a_token_before_it() -> None:
     with pytest.raises(ValueError, match=r"needs text before it"):
         first_scored([], [[1], [2]])
+
+
+def test_a_choice_that_adds_no_token_is_refused_by_its_number() -> None:
+    with pytest.raises(ValueError, match=r"choice 2 adds no token"):
+        first_scored([1, 2], [[1, 2, 3], [1, 2]])

@@ -1,0 +1,15 @@
+"""The state of a program that has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .state import State
+from .trace import Trace
+
+
+class FinishedState(State):
+    """Has the trace, and what the function returned."""
+
+    trace: Trace
+    result: Any

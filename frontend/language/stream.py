@@ -1,0 +1,55 @@
+"""The text of a running program's calls, piece by piece."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from .background import start_thread
+from .execution import Execution, OnPart
+from .finished_state import FinishedState
+
+
+class Part(NamedTuple):
+    """A piece of the text of a named call."""
+
+    name: str
+    text: str
+
+
+class Stream:
+    """Iterates over a program's `Part`s. `state` is its state when they have all been read. Ending the
+    iteration early cancels the program."""
+
+    def __init__(
+        self, begin: Callable[[OnPart], Execution], run: Callable[[Execution], FinishedState]
+    ) -> None:
+        self.state: FinishedState | None = None
+        self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._execution = begin(lambda name, text: self._parts.put(Part(name, text)))
+        start_thread(lambda: self._run(run))
+
+    def __iter__(self) -> Iterator[Part]:
+        try:
+            while (part := self._parts.get()) is not None:
+                yield part
+        finally:
+            self.close()
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Cancels the program unless it has ended."""
+        if self.state is None:
+            self._execution.cancel()
+        self._parts.put(None)  # ends another iteration too
+
+    def _run(self, run: Callable[[Execution], FinishedState]) -> None:
+        try:
+            self.state = run(self._execution)
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._parts.put(None)

@@ -1,0 +1,53 @@
+"""A server whose answers are given in advance, one for each request."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+
+class Answer(NamedTuple):
+    """`breaks`: the connection is closed behind the body, before all that its length promises."""
+
+    body: str = ""
+    status: int = 200
+    retry_after: str | None = None
+    breaks: bool = False
+
+
+MODELS = Answer('{"data": [{"id": "m", "owned_by": "arbora"}]}')
+REPLY = Answer('{"choices": [{"text": " yes", "finish_reason": "stop"}]}')
+
+
+@contextlib.contextmanager
+def scripted_http(*answers: Answer) -> Iterator[str]:
+    """The server's URL. The last answer is given to all requests that follow."""
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            body = answer.body.encode()
+            self.send_response(answer.status)
+            if answer.retry_after is not None:
+                self.send_header("Retry-After", answer.retry_after)
+            self.send_header("Content-Length", str(len(body) + answer.breaks))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815 (the name that http.server calls)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
