@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import arbora as ab
 import pytest
-from arbora.frontend.language.stream import Stream
 from arbora.frontend.language.state import State
+from arbora.frontend.language.stream import Stream
 
 
 @pytest.fixture(scope="module")
