@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,11 +23,22 @@ __all__ = [
 
 
 class ToolCall(msgspec.Struct, frozen=True):
-    """`arguments` is JSON text."""
+    """`arguments` is JSON as the model wrote it."""
 
     id: str
     name: str
     arguments: str
+
+    def values(self) -> dict[str, Any]:
+        """The arguments by name. Raises `msgspec.DecodeError` for text that is no JSON object."""
+        return msgspec.json.decode(self.arguments, type=dict[str, Any])
+
+    def message(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
 
 
 class ToolCallPart(msgspec.Struct, frozen=True):

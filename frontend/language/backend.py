@@ -7,6 +7,8 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from ..completion import ToolCall
+
 OnText: TypeAlias = Callable[[str], None]
 
 
@@ -22,25 +24,6 @@ class ChatPrompt(msgspec.Struct, frozen=True):
 
 
 Prompt: TypeAlias = TextPrompt | ChatPrompt
-
-
-class ToolCall(msgspec.Struct, frozen=True):
-    """`arguments` is JSON as the model wrote it."""
-
-    id: str
-    name: str
-    arguments: str
-
-    def values(self) -> dict[str, Any]:
-        """The arguments by name. Raises `msgspec.DecodeError` for text that is no JSON object."""
-        return msgspec.json.decode(self.arguments, type=dict[str, Any])
-
-    def message(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "type": "function",
-            "function": {"name": self.name, "arguments": self.arguments},
-        }
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):

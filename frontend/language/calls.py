@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from ..completion import ToolCall
 from ..text.close_names import did_you_mean
-from .backend import ToolCall
 from .expressions import Expression, Gen, Select, ToolAnswer, Turn, joined
 from .tools import tool_definition
 from .typed import schema_and_reader

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..completion import Completion, CompletionPart
 from ..engine import Engine
-from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt, ToolCall
+from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt
 from .streamed_reply import StreamedReply
 
 CONCURRENCY = 256
@@ -75,7 +75,7 @@ def _reply(completion: Completion) -> Reply:
     return Reply(
         text=completion.text,
         reasoning=completion.reasoning,
-        tool_calls=tuple(ToolCall(call.id, call.name, call.arguments) for call in completion.tool_calls),
+        tool_calls=tuple(completion.tool_calls),
         finish_reason=completion.finish_reason,
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from .backend import Backend, OnText, Reply, Scores, ToolCall
+from ..completion import ToolCall
+from .backend import Backend, OnText, Reply, Scores
 from .background import submit
 from .errors import ProgramError
 from .expressions import Expression, Gen, Joined, Select, Text, ToolAnswer, Turn

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
-from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt, ToolCall
+from ..completion import ToolCall
+from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt
 from .errors import BackendError
 from .http_client import CONNECTIONS, HttpClient
 from .scoring import first_scored

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
+from ..completion import ToolCall
 from ..text.close_names import did_you_mean
-from .backend import ToolCall
 from .expressions import Expression, expression
 from .statements import Statement, current_statement
 from .transcript import Message, Transcript

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .backend import OnText, Reply, ToolCall
+from ..completion import ToolCall
+from .backend import OnText, Reply
 from .errors import BackendError
 
 

@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from .backend import ChatPrompt, Prompt, TextPrompt, ToolCall
+from ..completion import ToolCall
+from .backend import ChatPrompt, Prompt, TextPrompt
 from .expressions import Role
 
 Message: TypeAlias = dict[str, Any]

@@ -10,7 +10,8 @@ from typing import Any
 
 import arbora as ab
 import pytest
-from arbora.frontend.language.backend import ChatPrompt, Prompt, Reply, TextPrompt, ToolCall
+from arbora.frontend.completion import ToolCall
+from arbora.frontend.language.backend import ChatPrompt, Prompt, Reply, TextPrompt
 from arbora.frontend.language.background import _loop
 from arbora.frontend.language.state import State
 from scripted_backend import ScriptedBackend
