@@ -49,13 +49,19 @@ class KeptServer:
             if self._running is None or not self._running.is_alive:
                 if self._running is not None:
                     self._running.close()
-                self._running = self._start()
+                self._running = self._new()
             running = self._running
         if not running.ready.wait(self._start_deadline_s):
             running.kill()
         if not running.is_alive:
             raise CompilerError(f"the process that {self._does} could not be started: {running.end()}")
         return running
+
+    def _new(self) -> RunningServer:
+        try:
+            return self._start()
+        except OSError as error:  # no descriptor or no memory is left
+            raise CompilerError(f"the process that {self._does} could not be started: {error}") from error
 
     def close(self) -> None:
         with self._lock:

@@ -70,17 +70,24 @@ def _serve(builder: Builder, notice: _CompilationNotice, channel: socket.socket)
         send(channel, PROCESS + pickle.dumps(os.getpid()))
         while True:
             work: Work = pickle.loads(receive(channel))
-            answer = _answer(work, builder)
+            answer = _pickled(_answer(work, builder))
             is_last = resident() - first > KEEP_BELOW
-            kind = LAST_RESULT if is_last else RESULT
-            send(channel, kind + pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL))
+            send(channel, (LAST_RESULT if is_last else RESULT) + answer)
             if is_last:
-                break
+                os._exit(0)
             gc.collect()
     except (EOFError, OSError):
-        pass  # the scheduler has closed the channel
+        os._exit(0)  # the scheduler has closed the channel
     finally:
-        os._exit(0)
+        os._exit(1)
+
+
+def _pickled(answer: Result | Exception) -> bytes:
+    """The answer, or an error if its copy does not fit into the process's memory."""
+    try:
+        return pickle.dumps(answer, protocol=pickle.HIGHEST_PROTOCOL)
+    except MemoryError:
+        return pickle.dumps(TooLargeError("it took too much memory"))
 
 
 def _answer(work: Work, builder: Builder) -> Result | Exception:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # glibc's parameters of mallopt
 LOADING_BYTES = 1 << 20
 SERVING_BYTES = 32 << 20
-"""glibc's own limit; it approaches it from 128 KiB as larger blocks are freed"""
+"""glibc's maximum: it raises its threshold from 128 KiB towards this as larger blocks are freed"""
 
 
 @contextmanager

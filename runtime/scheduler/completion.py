@@ -29,8 +29,9 @@ class Completion:
             return Refused(request.id, 400, message, "complete_json", "unsupported_value")
         if len(end) > most:
             message = (
-                f"The reply may have {most} tokens, but the shortest complete reply has {len(end)} "
-                "tokens: raise max_tokens to that at least, or shorten the prompt if it leaves less context."
+                f"complete_json: the reply may have {most} tokens, but the shortest complete reply has "
+                f"{len(end)} tokens. Raise max_tokens to that at least, or shorten the prompt if it leaves "
+                "less context."
             )
             return Refused(request.id, 400, message, "max_tokens", "invalid_value")
         return None

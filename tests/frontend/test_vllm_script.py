@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -47,8 +48,9 @@ def test_the_script_of_vllms_quickstart_runs_with_another_import(model: str) -> 
     )
     assert run.returncode == 0, run.stderr
     first, second = run.stdout.splitlines()
-    assert first.startswith("Prompt: 'Hello, my name is', Generated text: '")
-    assert second.startswith("Prompt: 'The president of the United States is', Generated text: '")
+    assert first.startswith("Prompt: 'Hello, my name is', Generated text: ")
+    assert second.startswith("Prompt: 'The president of the United States is', Generated text: ")
+    assert all(ast.literal_eval(line.partition("text: ")[2]) for line in (first, second))
     assert "2/2" in run.stderr
 
 

@@ -112,7 +112,7 @@ def test_forced_tokens_count_towards_max_tokens(served: Served, max_tokens: int)
 def test_a_form_is_whole_within_any_limit_that_it_can_keep(
     served: Served, beyond: int, temperature: int
 ) -> None:
-    with pytest.raises(openai.BadRequestError, match="complete_json would close") as refusal:
+    with pytest.raises(openai.BadRequestError, match="the shortest complete reply has") as refusal:
         fill_in(served, max_tokens=5, extra_body={"complete_json": True})
     assert refusal.value.param == "max_tokens"
     least = int(refusal.value.message.split(" has ")[-1].split()[0])
