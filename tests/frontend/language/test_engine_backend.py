@@ -79,7 +79,14 @@ def test_tools_are_called(engine: ab.Engine) -> None:
     def ask(s: State) -> None:
         s += ab.user("How is the weather in Rome?")
         s += ab.assistant(
-            ab.gen("call", tools=[weather], tool_choice="required", max_tokens=60, complete_json=True)
+            ab.gen(
+                "call",
+                tools=[weather],
+                tool_choice="required",
+                max_tokens=60,
+                temperature=0,
+                complete_json=True,
+            )
         )
 
     for state in (ask.run(backend=engine), finished(ask.stream(backend=engine))):
