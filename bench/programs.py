@@ -8,7 +8,7 @@ The workloads:
 - questions: 20 questions about each of 5 documents
 - judge: 4 grades and a verdict for each of 5 documents, by `select`
 - consistency: 16 chains of reasoning about each of 5 documents, with a number at the end of each
-- extraction: 100 invoices behind the same instructions, as typed JSON
+- extraction: 100 invoices after the same instructions, as typed JSON
 
 The naive ways send each prompt as a whole to /v1/completions. "one by one" waits for each reply before the
 next call. "pool" makes calls that don't need each other's replies on `--threads` threads: a level of the

@@ -37,7 +37,7 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """End the model's processes. Open requests raise. A second call has no effect."""
+        """End the model's processes. Open requests raise `ServerError`. A second call has no effect."""
         self._thread.close()
 
     @overload

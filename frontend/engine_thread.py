@@ -95,13 +95,18 @@ class EngineThread:
             self._loop.close()
 
     async def _serve(self, config: ServeConfig) -> None:
+        starting = asyncio.create_task(LocalServer.start(config, replica_commands()))
+        closing = asyncio.create_task(self._closing.wait())
+        await asyncio.wait([starting, closing], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
         try:
-            server = await LocalServer.start(config, replica_commands())
+            server = await starting
         except BaseException as error:
             self._started.set_exception(error)
             return
         self._started.set_result(server)
         try:
-            await self._closing.wait()
+            await closing
         finally:
             await server.close()

@@ -144,7 +144,7 @@ async def _together(works: Sequence[Coroutine[Any, Any, T]], use_tqdm: bool) -> 
 
 
 def _is_batch(prompt: Prompt | Prompts) -> TypeGuard[Prompts]:
-    return isinstance(prompt, list) and not (prompt and isinstance(prompt[0], int))
+    return isinstance(prompt, list) and not (prompt and hasattr(prompt[0], "__index__"))
 
 
 def _is_conversations(messages: Conversation | Conversations) -> TypeGuard[Conversations]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..runtime.config import ServeConfig
+from ..runtime.errors import RequestError
 from ..runtime.messages import ModelReady
 from .completion import CompletionPart
 from .engine_reply import EngineReply
@@ -18,6 +19,7 @@ from .launch.errors import ServerError
 from .launch.supervisor import Supervisor
 from .model_tokenizer import load_tokenizer
 from .replica.engine_client import EngineClient
+from .replica.generation import Generation
 from .request.attempts import run_attempts
 from .request.prepare import PreparedRequest
 from .request.service import Service
@@ -69,7 +71,7 @@ class LocalServer:
             return cls(supervisor, service, stack.pop_all())
 
     async def call(self, work: Callable[[Service, ModelReady], Awaitable[T]]) -> T:
-        """The result of `work`, given the running model. Raises as `complete` does."""
+        """The result of `work`, called with the service and the running model. Raises as `complete` does."""
 
         async def run() -> T:
             return await work(self._service, await self._model())
@@ -97,11 +99,9 @@ class LocalServer:
 
     async def _complete(self, ask: Ask, put: Callable[[CompletionPart], None] | None = None) -> EngineReply:
         async with self._permitted(ask.choices):
-            prepared = await ask.prepare(self._service, await self._model())
-            generation = self._service.engine.start(prepared.requests)
+            prepared, generation = await self._begun(ask)
             try:
                 await generation.accepted()
-
                 attempts: list[EngineReply] = []
 
                 def begin() -> EngineReply:
@@ -116,6 +116,18 @@ class LocalServer:
                 return attempts[-1]
             finally:
                 self._service.engine.forget(generation)
+
+    async def _begun(self, ask: Ask) -> tuple[PreparedRequest, Generation]:
+        """Begins again if the replica dies while the request is prepared, which takes long for long texts."""
+        engine = self._service.engine
+        while True:
+            model = await self._model()
+            try:
+                prepared = await ask.prepare(self._service, model)
+                return prepared, engine.start(prepared.requests)
+            except RequestError as error:
+                if error.status != 503 or engine.is_up:
+                    raise
 
     @contextlib.asynccontextmanager
     async def _permitted(self, choices: int) -> AsyncIterator[None]:
@@ -140,14 +152,15 @@ class LocalServer:
         return self._service.engine.check_serving()
 
     async def _guarded(self, work: Coroutine[None, None, T]) -> T:
-        """Run `work` while the replica lives."""
+        """Runs `work` while the replica lives. Raises ServerError if the engine is closed before its end."""
         task = asyncio.create_task(work)
         self._requests.add(task)
         try:
             await asyncio.wait([task, self._ended], return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
+            if task.done() and not task.cancelled():
                 return task.result()
-            self._ended.result()
+            if self._ended.done() and not self._ended.cancelled():
+                self._ended.result()
             raise ServerError("the engine is closed")
         finally:
             task.cancel()

@@ -80,7 +80,7 @@ class LLM:
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """One result for each prompt: a text, token ids, `{"prompt": …}` or `{"prompt_token_ids": …}`."""
-        is_one = isinstance(prompts, str | Mapping) or (bool(prompts) and isinstance(prompts[0], int))
+        is_one = isinstance(prompts, str | Mapping) or (bool(prompts) and hasattr(prompts[0], "__index__"))
         given = [prompts] if is_one else list(prompts)
         plain = [_prompt(each, f"prompts[{place}]") for place, each in enumerate(given)]
         completions = self.engine.generate(plain, _fields(sampling_params), use_tqdm=use_tqdm)
@@ -119,7 +119,7 @@ def _prompt(prompt: Any, name: str) -> Any:
 def _output(prompt: Prompt | None, completion: Completion) -> RequestOutput:
     return RequestOutput(
         prompt=prompt if isinstance(prompt, str) else None,
-        prompt_token_ids=completion.prompt_tokens,
+        prompt_token_ids=list(completion.prompt_tokens),
         prompt_logprobs=_by_id(completion.prompt_logprobs),
         outputs=[_choice(*each) for each in enumerate(completion.choices)],
     )

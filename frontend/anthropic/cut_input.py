@@ -1,13 +1,17 @@
-"""The arguments of a call that a limit or a stop sequence has cut."""
+"""The arguments of a call as JSON that every client can read, also if a limit or a stop sequence cut them."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import msgspec
 from msgspec import Raw
 
 _SPACE = " \t\r\n"
+_HIGH, _LOW = r"u[dD][89abAB][0-9a-fA-F]{2}", r"u[dD][c-fC-F][0-9a-fA-F]{2}"
+# Pairs and other escapes come before single halves, so that they are passed over whole.
+_ESCAPE = re.compile(rf"\\{_HIGH}\\{_LOW}|\\(?P<half>{_HIGH}|{_LOW})|\\.", re.DOTALL)
 
 
 def _refuse(constant: str) -> None:
@@ -18,35 +22,36 @@ _decoder = json.JSONDecoder(parse_constant=_refuse)
 
 
 def whole_input(arguments: str) -> Raw:
-    """The JSON of an object: the arguments, or those of their members that are complete."""
+    """The JSON of an object: the text of the arguments, or of those of their members that are complete.
+
+    Half of a surrogate pair, which is no character, becomes U+FFFD.
+    """
+    text = _ESCAPE.sub(lambda found: "\\ufffd" if found["half"] else found[0], arguments)
     try:
-        msgspec.json.decode(arguments, type=dict[str, Raw])
+        msgspec.json.decode(text, type=dict[str, Raw])
     except msgspec.DecodeError:
-        pass
-    else:
-        return Raw(arguments.encode())
-    members = _complete_members(arguments)
-    return Raw(json.dumps(members, ensure_ascii=False).encode())
+        text = _complete_members(text)
+    return Raw(text.encode())
 
 
-def _complete_members(text: str) -> dict[str, object]:
+def _complete_members(text: str) -> str:
     """A number at the end of the text may lack digits, so it does not count as complete."""
-    members: dict[str, object] = {}
+    kept = "{"
     position = _after(text, 0, "{")
     while position is not None:
         try:
             name, position = _decoder.raw_decode(text, _skip(text, position))
             start = _after(text, position, ":")
-            if start is None:
+            if start is None or not isinstance(name, str):
                 break
             value, position = _decoder.raw_decode(text, _skip(text, start))
         except (ValueError, RecursionError):
             break
         if position == len(text) and type(value) in (int, float):
             break
-        members[name] = value
+        kept = text[:position].lstrip(_SPACE)
         position = _after(text, position, ",")
-    return members
+    return kept + "}"
 
 
 def _skip(text: str, position: int) -> int:

@@ -68,6 +68,7 @@ _BINDING = (
     "grammar",
     "property_order",
     "unenforced",
+    "complete_json",
 )
 _SCHEMA = "output_config.format"
 _OF_OTHER_APIS = {

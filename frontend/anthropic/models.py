@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from datetime import UTC, datetime
 
 import msgspec
@@ -16,6 +17,7 @@ from .responses import ModelInfo, ModelPage
 
 DEFAULT_LIMIT = 20
 MOST_MODELS = 1000
+MOST_DIGITS = 20  # of a limit; Python's int takes no more than 4,300
 
 
 async def list_models(http: HttpService, request: Request) -> Response:
@@ -60,10 +62,10 @@ def _info(service: Service, name: str) -> ModelInfo:
 def _limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdigit()):
-        problem = f"limit is {text!r}, but must be a number between 1 and {MOST_MODELS}."
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+        problem = f"limit is {reprlib.repr(text)}, but must be a number between 1 and {MOST_MODELS}."
         raise RequestError(problem, param="limit", code="invalid_value")
-    check_range("limit", int(text[:20]), 1, MOST_MODELS)
+    check_range("limit", int(text), 1, MOST_MODELS)
     return int(text)
 
 

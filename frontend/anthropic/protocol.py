@@ -121,5 +121,6 @@ class MessagesRequest(PromptRequest, kw_only=True):
     ignore_eos: bool | None = None
     property_order: str | None = None
     unenforced: str | None = None
+    complete_json: bool | None = None
     cache_prompt: bool | None = None
     priority: int | None = None

@@ -13,20 +13,24 @@ from .limits import Limits
 
 
 class Wire(asyncio.Transport):
-    """The transport that the HTTP protocol writes to. `more` tells, when the connection
-    is closed, whether the client is still sending a request.
+    """The transport that the HTTP protocol writes to. `has_more_input` tells, when the connection is closed,
+    whether the client is still sending a request.
 
     A TLS transport that closes reads and drops input by itself, and waits until the client closes too.
     """
 
     def __init__(
-        self, transport: asyncio.Transport, limits: Limits, now: Callable[[], float], more: Callable[[], bool]
+        self,
+        transport: asyncio.Transport,
+        limits: Limits,
+        now: Callable[[], float],
+        has_more_input: Callable[[], bool],
     ) -> None:
         super().__init__()
         self._transport = transport
         self._limits = limits
         self._now = now
-        self._has_more_input = more
+        self._has_more_input = has_more_input
         self._closed_at: float | None = None  # with TLS, when bytes were last left to send after that
         self._lingers = False
         self._is_tls = transport.get_extra_info("sslcontext") is not None

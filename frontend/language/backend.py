@@ -68,7 +68,7 @@ class Backend(Protocol):
         gets the text as it arrives."""
 
     async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
-        """The log-probability of each choice behind the prompt.
+        """The log-probability of each choice after the prompt.
 
         Scored are the tokens in which the prompt with a choice differs from the prompt alone and from the
         others, so text that merges into the prompt's last token counts too.

@@ -82,7 +82,7 @@ def user(*parts: Expression | str) -> Turn:
 
 
 def assistant(*parts: Expression | str) -> Turn:
-    """A chat's assistant message; it may contain `gen` and `select`, also behind text that begins it."""
+    """A chat's assistant message; it may contain `gen` and `select`, also after text that begins it."""
     return Turn("assistant", joined(parts))
 
 

@@ -155,7 +155,7 @@ class Execution:
 
 
 class _Appending:
-    """Runs one statement's expression behind a transcript."""
+    """Runs one statement's expression, which continues a transcript."""
 
     def __init__(
         self,

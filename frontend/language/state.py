@@ -29,7 +29,7 @@ class Executor(Protocol):
     def append(
         self, before: Future[Transcript], added: Expression, branch: tuple[int, ...], statement: Statement
     ) -> tuple[Future[Transcript], dict[str, Future[Outcome]]]:
-        """Begins to run an expression behind a transcript. Returns the transcript with it, and the outcome of
+        """Begins to run an expression after a transcript. Returns the transcript with it, and the outcome of
         each named call."""
 
     def read(self, future: Future[Any], statement: Statement) -> Any:

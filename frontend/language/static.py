@@ -32,7 +32,7 @@ class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
 class Outline:
     """The calls that are known, in the program's order.
 
-    `reads` is the statement at which the program reads a reply: what comes behind it depends on that reply.
+    `reads` is the statement at which the program reads a reply: what comes after it depends on that reply.
     None if the program reads none.
     """
 
@@ -177,7 +177,7 @@ class _Node:
 
 def _pieces(prompt: Prompt | None) -> list[str]:
     if prompt is None:
-        return ["(behind a reply)"]
+        return ["(after a reply)"]
     if isinstance(prompt, TextPrompt):
         return [repr(prompt.text)]
     turns = [f"{message['role']}: {message['content']!r}" for message in prompt.messages]

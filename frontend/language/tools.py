@@ -17,7 +17,7 @@ def tool_definition(tool: Callable[..., object] | Mapping[str, Any]) -> dict[str
     """
     if isinstance(tool, Mapping):
         return dict(tool)
-    hints = typing.get_type_hints(tool)
+    hints = typing.get_type_hints(tool, include_extras=True)
     fields: list[Any] = []
     for name, parameter in inspect.signature(tool).parameters.items():
         if name not in hints or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -25,8 +25,7 @@ def tool_definition(tool: Callable[..., object] | Mapping[str, Any]) -> dict[str
                 f"the tool {tool.__name__!r} has the parameter {name!r}, whose type is not known: annotate "
                 f"it, as in `{name}: str`."
             )
-        default = parameter.default
-        fields.append((name, hints[name]) if default is parameter.empty else (name, hints[name], default))
+        fields.append((name, hints[name], *_default(parameter)))
     arguments = msgspec.defstruct(tool.__name__, fields, kw_only=True, forbid_unknown_fields=True)
     (_,), definitions = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
     schema = definitions.pop(tool.__name__)
@@ -35,3 +34,14 @@ def tool_definition(tool: Callable[..., object] | Mapping[str, Any]) -> dict[str
         schema["$defs"] = definitions
     function = {"name": tool.__name__, "description": inspect.getdoc(tool) or "", "parameters": schema}
     return {"type": "function", "function": function}
+
+
+def _default(parameter: inspect.Parameter) -> tuple[Any, ...]:
+    """The default as a Struct's field takes it; nothing if there is none. A list is copied for each use, as
+    the Struct demands."""
+    default = parameter.default
+    if default is parameter.empty:
+        return ()
+    if isinstance(default, list | dict | set):
+        return (msgspec.field(default_factory=lambda: default.copy()),)
+    return (default,)

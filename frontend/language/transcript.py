@@ -32,7 +32,7 @@ class Transcript(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, calls=self.calls + calls)
 
     def open(self, role: Role) -> Transcript:
-        """Raises ValueError in a turn, or behind text that belongs to none."""
+        """Raises ValueError in a turn, or after text that belongs to none."""
         if self.role is not None:
             raise ValueError(f"a turn of the {self.role} can't contain another turn.")
         if self.text:

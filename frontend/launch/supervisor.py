@@ -112,8 +112,10 @@ class Supervisor:
         for client in self._tokenizers:
             self._run(self._keep_tokenizer(client))
         ready: asyncio.Future[None] = asyncio.ensure_future(self._all_ready())
-        await asyncio.wait([ready, self._end], return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+        try:
+            await asyncio.wait([ready, self._end], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
         if self._end.done():
             self._end.result()
             raise ServerError("stopped before it was ready")

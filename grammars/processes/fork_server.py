@@ -29,8 +29,11 @@ def control_socket() -> socket.socket:
 
 
 def tell_compiling(control: socket.socket) -> None:
-    with suppress(OSError):
+    """Ends this process if the scheduler has ended, as compiling can take minutes."""
+    try:
         control.send(encode(Compiling()))
+    except OSError:
+        sys.exit("the scheduler has ended")
 
 
 def prepare_to_fork() -> None:

@@ -34,16 +34,13 @@ KEEP_BELOW = 384 << 20
 
 
 class _CompilationNotice(Listener):
-    """Calls `tell` once if this process compiles its own code."""
+    """Calls `tell` before each function of its own that this process compiles."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self.tell = tell
-        self._is_told = False
 
     def on_start(self, event: Event) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self.tell()
+        self.tell()
 
     def on_end(self, event: Event) -> None:
         """Does nothing; numba requires it."""

@@ -142,7 +142,7 @@ class Fairness:
         return Rank(True, 0, ahead, preemptible, priority - self._best_priority(tenant, priority))
 
     def _best_priority(self, tenant: str, priority: int) -> int:
-        """The best priority of the tenant's prompts that wait or are computed; `priority` without any."""
+        """The best priority of the tenant's prompts that wait or are being computed, or else `priority`."""
         period = self._periods.get(0)
         own = period.contenders.get(tenant, {}) if period is not None else {}
         return min(own.values(), default=priority)

@@ -91,7 +91,7 @@ def grammar_refusal(request: Request, error: GrammarError | CompilerError | Busy
 
 
 def grammar_error(request: Request, error: GrammarError | CompilerError) -> ReplyError:
-    """The error of a reply that can't follow its grammar any more, by the grammar's or the server's fault."""
+    """The error of a reply whose grammar failed: the request's fault (400) or the server's (500)."""
     param = request.grammar_param
     if isinstance(error, CompilerError):
         return ReplyError(f"{param}: {_shortened(error)}")

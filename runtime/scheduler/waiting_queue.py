@@ -36,7 +36,7 @@ _Scope = dict[int, _PriorityClass]  # by priority
 
 
 class WaitingQueue:
-    """Tries waiting requests in the order of these rules, of which earlier ones decide first:
+    """Tries waiting requests in this order; each rule decides where the earlier ones leave a tie:
 
     1. a priority that was passed over `Bounds.overtaken` times, for one start
     2. the best priority (the lowest number)

@@ -1,4 +1,4 @@
-"""Tools, several choices, lists and rendering in `Engine`'s chats."""
+"""`Engine.chat`: tools, several choices, lists of conversations, rendering."""
 
 from __future__ import annotations
 

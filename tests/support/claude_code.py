@@ -33,7 +33,7 @@ def tool(name: str, description: str, **properties: Any) -> dict[str, Any]:
 
 
 STRING = {"type": "string"}
-TODO = {
+LISTED_TASK = {
     "type": "object",
     "properties": {
         "content": {"type": "string", "minLength": 1},
@@ -48,9 +48,9 @@ TOOLS = [
     tool("Read", "Reads a file.", file_path=STRING, offset={"type": "number"}),
     tool("Edit", "Edits a file.", file_path=STRING, old_string=STRING, new_string=STRING),
     tool("Grep", "Searches files.", pattern=STRING, output_mode={"type": "string", "enum": ["content"]}),
-    tool("TodoWrite", "Keeps a list.", todos={"type": "array", "items": TODO}),
+    tool("TodoWrite", "Keeps a list.", todos={"type": "array", "items": LISTED_TASK}),
     tool("mcp__clock__wait", "Waits.", seconds={"type": "integer", "minimum": 0, "maximum": 60}),
-    {**tool("Task", "Starts an agent.", prompt=STRING), "cache_control": EPHEMERAL},
+    {**tool("Task", "Starts a task.", prompt=STRING), "cache_control": EPHEMERAL},
 ]
 SYSTEM = [
     text("x-anthropic-billing-header: cc_version=2.1.0.5f1; cc_entrypoint=cli; cch=1f2e3;"),

@@ -109,10 +109,21 @@ def test_a_reply_without_text_has_no_block() -> None:
         ('{"a": "x"', {"a": "x"}),
         ('{"a": NaN}', {}),
         ("[1]", {}),
+        ("{[1]:2", {}),
+        ('{"a": 1.10, "b": "x', {"a": 1.1}),
+        (r'{"a": "\ud83d"', {"a": "\ufffd"}),
+        (r'{"a": "\ud83d"}', {"a": "\ufffd"}),
+        (r'{"a": "\ud83d\ude00\udc00", "b', {"a": "\U0001f600\ufffd"}),
+        (r'{"a": "\\ud83d"}', {"a": r"\ud83d"}),
     ],
 )
 def test_of_cut_arguments_the_complete_members_remain(cut: str, expected: Any) -> None:
     assert json.loads(bytes(whole_input(cut))) == expected
+
+
+@pytest.mark.parametrize("text", ['{"a": 1e999, "b": "x', '{"a": 1.10, "b": "x'])
+def test_numbers_of_cut_arguments_keep_their_digits(text: str) -> None:
+    assert bytes(whole_input(text)).decode() == text.partition(",")[0] + "}"
 
 
 def test_complete_arguments_keep_their_text() -> None:

@@ -54,7 +54,10 @@ async def test_the_list_has_pages(world: AnthropicWorld) -> None:
     assert (await page(world, after_id=NAMES[2])).json()["data"] == []
 
 
-@pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "1001"}, {"limit": "x"}, {"after_id": "x"}])
+@pytest.mark.parametrize(
+    "query",
+    [{"limit": "0"}, {"limit": "1001"}, {"limit": "1".zfill(5000)}, {"limit": "x"}, {"after_id": "x"}],
+)
 async def test_a_wrong_query_is_refused_by_name(world: AnthropicWorld, query: Any) -> None:
     answer = await page(world, **query)
     assert answer.status_code == 400

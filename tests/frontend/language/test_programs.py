@@ -6,14 +6,16 @@ import asyncio
 import dataclasses
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import arbora as ab
+import msgspec
 import pytest
 from arbora.frontend.completion import ToolCall
 from arbora.frontend.language.backend import ChatPrompt, Prompt, Reply, TextPrompt
 from arbora.frontend.language.background import _loop
 from arbora.frontend.language.state import State
+from arbora.frontend.language.tools import tool_definition
 from scripted_backend import ScriptedBackend
 
 
@@ -230,6 +232,19 @@ def test_tools_are_described_by_their_annotations_and_answered_by_turns() -> Non
     assert function["parameters"]["required"] == ["city"]
     assert function["parameters"]["properties"]["days"] == {"type": "integer", "default": 1}
     assert [message["role"] for message in state.messages()] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_the_constraints_and_defaults_of_a_tools_parameters_are_kept() -> None:
+    def forecast(
+        days: Annotated[int, msgspec.Meta(ge=1, le=7)],
+        units: list[str] = ["C"],  # noqa: B006
+    ) -> None:
+        """A forecast."""
+
+    parameters = tool_definition(forecast)["function"]["parameters"]
+    assert parameters["properties"]["days"] == {"type": "integer", "minimum": 1, "maximum": 7}
+    assert parameters["properties"]["units"]["items"] == {"type": "string"}
+    assert parameters["required"] == ["days"]
 
 
 def test_a_batch_runs_side_by_side_and_keeps_its_order() -> None:

@@ -37,3 +37,12 @@ def test_memory_is_watched_while_messages_keep_coming(monkeypatch: pytest.Monkey
         sender.join()
         ours.close()
     assert 3 <= len(watched) <= 20
+
+
+def test_a_server_without_a_scheduler_compiles_no_more() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        fork_server.tell_compiling(theirs)
+        ours.close()
+        with pytest.raises(SystemExit, match="the scheduler has ended"):
+            fork_server.tell_compiling(theirs)
