@@ -29,6 +29,8 @@ def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
         raise ConfigError("--no-prefix-cache leaves nothing to pin: leave it or --pin-memory out.")
     if "disk_cache_size" in given and not values["disk_cache"]:
         raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
+    if "data_size" in given and not values["data_dir"]:
+        raise ConfigError("--data-size has no meaning with --data-dir off: leave one of them out.")
     if values["uds"] and (both := [name for name in ("host", "port", "ssl_certfile") if name in given]):
         flag = "--" + both[0].replace("_", "-")
         raise ConfigError(f"{flag} has no meaning for a Unix socket: leave it or --uds out.")

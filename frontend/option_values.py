@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +118,10 @@ def directory(text: str) -> Path:
     if os.path.exists(path) and not os.path.isdir(path):  # pathlib raises where permissions forbid to look
         raise ValueError("expected a directory, but this is a file.")
     return path
+
+
+def directory_or_off(text: str) -> Path | Literal["off"]:
+    return "off" if text == "off" else directory(text)
 
 
 def file(text: str) -> Path:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from ..runtime.config import (
     Device,
@@ -24,6 +24,7 @@ from .option_checks import check_together, make_directory
 from .option_values import (
     MAX_PAGE_SIZE,
     directory,
+    directory_or_off,
     file,
     host,
     host_names,
@@ -319,6 +320,21 @@ OPTIONS = (
         "NAME",
     ),
     Option(
+        "data_dir",
+        "directory for stored responses, files and batches, which outlive the server; off: store nothing "
+        "(default: ~/.local/share/arbora)",
+        directory_or_off,
+        None,
+        "DIRECTORY",
+    ),
+    Option(
+        "data_size",
+        "most bytes of --data-dir (default: 4GiB)",
+        size_in_bytes,
+        4 << 30,
+        "SIZE",
+    ),
+    Option(
         "check_invariants",
         "verify the cache's page counts after every step (slow)",
         truth,
@@ -354,6 +370,7 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     """The checked configuration. Downloads the model if needed. Raises ConfigError."""
     values: dict[str, Any] = {option.name: option.value_of(settings.get(option.name)) for option in OPTIONS}
     values["device"] = values["device"] or visible_device()
+    values["data_dir"] = _data_directory(values["data_dir"])
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     values["api_keys"] = (*values.pop("api_key"), *values.pop("api_key_file"))
     values["allowed_hosts"] = values.pop("allowed_host")
@@ -364,6 +381,12 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     if values["disk_cache"] is not None:
         make_directory(values["disk_cache"], settings["disk_cache"].label)
     return ServeConfig(model=find_model(model), **values)
+
+
+def _data_directory(given: Path | Literal["off"] | None) -> Path | None:
+    if given == "off":
+        return None
+    return given or Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "arbora"
 
 
 def visible_device() -> Device:

@@ -83,6 +83,10 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """the member of a chat's answer that has the model's reasoning"""
     unenforced: UnenforcedDefault = "refuse"
     """what to do with schema keywords that cannot be enforced, unless the request says otherwise"""
+    data_dir: Path | None = None
+    """a directory for stored responses, files and batches; None: nothing is stored"""
+    data_size: int = 4 << 30
+    """bytes"""
     check_invariants: bool = False
     log_level: str = "info"
     log_requests: bool = False
