@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .frontend.completion import (
+    from .frontend.engine.completion import (
         Choice,
         Completion,
         CompletionPart,
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
         ToolCallPart,
         Usage,
     )
-    from .frontend.engine import Engine
-    from .frontend.engine_options import EngineOptions
-    from .frontend.engine_sampling import ChatOptions, Sampling
+    from .frontend.engine.engine import Engine
+    from .frontend.engine.options import EngineOptions
+    from .frontend.engine.sampling import ChatOptions, Sampling
+    from .frontend.engine.vllm_script import LLM, SamplingParams
     from .frontend.language.calls import assistant, gen, select, system, tool, user
     from .frontend.language.default_backend import set_default_backend
     from .frontend.language.errors import ProgramError
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from .frontend.language.state import State
     from .frontend.language.static import prewarm, trace
     from .frontend.launch.errors import ServerError
-    from .frontend.vllm_script import LLM, SamplingParams
     from .runtime.errors import ConfigError, RequestError
 
 __version__ = "0.1.0"
@@ -64,25 +64,25 @@ __all__ = [
     "user",
 ]
 _HOMES = {
-    "LLM": ".frontend.vllm_script",
-    "ChatOptions": ".frontend.engine_sampling",
-    "Choice": ".frontend.completion",
-    "Completion": ".frontend.completion",
-    "CompletionPart": ".frontend.completion",
+    "LLM": ".frontend.engine.vllm_script",
+    "ChatOptions": ".frontend.engine.sampling",
+    "Choice": ".frontend.engine.completion",
+    "Completion": ".frontend.engine.completion",
+    "CompletionPart": ".frontend.engine.completion",
     "ConfigError": ".runtime.errors",
-    "Engine": ".frontend.engine",
-    "EngineOptions": ".frontend.engine_options",
+    "Engine": ".frontend.engine.engine",
+    "EngineOptions": ".frontend.engine.options",
     "ProgramError": ".frontend.language.errors",
     "RequestError": ".runtime.errors",
-    "Sampling": ".frontend.engine_sampling",
-    "SamplingParams": ".frontend.vllm_script",
-    "Score": ".frontend.completion",
+    "Sampling": ".frontend.engine.sampling",
+    "SamplingParams": ".frontend.engine.vllm_script",
+    "Score": ".frontend.engine.completion",
     "ServerError": ".frontend.launch.errors",
     "State": ".frontend.language.state",
-    "TokenLogprob": ".frontend.completion",
-    "ToolCall": ".frontend.completion",
-    "ToolCallPart": ".frontend.completion",
-    "Usage": ".frontend.completion",
+    "TokenLogprob": ".frontend.engine.completion",
+    "ToolCall": ".frontend.engine.completion",
+    "ToolCallPart": ".frontend.engine.completion",
+    "Usage": ".frontend.engine.completion",
     "assistant": ".frontend.language.calls",
     "connect": ".frontend.language.http_backend",
     "gen": ".frontend.language.calls",

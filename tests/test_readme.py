@@ -8,7 +8,7 @@ from pathlib import Path
 
 import arbora
 import pytest
-from arbora.frontend.engine_options import HTTP_ONLY
+from arbora.frontend.engine.options import HTTP_ONLY
 from arbora.frontend.options import OPTIONS
 
 ROOT = Path(arbora.__file__).parent

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from ..completion import ToolCall
+from ..engine.completion import ToolCall
 
 OnText: TypeAlias = Callable[[str], None]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..completion import ToolCall
+from ..engine.completion import ToolCall
 from ..text.close_names import did_you_mean
 from .expressions import Expression, Gen, Select, ToolAnswer, Turn, joined
 from .tools import tool_definition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from ..engine import Engine
+from ..engine.engine import Engine
 from .backend import Backend
 from .engine_backend import EngineBackend
 

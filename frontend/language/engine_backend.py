@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..completion import Completion, CompletionPart
-from ..engine import Engine
+from ..engine.completion import Completion, CompletionPart
+from ..engine.engine import Engine
 from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt
 from .streamed_reply import StreamedReply
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ..completion import ToolCall
+from ..engine.completion import ToolCall
 from .backend import Backend, OnText, Reply, Scores
 from .background import submit
 from .errors import ProgramError

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
-from ..completion import ToolCall
+from ..engine.completion import ToolCall
 from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt
 from .errors import BackendError
 from .http_client import CONNECTIONS, HttpClient

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
-from ..completion import ToolCall
+from ..engine.completion import ToolCall
 from ..text.close_names import did_you_mean
 from .expressions import Expression, expression
 from .statements import Statement, current_statement

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..completion import ToolCall
+from ..engine.completion import ToolCall
 from .backend import OnText, Reply
 from .errors import BackendError
 

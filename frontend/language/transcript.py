@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ..completion import ToolCall
+from ..engine.completion import ToolCall
 from .backend import ChatPrompt, Prompt, TextPrompt
 from .expressions import Role
 

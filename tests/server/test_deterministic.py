@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from arbora import Engine
-from arbora.frontend.completion import Completion
+from arbora.frontend.engine.completion import Completion
 
 sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from mixed_load import Answer, Ask, differing, mixed_load, replay, shuffled

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import arbora as ab
 import msgspec
 import pytest
-from arbora.frontend.completion import ToolCall
+from arbora.frontend.engine.completion import ToolCall
 from arbora.frontend.language.backend import ChatPrompt, Prompt, Reply, TextPrompt
 from arbora.frontend.language.background import _loop
 from arbora.frontend.language.state import State

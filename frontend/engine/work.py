@@ -7,12 +7,16 @@ from array import array
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
-from ..runtime.errors import RequestError
-from ..runtime.messages import ModelReady
+from ...runtime.errors import RequestError
+from ...runtime.messages import ModelReady
+from ..progress import progress_bar
+from ..request.prepare import PreparedRequest
+from ..request.service import Service
 from .completion import Completion, Score
-from .engine_conversation import Message
-from .engine_reply import EngineReply
-from .engine_requests import (
+from .conversation import Message
+from .local_server import Ask, LocalServer
+from .reply import EngineReply
+from .requests import (
     MOST_TOKENS,
     Prompt,
     Prompts,
@@ -21,13 +25,9 @@ from .engine_requests import (
     ask_score,
     tokenize,
 )
-from .engine_sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, check_names
-from .engine_scores import scored_prompts
-from .engine_thread import Work
-from .local_server import Ask, LocalServer
-from .progress import progress_bar
-from .request.prepare import PreparedRequest
-from .request.service import Service
+from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, check_names
+from .scores import scored_prompts
+from .thread import Work
 
 T = TypeVar("T")
 Conversation: TypeAlias = Sequence[Message]

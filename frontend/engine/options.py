@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from ..runtime.config import ServeConfig
-from .options import OPTIONS, Setting, build_config
-from .text.close_names import did_you_mean
+from ...runtime.config import ServeConfig
+from ..options import OPTIONS, Setting, build_config
+from ..text.close_names import did_you_mean
 
 HTTP_ONLY = (
     "host",
@@ -25,6 +25,8 @@ HTTP_ONLY = (
     "pin_memory",
     "reasoning_field",
     "request_timeout",
+    "data_dir",
+    "data_size",
 )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from .request.logprobs import TokenLogprob
-from .request.reply import UnenforcedKeyword, Usage
+from ..request.logprobs import TokenLogprob
+from ..request.reply import UnenforcedKeyword, Usage
 
 __all__ = [
     "Choice",

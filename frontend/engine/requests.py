@@ -10,14 +10,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from ..runtime.errors import RequestError
-from ..runtime.messages import GrammarSpec, ModelReady, Tokens
-from .engine_conversation import ChatFields, Message, conversation_tokens, text_tokens
-from .engine_sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions
-from .engine_values import check_characters, convert, json_of
-from .request.constraint import enforced_as_asked
-from .request.fields import SamplingFields
-from .request.grammar_fields import (
+from ...runtime.errors import RequestError
+from ...runtime.messages import GrammarSpec, ModelReady, Tokens
+from ..request.constraint import enforced_as_asked
+from ..request.fields import SamplingFields
+from ..request.grammar_fields import (
     choice_spec,
     grammar_spec,
     object_spec,
@@ -25,7 +22,7 @@ from .request.grammar_fields import (
     regex_spec,
     schema_spec,
 )
-from .request.prepare import (
+from ..request.prepare import (
     Chat,
     CheckedRequest,
     Limits,
@@ -35,10 +32,13 @@ from .request.prepare import (
     new_id,
     prepare,
 )
-from .request.service import Service
-from .request.tool_choice import calls_wanted
-from .request.tools import ToolUse, tool_use
-from .request.validation import MAX_LOGPROBS, check_choices, check_fields, check_range, check_token_ids
+from ..request.service import Service
+from ..request.tool_choice import calls_wanted
+from ..request.tools import ToolUse, tool_use
+from ..request.validation import MAX_LOGPROBS, check_choices, check_fields, check_range, check_token_ids
+from .conversation import ChatFields, Message, conversation_tokens, text_tokens
+from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions
+from .values import check_characters, convert, json_of
 
 Prompt: TypeAlias = str | Sequence[int]
 Prompts: TypeAlias = list[str] | list[list[int]]

@@ -8,21 +8,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..runtime.config import ServeConfig
-from ..runtime.errors import RequestError
-from ..runtime.messages import ModelReady
+from ...runtime.config import ServeConfig
+from ...runtime.errors import RequestError
+from ...runtime.messages import ModelReady
+from ..launch.commands import Commands
+from ..launch.directory import PrivateDirectory
+from ..launch.errors import ServerError
+from ..launch.supervisor import Supervisor
+from ..model_tokenizer import load_tokenizer
+from ..replica.engine_client import EngineClient
+from ..replica.generation import Generation
+from ..request.attempts import run_attempts
+from ..request.prepare import PreparedRequest
+from ..request.service import Service
 from .completion import CompletionPart
-from .engine_reply import EngineReply
-from .launch.commands import Commands
-from .launch.directory import PrivateDirectory
-from .launch.errors import ServerError
-from .launch.supervisor import Supervisor
-from .model_tokenizer import load_tokenizer
-from .replica.engine_client import EngineClient
-from .replica.generation import Generation
-from .request.attempts import run_attempts
-from .request.prepare import PreparedRequest
-from .request.service import Service
+from .reply import EngineReply
 
 CLIENT = 0
 UP_POLL_SECONDS = 0.01

@@ -10,7 +10,7 @@ from typing import Any
 
 import arbora
 import pytest
-from arbora.frontend.engine_sampling import Rendering, TokenizeOptions
+from arbora.frontend.engine.sampling import Rendering, TokenizeOptions
 from tiny_checkpoint import write_tiny_checkpoint
 
 HELLO = [{"role": "user", "content": "Hello, how are you today?"}]

@@ -8,14 +8,14 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from ..runtime.errors import RequestError
-from ..runtime.messages import Tokens
-from .engine_values import check_characters, convert, json_of
-from .request.conversation import render, tool_definitions
-from .request.fields import JsonObject
-from .request.messages import ChatMessage, Conversation, Tool, ToolChoice
-from .request.service import Service
-from .work.caller import Caller
+from ...runtime.errors import RequestError
+from ...runtime.messages import Tokens
+from ..request.conversation import render, tool_definitions
+from ..request.fields import JsonObject
+from ..request.messages import ChatMessage, Conversation, Tool, ToolChoice
+from ..request.service import Service
+from ..work.caller import Caller
+from .values import check_characters, convert, json_of
 
 Message: TypeAlias = Mapping[str, object]
 

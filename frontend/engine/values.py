@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw
 
-from ..runtime.errors import RequestError
-from .request.type_errors import type_error
+from ...runtime.errors import RequestError
+from ..request.type_errors import type_error
 
 T = TypeVar("T")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Unpack, overload
 
-from . import engine_work as work
+from . import work
 from .completion import Completion, CompletionPart, Score
-from .engine_options import EngineOptions, engine_config
-from .engine_requests import Prompt, Prompts
-from .engine_sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, merged
-from .engine_thread import EngineThread
-from .engine_work import Conversation, Conversations
+from .options import EngineOptions, engine_config
+from .requests import Prompt, Prompts
+from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, merged
+from .thread import EngineThread
+from .work import Conversation, Conversations
 
 
 class Engine:

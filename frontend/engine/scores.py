@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..runtime.errors import RequestError
-from ..runtime.messages import ModelReady, Tokens
-from .engine_conversation import Message, listed
-from .engine_requests import tokenize
-from .engine_sampling import ScoreOptions, TokenizeOptions
-from .request.service import Service
+from ...runtime.errors import RequestError
+from ...runtime.messages import ModelReady, Tokens
+from ..request.service import Service
+from .conversation import Message, listed
+from .requests import tokenize
+from .sampling import ScoreOptions, TokenizeOptions
 
 _RENDERING = ("tools", "chat_template_kwargs", "cache_salt")
 

@@ -10,10 +10,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeAlias, TypeVar
 
-from ..runtime.config import ServeConfig
+from ...runtime.config import ServeConfig
+from ..launch.commands import replica_commands
+from ..launch.errors import ServerError
 from .completion import CompletionPart
-from .launch.commands import replica_commands
-from .launch.errors import ServerError
 from .local_server import Ask, LocalServer
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from typing import Any
 import arbora
 import numpy as np
 import pytest
-from arbora.frontend import engine_work
-from arbora.frontend.engine_requests import ask_completion
+from arbora.frontend.engine import work
+from arbora.frontend.engine.requests import ask_completion
 from arbora.frontend.request.prepare import PreparedRequest
 from arbora.frontend.request.service import Service
 from processes import children_of, command_line, is_alive
@@ -341,7 +341,7 @@ def test_a_request_begins_again_if_the_model_process_dies_while_it_is_prepared(
                 await asyncio.sleep(0.01)
         return request
 
-    monkeypatch.setattr(engine_work, "ask_completion", prepared_while_the_model_dies)
+    monkeypatch.setattr(work, "ask_completion", prepared_while_the_model_dies)
     with arbora.Engine(model, device="cpu", kv_memory=MEMORY) as engine:
         before = engine.generate("Hello", max_tokens=5, seed=1)
         own = children_of(os.getpid()) - others

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..runtime.messages import Generate
+from ...runtime.messages import Generate
+from ..request.logprobs import TokenLogprob, prompt_entries
+from ..request.reply import ChoiceReply, Piece, Reply
+from ..text.tool_calls import ToolCallDelta
 from .completion import Choice, Completion, CompletionPart, Score, ToolCall, ToolCallPart
-from .request.logprobs import TokenLogprob, prompt_entries
-from .request.reply import ChoiceReply, Piece, Reply
-from .text.tool_calls import ToolCallDelta
 
 
 class EngineReply:

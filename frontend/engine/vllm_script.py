@@ -8,10 +8,10 @@ from typing import Any, NamedTuple, Unpack, cast
 
 from .completion import Choice, Completion, TokenLogprob
 from .engine import Engine
-from .engine_options import EngineOptions
-from .engine_requests import Prompt
-from .engine_sampling import ChatOptions, Rendering, Sampling, check_names
-from .engine_work import Conversation, Conversations
+from .options import EngineOptions
+from .requests import Prompt
+from .sampling import ChatOptions, Rendering, Sampling, check_names
+from .work import Conversation, Conversations
 
 _NAMES = {"max_num_seqs": "max_running", "quantization": "quantize", "kv_cache_dtype": "kv_dtype"}
 _INSTEAD = {
