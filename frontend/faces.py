@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .anthropic.face import ANTHROPIC
+from .batches.face import batches_face
 from .http.faces import Faces
 from .openai.face import OPENAI
 
-FACES = Faces(OPENAI, (ANTHROPIC,))
+FACES = Faces(OPENAI, (ANTHROPIC, batches_face((OPENAI, ANTHROPIC))))

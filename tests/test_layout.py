@@ -54,6 +54,8 @@ MAY_IMPORT = {
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.batches": REQUEST | {"frontend.request", "frontend.http", "frontend.database"},
+    "frontend.database": set[str](),
     "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},

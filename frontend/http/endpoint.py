@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from ...runtime.errors import RequestError
+from ...runtime.messages import BACKGROUND_PRIORITY, Generate
 from ..replica.generation import Generation
 from ..request.attempts import Attempt, run_attempts, run_off_loop
 from ..request.prepare import PreparedRequest
@@ -24,6 +26,8 @@ from .metrics import RequestTimer
 from .request_log import TIMER
 from .time_limit import TimeLimit
 
+IN_BACKGROUND = "arbora.in_background"
+"""in the scope of a request: true if it starts after all other requests"""
 log = logging.getLogger(__name__)
 
 _STREAM_HEADERS = [
@@ -63,7 +67,7 @@ class GenerationEndpoint:
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
             job = await self._prepare(self._http, Request(scope, receive))
-        generation = service.engine.start(job.prepared.requests)
+        generation = service.engine.start(_requests(scope, job))
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
@@ -82,6 +86,16 @@ class GenerationEndpoint:
             if ending is not None:
                 ending.cancel()
             service.engine.forget(generation)
+
+
+def _requests(scope: Scope, job: Job) -> Sequence[Generate]:
+    """The job's requests, with the lowest priority if the HTTP request belongs to a batch."""
+    requests = job.prepared.requests
+    if not scope.get(IN_BACKGROUND):
+        return requests
+    return [
+        msgspec.structs.replace(each, priority=max(each.priority, BACKGROUND_PRIORITY)) for each in requests
+    ]
 
 
 async def _close_when_gone(receive: Receive, generation: Generation) -> None:

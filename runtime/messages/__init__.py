@@ -40,6 +40,7 @@ from .cache_control import (
     UnpinPrefix,
 )
 from .generation import (
+    BACKGROUND_PRIORITY,
     Abort,
     Accepted,
     Finish,
@@ -99,6 +100,7 @@ PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages
 SupervisorInbox = Ready | Alive | Failed | Drained
 
 __all__ = [
+    "BACKGROUND_PRIORITY",
     "Abort",
     "Accepted",
     "Alive",

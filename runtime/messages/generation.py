@@ -6,6 +6,9 @@ from ..grammar_spec import GrammarSpec
 from ..sampling_params import SamplingParams
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
 
+BACKGROUND_PRIORITY = 1 << 30
+"""Requests with this priority or a higher number start after all others, also after other API keys'."""
+
 
 class Generate(Message):
     """One sequence to generate. A request with `n` choices is n of these."""
@@ -16,7 +19,7 @@ class Generate(Message):
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
     namespace: str | None = ""  # in which it shares prefixes; None: the cache is neither read nor filled
-    priority: int = 0  # lower numbers start first
+    priority: int = 0  # lower numbers start first; from `BACKGROUND_PRIORITY` on after all other requests
     tenant: str = ""  # the request counts towards this tenant's fair share
 
 
