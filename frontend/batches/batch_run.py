@@ -181,31 +181,21 @@ class BatchRun:
         lines = [] if plan is None else plan.lines
         unfinished = [line for line in lines if line.number not in finished]
         names = [f"file-{secrets.token_hex(12)}" for _ in range(2)]
-        ended = False
-        try:
-            made = await self._write_files(names, unfinished, has_input=plan is not None)
-            shown: list[str | None] = []
-            for name, size, kind in zip(names, made[:2], ("output", "error"), strict=True):
-                if size:
-                    await store.hold_output(name, record.owner, f"{record.id}_{kind}.jsonl", size)
-                shown.append(name if size else None)
-            ended = await store.end(
-                record.id,
-                self._means.runner,
-                status,
-                output_file=shown[0],
-                error_file=shown[1],
-                failed=made.failed,
-                errors=msgspec.json.encode([_LOST]).decode() if status == "failed" else None,
-            )
-            kept = shown if ended else []
-        except BaseException:
-            kept = []
-            raise
-        finally:
-            for name in names:
-                if not ended or name not in kept:
-                    await store.remove_file(name)
+        made = await self._write_files(names, unfinished, has_input=plan is not None)
+        shown: list[str | None] = []
+        for name, size, kind in zip(names, made[:2], ("output", "error"), strict=True):
+            if size:
+                await store.hold_output(name, record.owner, f"{record.id}_{kind}.jsonl", size)
+            shown.append(name if size else None)
+        await store.end(
+            record.id,
+            self._means.runner,
+            status,
+            output_file=shown[0],
+            error_file=shown[1],
+            failed=made.failed,
+            errors=msgspec.json.encode([_LOST]).decode() if status == "failed" else None,
+        )
 
     async def _write_files(
         self, names: Sequence[str], unfinished: Sequence[PlannedLine], *, has_input: bool

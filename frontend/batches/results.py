@@ -85,7 +85,10 @@ def write_files(
     output: Path,
     errors: Path,
 ) -> Steps[OutputFiles]:
-    """Writes a batch's results in the order of its lines, and `failure` for the unfinished lines."""
+    """Writes a batch's results in the order of its lines, and `failure` for the unfinished lines.
+
+    A file without lines is removed.
+    """
     sizes = [0, 0]
     failed = written = 0
     lines = _merged(_results(database, batch), _failures(input_file, unfinished, failure))
@@ -102,6 +105,9 @@ def write_files(
             file.flush()
             yield
             os.fsync(file.fileno())
+    for path, size in zip((output, errors), sizes, strict=True):
+        if not size:
+            path.unlink()
     return OutputFiles(sizes[0], sizes[1], failed)
 
 

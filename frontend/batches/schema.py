@@ -16,7 +16,7 @@ OPEN_LIST, ENDED_LIST = _listed(OPEN), _listed(ENDED)
 
 # A statement is a transaction of its own. Triggers make the changes that must happen together.
 SCHEMA = f"""
-CREATE TABLE files (
+CREATE TABLE IF NOT EXISTS files (
     id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
     purpose TEXT NOT NULL,
@@ -26,8 +26,8 @@ CREATE TABLE files (
     expires_at INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('incomplete', 'complete', 'deleted'))
 );
-CREATE INDEX files_by_owner ON files (owner, created_at, id);
-CREATE TABLE batches (
+CREATE INDEX IF NOT EXISTS files_by_owner ON files (owner, created_at, id);
+CREATE TABLE IF NOT EXISTS batches (
     id TEXT PRIMARY KEY,
     owner TEXT NOT NULL,
     model TEXT NOT NULL,
@@ -56,23 +56,23 @@ CREATE TABLE batches (
     runner TEXT NOT NULL DEFAULT '',
     lease_until REAL NOT NULL DEFAULT 0
 );
-CREATE INDEX batches_by_owner ON batches (owner, created_at, id);
-CREATE INDEX batches_by_status ON batches (status, created_at);
-CREATE TABLE results (
+CREATE INDEX IF NOT EXISTS batches_by_owner ON batches (owner, created_at, id);
+CREATE INDEX IF NOT EXISTS batches_by_status ON batches (status, created_at);
+CREATE TABLE IF NOT EXISTS results (
     batch TEXT NOT NULL REFERENCES batches (id) ON DELETE CASCADE,
     number INTEGER NOT NULL,
     failed INTEGER NOT NULL,
     line BLOB NOT NULL,
     PRIMARY KEY (batch, number)
 );
-CREATE TRIGGER count_result AFTER INSERT ON results BEGIN
+CREATE TRIGGER IF NOT EXISTS count_result AFTER INSERT ON results BEGIN
     UPDATE batches
     SET completed = completed + 1 - NEW.failed,
         failed = failed + NEW.failed,
         result_bytes = result_bytes + length(NEW.line)
     WHERE id = NEW.batch;
 END;
-CREATE TRIGGER end_batch AFTER UPDATE OF status ON batches WHEN NEW.status IN ({ENDED_LIST}) BEGIN
+CREATE TRIGGER IF NOT EXISTS end_batch AFTER UPDATE OF status ON batches WHEN NEW.status IN ({ENDED_LIST}) BEGIN
     UPDATE files SET state = 'complete', expires_at = created_at + NEW.output_seconds
     WHERE id IN (NEW.output_file, NEW.error_file);
     DELETE FROM results WHERE batch = NEW.id;

@@ -266,7 +266,7 @@ class Store:
         )
 
     async def hold_output(self, file: str, owner: str, filename: str, size: int) -> None:
-        """A file that becomes visible with the end of its batch."""
+        """A file that becomes visible with the end of its batch, or is removed by a later sweep."""
         now = int(time.time())
         await self._write(
             "INSERT INTO files VALUES (?, ?, 'batch_output', ?, ?, ?, ?, 'incomplete')",

@@ -50,8 +50,8 @@ async def _receive(store: Store, request: Request, owner: str, share: Share, dec
         await store.reserve(file, declared)
         share.add(PIECE_BYTES)
         await _write_pieces(store, request, form, file)
-        seconds = _checked_fields(form)
         await asyncio.to_thread(form.finish)
+        seconds = _checked_fields(form)
         record = await store.finish_file(file, form.filename or "", form.size, seconds)
     finally:
         form.close()
