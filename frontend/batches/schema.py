@@ -72,7 +72,8 @@ CREATE TRIGGER IF NOT EXISTS count_result AFTER INSERT ON results BEGIN
         result_bytes = result_bytes + length(NEW.line)
     WHERE id = NEW.batch;
 END;
-CREATE TRIGGER IF NOT EXISTS end_batch AFTER UPDATE OF status ON batches WHEN NEW.status IN ({ENDED_LIST}) BEGIN
+CREATE TRIGGER IF NOT EXISTS end_batch AFTER UPDATE OF status ON batches
+WHEN NEW.status IN ({ENDED_LIST}) BEGIN
     UPDATE files SET state = 'complete', expires_at = created_at + NEW.output_seconds
     WHERE id IN (NEW.output_file, NEW.error_file);
     DELETE FROM results WHERE batch = NEW.id;

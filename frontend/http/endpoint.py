@@ -93,9 +93,7 @@ def _requests(scope: Scope, job: Job) -> Sequence[Generate]:
     requests = job.prepared.requests
     if not scope.get(IN_BACKGROUND):
         return requests
-    return [
-        msgspec.structs.replace(each, priority=max(each.priority, BACKGROUND_PRIORITY)) for each in requests
-    ]
+    return [msgspec.structs.replace(each, priority=BACKGROUND_PRIORITY) for each in requests]
 
 
 async def _close_when_gone(receive: Receive, generation: Generation) -> None:

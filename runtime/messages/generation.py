@@ -6,8 +6,8 @@ from ..grammar_spec import GrammarSpec
 from ..sampling_params import SamplingParams
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
 
-BACKGROUND_PRIORITY = 1 << 30
-"""Requests with this priority or a higher number start after all others, also after other API keys'."""
+BACKGROUND_PRIORITY = 1 << 31
+"""Of requests that start after all others, also after those of other API keys. Clients can't choose it."""
 
 
 class Generate(Message):
@@ -19,7 +19,7 @@ class Generate(Message):
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
     namespace: str | None = ""  # in which it shares prefixes; None: the cache is neither read nor filled
-    priority: int = 0  # lower numbers start first; from `BACKGROUND_PRIORITY` on after all other requests
+    priority: int = 0  # lower numbers start first
     tenant: str = ""  # the request counts towards this tenant's fair share
 
 

@@ -10,7 +10,7 @@ from ...radix_cache import PrefixCache
 from .awaited_prefix import awaits_prefix
 from .fairness import Bounds, Fairness
 from .lifecycle import Lifecycle, Start
-from .rank import InheritedRank, Rank
+from .rank import InheritedRank, Rank, is_background
 from .request import Request
 from .stored_pages import StoredPages
 
@@ -170,5 +170,6 @@ class Admission:
     def _count_preemption(self, preempted: Iterable[Request]) -> None:
         for request in preempted:
             request.allocation.preempted += 1
-            if request.allocation.preempted >= self._bounds.overtaken:
+            overdue = request.allocation.preempted >= self._bounds.overtaken
+            if overdue and not is_background(request.priority):
                 request.allocation.preemptible = False

@@ -40,6 +40,7 @@ from .grammar_loader import GrammarLoader
 from .lifecycle import Lifecycle
 from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
 from .queue_places import QueuePlaces
+from .rank import is_background
 from .refusals import Limits, grammar_refusal, queue_full, refusal
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
@@ -357,9 +358,15 @@ class Scheduler:
         return request.phase is Phase.RUNNING
 
     def _to_retract(self) -> Request:
-        """The youngest request of the worst priority; with own priorities, of the tenant of the youngest."""
+        """The youngest request of the worst priority; with own priorities, of the tenant of the youngest.
+
+        Requests in the background come first in any case.
+        """
         running = self._requests.running
-        if self._fairness.own_priorities:
+        background = [request for request in running if is_background(request.priority)]
+        if background:
+            running = background
+        elif self._fairness.own_priorities:
             youngest = max(running, key=lambda request: request.arrival)
             running = [request for request in running if request.tenant == youngest.tenant]
         return max(running, key=lambda request: (request.priority, request.arrival))
