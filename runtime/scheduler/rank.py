@@ -15,8 +15,8 @@ def is_background(priority: int) -> bool:
 class Rank(NamedTuple):
     """Sort key of prompts, lowest first: (may be preempted, priority, tokens ahead).
 
-    Where priorities order only a tenant's own requests, the first two are (True, 0) for every prompt outside the
-    background, and the last two order the prompts of one tenant.
+    Where priorities order only a tenant's own requests, the first two are (True, 0) for every prompt outside
+    the background, and the last two order the prompts of one tenant.
     """
 
     preemptible: bool

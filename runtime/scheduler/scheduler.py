@@ -316,7 +316,28 @@ class Scheduler:
         self._replies.add(request.client, refused)
 
     def _admit(self) -> None:
-        """Starts the requests that the next step has tokens for, and counts their cached tokens."""
+        """Starts the requests that the next step has tokens for."""
+        self._start_requests()
+        while self._makes_way():
+            self._start_requests()
+
+    def _makes_way(self) -> bool:
+        """Retracts a request in the background if another one needs its pages or its slot.
+
+        True if they are free at once, and not only when the steps in flight are done.
+        """
+        residents = self._requests.residents.values()
+        background = [request for request in self._requests.running if is_background(request.priority)]
+        is_retracting = any(other.phase is Phase.RETRACTING for other in residents)
+        if not background or is_retracting or not self._admission.needs_background:
+            return False
+        retracted = max(background, key=lambda request: request.arrival)
+        self._counts.retractions += 1
+        self._requests.retract(retracted)
+        return retracted.phase is not Phase.RETRACTING
+
+    def _start_requests(self) -> None:
+        """Starts requests, and counts their cached tokens."""
         decoding = sum(not request.allocation.prefilling for request in self._requests.running)
         tokens, restored = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
         for request in self._admission.admit(tokens, restored):

@@ -84,3 +84,21 @@ def test_when_pages_run_out_it_is_retracted_first() -> None:
     assert bench.scheduler.stats().retractions > 0
     assert order[:2] == ["i 0", "i 1"]
     assert len(order) == 4
+
+
+@pytest.mark.parametrize(("num_pages", "slots"), [(24, 8), (400, 2)])
+def test_it_makes_way_for_a_request_that_needs_its_pages_or_its_slot(num_pages: int, slots: int) -> None:
+    bench = SchedulerBench(num_pages=num_pages, page_size=4, slots=slots)
+    for number in range(2):
+        prompt = long_reply_prompt(30, 14, number)
+        bench.submit(f"b {number}", prompt, max_tokens=14, priority=BACKGROUND_PRIORITY)
+    bench.run(steps=3)
+    assert bench.scheduler.stats().running == 2
+    bench.submit("interactive", long_reply_prompt(30, 4, 7), max_tokens=4)
+    order: list[str] = []
+    for _ in range(300):
+        bench.run(steps=1)
+        order += [name for name in list(bench.outputs) if bench.finish(name) and name not in order]
+    assert order[0] == "interactive"
+    assert len(order) == 3
+    assert bench.scheduler.stats().retractions >= 1
