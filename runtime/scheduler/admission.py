@@ -55,11 +55,12 @@ class Admission:
         self._waiting = requests.waiting
         self._fairness = fairness
         self._bounds = bounds
-        self._lacks_pages = False  # whether a request could not start for lack of pages
+        self.lacks_pages = False
+        """whether the last call of `admit` ended because a request outside the background found no pages"""
 
     def admit(self, tokens: int, restored_tokens: int) -> list[Request]:
         """Starts requests until the step's prompt tokens are used up; returns them in that order."""
-        self._lacks_pages = False
+        self.lacks_pages = False
         if not self._waiting:
             return []
         busy = [request for request in self._requests.residents.values() if not request.only_decodes]
@@ -69,13 +70,6 @@ class Admission:
             round_.busy.append(request)
             started.append(request)
         return started
-
-    @property
-    def needs_background(self) -> bool:
-        """Whether a request needs the pages or the slot of a request in the background."""
-        if self._requests.has_free_slot:
-            return self._lacks_pages
-        return any(not is_background(request.priority) for request in self._waiting)
 
     def fetch_ahead(self) -> None:
         """Fetches stored pages for waiting requests in the order of their ranks."""
@@ -123,7 +117,7 @@ class Admission:
         preempted = [each for each in round_.busy if each.computes_prompt and self._rank(each) > rank]
         match self._requests.start(request):
             case Start.NO_PAGES:
-                self._lacks_pages = not is_background(request.priority)
+                self.lacks_pages = not is_background(request.priority)
                 return _Attempt.BLOCKS
             case Start.NO_GRAMMAR_MEMORY:
                 round_.without_grammar += 1

@@ -322,14 +322,16 @@ class Scheduler:
             self._start_requests()
 
     def _makes_way(self) -> bool:
-        """Retracts a request in the background if another one needs its pages or its slot.
+        """Retracts a request in the background if another one needs its pages.
 
         True if they are free at once, and not only when the steps in flight are done.
         """
+        if not self._admission.lacks_pages:
+            return False
         residents = self._requests.residents.values()
         background = [request for request in self._requests.running if is_background(request.priority)]
         is_retracting = any(other.phase is Phase.RETRACTING for other in residents)
-        if not background or is_retracting or not self._admission.needs_background:
+        if not background or is_retracting:
             return False
         retracted = max(background, key=lambda request: request.arrival)
         self._counts.retractions += 1

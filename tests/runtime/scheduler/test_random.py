@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from arbora.runtime.messages import DropCache, PrefixPinned, RowError
+from arbora.runtime.messages import BACKGROUND_PRIORITY, DropCache, PrefixPinned, RowError
 from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import EOS, reply_alone, unpack
 from hypothesis import settings
@@ -73,7 +73,7 @@ class AnyOrder(RuleBasedStateMachine):
         prompt_logprobs_start=st.integers(0, 50),
         namespace=st.sampled_from(["", "", "", "other", None]),
         tenant=st.sampled_from("abc"),
-        priority=st.sampled_from([0, 0, 1]),
+        priority=st.sampled_from([0, 0, 1, BACKGROUND_PRIORITY]),
     )
     def submit(
         self,
