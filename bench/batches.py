@@ -27,7 +27,7 @@ from compared_servers import ServerCommand
 from started_server import started
 
 CHATS = "/v1/chat/completions"
-WORDS = "tree river stone light music bread winter garden letter road time".split()
+WORDS = ["tree", "river", "stone", "light", "music", "bread", "winter", "garden", "letter", "road"]
 OPEN = ("validating", "in_progress", "finalizing")
 
 
