@@ -7,6 +7,7 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.activation import cuda as activation_triton
 from arbora.kernels.attention import cuda as attention_triton
+from arbora.kernels.attention.plan import TOKENS
 from arbora.kernels.norm import cuda as norm_triton
 from arbora.kernels.pages import cuda as pages_triton
 from arbora.kernels.rotary import HeadNorms
@@ -55,6 +56,53 @@ def test_a_window_hides_older_tokens(window: int) -> None:
 @pytest.mark.parametrize(("heads", "head_dim"), [((3, 1), 80), ((5, 5), 96), ((24, 1), 32)])
 def test_head_counts_and_sizes_may_be_any_number(heads: tuple[int, int], head_dim: int) -> None:
     assert_attention_matches(build_case(MIXED, heads, head_dim, None, torch.float32, True, 4))
+
+
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("splits", [2, 64])
+def test_the_keys_of_chunks_may_be_split(
+    splits: int, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_triton, "MIN_SPLIT", 64)
+    monkeypatch.setattr(attention_triton, "max_splits", lambda *_: splits)
+    step = Step(16, groups=(Sharing(2, 3),), decode_lengths=(500, 3), chunks=((70, 300), (1, 1100), (9, 0)))
+    assert_attention_matches(build_case(step, (4, 2), 32, window, torch.float32, True, 5))
+
+
+def test_more_partial_results_than_are_merged_at_once_match_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_triton, "MERGED_AT_ONCE", 4)
+    test_the_keys_of_chunks_may_be_split(64, None, monkeypatch)
+
+
+@pytest.mark.parametrize(("tokens", "prefix"), [(2, 1), (4, 8192), (100, 8192), (2048, 0), (8192, 0)])
+def test_chunks_give_every_processor_some_programs_but_split_no_more_than_that(
+    tokens: int, prefix: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, kv_heads, repeat = 264, 8, 4
+    monkeypatch.setattr(attention_triton, "max_splits", lambda *_: wanted // kv_heads)
+    shape = attention_triton.Shape(kv_heads * repeat, kv_heads, 128, None)
+    batch = build_case(Step(16, (), (), ((tokens, prefix),)), (1, 1), 1, None, torch.float32, True, 6).batch
+    tiles = attention_triton.Tiles.choose(tokens * repeat, repeat, 128, 2)
+    plan = attention_triton.plan_chunks(batch, shape, tiles, torch.device("cpu"))
+    blocks = math.ceil(tokens * repeat / tiles.queries)
+    programs = len(plan.items) * kv_heads
+    assert programs <= wanted + 2 * blocks * kv_heads
+    whole = math.ceil((tokens + prefix) / attention_triton.MIN_SPLIT) * blocks * kv_heads
+    assert programs >= min(wanted, whole) / 2
+
+
+def test_items_of_small_groups_take_the_tiles_of_single_rows() -> None:
+    step = Step(16, (Sharing(9, 20), Sharing(4, 30), Sharing(2, 10)), (33,), ())
+    batch = build_case(step, (32, 8), 32, None, torch.float16, True, 7).batch
+    shape = attention_triton.Shape(32, 8, 32, None)
+    small = attention_triton.decode_tiles(shape, (), 2)
+    large = attention_triton.decode_tiles(shape, batch.groups, 2)
+    plan = attention_triton.plan_decode(batch, batch.groups, shape, large, torch.device("cpu"))
+    single, grouped = attention_triton.by_size(plan.items, small, shape)
+    assert set(grouped[:, TOKENS]) == {9}
+    assert set(single[:, TOKENS]) == {1, 2, 4}
 
 
 def test_shared_keys_of_a_group_count_once_for_each_read() -> None:
