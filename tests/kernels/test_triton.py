@@ -176,9 +176,9 @@ def test_pages_move_to_host_memory_and_back(monkeypatch: pytest.MonkeyPatch) -> 
     memory = host_memory(4 * math.prod(shape), pinned=DEVICE.type == "cuda").view(torch.float32).view(shape)
     memory.normal_()
     expected, expected_memory = [kv.clone() for kv in kvs], memory.clone()
+    pages_triton.move_pages(kvs, 0, [6, 1], memory, [0, 2], save=True)
     for layer, kv in enumerate(kvs):
-        pages_triton.move_pages(kv, layer, [6, 1], memory, [0, 2], save=True)
-        pages_triton.move_pages(kv, layer, [3, 5], memory, [2, 1], save=False)
+        pages_triton.move_pages([kv], layer, [3, 5], memory, [2, 1], save=False)
     reference.save_pages(expected, [6, 1], expected_memory, [0, 2])
     reference.load_pages(expected, [3, 5], expected_memory, [2, 1])
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
