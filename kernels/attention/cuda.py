@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import triton
 from numpy.typing import NDArray
+from triton.runtime import driver
 
 from ..common.upload import upload
 from .batch import AttentionBatch, Group, first_keys
@@ -23,8 +24,14 @@ LOG2_E = 1.4426950408889634
 MIN_SPLIT = 256
 """Keys below which an item is not split to give work to more programs."""
 
-DECODE_PROGRAMS, CHUNK_PROGRAMS = 4, 2
-"""Programs wanted for each multiprocessor. It runs one program of a chunk at a time."""
+UNIT = 64
+"""Items have a multiple of so many keys, if there are more."""
+
+ITEM_COST = 128
+"""Keys that could be read in the time that an item takes besides its keys: an estimate."""
+
+PROGRAMS_FOR_EACH_PROCESSOR = 4
+"""Items are split into no more than so many programs for each multiprocessor, beyond one program an item."""
 
 MERGED_AT_ONCE = 16
 """Partial results that are read at the same time."""
@@ -148,25 +155,48 @@ def plan_decode(
     """Items for the decode rows."""
     covered = Share(np.arange(len(batch.kv_lengths)) < batch.decode_rows, np.ones(len(groups), np.bool_))
     together = max(1, tiles.queries // shape.repeat)
-    cut = _cut(keys_to_read(batch, groups, together), max_splits(shape, device))
-    return plan_items(batch, groups, covered, together, cut, shape.window)
+    keys = keys_to_read(batch, groups, together, shape.window)
+    return plan_items(batch, groups, covered, together, _cut(keys, shape, tiles, device), shape.window)
 
 
 def plan_chunks(batch: AttentionBatch, shape: Shape, tiles: Tiles, device: torch.device) -> ItemPlan:
     """Items for the other rows."""
     covered = Share(np.arange(len(batch.kv_lengths)) >= batch.decode_rows, np.zeros(0, np.bool_))
     together = max(1, tiles.queries // shape.repeat)
-    keys = batch.kv_lengths[batch.decode_rows :].astype(np.int64)
-    if shape.window is not None:
-        keys = np.minimum(keys, shape.window + together)
     blocks = -(-batch.query_lengths[batch.decode_rows :] // together)
-    cut = _cut(int((blocks * keys).sum()), max_splits(shape, device, CHUNK_PROGRAMS))
-    return plan_items(batch, (), covered, together, cut, shape.window)
+    keys = _within(batch.kv_lengths[batch.decode_rows :], shape.window, together).repeat(blocks)
+    return plan_items(batch, (), covered, together, _cut(keys, shape, tiles, device), shape.window)
 
 
-def _cut(keys: int, splits: int) -> Cut:
-    """Splits the keys that all items read so that every multiprocessor of the GPU has some programs."""
-    return Cut(max(MIN_SPLIT, -(-(keys // splits) // 64) * 64))
+def keys_to_read(
+    batch: AttentionBatch, groups: tuple[Group, ...], together: int, window: int | None
+) -> NDArray[np.int64]:
+    """The keys of each item of the decode rows before items are split. `together` rows of a group share one
+    item."""
+    keys = _within(batch.kv_lengths[: batch.decode_rows], window, 1)
+    shared: list[int] = []
+    for (first, rows, end), begin in zip(groups, first_keys(groups), strict=True):
+        keys[first : first + rows] -= end - begin
+        shared += [end - begin] * -(-rows // together)
+    return np.concatenate([keys, np.array(shared, np.int64)])
+
+
+def _within(lengths: NDArray[np.int32], window: int | None, tokens: int) -> NDArray[np.int64]:
+    """The keys that a block of `tokens` query tokens can see."""
+    keys = lengths.astype(np.int64)
+    return keys if window is None else np.minimum(keys, window + tokens - 1)
+
+
+def _cut(keys: NDArray[np.int64], shape: Shape, tiles: Tiles, device: torch.device) -> Cut:
+    """Splits items so that the programs take as few turns, of as few keys, as possible."""
+    longest = int(keys.max(initial=1))
+    pieces = np.arange(1, min(longest // MIN_SPLIT, max_splits(shape, device)) + 2)
+    splits = np.maximum(-(-longest // pieces // UNIT) * UNIT, MIN_SPLIT)
+    items = -(-keys // splits[:, None]).sum(axis=1)
+    allowed = items <= len(keys) + max_splits(shape, device)
+    splits, items = splits[allowed], items[allowed]
+    turns = -(-items * shape.kv_heads // programs_at_a_time(tiles, device))
+    return Cut(int(splits[np.argmin(turns * (splits + ITEM_COST))]))
 
 
 def by_size(
@@ -177,31 +207,27 @@ def by_size(
     return items[fits], items[~fits]
 
 
-def max_splits(shape: Shape, device: torch.device, programs: int = DECODE_PROGRAMS) -> int:
-    """The most pieces into which all keys are split, beyond one for each row, group or block of a chunk.
+def max_splits(shape: Shape, device: torch.device) -> int:
+    """The most items in a launch, beyond one for each row, group or block of a chunk."""
+    return -(-processors(device) * PROGRAMS_FOR_EACH_PROCESSOR // shape.kv_heads)
 
-    programs: wanted for each multiprocessor
-    """
-    processors = (
-        torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    )
-    return -(-processors * programs // shape.kv_heads)
+
+def programs_at_a_time(tiles: Tiles, device: torch.device) -> int:
+    """How many programs run at the same time (`bench/gpu_static.py`)."""
+    return processors(device) * (3 if tiles.queries <= 16 else 1)
+
+
+def processors(device: torch.device) -> int:
+    """Multiprocessors of the GPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def stages(head_dim: int, device: torch.device) -> int:
     """Triton's pipeline depth: with 3, two blocks of keys and values are copied ahead."""
     if head_dim <= 128 or device.type != "cuda":
         return 3
-    memory = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+    memory = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
     return 3 if memory >= LARGE_SHARED_MEMORY else 2
-
-
-def keys_to_read(batch: AttentionBatch, groups: tuple[Group, ...], together: int) -> int:
-    """The keys that all decode rows read. `together` rows of a group read its shared keys once."""
-    keys = int(batch.kv_lengths[: batch.decode_rows].sum())
-    for (_, rows, end), begin in zip(groups, first_keys(groups), strict=True):
-        keys -= (end - begin) * (rows - -(-rows // together))
-    return keys
 
 
 def with_table_offsets(plan: ItemPlan, batch: AttentionBatch) -> NDArray[np.int64]:

@@ -45,7 +45,7 @@ def move_pages_kernel(
     memory, addresses, move_count, layers, planes, pages, page_elements, place_elements,
     SAVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """addresses: of the layers' caches; then the pages, and the places. memory: where the first of these layers
+    """addresses: of the layers' caches; then the pages, and the places. memory: where the first of the layers
     begins in the first place, in pinned host memory."""
     moves = addresses + layers
     for work in range(tl.program_id(0), move_count * layers * planes, tl.num_programs(0)):
