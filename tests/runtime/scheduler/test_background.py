@@ -59,8 +59,8 @@ def test_among_batches_keys_have_even_shares() -> None:
 
 def test_its_prefill_waits_for_another_keys_prompt() -> None:
     bench = SchedulerBench(num_pages=4000, page_size=4, keys=2)
-    background = {"max_tokens": 1, "priority": BACKGROUND_PRIORITY, "tenant": "a"}
-    bench.submit("batch", long_reply_prompt(900, 1), **background)
+    prompt = long_reply_prompt(900, 1)
+    bench.submit("batch", prompt, max_tokens=1, priority=BACKGROUND_PRIORITY, tenant="a")
     bench.run(steps=2)
     bench.submit("interactive", long_reply_prompt(20, 1, salt=7), max_tokens=1, tenant="b", priority=9)
     bench.run(steps=3)
