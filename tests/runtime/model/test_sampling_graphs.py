@@ -194,7 +194,7 @@ def test_decode_steps_are_replayed_whole_between_steps_with_prompts(
         twins = Twins(model, slots=2)
         runner = twins.driver.runner
         head, states = runner._decoder._weights.head, runner._states
-        graphs = StepGraphs(load_decoder_config(model), head, states, torch.float32, pages_of_row=10)
+        graphs = StepGraphs(load_decoder_config(model), head, states, torch.float32, runner._tables.on_device)
         graphs.replay_in(runner, runner._decoder, runner._kvs)
         twins.load_grammar(4)
         twins.start(0, FILTERED, grammar=4)
@@ -236,5 +236,5 @@ def test_a_failed_capture_ends_the_process_and_lack_of_memory_ends_the_server(
     runner = started(model, "cpu").runner
     head = runner._decoder._weights.head
     with triton_kernels(), pytest.raises(ConfigError, match=words) as caught:
-        StepGraphs(load_decoder_config(model), head, runner._states, torch.float32, 10)
+        StepGraphs(load_decoder_config(model), head, runner._states, torch.float32, runner._tables.on_device)
     assert type(caught.value) is raised
