@@ -12,6 +12,7 @@ from .outline import Outline, Part
 from .recent_prompts import Nearest
 from .repeated import repeated_tokens
 
+RUN_PAGES = 2  # shorter runs of equal tokens may be chance
 SHOWN = 60  # characters on each side of the point where two prompts part
 _SHOWN_TOKENS = 64  # decoded for them
 ONCE_CACHED: frozenset[Cause] = frozenset(
@@ -77,8 +78,8 @@ def tokens_by_cause(asked: Question, matched: int, decode: Decode) -> tuple[dict
     """The tokens that were not matched, by cause, and why the prompt left the nearest one.
 
     In the order of positions: tokens that were cached once at the same place (`short` or `evicted`), tokens
-    that are cached in another namespace, and the rest. Of the rest, runs of a page's length that the nearest
-    prompt has too were lost by the first difference; the others are new.
+    that are cached in another namespace, and the rest. Of the rest, runs of two pages' length that the
+    nearest prompt has too were lost by the first difference; the others are new.
     """
     found: dict[Cause, int] = {}
     length = asked.length
@@ -90,12 +91,12 @@ def tokens_by_cause(asked: Question, matched: int, decode: Decode) -> tuple[dict
     if known > at:
         cause: Cause = "short" if known - at < asked.page_size else "evicted"
         found[cause], at = known - at, known
-    if asked.elsewhere > at:
+    if asked.elsewhere >= at + asked.page_size:
         found["namespace"], at = asked.elsewhere - at, asked.elsewhere
     left = _parting(asked, decode)
     if left is not None and asked.near is not None:
         earlier = asked.near.tokens[4 * shared :]
-        lost = repeated_tokens(asked.tokens[4 * at :], earlier, asked.page_size)
+        lost = repeated_tokens(asked.tokens[4 * at :], earlier, RUN_PAGES * asked.page_size)
         if lost:
             found[left.cause] = lost
         at += lost
@@ -110,7 +111,7 @@ def _parting(asked: Question, decode: Decode) -> Parting | None:
     if near is None or near.shared >= min(asked.length, near.length):
         return None
     rest, earlier = asked.tokens[4 * near.shared :], near.tokens[4 * near.shared :]
-    if not repeated_tokens(rest, earlier, asked.page_size):
+    if not repeated_tokens(rest, earlier, RUN_PAGES * asked.page_size):
         return None
     return parting(asked.tokens, asked.outline, near, decode)
 
@@ -159,16 +160,17 @@ def _shown(asked: Question, token: int, earlier: Tokens, left: Parting, decode: 
 
 
 def _message_at(outline: Outline, text: str, character: int) -> Part | None:
-    """The last message whose text begins at or before a character of the rendered prompt."""
-    found, at = None, 0
+    """The message with a character of the rendered prompt; between two messages, the later one."""
     said = [part for part in outline.parts if part.kind != "tool"]
-    for part, message in zip(said, outline.messages, strict=True):
-        begins = text.find(message["content"].strip()[:SHOWN], at)
-        if begins > character:
-            break
-        if begins >= 0:
-            found, at = part, begins
-    return found
+    found, end = -1, 0
+    for number, message in enumerate(outline.messages):
+        content = message["content"].strip()
+        begins = text.find(content[:SHOWN], end)
+        if 0 <= begins <= character:
+            found, end = number, begins + len(content)
+    if end <= character:
+        found += 1
+    return said[found] if 0 <= found < len(said) else None
 
 
 def escaped(text: str) -> str:
