@@ -9,5 +9,5 @@ DATE = (
     rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}|\d{{1,2}}(?:st|nd|rd|th)? {_MONTH},? \d{{4}})"
 )
 _ZONE = r"(?: ?(?:Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
-CLOCK = rf"\d{{1,2}}:\d{{2}}(?::\d{{2}}(?:[.,]\d+)?)?(?: ?[AaPp]\.?[Mm]\.?)?{_ZONE}"
+CLOCK = rf"\d{{1,2}}:\d{{2}}(?::\d{{2}}(?:[.,]\d+)?)?(?: ?[AaPp](?:[Mm]|\.[Mm]\.))?{_ZONE}"
 DATED_CLOCK = rf"(?:{DATE}(?:T|,? (?:at )?))?{CLOCK}"

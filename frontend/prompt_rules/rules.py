@@ -13,7 +13,7 @@ _BULLET = r"[*#\- ]*"
 _TODAY = r"(?:Today's date|The current date|Current date|Today is|Date)"
 _NOW = r"(?:(?:The current|Current|Today's) (?:date and |date & )?time|Current datetime|Timestamp|Now|Time)"
 _IS = r"(?: is)?[*:]* *"
-_ID = r"(?:Request|Session|Conversation|Trace|Message|Run)[ _-]?ID"
+_ID = r"(?i:(?:request|session|conversation|trace|message|run)[ _-]?id)"
 
 
 class Rule(NamedTuple):
