@@ -73,6 +73,11 @@ class Question:
     def length(self) -> int:
         return len(self.tokens) // 4
 
+    @property
+    def has_parted(self) -> bool:
+        """Whether the prompt and the nearest one differ, rather than one being the beginning of the other."""
+        return self.near is not None and self.near.shared < min(self.length, self.near.length)
+
 
 def tokens_by_cause(asked: Question, matched: int, decode: Decode) -> tuple[dict[Cause, int], Parting | None]:
     """The tokens that were not matched, by cause, and why the prompt left the nearest one.
@@ -93,27 +98,24 @@ def tokens_by_cause(asked: Question, matched: int, decode: Decode) -> tuple[dict
         found[cause], at = known - at, known
     if asked.elsewhere >= at + asked.page_size:
         found["namespace"], at = asked.elsewhere - at, asked.elsewhere
-    left = _parting(asked, decode)
-    if left is not None and asked.near is not None:
-        earlier = asked.near.tokens[4 * shared :]
-        lost = repeated_tokens(asked.tokens[4 * at :], earlier, RUN_PAGES * asked.page_size)
-        if lost:
-            found[left.cause] = lost
-        at += lost
+    lost = _repeated(asked, at)
+    left = None
+    if lost and asked.near is not None:
+        left = parting(asked.tokens, asked.outline, asked.near, decode)
+        found[left.cause], at = lost, at + lost
     if at < length:
         found["new"] = length - at
     return found, left
 
 
-def _parting(asked: Question, decode: Decode) -> Parting | None:
-    """None if the prompt continues the earlier one, or has no run of tokens in common with it afterwards."""
+def _repeated(asked: Question, at: int) -> int:
+    """The tokens from `at` on in runs that the nearest prompt has too, after it was left."""
     near = asked.near
-    if near is None or near.shared >= min(asked.length, near.length):
-        return None
-    rest, earlier = asked.tokens[4 * near.shared :], near.tokens[4 * near.shared :]
-    if not repeated_tokens(rest, earlier, RUN_PAGES * asked.page_size):
-        return None
-    return parting(asked.tokens, asked.outline, near, decode)
+    if near is None or not asked.has_parted:
+        return 0
+    earlier = near.tokens[4 * near.shared :]
+    repeated = repeated_tokens(asked.tokens[4 * at :], earlier, RUN_PAGES * asked.page_size)
+    return min(repeated, len(earlier) // 4)
 
 
 def explain(asked: Question, matched: int, decode: Decode) -> Explanation:
@@ -132,7 +134,7 @@ def _difference(asked: Question, matched: int, left: Parting | None, decode: Dec
     near, tree_has = asked.near, asked.behind
     if left is not None and near is not None:
         return _shown(asked, near.shared, near.tokens[4 * near.shared :], left, decode)
-    if near is not None and near.shared < min(asked.length, near.length):
+    if near is not None and asked.has_parted:
         unlike = Parting("new", None, "What follows is new: the earlier prompt has other text from here on.")
         return _shown(asked, near.shared, near.tokens[4 * near.shared :], unlike, decode)
     if near is None and tree_has and 0 < matched < asked.length:
