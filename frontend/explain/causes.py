@@ -106,7 +106,7 @@ def _after_equal_parts(outline: Outline, near: Nearest, decode: Decode) -> Parti
         return Parting("template", None, note)
     reply, text = said[len(earlier)], decode(near.tokens[4 * near.seen.prompt_tokens :])
     if reply.role == "assistant" and _is_in(outline.messages[len(earlier)], text):
-        note = "The chat template renders the reply in another way than the model wrote it."
+        note = "The chat template left out a part of the reply, such as its reasoning, or wrote it anew."
         return Parting("template", reply, note)
     return Parting("history", reply, "The reply was not sent back as the model wrote it.")
 

@@ -41,7 +41,7 @@ def facts(name: str) -> str:
     return " ".join(f"{name} {number} is {name} {number * number} of {name}." for number in range(12))
 
 
-def said(role: str, content: str) -> dict[str, Any]:
+def said(role: str, content: str) -> Any:
     return {"role": role, "content": content}
 
 
@@ -64,7 +64,7 @@ def test_a_first_prompt_is_new(served: Served) -> None:
 
 def test_the_next_turn_of_a_conversation_misses_only_what_is_new(served: Served) -> None:
     messages = [said("system", SYSTEM), said("user", facts("Turns"))]
-    first = served.client.chat.completions.create(
+    first: Any = served.client.chat.completions.create(
         model=served.model, messages=messages, max_tokens=4, temperature=0
     )
     more = [*messages, said("assistant", first.choices[0].message.content), said("user", "And what is new?")]
@@ -156,8 +156,8 @@ def test_a_removed_message(served: Served) -> None:
 
 
 def test_a_reply_that_was_not_sent_back_as_it_was(served: Served) -> None:
-    messages = [said("system", SYSTEM), said("user", "Say a word.")]
-    reply = served.client.chat.completions.create(
+    messages: Any = [said("system", SYSTEM), said("user", "Say a word.")]
+    reply: Any = served.client.chat.completions.create(
         model=served.model,
         messages=messages,
         max_tokens=200,
@@ -201,7 +201,7 @@ def test_evicted_pages(served: Served) -> None:
 
 
 def test_the_explanation_of_a_stream_is_in_its_last_chunk(served: Served) -> None:
-    stream = served.client.chat.completions.create(
+    stream: Any = served.client.chat.completions.create(
         model=served.model,
         messages=[said("user", facts("Streamed"))],
         max_tokens=4,
