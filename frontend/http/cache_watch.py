@@ -25,7 +25,10 @@ LONG_TOKENS = 4096  # comparing longer prompts takes milliseconds, on another th
 
 
 class CacheWatch:
-    """The prompts of one request. `computed` and `ended` are called as the reply begins and ends."""
+    """The prompts of one request.
+
+    `computed` and `ended` are called as the reply begins and ends, and `count` once it has been sent.
+    """
 
     def __init__(self, http: HttpService, owner: str, prepared: PreparedRequest, *, explains: bool) -> None:
         self._http = http
@@ -34,6 +37,7 @@ class CacheWatch:
         self._step = prepared.fields.n or 1
         self._requests = prepared.requests[:: self._step]
         self._seen: list[Seen | None] = []
+        self._matched: list[int] = []  # tokens of each prompt; empty until the reply has ended
         outline = NO_OUTLINE if prepared.chat is None else prepared.chat.outline
         self._questions = [self._question(request, outline) for request in self._requests]
 
@@ -97,15 +101,19 @@ class CacheWatch:
         ]
 
     async def ended(self, reply: Reply) -> None:
-        """Remembers the replies, counts the tokens that were not cached, and explains them if asked."""
+        """Remembers the replies, and explains the prompt if the request asks for it."""
         choices = reply.choices[:: self._step]
         for seen, choice in zip(self._seen, choices, strict=False):
             if seen is not None:
                 self._http.service.recent.extend(seen, choice.tokens)
-        for question, choice in zip(self._questions, choices, strict=True):
-            await self._count(question, choice.cached_tokens)
+        self._matched = [choice.cached_tokens for choice in choices]
         if self._explains:
-            reply.explanation = await self.explanation(choices[0].cached_tokens)
+            reply.explanation = await self.explanation(self._matched[0])
+
+    async def count(self) -> None:
+        """Counts the tokens that were not cached, by cause."""
+        for question, matched in zip(self._questions, self._matched, strict=False):
+            await self._count(question, matched)
 
     async def _count(self, question: Question, matched: int) -> None:
         count = partial(tokens_by_cause, question, matched, self._decode)

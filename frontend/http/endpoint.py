@@ -76,6 +76,7 @@ class GenerationEndpoint:
                 await _send_stream(job, parts, generation, timer, send)
             else:
                 await _send_whole(job, parts, send)
+            await cache.count()
         except ClientGoneError:
             timer.aborted(len(job.prepared.requests))
             if not job.streams:  # the response of a stream has begun
