@@ -3,7 +3,7 @@
 from .eviction import EvictionPolicy, LeastRecentlyUsed
 from .gittins import GittinsPolicy
 from .keyed_pages import KeyedPages, Missing
-from .lease import Copy, Lease
+from .lock import Copy, Lock
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .popular import Prefix
 from .prefix_cache import CacheStats, Dropped, PrefixCache
@@ -16,8 +16,8 @@ __all__ = [
     "EvictionPolicy",
     "GittinsPolicy",
     "KeyedPages",
-    "Lease",
     "LeastRecentlyUsed",
+    "Lock",
     "Missing",
     "Prefix",
     "PrefixCache",

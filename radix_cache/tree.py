@@ -99,7 +99,7 @@ class RadixTree:
     def split(self, node: Node, pages: int) -> Node:
         """Splits `node` after its first `pages` pages; returns the new upper node.
 
-        The lower node stays the same object, so leases and queue entries that refer to it stay valid.
+        The lower node stays the same object, so locks and queue entries that refer to it stay valid.
         """
         assert node.parent is not None and 0 < pages < len(node.pages), "a split inside an edge"
         above = node.parent

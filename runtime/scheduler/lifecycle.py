@@ -206,14 +206,14 @@ class Lifecycle:
         """Ends the allocation. The tree keeps the tokens whose KV exists; others are not charged."""
         allocation = request.allocation
         if allocation.faulty:
-            self._cache.discard(allocation.lease, allocation.pages)
+            self._cache.discard(allocation.lock, allocation.pages)
             self._to_model += self._stored.discard(request)
         else:
             self._to_model += self._stored.release(request)
             has_run = allocation.last_step > 0
-            existing = min(allocation.planned, request.length) if has_run else allocation.lease.matched
+            existing = min(allocation.planned, request.length) if has_run else allocation.lock.matched
             tokens = request.slice(0, existing)
-            self._cache.release(allocation.lease, tokens, allocation.pages, generated=request.output_length)
+            self._cache.release(allocation.lock, tokens, allocation.pages, generated=request.output_length)
         self._fairness.charge(request, -request.uncomputed)
         allocation.restore_end = min(allocation.restore_end, allocation.planned)  # the rest was not restored
         request.charged = request.prompt_length - request.uncomputed
