@@ -3,6 +3,7 @@
 from .eviction import EvictionPolicy, LeastRecentlyUsed
 from .gittins import GittinsPolicy
 from .keyed_pages import KeyedPages, Missing
+from .leases import Lease, Leases
 from .lock import Copy, Lock
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .popular import Prefix
@@ -16,6 +17,8 @@ __all__ = [
     "EvictionPolicy",
     "GittinsPolicy",
     "KeyedPages",
+    "Lease",
+    "Leases",
     "LeastRecentlyUsed",
     "Lock",
     "Missing",

@@ -28,6 +28,7 @@ def check(
     for lock in locks:
         _check_lock(tree, lock, held)
     _check_pins(pins, locks)
+    _check_leases(tree, nodes)
 
 
 def _check_pages(tree: RadixTree, allocator: PageAllocator, held: set[int], nodes: list[Node]) -> None:
@@ -81,8 +82,9 @@ def _check_locks(nodes: list[Node], locks: Collection[Lock]) -> None:
 
 
 def _check_queue(tree: RadixTree, nodes: list[Node]) -> None:
-    evictable = {node for node in nodes if node.parent and not node.children and not node.locks}
-    assert len(tree.policy) == len(evictable), "exactly the unlocked leaves may be evicted"
+    leaves = [node for node in nodes if node.parent and not node.children and not node.locks]
+    queued = [node for node in leaves if not node.leases]
+    assert len(tree.policy) == len(queued), "exactly the unlocked leaves without leases are queued"
 
 
 def _check_history(tree: RadixTree, nodes: list[Node]) -> None:
@@ -114,6 +116,23 @@ def _check_pins(pins: Pins, locks: Collection[Lock]) -> None:
         assert lock.node is not None and lock.node.namespace is not None
         pages = [page for node in reversed(list(lock.node.path())) for page in node.pages]
         assert lock.pages == pages, "a pin locks the pages that it counts"
+
+
+def _check_leases(tree: RadixTree, nodes: list[Node]) -> None:
+    leases = list(tree.leases)
+    assert len(tree.leases) == len(leases)
+    ends = Counter(lease.node for lease in leases)
+    pages: dict[str, Counter[int]] = {}
+    for node in nodes:
+        assert node.leases == ends.pop(node, 0), "a node counts the leases that end there"
+    assert not ends, "leases end in the tree"
+    for lease in leases:
+        assert lease.node is not None and lease.node.parent is not None
+        path = list(lease.node.path())
+        assert lease.pages == [page for node in reversed(path) for page in node.pages]
+        assert lease.tokens == sum(len(node.tokens) for node in path) // TOKEN_BYTES
+        pages.setdefault(lease.owner, Counter()).update(lease.pages)
+    assert tree.leases.owners() == {owner: len(counts) for owner, counts in pages.items()}
 
 
 def check_continues(lock: Lock, tokens: bytes) -> None:

@@ -11,6 +11,7 @@ from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
 from .keyed_pages import KeyedPages, Missing, everything, keyed, missing
+from .leases import Lease, Leases
 from .lock import Copy, Lock
 from .node import Node
 from .packed import TOKEN_BYTES
@@ -46,8 +47,8 @@ class PrefixCache:
 
     Token sequences are packed little-endian int32. Prefixes are shared within a namespace. Requests in the
     namespace None share nothing: they match nothing and leave nothing. A page is free, held by a request, or
-    in the tree, where requests and pins lock the nodes that they use. Pages from `allocate`
-    belong to the caller until a call of `commit`, `release` or `discard` lists them.
+    in the tree, where requests and pins lock the nodes that they use, and leases delay the eviction of
+    others. Pages from `allocate` belong to the caller until `commit`, `release` or `discard` lists them.
 
     model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
         reports evicted pages and the keys of missing ones
@@ -232,8 +233,37 @@ class PrefixCache:
         self._unlock(lock)
         self._verify()
 
+    def lease(
+        self, owner: str, namespace: str, tokens: bytes, ends_at: float, most_pages: int
+    ) -> Lease | None:
+        """Leases the first cached pages of `tokens`, at most `most_pages`; None if there are none.
+
+        A tail is leased if all of it belongs to `tokens`. `ends_at` is in seconds since 1970.
+        """
+        root = self._tree.roots.get(namespace)
+        if root is None:
+            return None
+        limit = min(len(tokens) // TOKEN_BYTES, most_pages * self.page_size)
+        node = self._tree.end_at(self._tree.find(root, tokens, limit))
+        if node is root:
+            return None
+        length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
+        lease = Lease(owner, ends_at, node, _pages_to(node), length)
+        self._tree.add_lease(lease)
+        self._verify()
+        return lease
+
+    def end_lease(self, lease: Lease) -> None:
+        self._tree.end_lease(lease)
+        self._verify()
+
+    @property
+    def leases(self) -> Leases:
+        """Read and renew them here; `lease` and `end_lease` begin and end them."""
+        return self._tree.leases
+
     def drop(self, namespace: str) -> Dropped:
-        """Frees the unlocked nodes of a namespace and drops its ghosts. Pins stay."""
+        """Frees the unlocked nodes of a namespace, ends their leases and drops its ghosts. Pins stay."""
         root = self._tree.roots.get(namespace)
         removed = self._tree.clear(root) if root is not None else []
         pages = [page for node in removed for page in node.pages]

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from arbora.radix_cache import Lock, PrefixCache
+from arbora.radix_cache import Lease, Lock, PrefixCache
 from arbora.radix_cache.node import Node
 
 Kv = tuple[str | None, tuple[int, ...]]
@@ -61,6 +61,7 @@ class World:
     cached: set[Kv] = field(default_factory=set)  # every prefix that a match must find
     slots: dict[int, list[Kv | None]] = field(default_factory=dict)  # page id -> KV
     pins: list[Lock] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
 
     def longest(self, namespace: str | None, tokens: tuple[int, ...]) -> int:
         return max((n for n in range(len(tokens) + 1) if (namespace, tokens[:n]) in self.cached), default=0)
@@ -89,6 +90,7 @@ class World:
 
     def allocate(self, count: int, after: int | None = None) -> list[int] | None:
         before, available = self.cache.stats(), self.cache.available()
+        leased, unleased = self.leased_tokens(), available - self.leased_pages()
         pages = self.cache.allocate(count, after)
         if pages is None:
             assert count > available
@@ -100,6 +102,7 @@ class World:
         remaining = self.reachable()
         assert remaining <= self.cached
         assert evicted or remaining == self.cached
+        assert count > unleased or leased <= remaining, "leased pages are evicted last"
         self.cached = remaining
         for page in pages:
             self.slots[page] = [None] * self.cache.page_size
@@ -188,6 +191,41 @@ class World:
         self.pins.remove(pin)
         self.cache.unpin(pin)
         assert self.reachable() == self.cached
+
+    def lease(self, owner: str, namespace: str, tokens: tuple[int, ...], ends_at: int, most: int) -> None:
+        """Leases what is cached of the tokens. Nothing becomes locked, and nothing leaves the tree."""
+        before, cut = self.cache.stats(), tokens[: most * self.cache.page_size]
+        lease = self.cache.lease(owner, namespace, pack(tokens), ends_at, most)
+        assert self.cache.stats() == before
+        assert self.reachable() == self.cached
+        whole = len(self.cache.whole_pages(namespace, pack(cut))) * self.cache.page_size
+        if lease is None:
+            assert not whole
+            return
+        assert whole <= lease.tokens <= self.longest(namespace, cut)
+        self.leases.append(lease)
+
+    def end_lease(self, lease: Lease) -> None:
+        self.leases.remove(lease)
+        if lease.node is not None:
+            self.cache.end_lease(lease)
+        assert self.reachable() == self.cached
+
+    def leased_tokens(self) -> set[Kv]:
+        ends = [lease.node for lease in self.leases if lease.node is not None]
+        return {kv for node in ends for kv in prefixes(node.namespace, unpack(node.sequence()))}
+
+    def leased_pages(self) -> int:
+        """Leased pages that nothing locks."""
+        paths = [node for lease in self.leases if lease.node is not None for node in lease.node.path()]
+        return len({page for node in paths if not node.locks for page in node.pages})
+
+    def check_leases(self) -> None:
+        """Leases are broken in the order of their ends."""
+        broken = self.cache.leases.take_broken()
+        assert [lease.ends_at for lease in broken] == sorted(lease.ends_at for lease in broken)
+        left = [lease.ends_at for lease in self.leases if lease.node is not None]
+        assert not broken or not left or broken[-1].ends_at <= min(left)
 
     def drop(self, namespace: str) -> None:
         """Only locked and pinned pages of the namespace stay; other namespaces lose nothing."""
