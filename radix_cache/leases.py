@@ -23,6 +23,7 @@ class Lease:
     node: Node | None = field(repr=False)
     pages: list[int] = field(repr=False)  # from the root to the end of `node`
     tokens: int  # from the root to the end of `node`
+    is_broken: bool = False  # it ended early because only leased pages were left to evict
 
 
 class Leases:
@@ -30,7 +31,7 @@ class Leases:
 
     def __init__(self) -> None:
         self.at: dict[Node, list[Lease]] = {}
-        self.broken: list[Lease] = []  # since the last call of `take_broken`
+        self._ended: list[Lease] = []  # by the cache itself, since the last call of `take_ended`
         self._pages: dict[str, Counter[int]] = {}  # by owner: page id -> leases that protect it
         self._ends: list[tuple[float, int, Lease]] = []  # a heap; some entries are stale
         self._tickets = 0
@@ -93,7 +94,8 @@ class Leases:
     def break_first(self) -> Node:
         """Breaks the lease that ends first; returns its node."""
         lease = self.first_to_end()
-        self.broken.append(lease)
+        lease.is_broken = True
+        self._ended.append(lease)
         return self.remove(lease)
 
     def move_up(self, leaf: Node) -> None:
@@ -103,6 +105,7 @@ class Leases:
         for lease in list(self.at.get(leaf, ())):
             if parent.parent is None:
                 self.remove(lease)
+                self._ended.append(lease)
                 continue
             count = len(leaf.pages)
             self._displace(lease, leaf)
@@ -112,10 +115,10 @@ class Leases:
             lease.node = parent
             self._place(lease, parent)
 
-    def take_broken(self) -> list[Lease]:
-        """The leases that were broken since the last call."""
-        broken, self.broken = self.broken, []
-        return broken
+    def take_ended(self) -> list[Lease]:
+        """The leases that the cache broke or dropped since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def _place(self, lease: Lease, node: Node) -> None:
         node.leases += 1

@@ -2,7 +2,7 @@
 
     | from → to | messages | module |
     |---|---|---|
-    | tokenizer → scheduler | Generate, Abort, Finish, QueryStats | generation |
+    | tokenizer → scheduler | Generate, Abort, Finish, AwaitTools, EndLease, QueryStats | generation |
     | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix | cache_control |
     | scheduler → tokenizer | Accepted, Refused, Outputs, Stats | generation |
     | | CacheReport, CacheDropped, PinFits, PrefixPinned, QueryRefused | cache_control |
@@ -31,6 +31,7 @@ from .cache_control import (
     CacheReport,
     CheckPin,
     DropCache,
+    LeasedPrefix,
     PinFits,
     PinnedPrefix,
     PinPrefix,
@@ -42,8 +43,12 @@ from .cache_control import (
 from .generation import (
     Abort,
     Accepted,
+    AwaitTools,
+    EndLease,
     Finish,
     Generate,
+    LeaseKind,
+    LeaseTerms,
     LeftOut,
     Logprobs,
     Output,
@@ -92,7 +97,18 @@ CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | QueryRefused
 FromSupervisor = PeerUp | PeerDown | PeerResponds | Drain | GiveUp
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
-SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
+SchedulerInbox = (
+    Generate
+    | Abort
+    | Finish
+    | AwaitTools
+    | EndLease
+    | QueryStats
+    | CacheControl
+    | FromModel
+    | PeerDown
+    | Drain
+)
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages
@@ -102,6 +118,7 @@ __all__ = [
     "Abort",
     "Accepted",
     "Alive",
+    "AwaitTools",
     "CacheAnswer",
     "CacheControl",
     "CacheDropped",
@@ -114,6 +131,7 @@ __all__ = [
     "DropCache",
     "DropGrammar",
     "EndFetch",
+    "EndLease",
     "Failed",
     "FetchPages",
     "Fetched",
@@ -130,6 +148,9 @@ __all__ = [
     "Generate",
     "GiveUp",
     "GrammarSpec",
+    "LeaseKind",
+    "LeaseTerms",
+    "LeasedPrefix",
     "LeftOut",
     "LoadGrammar",
     "Logprobs",

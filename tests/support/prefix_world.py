@@ -222,7 +222,7 @@ class World:
 
     def check_leases(self) -> None:
         """Leases are broken in the order of their ends."""
-        broken = self.cache.leases.take_broken()
+        broken = [lease for lease in self.cache.leases.take_ended() if lease.is_broken]
         assert [lease.ends_at for lease in broken] == sorted(lease.ends_at for lease in broken)
         left = [lease.ends_at for lease in self.leases if lease.node is not None]
         assert not broken or not left or broken[-1].ends_at <= min(left)
