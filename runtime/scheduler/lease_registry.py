@@ -147,6 +147,7 @@ class LeaseRegistry:
 
     def counts(self) -> dict[str, int]:
         """Leases by kind."""
+        self._note_ended()
         return dict(Counter(claim.kind for lease, claim in self._claims.items() if lease.node is not None))
 
     def _allowed(self, scope: str) -> int:
