@@ -11,6 +11,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 from ..request.conversation import render
 from ..request.grammar_fields import choice_spec, grammar_spec, one_spec, regex_spec, schema_spec
+from ..request.leases import Breakpoint
 from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
 from ..request.validation import check_word, missing_field
@@ -29,6 +30,7 @@ class Prompt(NamedTuple):
     text: str
     use: ToolUse
     grammar: GrammarSpec | None
+    breakpoints: Sequence[Breakpoint] = ()
 
 
 def prompt_of(service: Service, request: PromptRequest) -> Prompt:

@@ -8,7 +8,7 @@ from ..grammar_spec import GrammarSpec
 from ..sampling_params import SamplingParams
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
 
-LeaseKind = Literal["conversation", "breakpoint", "keep_alive", "stored", "program", "tool_pause"]
+LeaseKind = Literal["conversation", "breakpoint", "keep_alive", "stored", "session", "tool_pause"]
 
 
 class LeaseTerms(Part):
