@@ -14,8 +14,8 @@ from .node import Node
 class Lease:
     """Protects the pages from the root to the end of a node.
 
-    A lease locks nothing: if only leased pages are left to evict, the lease that ends first is broken.
-    `node` is None once it has ended or was broken.
+    A lease locks nothing: if only leased pages are left to evict, a lease is broken. `node` is None once it
+    has ended or was broken.
     """
 
     owner: str  # its pages count towards this owner's quota
@@ -23,7 +23,14 @@ class Lease:
     node: Node | None = field(repr=False)
     pages: list[int] = field(repr=False)  # from the root to the end of `node`
     tokens: int  # from the root to the end of `node`
+    is_estimate: bool = False  # the end says when the pages are likely to be used again
     is_broken: bool = False  # it ended early because only leased pages were left to evict
+
+    @property
+    def break_order(self) -> tuple[bool, float]:
+        """Sort key of the order in which leases are broken: first estimates, the latest use first; then
+        promised times, the first to end first."""
+        return not self.is_estimate, -self.ends_at if self.is_estimate else self.ends_at
 
 
 class Leases:
@@ -33,7 +40,9 @@ class Leases:
         self.at: dict[Node, list[Lease]] = {}
         self._ended: list[Lease] = []  # by the cache itself, since the last call of `take_ended`
         self._pages: dict[str, Counter[int]] = {}  # by owner: page id -> leases that protect it
-        self._ends: list[tuple[float, int, Lease]] = []  # a heap; some entries are stale
+        # Heaps, in which some entries are stale:
+        self._ends: list[tuple[float, int, Lease]] = []
+        self._breaks: list[tuple[tuple[bool, float], int, Lease]] = []
         self._tickets = 0
         self._num = 0
 
@@ -91,9 +100,12 @@ class Leases:
                 return lease
             heappop(self._ends)
 
-    def break_first(self) -> Node:
-        """Breaks the lease that ends first; returns its node."""
-        lease = self.first_to_end()
+    def break_one(self) -> Node:
+        """Breaks the first lease by `break_order`; returns its node. There must be one."""
+        while True:
+            order, _, lease = heappop(self._breaks)
+            if lease.node is not None and order == lease.break_order:
+                break
         lease.is_broken = True
         self._ended.append(lease)
         return self.remove(lease)
@@ -140,9 +152,12 @@ class Leases:
             del self._pages[lease.owner]
 
     def _push(self, lease: Lease) -> None:
+        if len(self._ends) > 64 + 2 * self._num or len(self._breaks) > 64 + 2 * self._num:
+            self._tickets, leases = self._num, list(self)
+            self._ends = [(each.ends_at, ticket, each) for ticket, each in enumerate(leases)]
+            self._breaks = [(each.break_order, ticket, each) for ticket, each in enumerate(leases)]
+            heapify(self._ends)
+            heapify(self._breaks)
         self._tickets += 1
         heappush(self._ends, (lease.ends_at, self._tickets, lease))
-        if len(self._ends) > 64 + 2 * self._num:
-            valid = [(lease.ends_at, ticket, lease) for ticket, lease in enumerate(self)]
-            self._tickets, self._ends = len(valid), valid
-            heapify(self._ends)
+        heappush(self._breaks, (lease.break_order, self._tickets, lease))

@@ -234,7 +234,13 @@ class PrefixCache:
         self._verify()
 
     def lease(
-        self, owner: str, namespace: str, tokens: bytes, ends_at: float, most_pages: int
+        self,
+        owner: str,
+        namespace: str,
+        tokens: bytes,
+        ends_at: float,
+        most_pages: int,
+        is_estimate: bool = False,
     ) -> Lease | None:
         """Leases the first cached pages of `tokens`, at most `most_pages`; None if there are none.
 
@@ -248,7 +254,7 @@ class PrefixCache:
         if node is root:
             return None
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
-        lease = Lease(owner, ends_at, node, _pages_to(node), length)
+        lease = Lease(owner, ends_at, node, _pages_to(node), length, is_estimate)
         self._tree.add_lease(lease)
         self._verify()
         return lease

@@ -361,7 +361,7 @@ class RadixTree:
         return self._pop_leaf()
 
     def _pop_leaf(self) -> Node:
-        """The next leaf to evict. If all leaves are leased, breaks the leases that end first."""
+        """The next leaf to evict. If all leaves are leased, breaks leases."""
         while not len(self.policy):
-            self._settle(self.leases.break_first())
+            self._settle(self.leases.break_one())
         return self.policy.pop()

@@ -37,7 +37,8 @@ class LeaseRegistry:
     """Leases that the cache may break; a pin is a lease that it may not break (`PinRegistry`).
 
     Together with the pins of its scope, the leases of a scope protect at most `limit` pages. Beyond that, the
-    tenant with the most leased pages loses the lease that ends first. `now` is in seconds since 1970.
+    tenant with the most leased pages loses its first lease by `Lease.break_order`. `now` is in seconds since
+    1970.
     """
 
     def __init__(self, cache: PrefixCache, limit: int, pinned_pages: Callable[[str], int]) -> None:
@@ -159,13 +160,14 @@ class LeaseRegistry:
             tokens = tokens[: min(terms.end, request.prompt_length) * TOKEN_BYTES]
         owner = scope_of(request.namespace) + request.tenant
         ends_at = self.now + terms.ttl_s
-        lease = self._cache.lease(owner, request.namespace, tokens, ends_at, most_pages)
+        is_pause = terms.kind == "tool_pause"
+        lease = self._cache.lease(owner, request.namespace, tokens, ends_at, most_pages, is_pause)
         if lease is None:
             return
         claim = _Claim(terms.kind, Key(request.namespace, request.tenant, terms.key), request.id)
         self._claims[lease] = claim
         self._by_owner.setdefault(owner, {})[lease] = None
-        if terms.kind == "tool_pause":
+        if is_pause:
             self._of_replies[request.id] = lease
             self._undecided[request.id] = request
             self._end_earlier_pauses(lease)
@@ -207,7 +209,7 @@ class LeaseRegistry:
 
     def _break_first_of(self, owner: str) -> None:
         self.num_broken += 1
-        self._end(min(self._by_owner[owner], key=lambda lease: lease.ends_at))
+        self._end(min(self._by_owner[owner], key=lambda lease: lease.break_order))
 
     def _end(self, lease: Lease) -> None:
         if lease.node is not None:

@@ -125,10 +125,14 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         ends_at=st.integers(0, 9),
         most=st.integers(1, 20),
         owner=st.sampled_from("ab"),
+        is_estimate=st.booleans(),
     )
-    def lease(self, namespace: str, base: int, cut: int, ends_at: int, most: int, owner: str) -> None:
+    def lease(
+        self, namespace: str, base: int, cut: int, ends_at: int, most: int, owner: str, is_estimate: bool
+    ) -> None:
+        tokens = self.seen[base % len(self.seen)][:cut]
         if len(self.world.leases) < 6:
-            self.world.lease(owner, namespace, self.seen[base % len(self.seen)][:cut], ends_at, most)
+            self.world.lease(owner, namespace, tokens, ends_at, most, is_estimate=is_estimate)
 
     @precondition(lambda self: self.world.leases)
     @rule(which=any_index, ends_at=st.integers(0, 9))
@@ -161,7 +165,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.world.check_locks()
 
     @invariant()
-    def leases_break_in_the_order_of_their_ends(self) -> None:
+    def leases_break_in_their_order(self) -> None:
         self.world.check_leases()
 
     @invariant()

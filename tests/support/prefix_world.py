@@ -192,10 +192,19 @@ class World:
         self.cache.unpin(pin)
         assert self.reachable() == self.cached
 
-    def lease(self, owner: str, namespace: str, tokens: tuple[int, ...], ends_at: int, most: int) -> None:
+    def lease(
+        self,
+        owner: str,
+        namespace: str,
+        tokens: tuple[int, ...],
+        ends_at: int,
+        most: int,
+        *,
+        is_estimate: bool,
+    ) -> None:
         """Leases what is cached of the tokens. Nothing becomes locked, and nothing leaves the tree."""
         before, cut = self.cache.stats(), tokens[: most * self.cache.page_size]
-        lease = self.cache.lease(owner, namespace, pack(tokens), ends_at, most)
+        lease = self.cache.lease(owner, namespace, pack(tokens), ends_at, most, is_estimate)
         assert self.cache.stats() == before
         assert self.reachable() == self.cached
         whole = len(self.cache.whole_pages(namespace, pack(cut))) * self.cache.page_size
@@ -221,11 +230,12 @@ class World:
         return len({page for node in paths if not node.locks for page in node.pages})
 
     def check_leases(self) -> None:
-        """Leases are broken in the order of their ends."""
+        """Estimates are broken first, the last to end first; then others, the first to end first."""
         broken = [lease for lease in self.cache.leases.take_ended() if lease.is_broken]
-        assert [lease.ends_at for lease in broken] == sorted(lease.ends_at for lease in broken)
-        left = [lease.ends_at for lease in self.leases if lease.node is not None]
-        assert not broken or not left or broken[-1].ends_at <= min(left)
+        order = [(not each.is_estimate, each.ends_at * (-1) ** each.is_estimate) for each in broken]
+        assert order == sorted(order)
+        left = [each for each in self.leases if each.node is not None]
+        assert not broken or all(order[-1] <= each.break_order for each in left)
 
     def drop(self, namespace: str) -> None:
         """Only locked and pinned pages of the namespace stay; other namespaces lose nothing."""

@@ -94,7 +94,7 @@ async def test_the_requests_own_cache_control_covers_all_messages(world: Anthrop
 
 
 async def test_claude_codes_breakpoints_rise_along_the_prompt(world: AnthropicWorld) -> None:
-    answer = await world.post(**first_turn(MODEL, 100))
+    answer = await world.post(**first_turn(MODEL, 1500))
     assert answer.status_code == 200, answer.text
     ends = [lease.end or 0 for lease in breakpoints(world)]
     assert len(ends) == 4

@@ -74,6 +74,24 @@ def test_the_lease_that_ends_first_is_broken_first() -> None:
     assert [lease.key for lease in bench.report().leases] == ["long"]
 
 
+def test_a_pause_for_tools_is_broken_before_a_promised_lease_and_the_longest_first() -> None:
+    bench = SchedulerBench(24, most_pinned=20)
+    serve(bench, "promised", DOCUMENT, conversation(1.0))
+    for name, first, ttl_s in (("soon", 40, 10.0), ("late", 41, 900.0)):
+        serve(bench, name, [first, *DOCUMENT], LeaseTerms("tool_pause", ttl_s))
+    fill(bench, 40)
+    assert [lease.ends_at for lease in bench.report().leases] == [10.0, 1.0]
+
+
+def test_siblings_with_a_cached_prefix_start_in_one_step() -> None:
+    bench = SchedulerBench(64, most_pinned=20)
+    serve(bench, "trunk", DOCUMENT, conversation(most=64))
+    for branch in range(4):
+        bench.submit(f"branch{branch}", [*DOCUMENT, 50 + branch], leases=[conversation(most=64)])
+    bench.plan()
+    assert len(bench.model.plans[0].rows) == 4
+
+
 def test_a_lease_ends_with_its_time() -> None:
     bench = SchedulerBench(16, most_pinned=10)
     serve(bench, "leased", DOCUMENT, conversation(60.0))
