@@ -49,7 +49,15 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
         valid.text, False, namespace, caller, model.max_model_len, "messages"
     )
     continues = request.messages[-1].role == "assistant"
-    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=continues)
+    chat, grammar = chat_of(
+        service,
+        valid.text,
+        namespace,
+        valid.grammar,
+        valid.use,
+        continues=continues,
+        outline=valid.outline,
+    )
     places = await positions(service, valid.breakpoints, valid.text, prompt, namespace, caller)
     context = _context(service, request, chat, model, places)
     user = request.metadata.user_id if request.metadata is not None else None
@@ -72,6 +80,7 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
         bool(request.stream),
         partial(_answer, bool(request.stream), context),
         partial(error_event, request_id=http_request.scope[ANSWER_ID]),
+        bool(request.explain_cache),
     )
 
 

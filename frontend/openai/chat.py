@@ -16,7 +16,7 @@ from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
-from ..request.conversation import render, rendered_to, tool_definitions
+from ..request.conversation import Rendered, rendered, rendered_to, tool_definitions
 from ..request.leases import Breakpoint, positions
 from ..request.messages import Conversation
 from ..request.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
@@ -51,11 +51,19 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
     namespace = namespace_of(request, cache_scope(http_request, service.config))
     special = bool(request.add_special_tokens)
     prompt = await service.encode_rendered(
-        valid.text, special, namespace, caller, model.max_model_len, "messages"
+        valid.prompt.text, special, namespace, caller, model.max_model_len, "messages"
     )
     continues = bool(request.continue_final_message)
-    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=continues)
-    places = await positions(service, valid.breakpoints, valid.text, prompt, namespace, caller)
+    chat, grammar = chat_of(
+        service,
+        valid.prompt.text,
+        namespace,
+        valid.grammar,
+        valid.use,
+        continues=continues,
+        outline=valid.prompt.outline,
+    )
+    places = await positions(service, valid.breakpoints, valid.prompt.text, prompt, namespace, caller)
     head = Head.new("chatcmpl", service)
     checked = CheckedRequest(
         request_id=head.id,
@@ -77,6 +85,7 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
         bool(request.stream),
         partial(_answer, request, context),
         error_event,
+        bool(request.explain_cache),
     )
 
 
@@ -94,11 +103,11 @@ def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
 
 
 class _Valid(NamedTuple):
-    """The checked parts of a request. `text` is the rendered prompt."""
+    """The checked parts of a request."""
 
     use: ToolUse
     grammar: GrammarSpec | None
-    text: str
+    prompt: Rendered
     breakpoints: Sequence[Breakpoint]
 
 
@@ -114,11 +123,10 @@ def _valid(service: Service, request: ChatRequest) -> _Valid:
         use = tool_use(wanted, service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
     conversation = conversation_of(request)
-    text = render(service.template, conversation, tools)
     parts = [replace(conversation, messages=each) for each in messages_to_breakpoints(request)]
     texts = [rendered_to(service.template, part, tools) for part in parts]
     marked = breakpoints([each for each in texts if each is not None], request)
-    return _Valid(use, grammar, text, marked)
+    return _Valid(use, grammar, rendered(service.template, conversation, tools), marked)
 
 
 def _check(request: ChatRequest) -> None:

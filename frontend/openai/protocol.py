@@ -83,6 +83,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     prompt_cache_key: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
+    explain_cache: bool | None = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
+from ..explain.explanation import Explanation
 from ..replica.generation import Arrival, Generation, early_end
 from ..text.detokenizer import Detokenizer
 from ..text.tool_calls import ToolCallDelta
@@ -81,6 +82,10 @@ class ChoiceReply:
         return self._reader.called_tools if self._reader is not None else ()
 
     @property
+    def has_output(self) -> bool:
+        return bool(self._tokens)
+
+    @property
     def has_tool_calls(self) -> bool:
         return self._reader is not None and self._reader.has_tool_calls
 
@@ -131,7 +136,8 @@ class ChoiceReply:
 class Reply:
     """All choices of a request: `n` for each of its prompts, in that order.
 
-    `is_cached`: what the request computes stays in the cache.
+    `is_cached`: what the request computes stays in the cache. `explanation` is set before the answer is
+    closed, if the request wants it.
     """
 
     def __init__(
@@ -139,6 +145,7 @@ class Reply:
     ) -> None:
         self.choices = choices
         self._is_cached = is_cached
+        self.explanation: Explanation | None = None
         self._n = n
         self._generation = generation
         self._stopped: list[tuple[int, int]] = []  # choices and how many tokens they keep

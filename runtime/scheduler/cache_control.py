@@ -13,8 +13,10 @@ from ..messages import (
     CacheReport,
     CheckPin,
     DropCache,
+    ExplainPrompt,
     PinPrefix,
     PrefixPinned,
+    PromptExplained,
     QueryCache,
     QueryRefused,
     StoreCounts,
@@ -39,7 +41,7 @@ class CacheController:
 
     def answer(
         self,
-        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix,
+        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt,
         now: float,
         most_needed: int,
         store: StoreCounts,
@@ -56,6 +58,8 @@ class CacheController:
                 return answer
             case UnpinPrefix():
                 return self._unpin(message)
+            case ExplainPrompt(_, query, namespace, tokens):
+                return PromptExplained(query, *self._cache.divergence(namespace, tokens, SHOWN_TOKENS))
             case _:
                 assert_never(message)
 

@@ -9,9 +9,8 @@ import pytest
 import pytest_asyncio
 from anthropic_world import HELLO, TOOLS, AnthropicWorld, anthropic_world, called, turn_of
 from arbora.runtime.messages import LeaseTerms
-from claude_code import first_turn
 from fake_scheduler import unpacked
-from http_world import MODEL, last_generate
+from http_world import last_generate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 EPHEMERAL = {"type": "ephemeral"}
@@ -93,13 +92,19 @@ async def test_the_requests_own_cache_control_covers_all_messages(world: Anthrop
     assert shown.rstrip().endswith("How is the weather?<|im_end|>")
 
 
-async def test_claude_codes_breakpoints_rise_along_the_prompt(world: AnthropicWorld) -> None:
-    answer = await world.post(**first_turn(MODEL, 1500))
-    assert answer.status_code == 200, answer.text
+async def test_breakpoints_rise_along_the_prompt_and_a_tools_covers_the_system_prompt(
+    world: AnthropicWorld,
+) -> None:
+    first, second = TOOLS
+    await world.create(
+        tools=[first, {**second, "cache_control": EPHEMERAL}],
+        system=[text("the cat", EPHEMERAL), text("the dog", EPHEMERAL)],
+        messages=[{"role": "user", "content": [text("the mat", EPHEMERAL)]}],
+    )
     ends = [lease.end or 0 for lease in breakpoints(world)]
-    assert len(ends) == 4
-    assert sorted(ends) == ends
-    assert 0 < ends[0] < ends[-1] <= len(unpacked(last_generate(world.http_world).prompt))
+    tool, cat, dog, mat = ends
+    assert 0 < cat < dog <= tool < mat
+    assert mat <= len(unpacked(last_generate(world.http_world).prompt))
 
 
 async def test_created_tokens_are_told_by_the_time_of_their_breakpoint(world: AnthropicWorld) -> None:
