@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
-from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .cache_endpoints import drop_cache, end_lease, pin_prefix, show_cache, unpin_prefix
 from .cache_explain import explain_prompt
 from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
@@ -41,6 +41,7 @@ def create_app(http: HttpService, faces: Faces) -> ASGIApp:
         route("POST", "/cache/pin", http, pin_prefix),
         route("POST", "/cache/explain", http, explain_prompt),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix),
+        route("DELETE", "/cache/lease/{key:path}", http, end_lease),
         route("GET", "/health", http, _health),
         route("GET", "/health/ready", http, _health),
         route("GET", "/health/live", http, _alive),
