@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .anthropic.face import ANTHROPIC
 from .http.faces import Faces
+from .ollama.face import OLLAMA
 from .openai.face import OPENAI
 
-FACES = Faces(OPENAI, (ANTHROPIC,))
+FACES = Faces(OPENAI, (ANTHROPIC, OLLAMA))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ..request.cut_input import whole_input
 from ..request.fields import JsonObject
 from ..request.reply import Piece, Reply, UnenforcedKeyword
 from .blocks import Begun, Blocks, Ended, Event, More, Signed
-from .cut_input import whole_input
 from .responses import (
     Block,
     Message,

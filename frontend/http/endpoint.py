@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...runtime.errors import RequestError
@@ -26,8 +27,8 @@ from .time_limit import TimeLimit
 
 log = logging.getLogger(__name__)
 
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -41,19 +42,23 @@ or the whole body."""
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format."""
+    stream, into the wire format, whose media type is `stream_type`."""
 
     request_id: str
     prepared: PreparedRequest
     streams: bool
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
+    stream_type: bytes = EVENT_STREAM
 
 
 class GenerationEndpoint:
-    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served."""
+    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served, and
+    returns a response if it needs no generation."""
 
-    def __init__(self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job]]) -> None:
+    def __init__(
+        self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job | Response]]
+    ) -> None:
         self._http = http
         self._prepare = prepare
 
@@ -63,6 +68,9 @@ class GenerationEndpoint:
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
             job = await self._prepare(self._http, Request(scope, receive))
+        if isinstance(job, Response):
+            await job(scope, receive, send)
+            return
         generation = service.engine.start(job.prepared.requests)
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
@@ -106,7 +114,7 @@ async def _send_stream(
 ) -> None:
     """Sends the headers at once, but the first event only with the first output: clients measure the time to
     the first token by it."""
-    headers = [*_STREAM_HEADERS, _id_header(job)]
+    headers = [(b"content-type", job.stream_type), *_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
         async for events in parts:
