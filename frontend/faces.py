@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .anthropic.face import ANTHROPIC
 from .http.faces import Faces
+from .native.face import NATIVE
 from .ollama.face import OLLAMA
 from .openai.face import OPENAI
 
-FACES = Faces(OPENAI, (ANTHROPIC, OLLAMA))
+FACES = Faces(OPENAI, (ANTHROPIC, NATIVE, OLLAMA))

@@ -55,6 +55,7 @@ MAY_IMPORT = {
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
     "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.native": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ollama": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},

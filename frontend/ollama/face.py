@@ -18,6 +18,9 @@ from .not_served import NOT_SERVED, refuse
 
 def _routes(http: HttpService) -> Sequence[Route]:
     models = Models(ModelFiles.read(http.service.config))
+    refused = [route(method, path, http, refuse) for method, path in NOT_SERVED]
+    for each in refused:
+        each.include_in_schema = False
     return [
         Route("/api/chat", GenerationEndpoint(http, prepare_chat), methods=["POST"]),
         Route("/api/generate", GenerationEndpoint(http, prepare_generate), methods=["POST"]),
@@ -25,7 +28,7 @@ def _routes(http: HttpService) -> Sequence[Route]:
         route("GET", "/api/ps", http, models.running),
         route("GET", "/api/version", http, models.version),
         route("POST", "/api/show", http, models.show),
-        *(route(method, path, http, refuse) for method, path in NOT_SERVED),
+        *refused,
     ]
 
 

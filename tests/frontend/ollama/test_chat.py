@@ -168,7 +168,7 @@ async def test_a_result_answers_the_open_call_of_its_tool(world: OllamaWorld) ->
         "{% for call in message.tool_calls or [] %}{{ call.id }}={{ call.function.name }} {% endfor %}]"
         "{% endfor %}"
     )
-    calls = [{"function": {"name": name, "arguments": {}}} for name in ("weather", "clock")]
+    calls: Any = [{"function": {"name": name, "arguments": {}}} for name in ("weather", "clock")]
     messages = [
         *HELLO,
         {"role": "assistant", "content": "", "tool_calls": calls},

@@ -36,7 +36,7 @@ async def test_all_names_are_listed_with_a_tag(world: OllamaWorld) -> None:
 async def test_a_model_is_shown_with_its_template_context_and_capabilities(world: OllamaWorld) -> None:
     shown = await world.client.show(f"{MODEL}:latest")
     assert shown.template == TEMPLATE
-    (length,) = (value for name, value in shown.modelinfo.items() if name.endswith(".context_length"))
+    (length,) = (value for name, value in (shown.modelinfo or {}).items() if name.endswith(".context_length"))
     assert length == world.http_world.context_length
     assert shown.capabilities == ["completion", "tools", "thinking"]
     assert (await world.post("/api/show", name=MODEL)).status_code == 200
