@@ -79,7 +79,8 @@ async def _prepared(
         prepared=time.monotonic_ns(),
     )
     streams = request.stream is not False
-    return Job(checked.request_id, prepared, streams, partial(_answer, streams, context), error_line, LINES)
+    answer = partial(_answer, streams, context)
+    return Job(checked.request_id, prepared, streams, answer, error_line, stream_type=LINES)
 
 
 async def _checked(
