@@ -89,9 +89,9 @@ async def _metrics(http: HttpService, request: Request) -> Response:
 
 
 def _named_paths(routes: Sequence[Route]) -> Sequence[str]:
-    """The paths as errors name them: each once, without paths that have a parameter."""
-    paths = [route.path for route in routes if "{" not in route.path and not route.path.endswith("/")]
-    return list(dict.fromkeys(paths))
+    """The paths as errors name them: each once, without paths that have a parameter or are not served."""
+    served = [route.path for route in routes if route.include_in_schema]
+    return list(dict.fromkeys(path for path in served if "{" not in path and not path.endswith("/")))
 
 
 def _other_path(path: str, served: Sequence[str]) -> str:

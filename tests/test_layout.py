@@ -65,6 +65,8 @@ MAY_IMPORT = {
     "frontend.batches": REQUEST | {"frontend.request", "frontend.http", "frontend.database"},
     "frontend.database": set[str](),
     "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.native": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.ollama": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},

@@ -9,12 +9,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..explain.explanation import Explanation
+from ..request.cut_input import whole_input
 from ..request.fields import JsonObject
 from ..request.leases import Position
 from ..request.reply import Piece, Reply, UnenforcedKeyword
 from .blocks import Begun, Blocks, Ended, Event, More, Signed
 from .breakpoints import TTL_S
-from .cut_input import whole_input
 from .responses import (
     Block,
     CacheCreation,

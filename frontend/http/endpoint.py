@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...runtime.errors import RequestError
@@ -31,8 +32,8 @@ IN_BACKGROUND = "arbora.in_background"
 """in the scope of a request: true if it starts after all other requests"""
 log = logging.getLogger(__name__)
 
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -46,7 +47,8 @@ or the whole body."""
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format. `explains`: the answer says why tokens of the prompt were not cached."""
+    stream, into the wire format, whose media type is `stream_type`. `explains`: the answer says why tokens of
+    the prompt were not cached."""
 
     request_id: str
     prepared: PreparedRequest
@@ -54,12 +56,16 @@ class Job:
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
     explains: bool = False
+    stream_type: bytes = EVENT_STREAM
 
 
 class GenerationEndpoint:
-    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served."""
+    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served, and
+    returns a response if it needs no generation."""
 
-    def __init__(self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job]]) -> None:
+    def __init__(
+        self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job | Response]]
+    ) -> None:
         self._http = http
         self._prepare = prepare
 
@@ -69,6 +75,9 @@ class GenerationEndpoint:
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
             job = await self._prepare(self._http, Request(scope, receive))
+        if isinstance(job, Response):
+            await job(scope, receive, send)
+            return
         cache = await CacheWatch.begin(self._http, job.prepared, scope, explains=job.explains)
         generation = service.engine.start(_requests(scope, job))
         ending = limit.end_later(generation)
@@ -122,7 +131,7 @@ async def _send_stream(
 ) -> None:
     """Sends the headers at once, but the first event only with the first output: clients measure the time to
     the first token by it."""
-    headers = [*_STREAM_HEADERS, _id_header(job)]
+    headers = [(b"content-type", job.stream_type), *_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
         async for events in parts:

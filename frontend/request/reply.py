@@ -64,7 +64,8 @@ class ChoiceReply:
         self._shows_stop_token = shows_stop_token
         self._eos_tokens = eos_tokens
         self._reader = reader
-        self._tokens: list[Tokens] = []
+        self._tokens = bytearray()
+        self._settled = 0
         self._characters = 0
         self.completion_tokens = 0
         self.reasoning_tokens = 0
@@ -75,7 +76,11 @@ class ChoiceReply:
 
     @property
     def tokens(self) -> Tokens:
-        return b"".join(self._tokens)[: 4 * self.completion_tokens]
+        return bytes(self._tokens[: 4 * self.completion_tokens])
+
+    def settled_tokens(self, start: int) -> Tokens:
+        """The tokens from number `start` on that no stop string can take back."""
+        return bytes(self._tokens[4 * start : 4 * self._settled])
 
     @property
     def called_tools(self) -> Sequence[str]:
@@ -100,7 +105,7 @@ class ChoiceReply:
     def push(self, index: int, output: Output) -> Piece:
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens or 0)
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
-        self._tokens.append(output.tokens)
+        self._tokens += output.tokens
         hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
         delta = self._detokenizer.push(
             output.tokens[: len(output.tokens) - 4 * hidden], final=output.finish is not None
@@ -116,6 +121,8 @@ class ChoiceReply:
             offsets += (self._characters,) * hidden
             if output.stop_token not in self._eos_tokens:
                 self.stop_reason = output.stop_token
+        if self.finish is not None or not self._detokenizer.holds_text:
+            self._settled = self.completion_tokens
         entries = unpack(output.tokens, output.logprobs, offsets) if output.logprobs else ()
         if self._reader is None:
             return Piece(index, delta.text, entries, self.finish)
