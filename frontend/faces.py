@@ -5,5 +5,6 @@ from __future__ import annotations
 from .anthropic.face import ANTHROPIC
 from .http.faces import Faces
 from .openai.face import OPENAI
+from .responses.face import RESPONSES
 
-FACES = Faces(OPENAI, (ANTHROPIC,))
+FACES = Faces(OPENAI, (ANTHROPIC, RESPONSES))

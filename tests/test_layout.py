@@ -54,8 +54,11 @@ MAY_IMPORT = {
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.database": set[str](),
     "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.responses": REQUEST
+    | {"frontend.request", "frontend.http", "frontend.openai", "frontend.database"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"kernels"},

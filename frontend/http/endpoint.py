@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...runtime.errors import RequestError
@@ -38,22 +39,30 @@ Answer: TypeAlias = Attempt[bytes, bytes]
 or the whole body."""
 
 
+async def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format."""
+    stream, into the wire format. `finished` is awaited before the last part of the answer is sent."""
 
     request_id: str
     prepared: PreparedRequest
     streams: bool
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
+    finished: Callable[[], Awaitable[None]] = _nothing
 
 
 class GenerationEndpoint:
-    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served."""
+    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served. It may
+    also answer the request itself."""
 
-    def __init__(self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job]]) -> None:
+    def __init__(
+        self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job | Response]]
+    ) -> None:
         self._http = http
         self._prepare = prepare
 
@@ -63,12 +72,15 @@ class GenerationEndpoint:
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
             job = await self._prepare(self._http, Request(scope, receive))
+        if isinstance(job, Response):
+            await job(scope, receive, send)
+            return
         generation = service.engine.start(job.prepared.requests)
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
-            parts = _answer_parts(job, generation, timer, service.work)
+            parts = answer_parts(job, generation, timer, service.work)
             if job.streams:
                 await _send_stream(job, parts, generation, timer, send)
             else:
@@ -138,7 +150,7 @@ def _id_header(job: Job) -> tuple[bytes, bytes]:
     return b"x-request-id", job.request_id.encode()
 
 
-async def _answer_parts(
+async def answer_parts(
     job: Job, generation: Generation, timer: RequestTimer, work: FairThreads
 ) -> AsyncIterator[bytes]:
     """Yields the bytes to send, never empty; the last part closes the answer.
@@ -164,4 +176,6 @@ async def _answer_parts(
     usage = answer.reply.usage()
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
-    yield await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()
+    last = await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()
+    await job.finished()
+    yield last
