@@ -30,7 +30,7 @@ class InputText:
         assert match is not None, "the pattern matches the empty text"
         written = match[0]
         half = _HIGH_HALF.search(written)
-        if half is not None and match.end() == len(self._held):
+        if half is not None and not self._held.startswith('"', match.end()):
             written = written[: half.start()]
         self._held = self._held[len(written) :]
         text: str = json.loads(f'"{written}"', strict=False)

@@ -109,9 +109,19 @@ class Output:
 
     def _content(self, text: str) -> Iterator[Change]:
         if not isinstance(self._open, OutputMessage):
+            self._keep_logprobs_of(text)
             yield from self._begin(OutputMessage(id=item_id("message"), status="in_progress", content=[]))
         self._texts.append(text)
         yield More("output_text", text, self._take_logprobs())
+
+    def _keep_logprobs_of(self, text: str) -> None:
+        """Leaves out the tokens before the text, such as the end of the reasoning."""
+        size = len(text.encode())
+        first = len(self._logprobs)
+        while first and size > 0:
+            first -= 1
+            size -= len(self._tokenizer.token_bytes(self._logprobs[first].token))
+        del self._logprobs[:first]
 
     def _take_logprobs(self) -> list[ContentLogprob]:
         if not self._logprobs:

@@ -16,6 +16,8 @@ from http_world import MODEL, HttpWorld, http_world
 
 __all__ = ["ResponsesWorld", "called", "events_of", "responses_world"]
 
+CONTEXT = 4096
+
 
 class ResponsesWorld:
     """`client` is OpenAI's own, with the first API key."""
@@ -60,7 +62,9 @@ async def responses_world(
     """`data_dir` is a new directory by default; without `stores` there is none."""
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         directory = (data_dir or Path(name)) if stores else None
-        async with http_world(template, api_keys, context_length=2048, data_dir=directory, **more) as world:
+        async with http_world(
+            template, api_keys, context_length=CONTEXT, data_dir=directory, **more
+        ) as world:
             yield ResponsesWorld(world, api_keys[0] if api_keys else "none")
 
 
