@@ -14,8 +14,10 @@ from .create import STREAM_HEADERS
 from .pages import page_of
 from .responses import Deleted
 from .responses_service import ResponsesService
+from .store import Store
 
 _POLL_S = 0.5  # between looks at a response that another process computes
+_POLLS_FOR_EVENTS = 20
 _MOST_DIGITS = 12
 _OPEN = ("queued", "in_progress")
 
@@ -26,13 +28,12 @@ async def retrieve(responses: ResponsesService, request: Request) -> Response:
     if request.query_params.get("stream", "false") != "true":
         return _json(await store.response(owner, id))
     after = _starting_after(request.query_params.get("starting_after"))
-    await store.status(owner, id)
     background = responses.background
     run = None if background is None else background.run_of(owner, id)
     if run is not None:
         return _stream(run.follow(after))
-    while await store.status(owner, id) in _OPEN:
-        await asyncio.sleep(_POLL_S)
+    if await store.status(owner, id) in _OPEN:
+        return _stream(_once_ended(store, owner, id, after))
     events = await store.events(owner, id)
     if events is None:
         raise RequestError(
@@ -72,6 +73,17 @@ async def input_items(responses: ResponsesService, request: Request) -> Response
     """A page of the items of a response's own input, the last one first by default."""
     rows = await responses.store().input_items(responses.owner_of(request), request.path_params["id"])
     return _json(msgspec.json.encode(page_of(rows, request.query_params)))
+
+
+async def _once_ended(store: Store, owner: str, id: str, after: int) -> AsyncIterator[bytes]:
+    """The events of a response that another process computes. It stores them soon after the response."""
+    while await store.status(owner, id) in _OPEN:
+        await asyncio.sleep(_POLL_S)
+    for _ in range(_POLLS_FOR_EVENTS):
+        if (events := await store.events(owner, id)) is not None:
+            yield b"".join(events[after + 1 :])
+            return
+        await asyncio.sleep(_POLL_S)
 
 
 async def _at_once(events: bytes) -> AsyncIterator[bytes]:

@@ -57,6 +57,8 @@ _TOKEN = re.compile(
     r"|%import\s+common\s*\((?P<several>[^)]*)\)"
     r"|(?P<directive>%\w+)"
     r"|(?P<token><[^>\n]*>)"
+    r"|(?P<rule>\b[a-z_]\w*)"
+    r"|(?P<terminal>\b_?[A-Z]\w*)"
     r"|(?P<complement>~(?!\s*\d))"
     r"|(?P<range>\.\.)",
     re.DOTALL,
@@ -74,8 +76,16 @@ def quoted_text(text: str) -> str:
 
 def quoted_pattern(pattern: str, flags: int = 0) -> str:
     """The regex of the quoted forms of the texts that `pattern` matches as a whole."""
+    parsed = _parsed(pattern, flags)
     try:
-        return _written(parser.parse(pattern, flags), flags)
+        return _written(parsed, flags)
+    except RecursionError:
+        raise QuotingError("a pattern is nested too deep") from None
+
+
+def _parsed(pattern: str, flags: int) -> Any:
+    try:
+        return parser.parse(pattern, flags)
     except re.error as error:
         raise QuotingError(f"the pattern {pattern[:80]!r} is wrong: {error}") from None
     except (RecursionError, OverflowError):
@@ -83,7 +93,11 @@ def quoted_pattern(pattern: str, flags: int = 0) -> str:
 
 
 def quoted_lark(grammar: str) -> str:
-    """The Lark grammar of the quoted forms of the texts that `grammar` matches."""
+    """The Lark grammar of the quoted forms of the texts that `grammar` matches.
+
+    Terminals become rules whose lexemes are runs of plain characters, and single escapes: llguidance ends a
+    lexeme by looking one byte ahead, and the first byte of an escape does not tell which one it is.
+    """
     return _TOKEN.sub(_quoted_token, grammar)
 
 
@@ -96,18 +110,24 @@ def _quoted_token(found: re.Match[str]) -> str:
             return _string(text)
         case "regex":
             pattern, _, letters = text[1:].rpartition("/")
-            return _terminal(quoted_pattern(pattern.replace(r"\/", "/"), _flags(letters)))
+            return _rule_of(pattern.replace(r"\/", "/"), _flags(letters))
+        case "rule":
+            return text
+        case "terminal":
+            return _rule_name(text)
         case "common" | "alias":
             return _common(found["common"], found["alias"] or found["common"])
         case "several":
             return "\n".join(_common(name.strip(), name.strip()) for name in found["several"].split(","))
-        case "directive" if text == "%ignore":
-            return text
         case "range":
             raise QuotingError('a range such as "a".."z" is not supported: write /[a-z]/')
         case "complement":
             raise QuotingError("the complement ~ is not supported: write a character class")
     raise QuotingError(f"{text} is not supported in the grammar of a tool's input")
+
+
+def _rule_name(terminal: str) -> str:
+    return f"terminal_{terminal.lower()}"
 
 
 def _string(literal: str) -> str:
@@ -116,8 +136,10 @@ def _string(literal: str) -> str:
         text = json.loads(literal.removesuffix("i"))
     except ValueError as error:
         raise QuotingError(f"the string {literal[:80]} is wrong: {error}") from None
-    if ignores_case:
-        return _terminal(quoted_pattern(re.escape(text), re.IGNORECASE))
+    return _rule_of(re.escape(text), re.IGNORECASE) if ignores_case else _lexeme(text)
+
+
+def _lexeme(text: str) -> str:
     return json.dumps(quoted_text(text), ensure_ascii=False)
 
 
@@ -131,14 +153,59 @@ def _flags(letters: str) -> int:
     return flags
 
 
-def _terminal(pattern: str) -> str:
-    return f"/{pattern.replace('/', chr(92) + '/')}/"
-
-
 def _common(name: str, alias: str) -> str:
     if name not in _COMMON:
         raise QuotingError(f"common.{name} is not supported: write its pattern")
-    return f"{alias}: {_terminal(quoted_pattern(_COMMON[name]))}"
+    return f"{_rule_name(alias)}: {_rule_of(_COMMON[name], 0)}"
+
+
+def _rule_of(pattern: str, flags: int) -> str:
+    """The body of a rule for the quoted forms of the texts that `pattern` matches."""
+    parsed = _parsed(pattern, flags)
+    try:
+        return f"({_rule(parsed, flags)})"
+    except RecursionError:
+        raise QuotingError("a pattern is nested too deep") from None
+
+
+def _rule(parsed: Any, flags: int) -> str:
+    return " ".join(_rule_piece(kind, value, flags) for kind, value in parsed) or '""'
+
+
+def _rule_piece(kind: Any, value: Any, flags: int) -> str:
+    if kind is op.BRANCH:
+        return f"({' | '.join(_rule(each, flags) for each in value[1])})"
+    if kind is op.SUBPATTERN:
+        _, added, removed, inner = value
+        return f"({_rule(inner, flags & ~removed | added)})"
+    if kind in _REPEATS:
+        least, most, inner = value
+        ranges = _class_of(inner, flags)
+        if most is op.MAXREPEAT and least <= 1:
+            body = _rule(inner, flags) if ranges is None else _choice(ranges, "+")
+            return f"({body}){'+' if least else '*'}"
+        times = "" if most is op.MAXREPEAT else str(most)
+        return f"({_rule(inner, flags)}){{{least},{times}}}"
+    return f"({_choice(_characters(kind, value, flags), '')})"
+
+
+def _class_of(parsed: Any, flags: int) -> _Ranges | None:
+    """The characters of a pattern that is one character, perhaps in groups; None for any other pattern."""
+    if len(parsed) != 1:
+        return None
+    kind, value = parsed[0]
+    if kind is op.SUBPATTERN:
+        return _class_of(value[3], flags & ~value[2] | value[1])
+    return _characters(kind, value, flags) if kind in (op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN) else None
+
+
+def _choice(ranges: _Ranges, repeated: str) -> str:
+    """Lexemes for the quoted forms of the characters; those without escapes are repeated in one lexeme."""
+    escaped, plain = _forms(ranges)
+    lexemes = [json.dumps(form, ensure_ascii=False) for form in escaped]
+    if plain:
+        lexemes.append(f"/{plain.replace('/', chr(92) + '/')}{repeated}/")
+    return " | ".join(lexemes)
 
 
 def _written(parsed: Any, flags: int) -> str:
@@ -146,14 +213,6 @@ def _written(parsed: Any, flags: int) -> str:
 
 
 def _piece(kind: Any, value: Any, flags: int) -> str:
-    if kind is op.LITERAL:
-        return _one_of(_cased([(value, value)], flags))
-    if kind is op.NOT_LITERAL:
-        return _one_of(_others(_cased([(value, value)], flags)))
-    if kind is op.ANY:
-        return _one_of([(0, MOST)] if flags & re.DOTALL else _others([(10, 10)]))
-    if kind is op.IN:
-        return _one_of(_set(value, flags))
     if kind is op.BRANCH:
         return f"(?:{'|'.join(_written(each, flags) for each in value[1])})"
     if kind is op.SUBPATTERN:
@@ -163,6 +222,19 @@ def _piece(kind: Any, value: Any, flags: int) -> str:
         least, most, inner = value
         times = "" if most is op.MAXREPEAT else str(most)
         return f"(?:{_written(inner, flags)}){{{least},{times}}}"
+    return _one_of(_characters(kind, value, flags))
+
+
+def _characters(kind: Any, value: Any, flags: int) -> _Ranges:
+    """The characters that one piece of a pattern matches."""
+    if kind is op.LITERAL:
+        return _cased([(value, value)], flags)
+    if kind is op.NOT_LITERAL:
+        return _others(_cased([(value, value)], flags))
+    if kind is op.ANY:
+        return [(0, MOST)] if flags & re.DOTALL else _others([(10, 10)])
+    if kind is op.IN:
+        return _set(value, flags)
     if kind is op.AT and value in (op.AT_BEGINNING, op.AT_BEGINNING_STRING, op.AT_END, op.AT_END_STRING):
         raise QuotingError("^ and $ are not supported: a pattern matches the whole text")
     raise QuotingError(f"{str(kind).lower()} is not supported in a pattern")
@@ -211,18 +283,23 @@ def _others(ranges: _Ranges) -> _Ranges:
 
 def _one_of(ranges: _Ranges) -> str:
     """A pattern for the quoted forms of the characters in the ranges."""
+    escaped, plain = _forms(ranges)
+    forms = [*map(re.escape, escaped), *filter(None, [plain])]
+    return forms[0] if len(forms) == 1 else f"(?:{'|'.join(forms)})"
+
+
+def _forms(ranges: _Ranges) -> tuple[list[str], str]:
+    """The escapes of the characters that need one, and a class of the others, which may be empty."""
     escaped = [
-        re.escape(quoted_text(chr(code)))
+        quoted_text(chr(code))
         for code in (*range(_FIRST_PLAIN), ord('"'), ord("\\"))
         if any(low <= code <= high for low, high in ranges)
     ]
     special = [(0, _FIRST_PLAIN - 1), (34, 34), (92, 92), (0xD800, 0xDFFF)]
     plain = _others([*_others(ranges), *special])
-    if plain:
-        escaped.append(f"[{''.join(map(_range, plain))}]")
-    if not escaped:
+    if not escaped and not plain:
         raise QuotingError("a pattern has a class without characters")
-    return escaped[0] if len(escaped) == 1 else f"(?:{'|'.join(escaped)})"
+    return escaped, f"[{''.join(map(_range, plain))}]" if plain else ""
 
 
 def _range(ends: tuple[int, int]) -> str:

@@ -34,8 +34,8 @@ STRING = {"type": "string"}
 APPLY_PATCH: dict[str, Any] = {
     "type": "custom",
     "name": "apply_patch",
-    "description": "Use the `apply_patch` tool to edit files. This is a FREEFORM tool, so do not wrap the patch "
-    "in JSON.",
+    "description": "Use the `apply_patch` tool to edit files. This is a FREEFORM tool, so do not wrap the "
+    "patch in JSON.",
     "format": {"type": "grammar", "syntax": "lark", "definition": PATCH_GRAMMAR},
 }
 

@@ -52,9 +52,11 @@ async def test_a_chain_of_responses_is_the_whole_conversation(world: ResponsesWo
     first = await world.create(input="A", instructions="Left behind.")
     world.says("Two")
     second = await world.create(input="B", previous_response_id=first.id, instructions="Now.")
-    assert prompt_of(world) == (
-        turn("system", "Now.") + turn("user", "A") + turn("assistant", "One") + turn("user", "B")
-    ) + "<|im_start|>assistant\n"
+    assert (
+        prompt_of(world)
+        == (turn("system", "Now.") + turn("user", "A") + turn("assistant", "One") + turn("user", "B"))
+        + "<|im_start|>assistant\n"
+    )
     assert second.previous_response_id == first.id
     world.says("Three")
     await world.create(input="C", previous_response_id=first.id)
@@ -66,9 +68,8 @@ async def test_a_chain_of_responses_is_the_whole_conversation(world: ResponsesWo
 async def test_the_items_of_an_input_are_listed_in_pages(world: ResponsesWorld) -> None:
     history = [{"role": "user", "content": f"Number {number}"} for number in range(5)]
     response = await world.create(input=history)
-    texts = []
-    async for item in world.client.responses.input_items.list(response.id, limit=2, order="asc"):
-        texts.append(item.content[0].text)  # type: ignore[union-attr]
+    listed = world.client.responses.input_items.list(response.id, limit=2, order="asc")
+    texts = [item.content[0].text async for item in listed]  # type: ignore[union-attr]
     assert texts == [f"Number {number}" for number in range(5)]
     page = await world.client.responses.input_items.list(response.id)
     assert page.data[0].content[0].text == "Number 4"  # type: ignore[union-attr]
@@ -119,9 +120,7 @@ async def test_another_key_finds_nothing(world: ResponsesWorld) -> None:
     for method, path in paths:
         assert (await world.request(method, path, key="second")).status_code == 404, path
     for field, value in (("previous_response_id", response.id), ("conversation", made.id)):
-        answer = await world.request(
-            "POST", "/v1/responses", key="second", json={"input": "x", field: value}
-        )
+        answer = await world.request("POST", "/v1/responses", key="second", json={"input": "x", field: value})
         assert (answer.status_code, answer.json()["error"]["param"]) == (404, field)
     reference = [{"type": "item_reference", "id": response.output[0].id}]
     answer = await world.request("POST", "/v1/responses", key="second", json={"input": reference})
@@ -144,9 +143,11 @@ async def test_a_conversation_keeps_the_items_of_its_responses(world: ResponsesW
     assert first.conversation.id == made.id
     world.says("Two")
     await world.create(input="B", conversation={"id": made.id}, stream=False)
-    assert prompt_of(world) == (
-        turn("system", "Rules") + turn("user", "A") + turn("assistant", "One") + turn("user", "B")
-    ) + "<|im_start|>assistant\n"
+    assert (
+        prompt_of(world)
+        == (turn("system", "Rules") + turn("user", "A") + turn("assistant", "One") + turn("user", "B"))
+        + "<|im_start|>assistant\n"
+    )
     await world.create(input="unheard", conversation=made.id, store=False)
     listed = [item async for item in world.client.conversations.items.list(made.id, order="asc")]
     texts = [item.content[0].text for item in listed]  # type: ignore[union-attr]
