@@ -85,9 +85,7 @@ def unfinished(
     error: ResponseError | None = None,
     items: Sequence[OutputItem] = (),
 ) -> Response:
-    """The response after an early end. Its last item may be incomplete."""
-    for item in items:
-        item.status = "incomplete" if item.status == "in_progress" else item.status
+    """The response after an early end."""
     return structs.replace(response, status=status, error=error, output=list(items))
 
 
@@ -127,8 +125,9 @@ class ResponseAnswer:
         self._output = context.new_output()
         self._streams = streams
 
-    @property
-    def items(self) -> Sequence[OutputItem]:
+    def cut_items(self) -> Sequence[OutputItem]:
+        """The items so far. The last one may be incomplete."""
+        deque(self._output.end(is_cut=True), maxlen=0)
         return self._output.items
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
@@ -136,7 +135,7 @@ class ResponseAnswer:
 
     def closing(self) -> bytes:
         last = self._taken(self._output.end(is_cut=self.reply.choices[0].finish == "length"))
-        self.final = self._context.ended(self.reply, self.items)
+        self.final = self._context.ended(self.reply, self._output.items)
         return last + self.stream.last(self.final) if self._streams else msgspec.json.encode(self.final)
 
     def _taken(self, changes: Iterable[Change]) -> bytes:
@@ -165,12 +164,12 @@ class Attempts:
 
     def error_event(self, error: RequestError) -> bytes:
         """The last events of a stream that ends with an error."""
-        items = () if self._latest is None else self._latest.items
+        items = () if self._latest is None else self._latest.cut_items()
         self._failed = failed(self._context.begun, error, items)
         stream = _EventStream(self._context.begun) if self._latest is None else self._latest.stream
         return stream.last(self._failed)
 
     def cancelled(self) -> Response:
         """The response so far, cancelled."""
-        items = () if self._latest is None else self._latest.items
+        items = () if self._latest is None else self._latest.cut_items()
         return unfinished(self._context.begun, "cancelled", None, items)

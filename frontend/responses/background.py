@@ -101,7 +101,7 @@ class Background:
             run.generation.close()
 
     async def close(self) -> None:
-        """Leaves the responses that still run as they are: whoever asks for them learns that they failed."""
+        """Ends the work on responses that still run. A later request for one of them finds that it failed."""
         tasks = [run.task for run in self._runs.values() if run.task is not None]
         for task in tasks:
             task.cancel()

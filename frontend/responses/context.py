@@ -30,7 +30,7 @@ class Context(NamedTuple):
 
 
 async def context_of(responses: ResponsesService, owner: str, request: PromptFields) -> Context:
-    """Raises `RequestError` for items that are not stored, or that are the items of somebody else."""
+    """Raises `RequestError` for items that are not stored for this owner."""
     earlier = await _earlier(responses, owner, request)
     given = request.input
     items = [Item(type="message", role="user", content=given)] if isinstance(given, str) else (given or [])

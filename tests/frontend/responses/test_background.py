@@ -87,6 +87,7 @@ async def test_a_cancelled_response_stops(world: ResponsesWorld) -> None:
     await world.http_world.until(lambda: any(row.sent for row in world.running.rows.values()))
     cancelled = await world.client.responses.cancel(queued.id)
     assert cancelled.status == "cancelled"
+    assert TEXT.startswith(cancelled.output_text)
     await world.http_world.until(lambda: not world.running.rows)
     assert world.running.of_kind(Abort)
     assert (await world.client.responses.cancel(queued.id)).status == "cancelled"
