@@ -31,7 +31,7 @@ eof_line: "*** End of File" LF
 %import common.LF
 """
 STRING = {"type": "string"}
-APPLY_PATCH: dict[str, Any] = {
+APPLY_PATCH: Any = {
     "type": "custom",
     "name": "apply_patch",
     "description": "Use the `apply_patch` tool to edit files. This is a FREEFORM tool, so do not wrap the "
