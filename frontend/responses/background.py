@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from ...runtime.errors import RequestError
+from ..http.cache_watch import CacheWatch
 from ..http.endpoint import Job, answer_parts, internal_error
 from ..http.http_service import HttpService
 from ..http.metrics import RequestTimer
@@ -33,6 +34,7 @@ class Run:
     job: Job
     attempts: Attempts
     generation: Generation
+    watch: CacheWatch
     events: list[bytes] = field(default_factory=list)
     is_done: bool = False
     task: asyncio.Task[None] | None = None
@@ -77,7 +79,13 @@ class Background:
         return run if run is not None and run.owner == owner else None
 
     async def start(
-        self, owner: str, response: Response, items: Sequence[Item], job: Job, attempts: Attempts
+        self,
+        owner: str,
+        response: Response,
+        items: Sequence[Item],
+        job: Job,
+        attempts: Attempts,
+        watch: CacheWatch,
     ) -> Run:
         """Returns once the scheduler has accepted the request. Raises `RequestError` if it refuses it."""
         engine = self._http.service.engine
@@ -88,7 +96,7 @@ class Background:
         except BaseException:
             engine.forget(generation)
             raise
-        run = Run(owner, response, items, job, attempts, generation)
+        run = Run(owner, response, items, job, attempts, generation, watch)
         self._runs[response.id] = run
         run.task = asyncio.create_task(self._run(run))
         return run
@@ -114,7 +122,7 @@ class Background:
         ending = TimeLimit(service.config.request_timeout).end_later(run.generation)
         watch = asyncio.create_task(self._close_when_ended(run))
         try:
-            async for events in answer_parts(run.job, run.generation, timer, service.work):
+            async for events in answer_parts(run.job, run.generation, timer, service.work, run.watch):
                 run.generation.token_left = True
                 run.append(events)
         except ClientGoneError:  # cancelled or deleted

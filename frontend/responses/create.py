@@ -13,6 +13,7 @@ from starlette.responses import Response as HttpResponse
 from starlette.responses import StreamingResponse
 
 from ...runtime.errors import RequestError
+from ..http.cache_watch import CacheWatch
 from ..http.endpoint import Job
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
@@ -96,7 +97,8 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         attempts.error_event,
     )
     if request.background:
-        return await _in_background(responses, owner, begun, context.own, job, attempts)
+        watch = await CacheWatch.begin(http, job.prepared, http_request.scope, explains=False)
+        return await _in_background(responses, owner, begun, context.own, job, attempts, watch)
     if not stores:
         return job
     return replace(job, finished=partial(_store, responses, owner, attempts, context.own))
@@ -114,6 +116,7 @@ async def _in_background(
     items: Sequence[Item],
     job: Job,
     attempts: Attempts,
+    watch: CacheWatch,
 ) -> HttpResponse:
     background, store = responses.background, responses.store("background")
     assert background is not None, "a server that stores responses has it"
@@ -122,7 +125,7 @@ async def _in_background(
         assert attempts.final is not None, "the reply has ended"
         await store.finish(attempts.final, items)
 
-    run = await background.start(owner, begun, items, replace(job, finished=finished), attempts)
+    run = await background.start(owner, begun, items, replace(job, finished=finished), attempts, watch)
     if job.streams:
         return StreamingResponse(run.follow(-1), headers=STREAM_HEADERS, media_type="text/event-stream")
     queued = msgspec.structs.replace(begun, status="queued")

@@ -140,6 +140,7 @@ async def test_a_response_that_a_restart_interrupted_has_failed(tmp_path: Path) 
             assert response.status == "in_progress", "another process computes it"
     async with responses_world(data_dir=tmp_path) as world:
         response = await world.client.responses.retrieve(queued.id)
+        assert response.error is not None
         assert (response.status, response.error.code) == ("failed", "server_error")
         assert "stopped" in response.error.message
     assert not list(tmp_path.glob("*.alive"))

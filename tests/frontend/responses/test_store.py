@@ -31,6 +31,11 @@ def prompt_of(world: ResponsesWorld) -> str:
     return world.http_world.text(unpacked(last_generate(world.http_world).prompt))
 
 
+def text_of(item: Any) -> str:
+    """The text of the first part of a message."""
+    return str(item.content[0].text)
+
+
 def turn(role: str, text: str) -> str:
     return f"<|im_start|>{role}\n{text}<|im_end|>\n"
 
@@ -69,10 +74,10 @@ async def test_the_items_of_an_input_are_listed_in_pages(world: ResponsesWorld) 
     history = [{"role": "user", "content": f"Number {number}"} for number in range(5)]
     response = await world.create(input=history)
     listed = world.client.responses.input_items.list(response.id, limit=2, order="asc")
-    texts = [item.content[0].text async for item in listed]  # type: ignore[union-attr]
+    texts = [text_of(item) async for item in listed]
     assert texts == [f"Number {number}" for number in range(5)]
     page = await world.client.responses.input_items.list(response.id)
-    assert page.data[0].content[0].text == "Number 4"  # type: ignore[union-attr]
+    assert text_of(page.data[0]) == "Number 4"
     for query in ("limit=0", "limit=x", "order=up", "after=msg_none"):
         answer = await world.request("GET", f"/v1/responses/{response.id}/input_items?{query}")
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, query.partition("=")[0])
@@ -150,7 +155,7 @@ async def test_a_conversation_keeps_the_items_of_its_responses(world: ResponsesW
     )
     await world.create(input="unheard", conversation=made.id, store=False)
     listed = [item async for item in world.client.conversations.items.list(made.id, order="asc")]
-    texts = [item.content[0].text for item in listed]  # type: ignore[union-attr]
+    texts = [text_of(item) for item in listed]
     assert texts == ["Rules", "A", "One", "B", "Two"]
     with pytest.raises(openai.BadRequestError, match="belongs to a conversation"):
         await world.create(previous_response_id=first.id)
@@ -167,7 +172,7 @@ async def test_a_conversation_is_changed_and_deleted(world: ResponsesWorld) -> N
     added = await conversations.items.create(made.id, items=items)
     first, second = added.data
     shown = await conversations.items.retrieve(first.id or "", conversation_id=made.id)
-    assert shown.content[0].text == "One"  # type: ignore[union-attr]
+    assert text_of(shown) == "One"
     assert (await conversations.items.delete(first.id or "", conversation_id=made.id)).id == made.id
     left = [item.id async for item in conversations.items.list(made.id)]
     assert left == [second.id]
@@ -183,7 +188,7 @@ async def test_responses_of_one_conversation_at_once_are_all_kept(world: Respons
     world.says("Yes")
     await asyncio.gather(*(world.create(input=f"Q{n}", conversation=made.id) for n in range(5)))
     listed = [item async for item in world.client.conversations.items.list(made.id, order="asc")]
-    texts = [item.content[0].text for item in listed]  # type: ignore[union-attr]
+    texts = [text_of(item) for item in listed]
     assert sorted(texts[::2]) == [f"Q{n}" for n in range(5)]
     assert texts[1::2] == ["Yes"] * 5
 
