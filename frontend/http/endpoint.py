@@ -44,17 +44,22 @@ Answer: TypeAlias = Attempt[bytes, bytes]
 or the whole body."""
 
 
+async def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format, whose media type is `stream_type`. `explains`: the answer says why tokens of
-    the prompt were not cached."""
+    stream, into the wire format, whose media type is `stream_type`. `finished` is awaited before the last part
+    of the answer is sent. `explains`: the answer says why tokens of the prompt were not cached."""
 
     request_id: str
     prepared: PreparedRequest
     streams: bool
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
+    finished: Callable[[], Awaitable[None]] = _nothing
     explains: bool = False
     stream_type: bytes = EVENT_STREAM
 
@@ -84,7 +89,7 @@ class GenerationEndpoint:
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
-            parts = _answer_parts(job, generation, timer, service.work, cache)
+            parts = answer_parts(job, generation, timer, service.work, cache)
             if job.streams:
                 await _send_stream(job, parts, generation, timer, send)
             else:
@@ -163,7 +168,7 @@ def _id_header(job: Job) -> tuple[bytes, bytes]:
     return b"x-request-id", job.request_id.encode()
 
 
-async def _answer_parts(
+async def answer_parts(
     job: Job, generation: Generation, timer: RequestTimer, work: FairThreads, cache: CacheWatch
 ) -> AsyncIterator[bytes]:
     """Yields the bytes to send, never empty; the last part closes the answer.
@@ -191,4 +196,6 @@ async def _answer_parts(
     await cache.ended(answer.reply)
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
-    yield await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()
+    last = await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()
+    await job.finished()
+    yield last

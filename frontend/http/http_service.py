@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from ..request.service import Service
 from .body import BodyReader
@@ -14,7 +15,13 @@ class HttpService:
     service: Service
     bodies: BodyReader
     metrics: Metrics
+    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """called when the server has answered its last request"""
 
     @classmethod
     def of(cls, service: Service) -> HttpService:
         return cls(service, BodyReader(service.work), Metrics(service.memo))
+
+    async def close(self) -> None:
+        for close in self.closers:
+            await close()

@@ -1,0 +1,54 @@
+"""The objects that the endpoints of the Responses API share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from starlette.requests import Request
+
+from ...runtime.errors import RequestError
+from ..http.http_service import HttpService
+from ..http.tenants import SENT_KEY
+from .background import Background
+from .store import Store
+
+
+@dataclass(frozen=True)
+class ResponsesService:
+    """`stored` and `background` are None on a server that stores nothing."""
+
+    http: HttpService
+    stored: Store | None
+    background: Background | None
+
+    @classmethod
+    def of(cls, http: HttpService) -> ResponsesService:
+        config = http.service.config
+        if config.data_dir is None:
+            return cls(http, None, None)
+        store = Store(config.data_dir, config.data_size)
+        background = Background(http, store)
+        http.closers.append(background.close)
+        return cls(http, store, background)
+
+    def owner_of(self, request: Request) -> str:
+        """A hash of the API key; empty on a server without keys."""
+        key: str | None = request.scope.get(SENT_KEY)
+        return sha256(key.encode()).hexdigest() if key else ""
+
+    def store(self, param: str | None = None) -> Store:
+        """Raises a 400 `RequestError` naming `param` on a server that stores nothing."""
+        if self.stored is None:
+            raise nothing_stored(param)
+        return self.stored
+
+
+def nothing_stored(param: str | None) -> RequestError:
+    subject = "This" if param is None else f"{param} needs stored responses, but this"
+    return RequestError(
+        f"{subject} server stores no responses (--data-dir off): send the whole conversation as input, with "
+        "the output items of earlier responses in it.",
+        param=param,
+        code="nothing_stored",
+    )
