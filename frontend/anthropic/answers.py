@@ -9,9 +9,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..request.fields import JsonObject
-from ..request.reply import Piece, Reply, UnenforcedKeyword
+from ..request.reply import Piece, Reply
 from .blocks import Begun, Blocks, Ended, Event, More, Signed
 from .cut_input import whole_input
+from .events import MessageDelta
 from .responses import (
     Block,
     Message,
@@ -104,13 +105,6 @@ class MessageContext:
         )
 
 
-class _MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta", kw_only=True):
-    delta: MessageEnd
-    usage: Usage
-    context_management: JsonObject | UnsetType
-    unenforced: list[UnenforcedKeyword] | UnsetType
-
-
 class MessageStream:
     """The events of a stream. The first of them is sent with the first output."""
 
@@ -127,7 +121,7 @@ class MessageStream:
 
     def closing(self) -> bytes:
         start = b"" if self._has_begun else self._start()
-        delta = _MessageDelta(
+        delta = MessageDelta(
             delta=self._context.end(self.reply),
             usage=self._context.usage(self.reply),
             context_management=self._context.context_management,

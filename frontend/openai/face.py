@@ -9,23 +9,58 @@ from starlette.routing import Route
 from ..http.endpoint import GenerationEndpoint
 from ..http.faces import Face, route
 from ..http.http_service import HttpService
+from ..http.operation import GENERATES, DescribedRoute, Operation
 from .chat import prepare_chat
 from .completions import prepare_completion
 from .errors import error_json
 from .models import list_models, show_model
+from .protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .responses import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    DetokenizeResponse,
+    ErrorResponse,
+    ModelCard,
+    ModelList,
+    TokenizeResponse,
+)
 from .tokenize import detokenize, tokenize
+
+_CHAT = Operation(
+    summary="Continue a conversation",
+    body=ChatRequest,
+    reply=ChatCompletion,
+    events=(ChatChunk,),
+    errors=GENERATES,
+)
+_COMPLETION = Operation(
+    summary="Continue a text",
+    body=CompletionRequest,
+    reply=Completion,
+    events=(CompletionChunk,),
+    errors=GENERATES,
+)
+_LIST = Operation(summary="List the models", reply=ModelList)
+_SHOW = Operation(summary="Describe a model", reply=ModelCard)
+_TOKENIZE = Operation(
+    summary="Tokenize a text or a conversation", body=TokenizeRequest, reply=TokenizeResponse
+)
+_DETOKENIZE = Operation(summary="Join tokens to a text", body=DetokenizeRequest, reply=DetokenizeResponse)
 
 
 def _routes(http: HttpService) -> Sequence[Route]:
+    chat, completion = GenerationEndpoint(http, prepare_chat), GenerationEndpoint(http, prepare_completion)
     return [
-        Route("/v1/chat/completions", GenerationEndpoint(http, prepare_chat), methods=["POST"]),
-        Route("/v1/completions", GenerationEndpoint(http, prepare_completion), methods=["POST"]),
-        route("GET", "/v1/models", http, list_models),
+        DescribedRoute("POST", "/v1/chat/completions", chat, _CHAT),
+        DescribedRoute("POST", "/v1/completions", completion, _COMPLETION),
+        route("GET", "/v1/models", http, list_models, _LIST),
         route("GET", "/v1/models/", http, list_models),
-        route("GET", "/v1/models/{model:path}", http, show_model),
-        route("POST", "/tokenize", http, tokenize),
-        route("POST", "/detokenize", http, detokenize),
+        route("GET", "/v1/models/{model:path}", http, show_model, _SHOW),
+        route("POST", "/tokenize", http, tokenize, _TOKENIZE),
+        route("POST", "/detokenize", http, detokenize, _DETOKENIZE),
     ]
 
 
-OPENAI = Face(_routes, error_json)
+OPENAI = Face(_routes, error_json, name="OpenAI", error=ErrorResponse)
