@@ -28,7 +28,8 @@ class Schemas:
         names = _names({_full_name(kind) for kind in structs_in(types)} & components.keys())
         refs = {_REF + full: _REF + name for full, name in names.items()}
         self.components: Json = {
-            names.get(name, name): _tidy(schema, refs) for name, schema in components.items()
+            names.get(name, name): _component(names.get(name, name), schema, refs)
+            for name, schema in components.items()
         }
         self._schemas = {kind: _tidy(schema, refs) for kind, schema in zip(types, found, strict=True)}
 
@@ -81,6 +82,12 @@ def _names(full_names: Iterable[str]) -> Mapping[str, str]:
         short[full] = package.capitalize() + name
     counts = Counter(short.values())
     return {full: name if counts[name] == 1 else "_".join(full.split(".")) for full, name in short.items()}
+
+
+def _component(name: str, schema: Any, refs: Mapping[str, str]) -> Json:
+    """A component whose title is its name: generated clients name their classes by the title."""
+    component: Json = {**_tidy(schema, refs), "title": name}
+    return component
 
 
 def _tidy(schema: Any, refs: Mapping[str, str]) -> Any:

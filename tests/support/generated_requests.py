@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import requests
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from jsonschema import Draft202012Validator
 from schemathesis import GenerationMode
@@ -29,32 +28,47 @@ EVENTS = "text/event-stream"
 PATIENCE = 120.0  # seconds
 MOST_SHOWN = 600  # characters of a request in a fault
 NEEDED = ("messages", "prompt", "tokens", "ttl_s", "max_tokens")
-ROUND = 100  # requests of one operation and mode in a row
 
 
 @dataclass
 class Outcome:
-    """`requests` counts those with a body by operation; `statuses` counts all answers by operation and
-    status; `events` are those of streams that were checked."""
+    """The counts of requests with a body by operation, of all answers by operation and status, and of the
+    events of streams. `faults` has the first request and the problem for each kind of fault."""
 
-    requests: Counter[str] = field(default_factory=Counter)
-    statuses: Counter[tuple[str, int]] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
+    answers: Counter[tuple[str, int]] = field(default_factory=Counter)
     events: int = 0
     faults: dict[str, str] = field(default_factory=dict)
 
     @property
     def bodies(self) -> int:
-        return self.requests.total()
+        return self.sent.total()
+
+    def statuses(self) -> Counter[int]:
+        found = Counter[int]()
+        for (_, status), count in self.answers.items():
+            found[status] += count
+        return found
+
+    def table(self) -> list[tuple[str, int, str]]:
+        """Each operation with its bodies and its answers by status."""
+        rows = []
+        for label in sorted({label for label, _ in self.answers}):
+            answers = sorted((status, n) for (name, status), n in self.answers.items() if name == label)
+            rows.append((label, self.sent[label], ", ".join(f"{status}: {n}" for status, n in answers)))
+        return rows
 
 
 class DocumentFuzz:
     """Sends generated requests to a server and collects the faults of its answers."""
 
-    def __init__(self, url: str, number: int) -> None:
+    def __init__(self, url: str, number: int, document: Any = None) -> None:
+        """`document` is used in place of the server's own."""
         self.outcome = Outcome()
         self._url = url
         self._seed = number
-        self._document = requests.get(f"{url}/openapi.json", timeout=PATIENCE).json()
+        self._rounds = 0
+        self._document = document or requests.get(f"{url}/openapi.json", timeout=PATIENCE).json()
         self._operations = [found.ok() for found in from_dict(self._document).get_all_operations()]
         self._session = requests.Session()
 
@@ -65,22 +79,26 @@ class DocumentFuzz:
                 self._send(operation, GenerationMode.POSITIVE, count)
 
     def with_bodies(self, count: int) -> None:
-        """Sends `count` bodies: to each operation as many, half of them valid by the document."""
+        """Sends `count` further bodies: to each operation as many, half of them valid by the document."""
         operations = [operation for operation in self._operations if operation.body]
-        turn = 0
-        while self.outcome.bodies < count:
-            each = -(-(count - self.outcome.bodies) // (len(operations) * len(MODES)))
+        last = self.outcome.bodies + count
+        while (left := last - self.outcome.bodies) > 0:
+            each = -(-left // (len(operations) * len(MODES)))
             for operation in operations:
                 for mode in MODES:
-                    left = count - self.outcome.bodies
-                    self._send(operation, mode, min(each, ROUND, left), turn)
-            turn += 1
+                    self._send(operation, mode, min(each, last - self.outcome.bodies))
 
-    def _send(self, operation: Any, mode: GenerationMode, count: int, turn: int = 0) -> None:
+    def end_pins(self) -> None:
+        """Ends the pins that requests have made."""
+        for pin in self._session.get(f"{self._url}/cache", timeout=PATIENCE).json()["pins"]:
+            self._session.delete(f"{self._url}/cache/pin/{pin['id']}", timeout=PATIENCE).raise_for_status()
+
+    def _send(self, operation: Any, mode: GenerationMode, count: int) -> None:
         if count <= 0:
             return
+        self._rounds += 1
 
-        @seed(f"{self._seed}/{turn}/{operation.label}/{mode}")
+        @seed(f"{self._seed}/{self._rounds}")
         @settings(
             max_examples=count,
             database=None,
@@ -99,9 +117,9 @@ class DocumentFuzz:
     def _ask(self, case: Any) -> None:
         label = case.operation.label
         response = case.call(base_url=self._url, session=self._session, timeout=PATIENCE)
-        self.outcome.statuses[label, response.status_code] += 1
+        self.outcome.answers[label, response.status_code] += 1
         if case.operation.body:
-            self.outcome.requests[label] += 1
+            self.outcome.sent[label] += 1
         media_type = response.headers.get("content-type", [""])[0].partition(";")[0]
         is_stream = media_type == EVENTS
         try:
@@ -150,13 +168,3 @@ def events_of(stream: bytes) -> Iterator[Any]:
 
 def _first_line(problem: object) -> str:
     return (str(problem).strip().splitlines() or [""])[0][:200]
-
-
-def report(outcome: Outcome) -> Sequence[str]:
-    """A line for each operation: its bodies, and its answers by status."""
-    labels = sorted({label for label, _ in outcome.statuses})
-    lines = []
-    for label in labels:
-        answers = {status: n for (name, status), n in sorted(outcome.statuses.items()) if name == label}
-        lines.append(f"| {label} | {outcome.requests[label]} | {answers} |")
-    return lines
