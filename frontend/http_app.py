@@ -50,7 +50,13 @@ class Version(msgspec.Struct):
 _SALT = {"cache_salt": str}
 _SHOW_CACHE = Operation(summary="Show the contents of the prefix cache", query=_SALT, reply=CacheStatus)
 _DROP_CACHE = Operation(summary="Drop cached pages that are not in use", query=_SALT, reply=Freed)
-_PIN = Operation(summary="Compute a prefix and keep it", body=PinRequest, reply=Pin, errors=(404, 409, 429))
+_PIN = Operation(
+    summary="Compute a prefix and keep it",
+    example={"prompt": "A text of at least one page of tokens", "ttl_s": 60},
+    body=PinRequest,
+    reply=Pin,
+    errors=(404, 409, 429),
+)
 _UNPIN = Operation(summary="End a pin", reply=PinDeleted)
 _READY = Operation(summary="Say whether a request would be served now", reply=Health)
 _ALIVE = Operation(summary="Say that the HTTP process answers", reply=Health)

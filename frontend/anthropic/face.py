@@ -20,14 +20,21 @@ from .models import MOST_MODELS, list_models, show_model
 from .protocol import MessagesRequest, PromptRequest
 from .responses import ErrorResponse, Message, ModelInfo, ModelPage, TokensCount
 
+_QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
 _MESSAGE = Operation(
     summary="Continue a conversation",
     body=MessagesRequest,
+    example={"messages": _QUESTION, "max_tokens": 100},
     reply=Message,
     events=EVENTS,
     errors=GENERATES,
 )
-_COUNT = Operation(summary="Count the tokens of a prompt", body=PromptRequest, reply=TokensCount)
+_COUNT = Operation(
+    summary="Count the tokens of a prompt",
+    body=PromptRequest,
+    example={"messages": _QUESTION},
+    reply=TokensCount,
+)
 _LIST = Operation(
     summary="List the models",
     query={"limit": Annotated[int, within(1, MOST_MODELS)], "after_id": str, "before_id": str},

@@ -19,12 +19,14 @@ class Operation:
 
     `reply` is the type of the JSON reply; without one the reply has the media type `reply_type`, or no body
     if that is empty. `events` are the types of a stream's events. An endpoint that has a `reply` too streams
-    only if the request asks for it. `errors` are error statuses besides those that the types imply.
+    only if the request asks for it. `errors` are error statuses besides those that the types imply. The page
+    /docs begins with the `example` of a body.
     """
 
     summary: str
     body: type[Struct] | None = None
     body_type: str = "application/json"
+    example: Mapping[str, object] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)
     reply: type[Struct] | None = None
     reply_type: str = "application/json"

@@ -31,6 +31,7 @@ from .tokenize import detokenize, tokenize
 _CHAT = Operation(
     summary="Continue a conversation",
     body=ChatRequest,
+    example={"messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 100},
     reply=ChatCompletion,
     events=(ChatChunk,),
     errors=GENERATES,
@@ -38,6 +39,7 @@ _CHAT = Operation(
 _COMPLETION = Operation(
     summary="Continue a text",
     body=CompletionRequest,
+    example={"prompt": "Once upon a time", "max_tokens": 50},
     reply=Completion,
     events=(CompletionChunk,),
     errors=GENERATES,
@@ -45,9 +47,17 @@ _COMPLETION = Operation(
 _LIST = Operation(summary="List the models", reply=ModelList)
 _SHOW = Operation(summary="Describe a model", reply=ModelCard)
 _TOKENIZE = Operation(
-    summary="Tokenize a text or a conversation", body=TokenizeRequest, reply=TokenizeResponse
+    summary="Tokenize a text or a conversation",
+    body=TokenizeRequest,
+    example={"prompt": "Why is the sky blue?"},
+    reply=TokenizeResponse,
 )
-_DETOKENIZE = Operation(summary="Join tokens to a text", body=DetokenizeRequest, reply=DetokenizeResponse)
+_DETOKENIZE = Operation(
+    summary="Join tokens to a text",
+    body=DetokenizeRequest,
+    example={"tokens": [1, 2, 3]},
+    reply=DetokenizeResponse,
+)
 
 
 def _routes(http: HttpService) -> Sequence[Route]:

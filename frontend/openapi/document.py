@@ -49,6 +49,8 @@ def document_json(endpoints: Sequence[Endpoint], version: str, open_paths: Colle
 
 
 class _Document:
+    """The parts of the document."""
+
     def __init__(
         self, endpoints: Sequence[Endpoint], version: str, open_paths: Collection[str] | None
     ) -> None:
@@ -95,8 +97,10 @@ class _Document:
         if parameters := [*self._parameters(same)]:
             result["parameters"] = parameters
         if operation.body is not None:
-            content = {operation.body_type: {"schema": self._schemas.of(operation.body)}}
-            result["requestBody"] = {"required": True, "content": content}
+            body: Json = {"schema": self._schemas.of(operation.body)}
+            if operation.example:
+                body["example"] = operation.example
+            result["requestBody"] = {"required": True, "content": {operation.body_type: body}}
         result["responses"] = self._responses(same, needs_key=needs_key)
         if needs_key:
             result["security"] = [{"bearer": []}, {"key": []}]
@@ -109,14 +113,14 @@ class _Document:
             for name, kind in each.operation.query.items():
                 yield {"name": name, "in": "query", "schema": msgspec.json.schema(kind)}
         for each in same:
-            if each.face.header and each.face.shared:
+            if each.face.shares(each.route.path):
                 what = f"gives the reply the form of {each.face.name}'s API"
                 name = each.face.header.decode()
                 yield {"name": name, "in": "header", "description": what, "schema": {"type": "string"}}
 
     def _responses(self, same: Sequence[Endpoint], *, needs_key: bool) -> Json:
         operation = same[0].operation
-        success: Json = {"description": operation.summary}
+        success: Json = {"description": "The reply, or its events." if operation.events else "The reply."}
         content = self._content(same)
         if content:
             success["content"] = content

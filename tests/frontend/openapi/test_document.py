@@ -113,7 +113,21 @@ async def test_a_path_that_two_faces_share_has_the_answers_of_both(document: Any
     operation = document["paths"]["/v1/models"]["get"]
     assert operation["tags"] == ["OpenAI", "Anthropic"]
     assert {each["name"] for each in operation["parameters"]} >= {"limit", "anthropic-version"}
+    assert "parameters" not in document["paths"][MESSAGES]["post"]
     assert len(operation["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]) == 2
+
+
+async def test_the_examples_of_bodies_match_their_schemas(document: Any) -> None:
+    bodies = [
+        operation["requestBody"]["content"].get("application/json", {})
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        if "requestBody" in operation
+    ]
+    with_examples = [body for body in bodies if "example" in body]
+    assert len(with_examples) > 5
+    for body in with_examples:
+        check(body["example"], {**body["schema"], "components": document["components"]})
 
 
 async def test_an_error_status_has_the_form_and_number_of_its_face(document: Any) -> None:
