@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.failures import FailureGroup
+from schemathesis.core.result import Ok
 from schemathesis.openapi import from_dict
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -69,7 +70,7 @@ class DocumentFuzz:
         self._seed = number
         self._rounds = 0
         self._document = document or requests.get(f"{url}/openapi.json", timeout=PATIENCE).json()
-        self._operations = [found.ok() for found in from_dict(self._document).get_all_operations()]
+        self._operations = [_operation(found) for found in from_dict(self._document).get_all_operations()]
         self._session = requests.Session()
 
     def without_bodies(self, count: int) -> None:
@@ -140,6 +141,11 @@ class DocumentFuzz:
         for event in events_of(stream):
             self.outcome.events += 1
             assert validator.is_valid(event), f"an event does not match its schema: {event}"
+
+
+def _operation(found: Any) -> Any:
+    assert isinstance(found, Ok), found.err()
+    return found.ok()
 
 
 def thinned(body: dict[str, Any], random: Random) -> dict[str, Any]:
