@@ -17,18 +17,21 @@ from starlette.types import ASGIApp
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
+from .anthropic.protocol import MessagesRequest
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_answers import CacheStatus, Freed, Pin, PinDeleted
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .cache_explain import explain_prompt
 from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
+from .explain.explanation import Explanation
 from .hosts import HostGuard, hosts_to_check
 from .http.endpoint import internal_error
 from .http.faces import Face, Faces, route
 from .http.http_service import HttpService
 from .http.operation import Operation
 from .http.request_log import RequestLog
-from .openai.protocol import PinRequest
+from .openai.protocol import ChatRequest, CompletionRequest, PinRequest
 from .openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
 from .openapi.endpoint import document_routes
 from .request.service import VERSION
@@ -58,6 +61,13 @@ _PIN = Operation(
     errors=(404, 409, 429),
 )
 _UNPIN = Operation(summary="End a pin", reply=PinDeleted)
+_EXPLAIN = Operation(
+    summary="Say why tokens of a prompt are not cached",
+    body=ChatRequest,
+    other_bodies=(CompletionRequest, MessagesRequest),
+    example={"messages": [{"role": "user", "content": "Why is the sky blue?"}]},
+    reply=Explanation,
+)
 _READY = Operation(summary="Say whether a request would be served now", reply=Health)
 _ALIVE = Operation(summary="Say that the HTTP process answers", reply=Health)
 _SHOW_VERSION = Operation(summary="Show the server's version", reply=Version)
@@ -71,6 +81,7 @@ def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
         route("GET", "/cache", http, show_cache, _SHOW_CACHE),
         route("DELETE", "/cache", http, drop_cache, _DROP_CACHE),
         route("POST", "/cache/pin", http, pin_prefix, _PIN),
+        route("POST", "/cache/explain", http, explain_prompt, _EXPLAIN),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix, _UNPIN),
         route("GET", "/health", http, _health, _READY),
         route("GET", "/health/ready", http, _health, _READY),

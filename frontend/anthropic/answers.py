@@ -102,6 +102,7 @@ class MessageContext:
             context_management=UNSET if end is None else self.context_management,
             diagnostics=self.diagnostics,
             unenforced=UNSET if end is None else reply.unenforced() or UNSET,
+            cache_explanation=UNSET if end is None else reply.explanation or UNSET,
         )
 
 
@@ -126,6 +127,7 @@ class MessageStream:
             usage=self._context.usage(self.reply),
             context_management=self._context.context_management,
             unenforced=self.reply.unenforced() or UNSET,
+            cache_explanation=self.reply.explanation or UNSET,
         )
         return start + self._bytes(self._blocks.end()) + _event(b"message_delta", _encode(delta)) + _STOP
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, UnsetType
 
+from ..explain.explanation import Explanation
 from ..request.fields import JsonObject
 from ..request.reply import UnenforcedKeyword
 from .responses import Block, Message, MessageEnd, Usage
@@ -52,6 +53,7 @@ class MessageDelta(Struct, tag_field="type", tag="message_delta", kw_only=True):
     usage: Usage
     context_management: JsonObject | UnsetType
     unenforced: list[UnenforcedKeyword] | UnsetType
+    cache_explanation: Explanation | UnsetType
 
 
 class MessageStop(Struct, tag_field="type", tag="message_stop"):

@@ -149,3 +149,4 @@ class MessagesRequest(PromptRequest, kw_only=True):
     complete_json: bool | None = None
     cache_prompt: bool | None = None
     priority: Priority | None = None
+    explain_cache: bool | None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from ..explain.explanation import Explanation
 from ..request.fields import JsonObject
 from ..request.reply import UnenforcedKeyword
 
@@ -56,6 +57,7 @@ class Message(Struct, kw_only=True, tag_field="type", tag="message"):
     context_management: JsonObject | UnsetType = UNSET
     diagnostics: JsonObject | UnsetType = UNSET
     unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
 
 
 class MessageEnd(Struct):

@@ -15,7 +15,8 @@ GENERATES = (404, 429, 504)
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """`summary` says in a few words what a request does. `query` has the types of optional parameters.
+    """`summary` says in a few words what a request does. `query` has the types of optional parameters. A body
+    may also be of one of the types `other_bodies`.
 
     `reply` is the type of the JSON reply; without one the reply has the media type `reply_type`, or no body
     if that is empty. `events` are the types of a stream's events. An endpoint that has a `reply` too streams
@@ -25,6 +26,7 @@ class Operation:
 
     summary: str
     body: type[Struct] | None = None
+    other_bodies: Sequence[type[Struct]] = ()
     body_type: str = "application/json"
     example: Mapping[str, object] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)

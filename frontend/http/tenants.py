@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from ...runtime.config import ServeConfig
 from ..work.caller import Caller
@@ -38,6 +39,11 @@ def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:
     """
     name = request.scope[SENT_KEY] if len(config.api_keys) > 1 else user
     return sha256(name.encode()).hexdigest()[:NAME_LENGTH] if name else ""
+
+
+def owner_of(scope: Scope, config: ServeConfig) -> str:
+    """A hash of the API key that the request was sent with; empty on a server without keys."""
+    return sha256(scope[SENT_KEY].encode()).hexdigest()[:NAME_LENGTH] if config.api_keys else ""
 
 
 def cache_scope(request: Request, config: ServeConfig) -> str:

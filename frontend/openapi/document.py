@@ -58,7 +58,7 @@ class _Document:
         self._version = version
         self._open_paths = open_paths
         operations = [each.operation for each in endpoints]
-        bodies = [each.body for each in operations]
+        bodies = [kind for each in operations for kind in (each.body, *each.other_bodies)]
         replies = [each.reply for each in operations] + [each.face.error for each in endpoints]
         events = [kind for each in operations for kind in each.events]
         self._schemas = Schemas(_without_none(bodies), [*_without_none(replies), *events])
@@ -97,7 +97,7 @@ class _Document:
         if parameters := [*self._parameters(same)]:
             result["parameters"] = parameters
         if operation.body is not None:
-            body: Json = {"schema": self._schemas.of(operation.body)}
+            body: Json = {"schema": self._any_of([operation.body, *operation.other_bodies])}
             if operation.example:
                 body["example"] = operation.example
             result["requestBody"] = {"required": True, "content": {operation.body_type: body}}

@@ -10,6 +10,8 @@ from importlib.metadata import version
 from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
 from ...runtime.messages import Tokens
+from ..explain.recent_prompts import RecentPrompts
+from ..prompt_rules.rules import PromptRules
 from ..replica.engine_client import EngineClient
 from ..text.chat_template import ChatTemplate
 from ..text.long_texts import LongTexts, TooLongError, is_long
@@ -37,11 +39,12 @@ class Service:
     tool_format: ToolFormat
     fingerprint: str
     work: FairThreads
+    recent: RecentPrompts = field(default_factory=RecentPrompts)
     started: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
     def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
-        template = ChatTemplate.load(config.model, tokenizer)
+        template = ChatTemplate.load(config.model, tokenizer, PromptRules(config.prompt_rules))
         reasoning = detect_reasoning(template, tokenizer)
         long_texts = LongTexts(tokenizer)
         memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)

@@ -3,9 +3,9 @@
     | from → to | messages | module |
     |---|---|---|
     | tokenizer → scheduler | Generate, Abort, Finish, QueryStats | generation |
-    | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix | cache_control |
+    | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt | cache_control |
     | scheduler → tokenizer | Accepted, Refused, Outputs, Stats | generation |
-    | | CacheReport, CacheDropped, PinFits, PrefixPinned, QueryRefused | cache_control |
+    | | CacheReport, CacheDropped, PinFits, PrefixPinned, PromptExplained, QueryRefused | cache_control |
     | scheduler → model | StepPlan, StepMasks, LoadGrammar, DropGrammar | steps |
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
     | model → scheduler | ModelReady, StepResult | steps |
@@ -31,10 +31,12 @@ from .cache_control import (
     CacheReport,
     CheckPin,
     DropCache,
+    ExplainPrompt,
     PinFits,
     PinnedPrefix,
     PinPrefix,
     PrefixPinned,
+    PromptExplained,
     QueryCache,
     QueryRefused,
     UnpinPrefix,
@@ -87,8 +89,8 @@ from .steps import (
 )
 from .supervision import Alive, Drain, Drained, Failed, GiveUp, PeerDown, PeerResponds, PeerUp, Ready
 
-CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix
-CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | QueryRefused
+CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt
+CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | PromptExplained | QueryRefused
 FromSupervisor = PeerUp | PeerDown | PeerResponds | Drain | GiveUp
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
@@ -114,6 +116,7 @@ __all__ = [
     "DropCache",
     "DropGrammar",
     "EndFetch",
+    "ExplainPrompt",
     "Failed",
     "FetchPages",
     "Fetched",
@@ -148,6 +151,7 @@ __all__ = [
     "PinPrefix",
     "PinnedPrefix",
     "PrefixPinned",
+    "PromptExplained",
     "PropertyOrder",
     "QueryCache",
     "QueryRefused",

@@ -25,6 +25,7 @@ from ..messages import (
     Drain,
     Drained,
     DropCache,
+    ExplainPrompt,
     Fetched,
     Finish,
     Flushed,
@@ -162,7 +163,7 @@ class Loop:
                 self._scheduler.drop(message.request)
             case QueryStats():
                 self._scheduler.query(message.client, message.query)
-            case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix():
+            case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix() | ExplainPrompt():
                 self._scheduler.control_cache(message, time.time())
             case PeerDown():
                 self._scheduler.drop_client(message.client)
