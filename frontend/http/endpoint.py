@@ -51,8 +51,8 @@ async def _nothing() -> None:
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format, whose media type is `stream_type`. `finished` is awaited before the last part
-    of the answer is sent. `explains`: the answer says why tokens of the prompt were not cached."""
+    stream, into the wire format, whose media type is `stream_type`. `finished` is awaited before the last
+    part of the answer is sent. `explains`: the answer says why tokens of the prompt were not cached."""
 
     request_id: str
     prepared: PreparedRequest
