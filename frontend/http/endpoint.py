@@ -59,8 +59,8 @@ class Job:
     streams: bool
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
-    finished: Callable[[], Awaitable[None]] = _nothing
     explains: bool = False
+    finished: Callable[[], Awaitable[None]] = _nothing
     stream_type: bytes = EVENT_STREAM
 
 
