@@ -66,7 +66,7 @@ async def show_cache(http: HttpService, request: Request) -> Response:
     def decode(tokens: Tokens) -> str:
         return service.tokenizer.decode(tokens, skip_special_tokens=False)
 
-    is_shared = own == "" and len(service.config.api_keys) > 1  # by several keys
+    is_shared = own == "" and service.config.has_several_keys
     shown = None if is_shared else decode
     return _json(cache_status(report, model, own, shown, is_isolated=service.config.isolate_keys))
 

@@ -13,13 +13,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
 from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
 from .hosts import HostGuard, hosts_to_check
+from .http.allowance_headers import KeyedAnswers
 from .http.endpoint import internal_error
 from .http.faces import Faces, route
 from .http.http_service import HttpService
@@ -48,14 +48,15 @@ def create_app(http: HttpService, faces: Faces) -> ASGIApp:
     ]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    with_ids = RequestIds(_guarded(app, faces, http.service.config), faces)
+    with_ids = RequestIds(_guarded(app, faces, http), faces)
     return RequestLog(with_ids) if http.service.config.log_requests else with_ids
 
 
-def _guarded(app: ASGIApp, faces: Faces, config: ServeConfig) -> ASGIApp:
+def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:
+    config = http.service.config
     if config.api_keys:
         open_paths = OPEN_PATHS - {METRICS_PATH} if config.protect_metrics else OPEN_PATHS
-        app = Guard(app, faces, config.api_keys, open_paths)
+        app = Guard(KeyedAnswers(app, faces, http.metrics), faces, http.keys, open_paths)
     origins = AllowedOrigins(config.allowed_origins)
     hosts = hosts_to_check(config)
     if hosts is not None:

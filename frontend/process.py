@@ -56,7 +56,7 @@ def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(arguments, config, tokenizer, supervisor, heartbeat))
     except ConfigError as error:
-        _tell(context, supervisor, Failed("tokenizer", str(error)))
+        _tell(context, supervisor, Failed("tokenizer", str(error), arguments.client))
         sys.exit(1)
     _tell(context, supervisor, Drained("tokenizer", arguments.client))
 

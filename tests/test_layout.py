@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(arbora.__file__).parent
 FOLDERS = ("frontend", "grammars", "kernels", "radix_cache", "runtime")
 SHARED = (
+    "api_keys",
     "automaton_format",
     "byte_sizes",
     "cache_directory",
@@ -49,11 +50,12 @@ MAY_IMPORT = {
         "frontend.progress",
     },
     "frontend.language": {"frontend.engine", "frontend.text"},
-    "frontend.launch": SHARED_MODULES,
+    "frontend.keys": SHARED_MODULES,
+    "frontend.launch": SHARED_MODULES | {"frontend.keys"},
     "frontend.text": SHARED_MODULES | {"frontend.work"},
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
     "frontend.request": REQUEST,
-    "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.http": REQUEST | {"frontend.request", "frontend.keys"},
     "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},

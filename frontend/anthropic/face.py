@@ -9,6 +9,7 @@ from starlette.routing import Route
 from ..http.endpoint import GenerationEndpoint
 from ..http.faces import Face, route
 from ..http.http_service import HttpService
+from .allowance_headers import allowance_headers
 from .count_tokens import count_tokens
 from .errors import STATUSES, error_json
 from .messages import prepare_message
@@ -33,4 +34,5 @@ ANTHROPIC = Face(
     header=b"anthropic-version",
     id_header=b"request-id",
     statuses=STATUSES,
+    allowance_headers=allowance_headers,
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ..replica.generation import Generation
 from ..request.attempts import Attempt, run_attempts, run_off_loop
@@ -18,10 +19,12 @@ from ..request.prepare import PreparedRequest
 from ..request.reply import MANY_TOKENS, Reply
 from ..work.caller import ClientGoneError
 from ..work.fair_threads import FairThreads
-from .faces import with_short_texts
+from .faces import ALLOWANCES, with_short_texts
 from .http_service import HttpService
+from .key_limits import with_key_limits
 from .metrics import RequestTimer
 from .request_log import TIMER
+from .tenants import SENT_KEY
 from .time_limit import TimeLimit
 
 log = logging.getLogger(__name__)
@@ -58,16 +61,20 @@ class GenerationEndpoint:
         self._prepare = prepare
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[TIMER] = timer = RequestTimer(self._http.metrics)
+        key: ApiKey | None = scope.get(SENT_KEY)
+        scope[TIMER] = timer = RequestTimer(self._http.metrics, key)
         service = self._http.service
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
             job = await self._prepare(self._http, Request(scope, receive))
+        if key is not None:
+            job = replace(job, prepared=with_key_limits(job.prepared, key))
         generation = service.engine.start(job.prepared.requests)
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
+            scope[ALLOWANCES] = generation.allowances
             parts = _answer_parts(job, generation, timer, service.work)
             if job.streams:
                 await _send_stream(job, parts, generation, timer, send)

@@ -1,9 +1,11 @@
-"""The state that HTTP endpoints share: the service, the reader of bodies and the metrics of this process."""
+"""The state that HTTP endpoints share: the service, the reader of bodies, the metrics and the known keys of
+this process."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..keys.key_ring import KeyRing
 from ..request.service import Service
 from .body import BodyReader
 from .metrics import Metrics
@@ -14,7 +16,10 @@ class HttpService:
     service: Service
     bodies: BodyReader
     metrics: Metrics
+    keys: KeyRing
 
     @classmethod
     def of(cls, service: Service) -> HttpService:
-        return cls(service, BodyReader(service.work), Metrics(service.memo))
+        keys = KeyRing(service.config.api_keys)
+        service.engine.on_new_keys = keys.replace
+        return cls(service, BodyReader(service.work), Metrics(service.memo), keys)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import Stats
 from ..replica.generation import Arrival
@@ -145,6 +146,13 @@ class Metrics:
             "arbora_requests_failed", "Requests by error status, in streams too.", ("status",)
         )
 
+        self.key_answers = self._counter(
+            "arbora_key_answers", "Answers to requests that generate, by API key.", ("key", "status")
+        )
+        self.key_tokens = self._counter(
+            "arbora_key_tokens", "Tokens of served requests, by API key.", ("key", "kind")
+        )
+
     def exposition(self) -> bytes:
         return generate_latest(self._registry)
 
@@ -158,8 +166,9 @@ class Metrics:
 class RequestTimer:
     """Measures one request's latencies from the arrival times of its outputs, and records how it ended."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, key: ApiKey | None = None) -> None:
         self._metrics = metrics
+        self._key = key
         self._started = time.monotonic()
         self._last: dict[int, float] = {}
         self._first_token: float | None = None
@@ -187,8 +196,11 @@ class RequestTimer:
             self._metrics.finished.labels(reason).inc()
 
     def reached(self, usage: Usage) -> None:
-        """Records the usage so far for the log, because the request may end early."""
+        """Records the usage once no more tokens follow; the request may have ended early."""
         self._usage = usage
+        if self._key is not None:
+            self._metrics.key_tokens.labels(self._key.name, "prompt").inc(usage.prompt_tokens)
+            self._metrics.key_tokens.labels(self._key.name, "completion").inc(usage.completion_tokens)
 
     def failed(self, error: RequestError) -> None:
         """Records a failure after a stream began, so the response's own status was 200."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from hashlib import sha256
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .metrics import RequestTimer
-from .tenants import NAME_LENGTH, SENT_KEY
+from .tenants import SENT_KEY
 
 TIMER = "arbora.timer"
 """in the scope of a request that generates: its `RequestTimer`"""
@@ -50,7 +49,7 @@ def _line(scope: Scope, status: int, request_id: str, seconds: float) -> str:
     if request_id:
         parts.append(request_id)
     if key := scope.get(SENT_KEY):
-        parts.append(f"key={sha256(key.encode()).hexdigest()[:NAME_LENGTH]}")
+        parts.append(f"key={key.name}")
     timer = scope.get(TIMER)
     if isinstance(timer, RequestTimer):
         parts += timer.log_fields()

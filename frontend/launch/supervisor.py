@@ -14,6 +14,7 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.messages import (
     Alive,
     Drain,
@@ -22,6 +23,7 @@ from ...runtime.messages import (
     GiveUp,
     Message,
     ModelReady,
+    NewKeys,
     PeerDown,
     PeerResponds,
     PeerUp,
@@ -97,6 +99,7 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
         self._scheduler_drained = asyncio.Event()
+        self._new_keys: NewKeys | None = None  # None: those of the configuration
         self._draining = False
         self._saving = False  # the replica saves pages for the next start, and then ends
         self._at_once = False
@@ -129,6 +132,11 @@ class Supervisor:
     async def wait(self) -> None:
         """Waits for `drain` or `end`. Raises ServerError if the server can't go on."""
         await asyncio.shield(self._end)
+
+    def set_keys(self, keys: tuple[ApiKey, ...]) -> None:
+        """Makes these the known API keys of all tokenizer processes, also of later ones."""
+        self._new_keys = NewKeys(keys)
+        self._tell_tokenizers(self._new_keys)
 
     async def drain(self, seconds: float = 0.0, saving_seconds: float = SAVING_SECONDS) -> None:
         """Lets open requests finish, for at most `seconds`, then lets the replica save its cache, then calls
@@ -206,8 +214,8 @@ class Supervisor:
                 self._scheduler_drained.set()
             case Drained(client=client):
                 self._drained[client].set()
-            case Failed(role=role, message=text):
-                domain = self._tokenizers[0] if role == "tokenizer" else self._replica
+            case Failed(role=role, message=text, client=client):
+                domain = self._tokenizers[client] if role == "tokenizer" else self._replica
                 if not domain.was_ready.is_set():
                     raise ServerError(text)
                 logger.error("the %s process could not start again: %s", role, text)
@@ -293,6 +301,8 @@ class Supervisor:
     def _connect_tokenizer(self, client: int) -> None:
         address = sockets.tokenizer_address(self._directory, client)
         outbox = sockets.Outbox(self._context, address, sockets.ANY_EPOCH)
+        if self._new_keys is not None:
+            outbox.send(self._new_keys)
         up = None if self._model is None else PeerUp(self._epoch, self._model)
         outbox.send(up or PeerDown("replica"))
         if not self._replica_responds:

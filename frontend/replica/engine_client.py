@@ -15,6 +15,7 @@ from typing import NamedTuple
 import zmq
 import zmq.asyncio
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import (
     Accepted,
@@ -25,6 +26,7 @@ from ...runtime.messages import (
     GiveUp,
     Message,
     ModelReady,
+    NewKeys,
     Outputs,
     PeerDown,
     PeerResponds,
@@ -55,11 +57,12 @@ class EngineClient:
 
     `informed` is set once the supervisor has said whether the replica is up, or has asked to drain.
     `drain_requested` is set when the supervisor asks the process to finish its open requests, and `idle`
-    while no request is open.
+    while no request is open. `on_new_keys` is called with the known API keys when they change.
     """
 
     def __init__(self, directory: Path, client: int) -> None:
         self.client = client
+        self.on_new_keys: Callable[[tuple[ApiKey, ...]], None] = lambda keys: None
         self.model: ModelReady | None = None
         self.epoch = ANY_EPOCH
         self.informed = asyncio.Event()
@@ -148,9 +151,9 @@ class EngineClient:
         match message:
             case Outputs():
                 self._deliver(message)
-            case Accepted(request, left_out):
+            case Accepted(request, left_out, allowances):
                 if choice := self._choices.get(request):
-                    choice.generation.answer(choice.number, left_out)
+                    choice.generation.answer(choice.number, left_out, allowances)
             case Refused():
                 self._refuse(message)
             case Stats() | CacheReport() | CacheDropped() | PinFits() | PrefixPinned() | QueryRefused():
@@ -164,6 +167,8 @@ class EngineClient:
                     self.informed.set()
             case PeerResponds(responds):
                 self._responds = responds
+            case NewKeys(keys):
+                self.on_new_keys(keys)
             case Drain():
                 self.drain_requested.set()
                 self.informed.set()
@@ -187,6 +192,7 @@ class EngineClient:
                 param=message.param,
                 code=message.code,
                 retry_after=message.retry_after,
+                allowances=message.allowances,
             )
             choice.generation.refuse(choice.number, error)
 

@@ -80,6 +80,11 @@ class PreparedRequest:
     requests: Sequence[Generate]
     chat: Chat | None
 
+    @property
+    def prompt_tokens(self) -> int:
+        """The sum over the prompts."""
+        return sum(len(request.prompt) // 4 for request in self.requests[:: self.fields.n or 1])
+
     def new_reply(self, generation: Generation) -> Reply:
         """The reply of one attempt, without anything of an earlier attempt."""
         choices = [self._choice_reply(request, generation.left_out) for request in self.requests]

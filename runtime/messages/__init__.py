@@ -12,7 +12,7 @@
     | | Flushed | page_store |
     | scheduler → page store | FindPages, FetchPages, EndFetch, UsedPages | page_store |
     | page store → scheduler | Found, Fetched, Forgotten, StoreReport | page_store |
-    | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, Drain, GiveUp | supervision |
+    | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
     | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
 
@@ -85,11 +85,11 @@ from .steps import (
     StepPlan,
     StepResult,
 )
-from .supervision import Alive, Drain, Drained, Failed, GiveUp, PeerDown, PeerResponds, PeerUp, Ready
+from .supervision import Alive, Drain, Drained, Failed, GiveUp, NewKeys, PeerDown, PeerResponds, PeerUp, Ready
 
 CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | QueryRefused
-FromSupervisor = PeerUp | PeerDown | PeerResponds | Drain | GiveUp
+FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
@@ -136,6 +136,7 @@ __all__ = [
     "Message",
     "ModelInbox",
     "ModelReady",
+    "NewKeys",
     "Output",
     "Outputs",
     "PageCopy",

@@ -75,7 +75,9 @@ class Scheduler:
         self._mask_words = -(-vocab_size // 32)
         eos = frozenset(eos_tokens)
         self._planner = StepPlanner(cache, limits.num_pages, lambda request: banned_tokens(request, eos))
-        self._fairness = Fairness(bounds.ahead, own_priorities=limits.keys > 1)
+        self._fairness = Fairness(
+            bounds.ahead, own_priorities=limits.keys > 1 and not limits.bounded_priorities
+        )
         self._stored = StoredPages(cache, host_pages, write_through)
         self._store_counts = StoreCounts()
         self._places = QueuePlaces(limits.max_waiting, limits.keys)
@@ -112,8 +114,11 @@ class Scheduler:
 
     # Messages of the tokenizer processes
 
-    def submit(self, message: Generate) -> None:
-        """The answer is `Accepted` or `Refused`; for a request with a grammar, once that is compiled."""
+    def submit(self, message: Generate, now: float = 0.0) -> None:
+        """The answer is `Accepted` or `Refused`; for a request with a grammar, once that is compiled.
+
+        `now` is in seconds of a monotonic clock.
+        """
         refused = refusal(message, self._limits, self._cache_control.pins.withheld(message))
         if refused is None and not self._places.admits(message.tenant):
             retry_after = self._retry_times.retry_after(message.tenant, hash(message.prompt))
@@ -122,6 +127,7 @@ class Scheduler:
             self._replies.add(message.client, refused)
             return
         request = self._requests.create(message)
+        request.arrived_at = now
         if message.grammar is None:
             self._accept(request)
         else:
@@ -225,11 +231,14 @@ class Scheduler:
         """Whether some request waits for its grammar's process; then the next turn must begin soon."""
         return self._results.has_late or bool(self._compiled)
 
-    def plan(self) -> bool:
-        """Plans the next step; False if there is nothing to do or enough steps are in flight."""
+    def plan(self, now: float = 0.0) -> bool:
+        """Plans the next step; False if there is nothing to do or enough steps are in flight.
+
+        `now` is in seconds of the clock of `submit`.
+        """
         if len(self._in_flight) >= STEPS_IN_FLIGHT:
             return False
-        self._admit()
+        self._admit(now)
         decoding, prefilling = self._rows()
         self._carry_out_drops()
         planned = self._planner.build(decoding, prefilling, self._budget)
@@ -314,13 +323,14 @@ class Scheduler:
         self._requests.refuse(request)
         self._replies.add(request.client, refused)
 
-    def _admit(self) -> None:
+    def _admit(self, now: float) -> None:
         """Starts the requests that the next step has tokens for, and counts their cached tokens."""
         decoding = sum(not request.allocation.prefilling for request in self._requests.running)
         tokens, restored = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
         for request in self._admission.admit(tokens, restored):
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.allocation.ready, request.prompt_length)
+                request.queued_s = now - request.arrived_at
                 self._counts.prompt_tokens_cached += request.cached_tokens
                 if request.namespace is not None:
                     self._cache_control.hits.add(request.prompt_length, request.cached_tokens)
