@@ -85,7 +85,7 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
             service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
         )
     finally:  # an order without an answer may still be carried out
-        service.memo.drop(lambda name: name.startswith(scope) if namespace is None else name == namespace)
+        service.forget_prompts(scope, namespace)
     freed = amount(dropped.pages, model)
     freed.tokens = dropped.tokens
     return _json(Freed(freed, freed_pages(dropped)))

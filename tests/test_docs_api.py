@@ -52,7 +52,7 @@ def test_the_fields_of_anthropics_api_are_all_listed() -> None:
 
 def test_the_counterparts_of_vllms_metrics_exist(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(write_tiny_model(tmp_path / "model"))
-    metrics = Metrics(PromptMemo(tokenizer))
+    metrics = Metrics(PromptMemo(tokenizer), tmp_path)
     text = metrics.exposition().decode()
     named = set(re.findall(r"arbora_[a-z_]+", PAGE))
     missing = {name for name in named if name not in text}

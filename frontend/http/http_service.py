@@ -22,4 +22,4 @@ class HttpService:
     def of(cls, service: Service) -> HttpService:
         keys = KeyRing(service.config.api_keys)
         service.engine.on_new_keys = keys.replace
-        return cls(service, BodyReader(service.work), Metrics(service.memo), keys)
+        return cls(service, BodyReader(service.work), Metrics(service.memo, service.engine.directory), keys)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+from collections import Counter as Counts
 from collections.abc import Iterator
+from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
@@ -18,6 +24,10 @@ from ..text.prompt_memo import PromptMemo
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
 _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
 _REQUEST_BUCKETS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a variable of prometheus_client, which reads it when it is imported
+_COUNTS_FILE = "counts."
+_counts = msgspec.json.Decoder(dict[str, int])
 
 _GAUGES = {
     "running": ("arbora_requests_running", "Requests that take part in steps."),
@@ -54,26 +64,44 @@ _COUNTERS = {
 
 class SchedulerStats:
     """The scheduler's last counters. A new replica counts from zero; the totals here include earlier
-    replicas."""
+    replicas.
 
-    def __init__(self) -> None:
+    The counters of each replica are in a file in `directory`, because any HTTP process may be asked for
+    them, and a new one too.
+    """
+
+    def __init__(self, directory: Path) -> None:
         self._last: Stats | None = None
-        self._epoch = 0
-        self._before: dict[str, int] = dict.fromkeys(_COUNTERS | _STORE_COUNTERS, 0)
+        self._directory = directory
+        self._counts: dict[int, dict[str, int]] = {}  # by the replicas' epochs
+        self._read()
 
     def update(self, stats: Stats | None, epoch: int) -> None:
         """Takes the counters of the replica of `epoch`; None when no replica answers."""
-        if epoch != self._epoch:
-            self._before = self._totals()
-            self._last, self._epoch = None, epoch
-        self._last = stats or self._last
+        if stats is None:
+            return
+        if epoch not in self._counts:
+            self._read()
+        counts = {name: getattr(stats, name) for name in _COUNTERS}
+        counts |= {name: getattr(stats.store, name) for name in _STORE_COUNTERS}
+        self._last, self._counts[epoch] = stats, counts
+        file = self._directory / f"{_COUNTS_FILE}{epoch}"
+        written = file.with_name(f"new.{file.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):  # the disk is full, or no descriptor is left
+            written.write_bytes(msgspec.json.encode(counts))
+            written.rename(file)
+
+    def _read(self) -> None:
+        """Reads the counters of earlier replicas, as some process saw them last."""
+        with contextlib.suppress(OSError):
+            for file in self._directory.glob(f"{_COUNTS_FILE}*"):
+                self._counts[int(file.suffix[1:])] = _counts.decode(file.read_bytes())
 
     def _totals(self) -> dict[str, int]:
-        if self._last is None:
-            return self._before
-        now = {name: getattr(self._last, name) for name in _COUNTERS}
-        now |= {name: getattr(self._last.store, name) for name in _STORE_COUNTERS}
-        return {name: self._before[name] + count for name, count in now.items()}
+        totals: Counts[str] = Counts(dict.fromkeys(_COUNTERS | _STORE_COUNTERS, 0))
+        for counts in self._counts.values():
+            totals.update(counts)
+        return totals
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus' collector interface."""
@@ -90,38 +118,47 @@ class SchedulerStats:
 
 
 class MemoStats:
-    """Counters of this process's prompt memo."""
+    """Counters of the prompt memo of this process."""
 
-    def __init__(self, memo: PromptMemo) -> None:
+    def __init__(self, memo: PromptMemo, registry: CollectorRegistry) -> None:
         self._memo = memo
-
-    def collect(self) -> Iterator[Metric]:
-        """Prometheus' collector interface."""
-        yield CounterMetricFamily(
+        self._remembered = Counter(
             "arbora_prompt_tokens_remembered",
             "Prompt tokens reused from earlier turns, not tokenized again.",
-            value=self._memo.tokens_remembered,
+            registry=registry,
         )
-        yield CounterMetricFamily(
+        self._rewritten = Counter(
             "arbora_prompt_tokens_rewritten",
             "Tokens of earlier turns that were lost because a prompt has other text in a reply's place.",
-            value=self._memo.tokens_rewritten,
+            registry=registry,
         )
-        yield GaugeMetricFamily(
+        self._bytes = Gauge(
             "arbora_prompt_memo_bytes",
             "Memory that remembered prompts and replies take.",
-            value=self._memo.bytes_used,
+            registry=registry,
+            multiprocess_mode="livesum",
         )
+        self._seen = (0, 0)
+
+    def update(self) -> None:
+        now = self._memo.tokens_remembered, self._memo.tokens_rewritten
+        self._remembered.inc(now[0] - self._seen[0])
+        self._rewritten.inc(now[1] - self._seen[1])
+        self._bytes.set(self._memo.bytes_used)
+        self._seen = now
 
 
 class Metrics:
-    """One registry for each process."""
+    """The measurements of this process, and the scheduler's counters.
 
-    def __init__(self, memo: PromptMemo) -> None:
+    Where several processes serve HTTP, `SHARED` names a directory with the measurements of all, also of
+    processes that have died; then the sums are shown.
+    """
+
+    def __init__(self, memo: PromptMemo, directory: Path) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(MemoStats(memo))
-        self.scheduler = SchedulerStats()
-        self._registry.register(self.scheduler)
+        self.memo = MemoStats(memo, self._registry)
+        self.scheduler = SchedulerStats(directory)
         self.first_token = self._histogram(
             "arbora_time_to_first_token_seconds", "From the request to its first token.", _FIRST_TOKEN_BUCKETS
         )
@@ -154,13 +191,24 @@ class Metrics:
         )
 
     def exposition(self) -> bytes:
-        return generate_latest(self._registry)
+        self.memo.update()
+        shown = self._registry
+        if SHARED in os.environ:
+            shown = CollectorRegistry()
+            MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
+        return generate_latest(shown) + generate_latest(_only(self.scheduler))
 
     def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, documentation, buckets=buckets, registry=self._registry)
 
     def _counter(self, name: str, documentation: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(name, documentation, labels, registry=self._registry)
+
+
+def _only(collector: SchedulerStats) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry
 
 
 class RequestTimer:
@@ -198,6 +246,7 @@ class RequestTimer:
     def reached(self, usage: Usage) -> None:
         """Records the usage once no more tokens follow; the request may have ended early."""
         self._usage = usage
+        self._metrics.memo.update()
         if self._key is not None:
             self._metrics.key_tokens.labels(self._key.name, "prompt").inc(usage.prompt_tokens)
             self._metrics.key_tokens.labels(self._key.name, "completion").inc(usage.completion_tokens)

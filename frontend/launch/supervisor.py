@@ -40,6 +40,7 @@ from .restarts import Restarts
 from .watchdog import TIMEOUTS, Timeouts, Watchdog, read_process
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, for files that processes share
 FAILED_GRACE_SECONDS = 1.0
 GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0
@@ -292,6 +293,8 @@ class Supervisor:
             self._to_scheduler.send(PeerDown("tokenizer", client))
         self._forget(child)
         self._to_tokenizers.pop(client).close(linger_ms=0)
+        for gauges in (self._directory / "metrics").glob(f"gauge_live*_{child.pid}.db"):
+            gauges.unlink(missing_ok=True)
         sockets.remove_ipc_file(sockets.tokenizer_address(self._directory, client))
 
     def _forget(self, child: ChildProcess) -> None:
@@ -315,11 +318,18 @@ class Supervisor:
         if command.role == "tokenizer" and self._listener is not None:
             descriptors.append(self._listener.fileno())
             environment[LISTEN_FD_VARIABLE] = str(self._listener.fileno())
+            if len(self._tokenizers) > 1:
+                environment[METRICS_VARIABLE] = str(self._metrics_directory())
         arguments = ChildArguments(self._directory, epoch, client, os.getpid())
         child = await start_child(command, arguments, environment, descriptors)
         self._children.add(child)
         self._watchdog.begin(child.pid, self._awake.time)
         return child
+
+    def _metrics_directory(self) -> Path:
+        directory = self._directory / "metrics"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return directory
 
     async def _pause_after(self, domain: Domain, dead: ChildProcess) -> None:
         returncode = await dead.exited()

@@ -106,12 +106,12 @@ class PreparedRequest:
         return ChoiceReply(detokenizer, include_stop, tokenizer.eos_tokens, reader)
 
     def _reader(self, chat: Chat, prompt: Tokens, left_out: Sequence[LeftOut]) -> ChatReader:
-        format, memo = chat.reasoning, self.service.memo
+        format = chat.reasoning
         reasoning = None if format is None else ReasoningParser(format, format.open_at_end_of(chat.text))
         allowed = (self.fields.unenforced or self.service.config.unenforced) == "allow"
 
         def remember(text: str, tokens: Tokens) -> None:
-            memo.remember(chat.namespace, chat.text, prompt, text, tokens)
+            self.service.remember(chat.namespace, chat.text, prompt, text, tokens)
 
         return ChatReader(reasoning, chat.use.new_parser(left_out, allowed=allowed), remember)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 
 from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
-from ...runtime.messages import Tokens
+from ...runtime.messages import ForgetPrompts, FromTokenizer, RememberReply, Tokens
 from ..replica.engine_client import EngineClient
 from ..text.chat_template import ChatTemplate
 from ..text.long_texts import LongTexts, TooLongError, is_long
@@ -46,6 +47,7 @@ class Service:
         long_texts = LongTexts(tokenizer)
         memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)
         tools = detect_format(template)
+        engine.on_shared = partial(_take_shared, memo)
         return cls(
             config,
             engine,
@@ -88,6 +90,20 @@ class Service:
             check_token_ids(param, memoryview(tokens).cast("i"), model.vocab_size)
         return tokens
 
+    def remember(
+        self, namespace: str | None, prompt_text: str, prompt: Tokens, reply_text: str, reply: Tokens
+    ) -> None:
+        """Remembers the ids of a reply, in all HTTP processes."""
+        self.memo.remember(namespace, prompt_text, prompt, reply_text, reply)
+        if namespace is not None:
+            self.engine.share(RememberReply(namespace, prompt_text, prompt, reply_text, reply))
+
+    def forget_prompts(self, scope: str, namespace: str | None) -> None:
+        """Forgets the ids of one namespace, or of all in `scope`, in all HTTP processes."""
+        forget = ForgetPrompts(scope, namespace)
+        _take_shared(self.memo, forget)
+        self.engine.share(forget)
+
     def check_model(self, name: str | None) -> None:
         """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
         served = self.config.model_names
@@ -98,6 +114,15 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+
+def _take_shared(memo: PromptMemo, message: FromTokenizer) -> None:
+    if isinstance(message, RememberReply):
+        memo.adopt(message.namespace, message.prompt_text, message.prompt, message.reply_text, message.reply)
+    elif message.namespace is None:
+        memo.drop(lambda name: name.startswith(message.scope))
+    else:
+        memo.drop(lambda name: name == message.namespace)
 
 
 def fingerprint(config: ServeConfig) -> str:

@@ -14,6 +14,7 @@
     | page store → scheduler | Found, Fetched, Forgotten, StoreReport | page_store |
     | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
+    | tokenizer → other tokenizers | RememberReply, ForgetPrompts | tokenizers |
     | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
 
 Token ids travel as `Tokens`: packed little-endian int32, never as lists. Arrays of other types are packed in
@@ -86,11 +87,13 @@ from .steps import (
     StepResult,
 )
 from .supervision import Alive, Drain, Drained, Failed, GiveUp, NewKeys, PeerDown, PeerResponds, PeerUp, Ready
+from .tokenizers import ForgetPrompts, RememberReply
 
 CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix
 CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | QueryRefused
 FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
-TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor
+FromTokenizer = RememberReply | ForgetPrompts
+TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor | FromTokenizer
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
@@ -123,10 +126,12 @@ __all__ = [
     "FlushPages",
     "Flushed",
     "ForgetPages",
+    "ForgetPrompts",
     "Forgotten",
     "Found",
     "FromModel",
     "FromSupervisor",
+    "FromTokenizer",
     "Generate",
     "GiveUp",
     "GrammarSpec",
@@ -155,6 +160,7 @@ __all__ = [
     "QueryStats",
     "Ready",
     "Refused",
+    "RememberReply",
     "ReplyError",
     "RestoredPages",
     "Row",

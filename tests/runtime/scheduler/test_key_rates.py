@@ -122,7 +122,7 @@ def test_keys_do_not_share_their_limits() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(1, 60), st.integers(0, 40)), max_size=60))
 def test_retry_after_is_enough_and_not_a_second_too_long(requests: list[tuple[float, int, int]]) -> None:
-    """If nothing else takes tokens meanwhile, a client that waits is admitted, and a second earlier is not."""
+    """A client that waits is admitted if nothing else takes tokens; a second earlier it is not."""
     rates, now = KeyRates(), 0.0
     for number, (pause, prompt, reply) in enumerate(requests):
         now += pause
