@@ -24,6 +24,7 @@ from .http.endpoint import internal_error
 from .http.faces import Faces, route
 from .http.http_service import HttpService
 from .http.request_log import RequestLog
+from .http.traces import Traced
 from .request.service import VERSION
 from .request_ids import RequestIds
 from .text.close_names import close_name
@@ -48,8 +49,17 @@ def create_app(http: HttpService, faces: Faces) -> ASGIApp:
     ]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    with_ids = RequestIds(_guarded(app, faces, http), faces)
-    return RequestLog(with_ids) if http.service.config.log_requests else with_ids
+    return _watched(RequestIds(_guarded(app, faces, http), faces), http)
+
+
+def _watched(app: ASGIApp, http: HttpService) -> ASGIApp:
+    """The application with the log of requests and their traces, as far as they are configured."""
+    config = http.service.config
+    if http.traces is not None:
+        app = Traced(app, http.traces)
+    if config.log_requests is not None:
+        app = RequestLog(app, config.log_requests, config.served_model_name)
+    return app
 
 
 def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:

@@ -88,6 +88,8 @@ async def _serve(
         receiving.cancel()
         living.cancel()
         stopping.cancel()
+    if http.traces is not None:
+        await asyncio.to_thread(http.traces.flush)
     engine.close()
 
 

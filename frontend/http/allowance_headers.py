@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...runtime.api_keys import Allowance, Allowances, ApiKey
 from .faces import ALLOWANCES, Faces, Headers
 from .metrics import Metrics
-from .request_log import TIMER
+from .outcome import TIMER
 from .tenants import SENT_KEY
 
 

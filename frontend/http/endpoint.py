@@ -23,7 +23,7 @@ from .faces import ALLOWANCES, with_short_texts
 from .http_service import HttpService
 from .key_limits import with_key_limits
 from .metrics import RequestTimer
-from .request_log import TIMER
+from .outcome import TIMER
 from .tenants import SENT_KEY
 from .time_limit import TimeLimit
 
@@ -75,6 +75,7 @@ class GenerationEndpoint:
         try:
             await generation.accepted()
             scope[ALLOWANCES] = generation.allowances
+            timer.accepted(job.prepared.requests[0].sampling)
             parts = _answer_parts(job, generation, timer, service.work)
             if job.streams:
                 await _send_stream(job, parts, generation, timer, send)

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ...runtime.api_keys import Allowances
 from ...runtime.errors import RequestError
 from .http_service import HttpService
-from .request_log import ERROR_CODE
+from .outcome import ERROR_CODE
 
 RETRY_AFTER_SECONDS = 5
 MAX_MESSAGE = 2048  # characters

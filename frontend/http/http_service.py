@@ -9,6 +9,7 @@ from ..keys.key_ring import KeyRing
 from ..request.service import Service
 from .body import BodyReader
 from .metrics import Metrics
+from .traces import Traces
 
 
 @dataclass(frozen=True)
@@ -17,9 +18,16 @@ class HttpService:
     bodies: BodyReader
     metrics: Metrics
     keys: KeyRing
+    traces: Traces | None = None
 
     @classmethod
     def of(cls, service: Service) -> HttpService:
         keys = KeyRing(service.config.api_keys)
         service.engine.on_new_keys = keys.replace
-        return cls(service, BodyReader(service.work), Metrics(service.memo, service.engine.directory), keys)
+        config = service.config
+        traces = None
+        if config.otlp_traces_endpoint is not None:
+            traces = Traces.to(config.otlp_traces_endpoint, config.served_model_name)
+        return cls(
+            service, BodyReader(service.work), Metrics(service.memo, service.engine.directory), keys, traces
+        )

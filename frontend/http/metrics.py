@@ -8,6 +8,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,6 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import Stats
+from ...runtime.sampling_params import SamplingParams
 from ..replica.generation import Arrival
 from ..request.reply import Usage
 from ..text.prompt_memo import PromptMemo
@@ -211,6 +213,22 @@ def _only(collector: SchedulerStats) -> CollectorRegistry:
     return registry
 
 
+class Work(NamedTuple):
+    """The numbers of a request that generates; times are in seconds, None if unknown.
+
+    `between_tokens_s` is the mean time between two outputs of a choice. `ends` are the finish reasons of the
+    choices, `abort`, or `error-` with a status.
+    """
+
+    usage: Usage | None
+    sampling: SamplingParams | None
+    queued_s: float | None
+    first_token_s: float | None
+    between_tokens_s: float | None
+    ends: list[str]
+    code: str | None
+
+
 class RequestTimer:
     """Measures one request's latencies from the arrival times of its outputs, and records how it ended."""
 
@@ -218,16 +236,28 @@ class RequestTimer:
         self._metrics = metrics
         self._key = key
         self._started = time.monotonic()
+        self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
+        self._outputs = 0
+        self._queued_s: float | None = None
+        self._sampling: SamplingParams | None = None
         self._first_token: float | None = None
         self._usage: Usage | None = None
         self._ends: list[str] = []
         self._code: str | None = None
 
+    def accepted(self, sampling: SamplingParams) -> None:
+        self._sampling = sampling
+
     def output(self, arrival: Arrival) -> None:
+        if arrival.output.queued_s is not None and self._queued_s is None:
+            self._queued_s = arrival.output.queued_s
         if not arrival.output.tokens:
             return
+        self._outputs += 1
         previous = self._last.get(arrival.choice)
+        if previous is None:
+            self._first[arrival.choice] = arrival.time
         if previous is not None:
             self._metrics.between_tokens.observe(arrival.time - previous)
         elif not self._last:
@@ -262,16 +292,16 @@ class RequestTimer:
         self._ends = ["abort"]
         self._metrics.finished.labels("abort").inc(choices)
 
-    def log_fields(self) -> list[str]:
-        """The request's numbers as `name=value`, for a log."""
-        parts = []
-        if self._usage is not None:
-            parts += [f"prompt={self._usage.prompt_tokens}", f"cached={self._usage.cached_tokens}"]
-            parts += [f"output={self._usage.completion_tokens}"]
-        if self._first_token is not None:
-            parts.append(f"first_token={self._first_token:.3f}")
-        if self._ends:
-            parts.append(f"finish={','.join(self._ends)}")
-        if self._code:
-            parts.append(f"code={self._code}")
-        return parts
+    def work(self) -> Work:
+        """The request's numbers, for logs and traces."""
+        gaps = self._outputs - len(self._last)
+        total = sum(self._last.values()) - sum(self._first.values())
+        return Work(
+            usage=self._usage,
+            sampling=self._sampling,
+            queued_s=self._queued_s,
+            first_token_s=self._first_token,
+            between_tokens_s=total / gaps if gaps > 0 else None,
+            ends=self._ends,
+            code=self._code,
+        )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from arbora.frontend.cli import build_parser, main, option_help, serve_config
+from arbora.frontend.cli import build_parser, main, option_help, serve_config, with_values
 from arbora.frontend.launch.serve import _model_in_words
 from arbora.frontend.options import OPTIONS, from_environment, unknown_variables
 from arbora.runtime.api_keys import ApiKey, plain_key
@@ -124,6 +124,31 @@ def test_a_server_with_an_empty_key_does_not_start_without_keys(
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         configured(model, *flags, **environment)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--log-requests", "MODEL"], "text"),
+        (["MODEL", "--log-requests"], "text"),
+        (["--log-requests", "json", "MODEL"], "json"),
+        (["MODEL", "--log-requests=json", "--port", "0"], "json"),
+        (["MODEL"], None),
+    ],
+)
+def test_the_log_of_requests_has_a_form_which_may_be_left_out(
+    model: Path, flags: list[str], expected: str | None
+) -> None:
+    arguments = with_values(["serve", *(str(model) if flag == "MODEL" else flag for flag in flags)])
+    config = serve_config(vars(build_parser().parse_args(arguments)), {})
+    assert (config.model, config.log_requests) == (model, expected)
+
+
+def test_the_variable_of_a_switch_that_became_a_choice_still_works(model: Path) -> None:
+    assert configured(model, ARBORA_LOG_REQUESTS="1").log_requests == "text"
+    assert configured(model, ARBORA_LOG_REQUESTS="0").log_requests is None
+    with pytest.raises(ConfigError, match="ARBORA_LOG_REQUESTS xml: expected one of text, json"):
+        configured(model, ARBORA_LOG_REQUESTS="xml")
 
 
 def test_keys_may_be_in_a_file(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
