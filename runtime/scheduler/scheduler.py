@@ -323,7 +323,7 @@ class Scheduler:
         self._requests.refuse(request)
         self._replies.add(request.client, refused)
 
-    def _admit(self, now: float) -> None:
+    def _admit(self, now: float = 0.0) -> None:
         """Starts the requests that the next step has tokens for, and counts their cached tokens."""
         decoding = sum(not request.allocation.prefilling for request in self._requests.running)
         tokens, restored = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)

@@ -71,7 +71,7 @@ def test_requests_at_once_are_limited_until_one_ends() -> None:
 
 def test_the_choices_of_a_request_are_one_request() -> None:
     rates = KeyRates()
-    limits = {"requests_per_minute": 1, "concurrent_requests": 1}
+    limits: dict[str, Any] = {"requests_per_minute": 1, "concurrent_requests": 1}
     assert rates.admit(generate("a-0", 10, **limits), 0.0) is True
     assert rates.admit(generate("a-1", None, **limits), 0.0) is True
     rates.see(output("a-0", 1, "stop"))
