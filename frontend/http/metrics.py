@@ -250,9 +250,10 @@ class RequestTimer:
         self._sampling = sampling
 
     def output(self, arrival: Arrival) -> None:
-        if arrival.output.queued_s is not None and self._queued_s is None:
-            self._queued_s = arrival.output.queued_s
-        if not arrival.output.tokens:
+        output = arrival.output
+        if output.queued_s is not None:
+            self._queued_s = output.queued_s
+        if not output.tokens:
             return
         self._outputs += 1
         previous = self._last.get(arrival.choice)
