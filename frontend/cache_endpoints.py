@@ -33,7 +33,8 @@ from ..runtime.sampling_params import SamplingParams
 from .cache_answers import Freed, PinDeleted, amount, cache_status, freed_pages, shown_pin
 from .http.body_kind import BodyKind
 from .http.http_service import HttpService
-from .http.tenants import cache_scope, caller_of, tenant_of
+from .http.key_limits import quota_of
+from .http.tenants import cache_scope, caller_of, key_of, tenant_of
 from .openai.fixed_fields import INERT_FIELDS
 from .openai.protocol import PinRequest
 from .openai.tokenize import prompt_tokens
@@ -112,6 +113,7 @@ async def pin_prefix(http: HttpService, http_request: Request) -> Response:
         SamplingParams(max_tokens=1, temperature=0.0),
         namespace=namespace,
         tenant=tenant_of(http_request, None, service.config),
+        quota=quota_of(key_of(http_request), len(tokens) // 4),
     )
     pin = await _pin(service, computing, order, _prompt_param(request))
     return _json(shown_pin(pin, model))
