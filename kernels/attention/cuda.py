@@ -1,8 +1,8 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Attention over pages on CUDA: flash attention (Dao 2023) for chunks, split-KV and tree decode for the rest.
 
-One kernel runs all work items (see `plan`); chunks and decode rows differ in its compile-time constants. The
-query heads of a KV head and the rows of a group form one block of queries, which reads its keys once.
+One kernel runs all work items (see `plan`). Single rows, groups and chunks are launched apart, each with
+tiles of its own size: the largest tiles take so many registers that fewer programs run at a time. The query
+heads of a KV head and the rows of a group form one block of queries, which reads its keys once.
 """
 
 from collections.abc import Sequence
@@ -12,167 +12,35 @@ from typing import NamedTuple, Protocol, cast
 import numpy as np
 import torch
 import triton
-import triton.language as tl
 from numpy.typing import NDArray
+from triton.runtime import driver
 
 from ..common.upload import upload
 from .batch import AttentionBatch, Group, first_keys
-from .plan import COLUMNS, ROW, Cut, ItemPlan, Share, plan_items
+from .cuda_kernels import attend_kernel, merge_kernel
+from .plan import COLUMNS, PARTIAL, ROW, TOKENS, Cut, ItemPlan, Share, plan_items
 
 LOG2_E = 1.4426950408889634
 MIN_SPLIT = 256
-"""Keys below which a decode item is not split to give work to more programs."""
+"""Keys below which an item is not split to give work to more programs."""
 
-NO_SPLIT = 1 << 28
-"""More keys than any row has."""
+UNIT = 64
+"""Items have a multiple of so many keys, if there are more."""
+
+ITEM_COST = 128
+"""Keys that could be read in the time that an item takes besides its keys: an estimate."""
 
 PROGRAMS_FOR_EACH_PROCESSOR = 4
+"""Items are split into no more than so many programs for each multiprocessor, beyond one program an item."""
+
+MERGED_AT_ONCE = 16
+"""Partial results that are read at the same time."""
+
+LARGE_SHARED_MEMORY = 160 << 10
+"""bytes for each block; datacenter GPUs have more, others 99 KiB"""
 
 GROUP_QUERIES = 64
 """Query heads for each KV head in the largest item of a group."""
-
-
-@triton.jit
-def _attend_block(
-    query, kv, table, keys_at, values_at, start, low, high, total, largest, summed, scale_log2,
-    HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    MASKED: tl.constexpr,
-):  # fmt: skip
-    """One turn of the online softmax over keys from `start`; query j sees keys [low[j], high[j])."""
-    key = start + tl.arange(0, BLOCK_KEYS)
-    dim = tl.arange(0, BLOCK_DIM)
-    if MASKED:
-        exists = key < tl.max(high, axis=0)
-        page = tl.load(table + key // PAGE_SIZE, mask=exists, other=0)
-    else:
-        exists = tl.full([BLOCK_KEYS], 1, tl.int1)
-        page = tl.load(table + key // PAGE_SIZE)
-    slot = page.to(tl.int64) * PAGE_SIZE + key % PAGE_SIZE
-    offset = slot[:, None] * HEAD_DIM + dim[None, :]
-    if MASKED or HEAD_DIM != BLOCK_DIM:
-        inside = exists[:, None] & (dim < HEAD_DIM)[None, :]
-        keys = tl.load(keys_at + offset, mask=inside, other=0.0)
-        values = tl.load(values_at + offset, mask=inside, other=0.0)
-    else:
-        keys = tl.load(keys_at + offset)
-        values = tl.load(values_at + offset)
-    score = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale_log2
-    if MASKED:
-        visible = (key[None, :] >= low[:, None]) & (key[None, :] < high[:, None])
-        score = tl.where(visible, score, float("-inf"))
-    highest = tl.maximum(largest, tl.max(score, axis=1))
-    correction = tl.exp2(largest - highest)
-    weight = tl.exp2(score - highest[:, None])
-    summed = summed * correction + tl.sum(weight, axis=1)
-    total = total * correction[:, None]
-    total = tl.dot(weight.to(values.dtype), values, total, input_precision="ieee")
-    return total, highest, summed
-
-
-@triton.jit
-def attend_kernel(
-    q, kv, out, partial, partial_sum, items, tables, q_stride, plane, scale_log2, window,
-    KV_HEADS: tl.constexpr, REPEAT: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, COLUMNS: tl.constexpr,
-    WINDOW: tl.constexpr, PARTIAL: tl.constexpr,
-):  # fmt: skip
-    """Run item program_id(0) for KV head program_id(1). `plane`: elements of one head's keys in the cache."""
-    item = items + tl.program_id(0) * COLUMNS
-    head = tl.program_id(1)
-    first_token = tl.load(item)
-    tokens = tl.load(item + 1)
-    position = tl.load(item + 2)
-    begin = tl.load(item + 3)
-    end = tl.load(item + 4)
-    table = tables + tl.load(item + 5)
-    keys_at = kv + head.to(tl.int64) * plane
-    values_at = keys_at + KV_HEADS * plane.to(tl.int64)
-
-    row = tl.arange(0, BLOCK_QUERIES)
-    dim = tl.arange(0, BLOCK_DIM)
-    token = row // REPEAT
-    column = head * REPEAT + row % REPEAT
-    real = (token < tokens)[:, None] & (dim < HEAD_DIM)[None, :]
-    source = (
-        (first_token + token).to(tl.int64)[:, None] * q_stride + (column * HEAD_DIM)[:, None] + dim[None, :]
-    )
-    query = tl.load(q + source, mask=real, other=0.0)
-    high = tl.minimum(position + token + 1, end)
-    low = begin + tl.zeros([BLOCK_QUERIES], tl.int32)
-    unmasked_begin = begin
-    if WINDOW:
-        low = tl.maximum(position + token + 1 - window, begin)
-        # The keys that all queries of the item see.
-        unmasked_begin = tl.minimum(end, tl.maximum(begin, position + tokens - window))
-        unmasked_begin = begin + tl.cdiv(unmasked_begin - begin, BLOCK_KEYS) * BLOCK_KEYS
-    unmasked_end = tl.minimum(position + 1, end)
-    unmasked_end = begin + tl.maximum(unmasked_end - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
-    unmasked_begin = tl.minimum(unmasked_begin, unmasked_end)
-
-    # A finite start keeps differences of two masked maxima from becoming NaN.
-    largest = tl.full([BLOCK_QUERIES], -1.0e30, tl.float32)
-    summed = tl.zeros([BLOCK_QUERIES], tl.float32)
-    total = tl.zeros([BLOCK_QUERIES, BLOCK_DIM], tl.float32)
-    if WINDOW:
-        for start in range(begin, unmasked_begin, BLOCK_KEYS):
-            total, largest, summed = _attend_block(
-                query, kv, table, keys_at, values_at, start, low, high, total, largest, summed, scale_log2,
-                HEAD_DIM, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, True,
-            )  # fmt: skip
-    for start in range(unmasked_begin, unmasked_end, BLOCK_KEYS):
-        total, largest, summed = _attend_block(
-            query, kv, table, keys_at, values_at, start, low, high, total, largest, summed, scale_log2,
-            HEAD_DIM, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, False,
-        )  # fmt: skip
-    for start in range(unmasked_end, end, BLOCK_KEYS):
-        total, largest, summed = _attend_block(
-            query, kv, table, keys_at, values_at, start, low, high, total, largest, summed, scale_log2,
-            HEAD_DIM, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, True,
-        )  # fmt: skip
-
-    result = total / tl.where(summed > 0.0, summed, 1.0)[:, None]
-    target = (first_token + token) * (KV_HEADS * REPEAT) + column
-    to = tl.load(item + 6)
-    if PARTIAL and to >= 0:
-        place = (to + token * tl.load(item + 7)) * (KV_HEADS * REPEAT) + column
-        tl.store(partial + place.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :], result, mask=real)
-        tl.store(partial_sum + place, largest + tl.log2(summed), mask=token < tokens)
-    else:
-        at = target.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :]
-        tl.store(out + at, result.to(out.dtype.element_ty), mask=real)
-
-
-@triton.jit
-def merge_kernel(
-    partial, partial_sum, merges, out, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr
-):
-    """Combine the partial results of one query token and head, weighted by their sums of exponentials.
-
-    A merge without partial results leaves the output of its token unchanged.
-    """
-    merge = merges + tl.program_id(0) * 3
-    head = tl.program_id(1)
-    token = tl.load(merge).to(tl.int64)
-    first = tl.load(merge + 1)
-    count = tl.load(merge + 2)
-    if count == 0:
-        return
-    dim = tl.arange(0, BLOCK_DIM)
-    largest = -1.0e30
-    summed = 0.0
-    total = tl.zeros([BLOCK_DIM], tl.float32)
-    for part in range(first, first + count):
-        place = tl.cast(part, tl.int64) * HEADS + head
-        logsum = tl.load(partial_sum + place)
-        value = tl.load(partial + place * HEAD_DIM + dim, mask=dim < HEAD_DIM, other=0.0)
-        highest = tl.maximum(largest, logsum)
-        correction = tl.exp2(largest - highest)
-        weight = tl.exp2(logsum - highest)
-        total = total * correction + value * weight
-        summed = summed * correction + weight
-        largest = highest
-    at = (token * HEADS + head) * HEAD_DIM + dim
-    tl.store(out + at, (total / summed).to(out.dtype.element_ty), mask=dim < HEAD_DIM)
 
 
 class Plan(Protocol):
@@ -231,12 +99,17 @@ class Tiles:
         return Tiles(64 if queries <= 64 else 128, 64, 8)
 
 
+class Launch(NamedTuple):
+    """Items of one kind on the device, int32 [items, COLUMNS]."""
+
+    tiles: Tiles
+    items: torch.Tensor
+
+
 @dataclass(frozen=True)
 class Work:
-    """Items on the device, int32 [items, COLUMNS], with the page tables that they read and their partial
-    results."""
+    """The page tables that the items of a step read, and the buffers of their partial results."""
 
-    items: torch.Tensor
     tables: torch.Tensor
     partial: torch.Tensor
     partial_sum: torch.Tensor
@@ -247,35 +120,27 @@ class BatchPlan:
     """A plan for one step: its items on the device, and buffers for its layers."""
 
     def __init__(self, batch: AttentionBatch, shape: Shape, element_size: int, device: torch.device) -> None:
-        self._shape = shape
         groups = batch.groups if shape.window is None else ()
-        self._decode_tiles = decode_tiles(shape, groups, element_size)
-        decode = plan_decode(batch, groups, shape, self._decode_tiles, device)
-        chunk_queries = int(batch.query_lengths.max(initial=1)) * shape.repeat
-        self._chunk_tiles = Tiles.choose(chunk_queries, shape.repeat, shape.head_dim, element_size)
-        chunks = Share(np.arange(len(batch.kv_lengths)) >= batch.decode_rows, np.zeros(0, np.bool_))
-        tokens = max(1, self._chunk_tiles.queries // shape.repeat)
-        chunk = plan_items(batch, (), chunks, tokens, Cut(NO_SPLIT), shape.window)
-        arrays = (
-            with_table_offsets(decode, batch),
-            with_table_offsets(chunk, batch),
-            decode.merges,
-            batch.joined_tables(),
-        )
-        decode_items, chunk_items, self._merges, tables = upload(
-            [array.astype(np.int32) for array in arrays], device
-        )
-        partial = torch.empty(decode.partials, shape.heads, shape.head_dim, device=device)
-        partial_sum = torch.empty(decode.partials, shape.heads, device=device)
-        self._decode = Work(decode_items, tables, partial, partial_sum, shape.window)
-        self._chunks = Work(chunk_items, tables, partial, partial_sum, shape.window)
+        small, large = decode_tiles(shape, (), element_size), decode_tiles(shape, groups, element_size)
+        decode = plan_decode(batch, groups, shape, large, device)
+        most_queries = int(batch.query_lengths.max(initial=1)) * shape.repeat
+        chunk_tiles = Tiles.choose(most_queries, shape.repeat, shape.head_dim, element_size)
+        chunks = plan_chunks(batch, shape, chunk_tiles, device)
+        single, grouped = by_size(with_table_offsets(decode, batch), small, shape)
+        own = with_table_offsets(chunks, batch)
+        own[own[:, PARTIAL] >= 0, PARTIAL] += decode.partials
+        own_merges = chunks.merges + np.array([0, decode.partials, 0])
+        merges = np.concatenate([decode.merges, own_merges])
+        arrays = [single, grouped, own, merges, batch.joined_tables()]
+        *items, self._merges, tables = upload([array.astype(np.int32) for array in arrays], device)
+        self._launches = [Launch(*each) for each in zip((small, large, chunk_tiles), items, strict=True)]
+        partials = decode.partials + chunks.partials
+        partial = torch.empty(partials, shape.heads, shape.head_dim, device=device)
+        partial_sum = torch.empty(partials, shape.heads, device=device)
+        self._work = Work(tables, partial, partial_sum, shape.window)
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        attend(self._decode, self._decode_tiles, q, kv, out, scale, partial=True)
-        merge(self._decode, self._merges, out)
-        attend(self._chunks, self._chunk_tiles, q, kv, out, scale, partial=False)
-        return out
+        return attend(self._work, self._launches, self._merges, q, kv, scale)
 
 
 def decode_tiles(shape: Shape, groups: Sequence[Group], element_size: int) -> Tiles:
@@ -287,29 +152,82 @@ def decode_tiles(shape: Shape, groups: Sequence[Group], element_size: int) -> Ti
 def plan_decode(
     batch: AttentionBatch, groups: tuple[Group, ...], shape: Shape, tiles: Tiles, device: torch.device
 ) -> ItemPlan:
-    """Items for the decode rows, whose keys are split so that every processor of the GPU has some
-    programs."""
+    """Items for the decode rows."""
     covered = Share(np.arange(len(batch.kv_lengths)) < batch.decode_rows, np.ones(len(groups), np.bool_))
     together = max(1, tiles.queries // shape.repeat)
-    wanted = keys_to_read(batch, groups, together) // max_splits(shape, device)
-    split = max(MIN_SPLIT, -(-wanted // 64) * 64)
-    return plan_items(batch, groups, covered, together, Cut(split), shape.window)
+    keys = keys_to_read(batch, groups, together, shape.window)
+    return plan_items(batch, groups, covered, together, _cut(keys, shape, tiles, device), shape.window)
+
+
+def plan_chunks(batch: AttentionBatch, shape: Shape, tiles: Tiles, device: torch.device) -> ItemPlan:
+    """Items for the other rows."""
+    covered = Share(np.arange(len(batch.kv_lengths)) >= batch.decode_rows, np.zeros(0, np.bool_))
+    together = max(1, tiles.queries // shape.repeat)
+    blocks = -(-batch.query_lengths[batch.decode_rows :] // together)
+    keys = _within(batch.kv_lengths[batch.decode_rows :], shape.window, together).repeat(blocks)
+    return plan_items(batch, (), covered, together, _cut(keys, shape, tiles, device), shape.window)
+
+
+def keys_to_read(
+    batch: AttentionBatch, groups: tuple[Group, ...], together: int, window: int | None
+) -> NDArray[np.int64]:
+    """The keys of each item of the decode rows before items are split. `together` rows of a group share one
+    item."""
+    keys = _within(batch.kv_lengths[: batch.decode_rows], window, 1)
+    shared: list[int] = []
+    for (first, rows, end), begin in zip(groups, first_keys(groups), strict=True):
+        keys[first : first + rows] -= end - begin
+        shared += [end - begin] * -(-rows // together)
+    return np.concatenate([keys, np.array(shared, np.int64)])
+
+
+def _within(lengths: NDArray[np.int32], window: int | None, tokens: int) -> NDArray[np.int64]:
+    """The keys that a block of `tokens` query tokens can see."""
+    keys = lengths.astype(np.int64)
+    return keys if window is None else np.minimum(keys, window + tokens - 1)
+
+
+def _cut(keys: NDArray[np.int64], shape: Shape, tiles: Tiles, device: torch.device) -> Cut:
+    """Splits items so that the programs take as few turns, of as few keys, as possible."""
+    longest = int(keys.max(initial=1))
+    pieces = np.arange(1, min(longest // MIN_SPLIT, max_splits(shape, device)) + 2)
+    splits = np.maximum(-(-longest // pieces // UNIT) * UNIT, MIN_SPLIT)
+    items = -(-keys // splits[:, None]).sum(axis=1)
+    allowed = items <= len(keys) + max_splits(shape, device)
+    splits, items = splits[allowed], items[allowed]
+    turns = -(-items * shape.kv_heads // programs_at_a_time(tiles, device))
+    return Cut(int(splits[np.argmin(turns * (splits + ITEM_COST))]))
+
+
+def by_size(
+    items: NDArray[np.int64], small: Tiles, shape: Shape
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The items whose queries fit into the tiles `small`, and the others."""
+    fits = items[:, TOKENS] * shape.repeat <= small.queries
+    return items[fits], items[~fits]
 
 
 def max_splits(shape: Shape, device: torch.device) -> int:
-    """The most pieces into which the keys of all decode rows are split, beyond one for each row and group."""
-    processors = (
-        torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-    )
-    return -(-processors * PROGRAMS_FOR_EACH_PROCESSOR // shape.kv_heads)
+    """The most items in a launch, beyond one for each row, group or block of a chunk."""
+    return -(-processors(device) * PROGRAMS_FOR_EACH_PROCESSOR // shape.kv_heads)
 
 
-def keys_to_read(batch: AttentionBatch, groups: tuple[Group, ...], together: int) -> int:
-    """The keys that all decode rows read. `together` rows of a group read its shared keys once."""
-    keys = int(batch.kv_lengths[: batch.decode_rows].sum())
-    for (_, rows, end), begin in zip(groups, first_keys(groups), strict=True):
-        keys -= (end - begin) * (rows - -(-rows // together))
-    return keys
+def programs_at_a_time(tiles: Tiles, device: torch.device) -> int:
+    """How many programs run at the same time (`bench/gpu_static.py`)."""
+    return processors(device) * (3 if tiles.queries <= 16 else 1)
+
+
+def processors(device: torch.device) -> int:
+    """Multiprocessors of the GPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def stages(head_dim: int, device: torch.device) -> int:
+    """Triton's pipeline depth: with 3, two blocks of keys and values are copied ahead."""
+    if head_dim <= 128 or device.type != "cuda":
+        return 3
+    memory = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
+    return 3 if memory >= LARGE_SHARED_MEMORY else 2
 
 
 def with_table_offsets(plan: ItemPlan, batch: AttentionBatch) -> NDArray[np.int64]:
@@ -322,26 +240,54 @@ def with_table_offsets(plan: ItemPlan, batch: AttentionBatch) -> NDArray[np.int6
 
 def attend(
     work: Work,
+    launches: Sequence[Launch],
+    merges: torch.Tensor,
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Runs all items and merges their partial results.
+
+    merges: int32 [merges, 3]: query token, first partial result, how many
+    """
+    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    for tiles, items in launches:
+        if len(items):
+            _run_items(work, tiles, items, q, kv, out, scale)
+    if len(merges):
+        heads, head_dim = out.shape[1:]
+        merge_kernel[(len(merges), heads)](
+            work.partial,
+            work.partial_sum,
+            merges,
+            out,
+            HEADS=heads,
+            HEAD_DIM=head_dim,
+            BLOCK_DIM=triton.next_power_of_2(head_dim),
+            BLOCK_PARTS=MERGED_AT_ONCE,
+            num_warps=4,
+        )
+    return out
+
+
+def _run_items(
+    work: Work,
     tiles: Tiles,
+    items: torch.Tensor,
     q: torch.Tensor,
     kv: torch.Tensor,
     out: torch.Tensor,
     scale: float,
-    *,
-    partial: bool,
 ) -> None:
-    """partial: whether items may write partial results."""
-    if not len(work.items):
-        return
     _, kv_heads, pages, page_size, head_dim = kv.shape
     assert kv.is_contiguous() and q.stride(1) == head_dim and q.stride(2) == 1
-    attend_kernel[(len(work.items), kv_heads)](
+    attend_kernel[(len(items), kv_heads)](
         q,
         kv,
         out,
         work.partial,
         work.partial_sum,
-        work.items,
+        items,
         work.tables,
         q.stride(0),
         pages * page_size * head_dim,
@@ -356,24 +302,6 @@ def attend(
         BLOCK_DIM=triton.next_power_of_2(head_dim),
         COLUMNS=COLUMNS,
         WINDOW=work.window is not None,
-        PARTIAL=partial,
         num_warps=tiles.warps,
-        num_stages=2,
-    )
-
-
-def merge(work: Work, merges: torch.Tensor, out: torch.Tensor) -> None:
-    """merges: int32 [merges, 3]: query token, first partial result, how many"""
-    if not len(merges):
-        return
-    heads, head_dim = out.shape[1:]
-    merge_kernel[(len(merges), heads)](
-        work.partial,
-        work.partial_sum,
-        merges,
-        out,
-        HEADS=heads,
-        HEAD_DIM=head_dim,
-        BLOCK_DIM=triton.next_power_of_2(head_dim),
-        num_warps=1,
+        num_stages=stages(head_dim, q.device),
     )

@@ -15,17 +15,18 @@ from ..common.upload import upload
 from .batch import AttentionBatch, Group
 from .cuda import (
     GROUP_QUERIES,
+    Launch,
     Shape,
     Tiles,
     Work,
     attend,
+    by_size,
     decode_tiles,
     max_splits,
-    merge,
     plan_decode,
     with_table_offsets,
 )
-from .plan import COLUMNS, PARTIAL
+from .plan import COLUMNS
 
 LEVELS = 3
 """A frame has places for two levels of groups and for single rows."""
@@ -59,51 +60,58 @@ class Scratch:
 class FixedPlan:
     """The attention of all layers of one shape in a frame."""
 
-    def __init__(self, shape: Shape, rows: int, scratch: Scratch, tiles: Tiles) -> None:
+    def __init__(self, shape: Shape, rows: int, scratch: Scratch, tiles: Sequence[Tiles]) -> None:
+        """tiles: those of small items, then those of large ones if the frame has any"""
         device = scratch.tables.device
         self.shape = shape
-        self._tiles = tiles
-        max_items = max_splits(shape, device) + LEVELS * rows
-        self._items = torch.zeros(max_items, COLUMNS, dtype=torch.int32, device=device)
-        self._items[:, PARTIAL] = -1
+        most = max_splits(shape, device) + LEVELS * rows
+        self._launches = [Launch(each, _unused_items(most, device)) for each in tiles]
         self._merges = torch.zeros(rows, 3, dtype=torch.int32, device=device)
-        results = (scratch.partial, scratch.partial_sum)
-        self._work = Work(self._items, scratch.tables, *results, shape.window)
+        self._work = Work(scratch.tables, scratch.partial, scratch.partial_sum, shape.window)
 
     def fill(self, batch: AttentionBatch) -> list[tuple[torch.Tensor, NDArray[np.int32]]] | None:
         """(buffer, values) pairs to write; None if the step exceeds the buffers."""
         groups = batch.groups if self.shape.window is None else ()
-        plan = plan_decode(batch, groups, self.shape, self._tiles, self._items.device)
-        if len(plan.items) > len(self._items) or plan.partials > len(self._work.partial):
+        small, large = self._launches[0].tiles, self._launches[-1].tiles
+        plan = plan_decode(batch, groups, self.shape, large, self._work.tables.device)
+        if plan.partials > len(self._work.partial):
             return None
-        items = np.zeros(self._items.shape, np.int32)
-        items[:, PARTIAL] = -1
-        items[: len(plan.items)] = with_table_offsets(plan, batch)
+        kinds = by_size(with_table_offsets(plan, batch), small, self.shape)
+        writes: list[tuple[torch.Tensor, NDArray[np.int32]]] = []
+        for (_, buffer), items in zip(self._launches, kinds, strict=False):
+            if len(items) > len(buffer):
+                return None
+            values = np.zeros(buffer.shape, np.int32)
+            values[: len(items)] = items
+            writes.append((buffer, values))
         merges = np.zeros(self._merges.shape, np.int32)
         merges[: len(plan.merges)] = plan.merges
-        return [(self._items, items), (self._merges, merges)]
+        return [*writes, (self._merges, merges)]
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        attend(self._work, self._tiles, q, kv, out, scale, partial=True)
-        merge(self._work, self._merges, out)
-        return out
+        return attend(self._work, self._launches, self._merges, q, kv, scale)
+
+
+def _unused_items(count: int, device: torch.device) -> torch.Tensor:
+    """Items without queries."""
+    return torch.zeros(count, COLUMNS, dtype=torch.int32, device=device)
 
 
 class Frame:
     """Decode steps of up to `rows` rows for a model whose layers have these shapes.
 
-    large_groups: use the tiles of groups of any size; otherwise those of single rows, for steps without
-    groups or with small ones.
+    large_groups: also launch items with the tiles of large groups; otherwise only with those of single rows,
+    for steps without groups or with small ones.
     """
 
     def __init__(
         self, shapes: Sequence[Shape], rows: int, scratch: Scratch, element_size: int, *, large_groups: bool
     ) -> None:
-        groups = [LARGE_GROUP] if large_groups else []
+        kinds: list[list[Group]] = [[], [LARGE_GROUP]] if large_groups else [[]]
         self._scratch = scratch
         self._plans = [
-            FixedPlan(shape, rows, scratch, decode_tiles(shape, groups, element_size)) for shape in shapes
+            FixedPlan(shape, rows, scratch, [decode_tiles(shape, groups, element_size) for groups in kinds])
+            for shape in shapes
         ]
         self.batch = AttentionBatch(
             query_lengths=np.ones(rows, np.int32),

@@ -31,12 +31,12 @@ def save_pages(
     kvs: as in `copy_pages`. memory: [places, layers, 2 × kv_heads, page_size × cell] of the same dtype in
     host memory, which is pinned if the pages are on a CUDA device. There the copy runs on the current stream.
     """
-    for layer, kv in enumerate(kvs):
-        if kv.is_cuda:
-            from . import cuda
+    if kvs[0].is_cuda:
+        from . import cuda
 
-            cuda.move_pages(kv, layer, pages, memory, places, save=True)
-        else:
+        cuda.move_pages(kvs, 0, pages, memory, places, save=True)
+    else:
+        for layer, kv in enumerate(kvs):
             cpu.save_pages(kv, layer, pages, memory, places)
 
 
@@ -48,6 +48,6 @@ def load_pages(
     if kv.is_cuda:
         from . import cuda
 
-        cuda.move_pages(kv, layer, pages, memory, places, save=False)
+        cuda.move_pages([kv], layer, pages, memory, places, save=False)
     else:
         cpu.load_pages(kv, layer, pages, memory, places)

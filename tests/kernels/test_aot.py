@@ -33,8 +33,11 @@ def compiled() -> dict[str, dict[str, int | str]]:
 def test_a_kernel_builds_within_shared_memory_and_without_spilling(case: AotCase, architecture: int) -> None:
     result = compiled()[f"{case.name}-sm{architecture}"]
     assert "error" not in result, result
-    assert int(result["shared"]) <= case.max_shared
+    limit = case.max_shared if isinstance(case.max_shared, int) else case.max_shared[architecture]
+    assert int(result["shared"]) <= limit
+    assert int(result["pipelined"]) >= case.pipelined_loops
     assert int(result["spilled"]) <= case.max_spill_bytes
+    assert int(result["loop_spills"]) <= case.max_loop_spills
 
 
 def test_every_case_has_a_name_of_its_own() -> None:

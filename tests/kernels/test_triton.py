@@ -7,6 +7,7 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.activation import cuda as activation_triton
 from arbora.kernels.attention import cuda as attention_triton
+from arbora.kernels.attention.plan import BEGIN, END, TOKENS
 from arbora.kernels.norm import cuda as norm_triton
 from arbora.kernels.pages import cuda as pages_triton
 from arbora.kernels.rotary import HeadNorms
@@ -57,19 +58,77 @@ def test_head_counts_and_sizes_may_be_any_number(heads: tuple[int, int], head_di
     assert_attention_matches(build_case(MIXED, heads, head_dim, None, torch.float32, True, 4))
 
 
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("processors", [2, 64])
+def test_keys_may_be_split(processors: int, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_triton, "MIN_SPLIT", 64)
+    monkeypatch.setattr(attention_triton, "processors", lambda device: processors)
+    step = Step(16, groups=(Sharing(2, 3),), decode_lengths=(500, 3), chunks=((70, 300), (1, 1100), (9, 0)))
+    assert_attention_matches(build_case(step, (4, 2), 32, window, torch.float32, True, 5))
+
+
+def test_more_partial_results_than_are_merged_at_once_match_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_triton, "MERGED_AT_ONCE", 4)
+    test_keys_may_be_split(64, None, monkeypatch)
+
+
+H200_PROCESSORS, KV_HEADS, REPEAT = 132, 8, 4
+SHAPE = attention_triton.Shape(KV_HEADS * REPEAT, KV_HEADS, 128, None)
+
+
+def turns_of(rows: int, tokens: int, keys: int) -> tuple[float, int]:
+    """A step's programs as a multiple of those that an H200 runs at a time, and the keys of the longest."""
+    step = Step(16, (), (keys,) * rows, ()) if tokens == 1 else Step(16, (), (), ((tokens, keys),))
+    batch = build_case(step, (1, 1), 1, None, torch.float32, True, 6).batch
+    tiles = attention_triton.Tiles.choose(tokens * REPEAT, REPEAT, 128, 2)
+    device = torch.device("cpu")
+    if tokens == 1:
+        plan = attention_triton.plan_decode(batch, (), SHAPE, tiles, device)
+    else:
+        plan = attention_triton.plan_chunks(batch, SHAPE, tiles, device)
+    programs = len(plan.items) * KV_HEADS
+    longest = int((plan.items[:, END] - plan.items[:, BEGIN]).max())
+    return programs / attention_triton.programs_at_a_time(tiles, device), longest
+
+
+@pytest.mark.parametrize("keys", [1024, 8192, 32768])
+@pytest.mark.parametrize(("rows", "tokens"), [(1, 1), (8, 1), (64, 1), (256, 1), (1, 4), (1, 100), (1, 512)])
+def test_items_are_split_so_that_processors_have_equal_work(
+    rows: int, tokens: int, keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_triton, "processors", lambda device: H200_PROCESSORS)
+    turns, longest = turns_of(rows, tokens, keys)
+    # Either the last turn is nearly full, or there are many, or items can hardly be shorter.
+    assert turns / math.ceil(turns) > 0.8 or longest <= 2 * attention_triton.MIN_SPLIT
+
+
+def test_items_of_small_groups_take_the_tiles_of_single_rows() -> None:
+    step = Step(16, (Sharing(9, 20), Sharing(4, 30), Sharing(2, 10)), (33,), ())
+    batch = build_case(step, (32, 8), 32, None, torch.float16, True, 7).batch
+    shape = attention_triton.Shape(32, 8, 32, None)
+    small = attention_triton.decode_tiles(shape, (), 2)
+    large = attention_triton.decode_tiles(shape, batch.groups, 2)
+    plan = attention_triton.plan_decode(batch, batch.groups, shape, large, torch.device("cpu"))
+    single, grouped = attention_triton.by_size(plan.items, small, shape)
+    assert set(grouped[:, TOKENS]) == {9}
+    assert set(single[:, TOKENS]) == {1, 2, 4}
+
+
 def test_shared_keys_of_a_group_count_once_for_each_read() -> None:
     step = Step(16, groups=(Sharing(9, 20), Sharing(2, 1)), decode_lengths=(33, 90), chunks=((20, 0),))
     batch = build_case(step, (4, 2), 32, None, torch.float32, True, 1).batch
     own = int(batch.kv_lengths[:13].sum()) - 9 * 320 - 2 * 16
-    assert attention_triton.keys_to_read(batch, batch.groups, 4) == own + 3 * 320 + 16
-    assert attention_triton.keys_to_read(batch, (), 4) == int(batch.kv_lengths[:13].sum())
+    assert attention_triton.keys_to_read(batch, batch.groups, 4, None).sum() == own + 3 * 320 + 16
+    assert attention_triton.keys_to_read(batch, (), 4, None).sum() == int(batch.kv_lengths[:13].sum())
 
 
 def test_a_group_within_another_one_reads_only_the_keys_after_the_outer_ones() -> None:
     batch = build_case(Step(16, (TREE,), (33,), ((20, 0),)), (4, 2), 32, None, torch.float32, True, 1).batch
     saved_pages = 5 * 2 + 1 * 18 + 2 * 1 + 1 * 1  # all rows of a group but one, times its pages
     expected = int(batch.kv_lengths[:7].sum()) - 16 * saved_pages
-    assert attention_triton.keys_to_read(batch, batch.groups, 8) == expected
+    assert attention_triton.keys_to_read(batch, batch.groups, 8, None).sum() == expected
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -128,9 +187,9 @@ def test_pages_move_to_host_memory_and_back(monkeypatch: pytest.MonkeyPatch) -> 
     memory = host_memory(4 * math.prod(shape), pinned=DEVICE.type == "cuda").view(torch.float32).view(shape)
     memory.normal_()
     expected, expected_memory = [kv.clone() for kv in kvs], memory.clone()
+    pages_triton.move_pages(kvs, 0, [6, 1], memory, [0, 2], save=True)
     for layer, kv in enumerate(kvs):
-        pages_triton.move_pages(kv, layer, [6, 1], memory, [0, 2], save=True)
-        pages_triton.move_pages(kv, layer, [3, 5], memory, [2, 1], save=False)
+        pages_triton.move_pages([kv], layer, [3, 5], memory, [2, 1], save=False)
     reference.save_pages(expected, [6, 1], expected_memory, [0, 2])
     reference.load_pages(expected, [3, 5], expected_memory, [2, 1])
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
+"""bytes of shared memory that a block may use on datacenter GPUs"""
+
 
 @dataclass(frozen=True)
 class AotCase:
@@ -22,9 +25,13 @@ class AotCase:
     """value of each tl.constexpr argument"""
     num_warps: int = 4
     num_stages: int = 3
-    max_shared: int = 99 * 1024
-    """bytes a block may use; 99 KB is what every target grants"""
+    max_shared: int | Mapping[int, int] = 99 << 10
+    """bytes that a block may use, if they differ by architecture; 99 KiB is what every GPU grants"""
+    pipelined_loops: int = 0
+    """loops in which at least two blocks of keys and values must be copied ahead"""
     max_spill_bytes: int = 0
+    max_loop_spills: int = 0
+    """instructions"""
     aligned: tuple[str, ...] = field(default=())
     """arguments known to be multiples of 16, besides all pointers"""
 

@@ -3,10 +3,13 @@
 import importlib
 import json
 import re
+import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import triton
 from aot_cases import AotCase, all_cases
@@ -52,7 +55,39 @@ def _measure(case: AotCase, architecture: int) -> dict[str, int | str]:
             target=GPUTarget("cuda", architecture, 32),
             options={"num_warps": case.num_warps, "num_stages": case.num_stages},
         )
-    return {"shared": compiled.metadata.shared, **_registers(log.getvalue())}
+    registers = _registers(log.getvalue())
+    return {
+        "shared": compiled.metadata.shared,
+        "pipelined": _pipelined_loops(compiled.asm["ttgir"]),
+        "loop_spills": _loop_spills(compiled.asm["cubin"]) if registers["spilled"] else 0,
+        **registers,
+    }
+
+
+def _loop_spills(binary: bytes) -> int:
+    """The instructions in loops that store a register to local memory or load it from there."""
+    disassembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(binary)
+        file.flush()
+        done = subprocess.run([disassembler, "-c", file.name], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    starts = {
+        line.strip().rstrip(":"): number for number, line in enumerate(lines) if line.startswith(".L_x")
+    }
+    inside: set[int] = set()
+    for number, line in enumerate(lines):
+        branch = re.search(r"BRA `\((\.L_x_\d+)\)", line)
+        if branch and starts[branch[1]] < number:
+            inside.update(range(starts[branch[1]], number))
+    return sum(bool(re.search(r"\b(STL|LDL)\b", lines[number])) for number in inside)
+
+
+def _pipelined_loops(code: str) -> int:
+    """The loops that wait for a block while the copies of at least one key and one value block go on."""
+    loops = re.split(r"scf\.for ", code)[1:]
+    waits = [re.findall(r"async_wait.*num = (\d+)", loop.partition("scf.yield")[0]) for loop in loops]
+    return sum(bool(loop) and min(map(int, loop)) >= 2 for loop in waits)
 
 
 def _registers(log: str) -> dict[str, int]:

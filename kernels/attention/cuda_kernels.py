@@ -1,0 +1,157 @@
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
+"""The Triton kernels of attention over pages: for work items (see `plan`), and to merge partial results."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _attend_block(
+    query, table, keys_at, values_at, start, end, page, low, high, total, largest, summed, scale_log2,
+    HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """One turn of the online softmax over keys from `start`; query j sees keys [low[j], high[j]).
+
+    Takes the page id of each key, and returns those of the next block: keys and values whose addresses are
+    known a turn ahead can be copied while the turn before them computes.
+    """
+    key = start + tl.arange(0, BLOCK_KEYS)
+    dim = tl.arange(0, BLOCK_DIM)
+    next_key = key + BLOCK_KEYS
+    next_page = tl.load(table + next_key // PAGE_SIZE, mask=next_key < end, other=0)
+    exists = key < end
+    slot = page.to(tl.int64) * PAGE_SIZE + key % PAGE_SIZE
+    offset = slot[:, None] * HEAD_DIM + dim[None, :]
+    if MASKED or HEAD_DIM != BLOCK_DIM:
+        inside = exists[:, None] & (dim < HEAD_DIM)[None, :]
+        keys = tl.load(keys_at + offset, mask=inside, other=0.0)
+        values = tl.load(values_at + offset, mask=inside, other=0.0)
+    else:
+        keys = tl.load(keys_at + offset)
+        values = tl.load(values_at + offset)
+    score = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale_log2
+    if MASKED:
+        visible = (key[None, :] >= low[:, None]) & (key[None, :] < high[:, None])
+        score = tl.where(visible, score, float("-inf"))
+    highest = tl.maximum(largest, tl.max(score, axis=1))
+    correction = tl.exp2(largest - highest)
+    weight = tl.exp2(score - highest[:, None])
+    summed = summed * correction + tl.sum(weight, axis=1)
+    total = total * correction[:, None]
+    total = tl.dot(weight.to(values.dtype), values, total, input_precision="ieee")
+    return total, highest, summed, next_page
+
+
+@triton.jit
+def attend_kernel(
+    q, kv, out, partial, partial_sum, items, tables, q_stride, plane, scale_log2, window,
+    KV_HEADS: tl.constexpr, REPEAT: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, COLUMNS: tl.constexpr,
+    WINDOW: tl.constexpr,
+):  # fmt: skip
+    """Run item program_id(0) for KV head program_id(1). `plane`: elements of one head's keys in the cache."""
+    item = items + tl.program_id(0) * COLUMNS
+    head = tl.program_id(1)
+    first_token = tl.load(item)
+    tokens = tl.load(item + 1)
+    if tokens == 0:  # unused capacity of a frame
+        return
+    position = tl.load(item + 2)
+    begin = tl.load(item + 3)
+    end = tl.load(item + 4)
+    table = tables + tl.load(item + 5)
+    keys_at = kv + head.to(tl.int64) * plane
+    values_at = keys_at + KV_HEADS * plane.to(tl.int64)
+
+    row = tl.arange(0, BLOCK_QUERIES)
+    dim = tl.arange(0, BLOCK_DIM)
+    token = row // REPEAT
+    column = head * REPEAT + row % REPEAT
+    real = (token < tokens)[:, None] & (dim < HEAD_DIM)[None, :]
+    source = (
+        (first_token + token).to(tl.int64)[:, None] * q_stride + (column * HEAD_DIM)[:, None] + dim[None, :]
+    )
+    query = tl.load(q + source, mask=real, other=0.0)
+    high = tl.minimum(position + token + 1, end)
+    low = begin + tl.zeros([BLOCK_QUERIES], tl.int32)
+    unmasked_begin = begin
+    if WINDOW:
+        low = tl.maximum(position + token + 1 - window, begin)
+        # The keys that all queries of the item see.
+        unmasked_begin = tl.minimum(end, tl.maximum(begin, position + tokens - window))
+        unmasked_begin = begin + tl.cdiv(unmasked_begin - begin, BLOCK_KEYS) * BLOCK_KEYS
+    unmasked_end = tl.minimum(position + 1, end)
+    unmasked_end = begin + tl.maximum(unmasked_end - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
+    unmasked_begin = tl.minimum(unmasked_begin, unmasked_end)
+
+    # A finite start keeps differences of two masked maxima from becoming NaN.
+    largest = tl.full([BLOCK_QUERIES], -1.0e30, tl.float32)
+    summed = tl.zeros([BLOCK_QUERIES], tl.float32)
+    total = tl.zeros([BLOCK_QUERIES, BLOCK_DIM], tl.float32)
+    first_key = begin + tl.arange(0, BLOCK_KEYS)
+    page = tl.load(table + first_key // PAGE_SIZE, mask=first_key < end, other=0)
+    if WINDOW:
+        for start in range(begin, unmasked_begin, BLOCK_KEYS):
+            total, largest, summed, page = _attend_block(
+                query, table, keys_at, values_at, start, end, page, low, high, total, largest, summed,
+                scale_log2, HEAD_DIM, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, True,
+            )  # fmt: skip
+    for start in range(unmasked_begin, unmasked_end, BLOCK_KEYS):
+        total, largest, summed, page = _attend_block(
+            query, table, keys_at, values_at, start, end, page, low, high, total, largest, summed, scale_log2,
+            HEAD_DIM, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, False,
+        )  # fmt: skip
+    for start in range(unmasked_end, end, BLOCK_KEYS):
+        total, largest, summed, page = _attend_block(
+            query, table, keys_at, values_at, start, end, page, low, high, total, largest, summed, scale_log2,
+            HEAD_DIM, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, True,
+        )  # fmt: skip
+
+    result = total / tl.where(summed > 0.0, summed, 1.0)[:, None]
+    target = (first_token + token) * (KV_HEADS * REPEAT) + column
+    to = tl.load(item + 6)
+    if to >= 0:
+        place = (to + token * tl.load(item + 7)) * (KV_HEADS * REPEAT) + column
+        tl.store(partial + place.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :], result, mask=real)
+        tl.store(partial_sum + place, largest + tl.log2(summed), mask=token < tokens)
+    else:
+        at = target.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :]
+        tl.store(out + at, result.to(out.dtype.element_ty), mask=real)
+
+
+@triton.jit
+def merge_kernel(
+    partial, partial_sum, merges, out,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_DIM: tl.constexpr, BLOCK_PARTS: tl.constexpr,
+):  # fmt: skip
+    """Combine the partial results of one query token and head, weighted by their sums of exponentials.
+
+    A merge without partial results leaves the output of its token unchanged.
+    """
+    merge = merges + tl.program_id(0) * 3
+    head = tl.program_id(1)
+    token = tl.load(merge).to(tl.int64)
+    first = tl.load(merge + 1).to(tl.int64)
+    count = tl.load(merge + 2)
+    if count == 0:
+        return
+    dim = tl.arange(0, BLOCK_DIM)
+    largest = -1.0e30
+    summed = 0.0
+    total = tl.zeros([BLOCK_DIM], tl.float32)
+    for start in range(0, count, BLOCK_PARTS):
+        part = start + tl.arange(0, BLOCK_PARTS)
+        exists = part < count
+        place = (first + part) * HEADS + head
+        logsum = tl.load(partial_sum + place, mask=exists, other=float("-inf"))
+        inside = exists[:, None] & (dim < HEAD_DIM)[None, :]
+        value = tl.load(partial + place[:, None] * HEAD_DIM + dim[None, :], mask=inside, other=0.0)
+        highest = tl.maximum(largest, tl.max(logsum, axis=0))
+        correction = tl.exp2(largest - highest)
+        weight = tl.exp2(logsum - highest)
+        total = total * correction + tl.sum(value * weight[:, None], axis=0)
+        summed = summed * correction + tl.sum(weight, axis=0)
+        largest = highest
+    at = (token * HEADS + head) * HEAD_DIM + dim
+    tl.store(out + at, (total / summed).to(out.dtype.element_ty), mask=dim < HEAD_DIM)
