@@ -15,6 +15,7 @@ from ..runtime.config import LogFormat, ServeConfig
 from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
 from .chat_cli import DEFAULT_URL, chat
+from .keys.key_file import NAME_FORM, is_name
 from .keys.new_key import line_of, new_key
 from .launch.commands import server_commands
 from .launch.program_name import program_name
@@ -95,6 +96,9 @@ def with_values(arguments: Sequence[str]) -> list[str]:
 
 
 def print_new_key(name: str) -> None:
+    """Raises ConfigError for a name that no key can have."""
+    if not is_name(name):
+        raise ConfigError(f"arbora key {name}: a name has {NAME_FORM}.")
     key = new_key()
     print(f"the key, for the client alone: {key}")
     print(f"its line for the --api-key-file, where limits may be added: {line_of(name, key)}")

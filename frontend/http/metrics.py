@@ -68,11 +68,11 @@ class SchedulerStats:
     """The scheduler's last counters. A new replica counts from zero; the totals here include earlier
     replicas.
 
-    The counters of each replica are in a file in `directory`, because any HTTP process may be asked for
-    them, and a new one too.
+    Where several processes serve HTTP, the counters of each replica are in a file in `directory`, because any
+    of them may be asked, and a new one too. A single process opens no files (None).
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path | None) -> None:
         self._last: Stats | None = None
         self._directory = directory
         self._counts: dict[int, dict[str, int]] = {}  # by the replicas' epochs
@@ -87,6 +87,8 @@ class SchedulerStats:
         counts = {name: getattr(stats, name) for name in _COUNTERS}
         counts |= {name: getattr(stats.store, name) for name in _STORE_COUNTERS}
         self._last, self._counts[epoch] = stats, counts
+        if self._directory is None:
+            return
         file = self._directory / f"{_COUNTS_FILE}{epoch}"
         written = file.with_name(f"new.{file.name}.{os.getpid()}")
         with contextlib.suppress(OSError):  # the disk is full, or no descriptor is left
@@ -95,6 +97,8 @@ class SchedulerStats:
 
     def _read(self) -> None:
         """Reads the counters of earlier replicas, as some process saw them last."""
+        if self._directory is None:
+            return
         with contextlib.suppress(OSError):
             for file in self._directory.glob(f"{_COUNTS_FILE}*"):
                 self._counts[int(file.suffix[1:])] = _counts.decode(file.read_bytes())
@@ -160,7 +164,7 @@ class Metrics:
     def __init__(self, memo: PromptMemo, directory: Path) -> None:
         self._registry = CollectorRegistry()
         self.memo = MemoStats(memo, self._registry)
-        self.scheduler = SchedulerStats(directory)
+        self.scheduler = SchedulerStats(directory if SHARED in os.environ else None)
         self.first_token = self._histogram(
             "arbora_time_to_first_token_seconds", "From the request to its first token.", _FIRST_TOKEN_BUCKETS
         )

@@ -22,6 +22,7 @@ FIELDS = (
     "name, key or sha256, requests_per_minute, tokens_per_minute, concurrent_requests, max_tokens, priority, "
     "best_priority"
 )
+NAME_FORM = "1 to 64 of the characters A-Za-z0-9._@-"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "max_tokens")
@@ -102,9 +103,13 @@ def _described(text: str) -> ApiKey:
     return ApiKey(name=line.name, sha256=digest, **given)
 
 
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
 def _check_secret(line: _Line) -> None:
-    if not _NAME.fullmatch(line.name):
-        raise ValueError(f"has the name {line.name!r}; write 1 to 64 of the characters A-Za-z0-9._@-")
+    if not is_name(line.name):
+        raise ValueError(f"has the name {line.name!r}; write {NAME_FORM}.")
     if (line.key is None) == (line.sha256 is None):
         raise ValueError(f"({line.name}) needs either key or sha256; `arbora key {line.name}` makes a line.")
     if line.key is not None and len(line.key.split()) != 1:

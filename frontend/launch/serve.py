@@ -100,7 +100,8 @@ class _Signals:
         self._drain: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            is_nohup = number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+            if not is_nohup or self._key_file is not None:
                 loop.add_signal_handler(number, self._handle, number)
 
     def _handle(self, number: signal.Signals) -> None:
