@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from ..runtime.errors import RequestError
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .cache_explain import explain_prompt
 from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
 from .hosts import HostGuard, hosts_to_check
@@ -39,6 +40,7 @@ def create_app(http: HttpService, faces: Faces) -> ASGIApp:
         route("GET", "/cache", http, show_cache),
         route("DELETE", "/cache", http, drop_cache),
         route("POST", "/cache/pin", http, pin_prefix),
+        route("POST", "/cache/explain", http, explain_prompt),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix),
         route("GET", "/health", http, _health),
         route("GET", "/health/ready", http, _health),

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 
 from ..runtime.config import LogFormat
 from .keys.key_file import KeyFile, read_key_file
+from .prompt_rules.rules import RULES
 
 MAX_PAGE_SIZE = 256
 MAX_SIZE = 2**63  # bytes
@@ -192,6 +193,14 @@ def _origin(text: str) -> str:
             "https://chat.example.com or http://localhost:3000, without a path or a final slash."
         )
     return text.lower().removesuffix(_DEFAULT_PORTS.get(match[1].lower(), ""))
+
+
+def rule_names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(split_keys(text)))
+    unknown = [name for name in names if name not in RULES]
+    if unknown:
+        raise ValueError(f"there is no rule {unknown[0]}. The rules are {', '.join(RULES)}.")
+    return names
 
 
 def model_names(text: str) -> tuple[str, ...]:

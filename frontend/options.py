@@ -40,6 +40,7 @@ from .option_values import (
     origins,
     page_size,
     remote_url,
+    rule_names,
     seconds,
     size_in_bytes,
     size_or_nothing,
@@ -47,6 +48,7 @@ from .option_values import (
     truth,
     whole_number,
 )
+from .prompt_rules.rules import RULES
 from .text.close_names import did_you_mean
 
 OTHER_VARIABLES = ("ARBORA_MODEL", "ARBORA_URL")
@@ -325,6 +327,14 @@ OPTIONS = (
         one_of(*get_args(ReasoningField)),
         "reasoning_content",
         "NAME",
+    ),
+    Option(
+        "prompt_rules",
+        f"rules, separated by commas, that take lines which change with every request out of system prompts: "
+        f"{', '.join(RULES)} (default: none)",
+        rule_names,
+        (),
+        "NAMES",
     ),
     Option(
         "data_dir",

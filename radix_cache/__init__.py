@@ -1,5 +1,6 @@
 """The prefix cache: a radix tree over token sequences whose nodes own pages of KV cache."""
 
+from .divergence import Divergence
 from .eviction import EvictionPolicy, LeastRecentlyUsed
 from .gittins import GittinsPolicy
 from .keyed_pages import KeyedPages, Missing
@@ -12,6 +13,7 @@ __all__ = [
     "KEY_BYTES",
     "CacheStats",
     "Copy",
+    "Divergence",
     "Dropped",
     "EvictionPolicy",
     "GittinsPolicy",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .divergence import Divergence, divergence
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
@@ -86,6 +87,10 @@ class PrefixCache:
             return 0
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         return self._length(match)
+
+    def divergence(self, namespace: str, tokens: bytes, most: int) -> Divergence:
+        """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
+        return divergence(self._tree, namespace, tokens, most)
 
     def acquire(self, namespace: str | None, tokens: bytes, limit: int) -> Lease:
         """Matches at most the first `limit` tokens and locks the match.

@@ -90,6 +90,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """the member of a chat's answer that has the model's reasoning"""
     unenforced: UnenforcedDefault = "refuse"
     """what to do with schema keywords that cannot be enforced, unless the request says otherwise"""
+    prompt_rules: tuple[str, ...] = ()
+    """names of the rules that take volatile lines out of system prompts"""
     data_dir: Path | None = None
     """a directory for stored responses, files and batches; None: nothing is stored"""
     data_size: int = 4 << 30

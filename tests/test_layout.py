@@ -36,7 +36,13 @@ CODE = {"runtime.compiled_code", "runtime.cache_directory"}
 FORMAT = {"runtime.automaton_format"}
 COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
 SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}
-REQUEST = SHARED_MODULES | {"frontend.work", "frontend.text", "frontend.replica"}
+REQUEST = SHARED_MODULES | {
+    "frontend.explain",
+    "frontend.prompt_rules",
+    "frontend.replica",
+    "frontend.text",
+    "frontend.work",
+}
 MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # modules outside of its folders assemble the folders below
     "frontend.work": SHARED_MODULES,
@@ -52,7 +58,9 @@ MAY_IMPORT = {
     "frontend.language": {"frontend.engine", "frontend.text"},
     "frontend.keys": SHARED_MODULES,
     "frontend.launch": SHARED_MODULES | {"frontend.keys"},
-    "frontend.text": SHARED_MODULES | {"frontend.work"},
+    "frontend.text": SHARED_MODULES | {"frontend.work", "frontend.prompt_rules"},
+    "frontend.explain": SHARED_MODULES | {"frontend.text", "frontend.prompt_rules"},
+    "frontend.prompt_rules": set[str](),
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request", "frontend.keys"},

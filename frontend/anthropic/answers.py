@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from ..explain.explanation import Explanation
 from ..request.fields import JsonObject
 from ..request.reply import Piece, Reply, UnenforcedKeyword
 from .blocks import Begun, Blocks, Ended, Event, More, Signed
@@ -101,6 +102,7 @@ class MessageContext:
             context_management=UNSET if end is None else self.context_management,
             diagnostics=self.diagnostics,
             unenforced=UNSET if end is None else reply.unenforced() or UNSET,
+            cache_explanation=UNSET if end is None else reply.explanation or UNSET,
         )
 
 
@@ -109,6 +111,7 @@ class _MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta", kw_on
     usage: Usage
     context_management: JsonObject | UnsetType
     unenforced: list[UnenforcedKeyword] | UnsetType
+    cache_explanation: Explanation | UnsetType
 
 
 class MessageStream:
@@ -132,6 +135,7 @@ class MessageStream:
             usage=self._context.usage(self.reply),
             context_management=self._context.context_management,
             unenforced=self.reply.unenforced() or UNSET,
+            cache_explanation=self.reply.explanation or UNSET,
         )
         return start + self._bytes(self._blocks.end()) + _event(b"message_delta", _encode(delta)) + _STOP
 

@@ -46,7 +46,15 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
         valid.text, False, namespace, caller, model.max_model_len, "messages"
     )
     continues = request.messages[-1].role == "assistant"
-    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=continues)
+    chat, grammar = chat_of(
+        service,
+        valid.text,
+        namespace,
+        valid.grammar,
+        valid.use,
+        continues=continues,
+        outline=valid.outline,
+    )
     context = _context(service, request, chat, model)
     user = request.metadata.user_id if request.metadata is not None else None
     checked = CheckedRequest(
@@ -67,6 +75,7 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
         bool(request.stream),
         partial(_answer, bool(request.stream), context),
         partial(error_event, request_id=http_request.scope[ANSWER_ID]),
+        bool(request.explain_cache),
     )
 
 

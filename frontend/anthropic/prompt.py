@@ -9,7 +9,8 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
-from ..request.conversation import render
+from ..explain.outline import Outline
+from ..request.conversation import rendered
 from ..request.grammar_fields import choice_spec, grammar_spec, one_spec, regex_spec, schema_spec
 from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
@@ -24,11 +25,13 @@ EDITS = (CLEARS_THINKING, "clear_tool_uses_20250919", "compact_20260112")
 
 
 class Prompt(NamedTuple):
-    """`text` is the rendered conversation. `grammar` constrains the reply, calls of tools included."""
+    """`text` is the rendered conversation, `outline` its parts. `grammar` constrains the reply with its calls
+    of tools."""
 
     text: str
     use: ToolUse
     grammar: GrammarSpec | None
+    outline: Outline
 
 
 def prompt_of(service: Service, request: PromptRequest) -> Prompt:
@@ -47,7 +50,8 @@ def prompt_of(service: Service, request: PromptRequest) -> Prompt:
             code="invalid_value",
         )
     use = tool_use(wanted, service.tool_format, asked)
-    return Prompt(render(service.template, conversation_of(request), tools), use, use.grammar or asked)
+    text, outline = rendered(service.template, conversation_of(request), tools)
+    return Prompt(text, use, use.grammar or asked, outline)
 
 
 def _constraint(request: PromptRequest) -> GrammarSpec | None:

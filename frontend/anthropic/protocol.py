@@ -124,3 +124,4 @@ class MessagesRequest(PromptRequest, kw_only=True):
     complete_json: bool | None = None
     cache_prompt: bool | None = None
     priority: int | None = None
+    explain_cache: bool | None = None

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ..explain.explanation import Explanation
 from ..request.fields import JsonObject
 from ..request.reply import UnenforcedKeyword
 
@@ -58,6 +59,7 @@ class Message(Struct, kw_only=True, tag_field="type", tag="message"):
     context_management: JsonObject | UnsetType = UNSET
     diagnostics: JsonObject | UnsetType = UNSET
     unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
 
 
 class MessageEnd(Struct):

@@ -54,6 +54,7 @@ class EngineOptions(TypedDict, total=False):
     deterministic: bool
     no_prefix_cache: bool
     unenforced: str
+    prompt_rules: str
     check_invariants: bool
     log_level: str
 

@@ -40,6 +40,11 @@ class BodyReader:
         self._work = work
         self._names = FieldNames()
 
+    async def raw(self, request: Request, caller: Caller) -> bytes:
+        """The body as it came. Raises `RequestError` (413, 503) or `ClientGoneError`."""
+        with self.memory.share(caller.name) as share:
+            return await _bytes_within_limit(request, share)
+
     async def read(self, request: Request, caller: Caller, kind: BodyKind[T]) -> T:
         """The body as the kind's type. Raises `RequestError` (400, 413, 415, 503) or `ClientGoneError`."""
         _check_media_type(request.headers)

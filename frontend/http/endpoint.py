@@ -19,6 +19,7 @@ from ..request.prepare import PreparedRequest
 from ..request.reply import MANY_TOKENS, Reply
 from ..work.caller import ClientGoneError
 from ..work.fair_threads import FairThreads
+from .cache_watch import CacheWatch
 from .faces import ALLOWANCES, with_short_texts
 from .http_service import HttpService
 from .key_limits import with_key_limits
@@ -44,13 +45,14 @@ or the whole body."""
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format."""
+    stream, into the wire format. `explains`: the answer says why tokens of the prompt were not cached."""
 
     request_id: str
     prepared: PreparedRequest
     streams: bool
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
+    explains: bool = False
 
 
 class GenerationEndpoint:
@@ -69,6 +71,7 @@ class GenerationEndpoint:
             job = await self._prepare(self._http, Request(scope, receive))
         if key is not None:
             job = replace(job, prepared=with_key_limits(job.prepared, key))
+        cache = await CacheWatch.begin(self._http, job.prepared, scope, explains=job.explains)
         generation = service.engine.start(job.prepared.requests)
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
@@ -76,11 +79,12 @@ class GenerationEndpoint:
             await generation.accepted()
             scope[ALLOWANCES] = generation.allowances
             timer.accepted(job.prepared.requests[0].sampling)
-            parts = _answer_parts(job, generation, timer, service.work)
+            parts = _answer_parts(job, generation, timer, service.work, cache)
             if job.streams:
                 await _send_stream(job, parts, generation, timer, send)
             else:
                 await _send_whole(job, parts, send)
+            await cache.count()
         except ClientGoneError:
             timer.aborted(len(job.prepared.requests))
             if not job.streams:  # the response of a stream has begun
@@ -147,7 +151,7 @@ def _id_header(job: Job) -> tuple[bytes, bytes]:
 
 
 async def _answer_parts(
-    job: Job, generation: Generation, timer: RequestTimer, work: FairThreads
+    job: Job, generation: Generation, timer: RequestTimer, work: FairThreads, cache: CacheWatch
 ) -> AsyncIterator[bytes]:
     """Yields the bytes to send, never empty; the last part closes the answer.
 
@@ -163,6 +167,7 @@ async def _answer_parts(
     try:
         async for attempt, events in run_attempts(generation, begin, work, timer.output):
             answer = attempt
+            cache.computed(answer.reply)
             if events:
                 yield events
     finally:
@@ -170,6 +175,7 @@ async def _answer_parts(
             timer.reached(answer.reply.usage())
     assert answer is not None
     usage = answer.reply.usage()
+    await cache.ended(answer.reply)
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
     yield await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()

@@ -180,6 +180,11 @@ class Metrics:
         self.completion_tokens = self._counter(
             "arbora_request_completion_tokens", "Completion tokens of served requests."
         )
+        self.missed = self._counter(
+            "arbora_prompt_tokens_missed",
+            "Prompt tokens that this process found not in the cache, by cause (docs/cache_misses.md).",
+            ("cause",),
+        )
         self.finished = self._counter(
             "arbora_choices_finished",
             "Choices by finish reason; abort means that the client disconnected.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.config import ServeConfig
@@ -40,6 +41,11 @@ def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:
     if config.has_several_keys:
         return _key_hash(request)[:NAME_LENGTH]
     return sha256(user.encode()).hexdigest()[:NAME_LENGTH] if user else ""
+
+
+def owner_of(scope: Scope, config: ServeConfig) -> str:
+    """A hash of the API key that the request was sent with; empty on a server without keys."""
+    return sha256(scope[SENT_KEY].encode()).hexdigest()[:NAME_LENGTH] if config.api_keys else ""
 
 
 def cache_scope(request: Request, config: ServeConfig) -> str:

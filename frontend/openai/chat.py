@@ -14,7 +14,7 @@ from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
-from ..request.conversation import render, tool_definitions
+from ..request.conversation import Rendered, rendered, tool_definitions
 from ..request.messages import Conversation
 from ..request.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.reply import Reply
@@ -47,10 +47,18 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
     namespace = namespace_of(request, cache_scope(http_request, service.config))
     special = bool(request.add_special_tokens)
     prompt = await service.encode_rendered(
-        valid.text, special, namespace, caller, model.max_model_len, "messages"
+        valid.prompt.text, special, namespace, caller, model.max_model_len, "messages"
     )
     continues = bool(request.continue_final_message)
-    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=continues)
+    chat, grammar = chat_of(
+        service,
+        valid.prompt.text,
+        namespace,
+        valid.grammar,
+        valid.use,
+        continues=continues,
+        outline=valid.prompt.outline,
+    )
     head = Head.new("chatcmpl", service)
     checked = CheckedRequest(
         request_id=head.id,
@@ -71,6 +79,7 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
         bool(request.stream),
         partial(_answer, request, context),
         error_event,
+        bool(request.explain_cache),
     )
 
 
@@ -88,11 +97,11 @@ def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
 
 
 class _Valid(NamedTuple):
-    """The checked parts of a request. `text` is the rendered prompt."""
+    """The checked parts of a request."""
 
     use: ToolUse
     grammar: GrammarSpec | None
-    text: str
+    prompt: Rendered
 
 
 def _valid(service: Service, request: ChatRequest) -> _Valid:
@@ -106,7 +115,7 @@ def _valid(service: Service, request: ChatRequest) -> _Valid:
         wanted = calls_wanted(request.tool_choice, tools, request.parallel_tool_calls)
         use = tool_use(wanted, service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
-    return _Valid(use, grammar, render(service.template, conversation_of(request), tools))
+    return _Valid(use, grammar, rendered(service.template, conversation_of(request), tools))
 
 
 def _check(request: ChatRequest) -> None:

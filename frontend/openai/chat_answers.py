@@ -71,7 +71,7 @@ class ChatStream:
         return b"".join(self._chunks(self._context.shown(piece)) for piece in pieces)
 
     def closing(self) -> bytes:
-        return self._writer.end(self._usage(), self.reply.unenforced())
+        return self._writer.end(self._usage(), self.reply.unenforced(), self.reply.explanation)
 
     def _usage(self) -> Usage:
         return self._context.usage(self.reply)
@@ -161,6 +161,7 @@ class ChatWhole:
                 choices=[self._choice(index) for index in range(len(self.reply.choices))],
                 usage=context.usage(self.reply),
                 unenforced=self.reply.unenforced() or UNSET,
+                cache_explanation=self.reply.explanation or UNSET,
                 prompt_logprobs=self._prompt_logprobs(),
             )
         )

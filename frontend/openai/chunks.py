@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from ..explain.explanation import Explanation
 from ..request.prepare import new_id
 from ..request.reply import UnenforcedKeyword
 from ..request.service import Service
@@ -34,6 +35,7 @@ class Head(NamedTuple):
 class _Ending(Struct, kw_only=True):
     usage: Usage | UnsetType
     unenforced: list[UnenforcedKeyword] | UnsetType
+    cache_explanation: Explanation | UnsetType
 
 
 def _finish(reason: str, stopped_by: str | int | None) -> bytes:
@@ -79,9 +81,16 @@ class ChunkWriter:
             )
         )
 
-    def end(self, usage: Usage, unenforced: list[UnenforcedKeyword]) -> bytes:
-        """`[DONE]`, after a chunk without choices if there is a usage or an unenforced keyword to report."""
-        if not self._include_usage and not unenforced:
+    def end(
+        self, usage: Usage, unenforced: list[UnenforcedKeyword], explanation: Explanation | None
+    ) -> bytes:
+        """`[DONE]`, after a chunk without choices if there is a usage, an unenforced keyword or an
+        explanation to report."""
+        if not self._include_usage and not unenforced and explanation is None:
             return DONE
-        ending = _Ending(usage=usage if self._include_usage else UNSET, unenforced=unenforced or UNSET)
+        ending = _Ending(
+            usage=usage if self._include_usage else UNSET,
+            unenforced=unenforced or UNSET,
+            cache_explanation=explanation or UNSET,
+        )
         return self._head + b"]," + _encode(ending)[1:] + b"\n\n" + DONE

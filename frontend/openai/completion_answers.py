@@ -77,7 +77,7 @@ class CompletionStream:
         return b"".join(map(self._chunks, pieces))
 
     def closing(self) -> bytes:
-        return self._writer.end(wire_usage(self.reply), self.reply.unenforced())
+        return self._writer.end(wire_usage(self.reply), self.reply.unenforced(), self.reply.explanation)
 
     def _usage_so_far(self) -> Usage | None:
         return wire_usage(self.reply) if self._writer.continuous else None
@@ -130,6 +130,7 @@ class CompletionWhole:
                 choices=[self._choice(index) for index in range(len(self.reply.choices))],
                 usage=wire_usage(self.reply),
                 unenforced=self.reply.unenforced() or UNSET,
+                cache_explanation=self.reply.explanation or UNSET,
             )
         )
 

@@ -71,6 +71,7 @@ async def prepare_completion(http: HttpService, http_request: Request) -> Job:
         bool(request.stream),
         partial(_answer, request, context),
         error_event,
+        bool(request.explain_cache),
     )
 
 

@@ -74,6 +74,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     guided_grammar: str | None = None
     structured_outputs: StructuredOutputs | None = None
     user: str | None = None
+    explain_cache: bool | None = None
 
 
 class CompletionRequest(GenerationFields, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
+from ..explain.explanation import Explanation
 from ..request.reply import Reply, UnenforcedKeyword
 
 
@@ -132,6 +133,7 @@ class ChatCompletion(Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
@@ -164,6 +166,7 @@ class Completion(Struct, kw_only=True):
     choices: list[CompletionChoice]
     usage: Usage
     unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
 
 
 # The rest.

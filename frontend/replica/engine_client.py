@@ -36,6 +36,7 @@ from ...runtime.messages import (
     PeerUp,
     PinFits,
     PrefixPinned,
+    PromptExplained,
     QueryRefused,
     QueryStats,
     Refused,
@@ -181,7 +182,15 @@ class EngineClient:
                     choice.generation.answer(choice.number, left_out, allowances)
             case Refused():
                 self._refuse(message)
-            case Stats() | CacheReport() | CacheDropped() | PinFits() | PrefixPinned() | QueryRefused():
+            case (
+                Stats()
+                | CacheReport()
+                | CacheDropped()
+                | PinFits()
+                | PrefixPinned()
+                | PromptExplained()
+                | QueryRefused()
+            ):
                 self._questions.answer(message)
             case PeerUp():
                 self._peer_up(message)

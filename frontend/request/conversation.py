@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ...runtime.errors import RequestError
+from ..explain.outline import Outline, outline_of
 from ..text.chat_template import ChatTemplate
 from .legacy_calls import with_tool_calls
 from .messages import ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
@@ -23,21 +24,37 @@ MAX_ARGUMENTS = 1 << 20  # characters of one tool call's arguments
 _WITHOUT_PROPERTIES = {"type", "title", "description", "$schema", "additionalProperties", "required"}
 
 
+class Rendered(NamedTuple):
+    """A prompt's text, and the parts of which it was rendered."""
+
+    text: str
+    outline: Outline
+
+
 def render(
     template: ChatTemplate | None, conversation: Conversation, tools: list[dict[str, Any]] | None
 ) -> str:
     """The prompt's text. Raises `RequestError` if the template or this server can't render the messages."""
+    return rendered(template, conversation, tools).text
+
+
+def rendered(
+    template: ChatTemplate | None, conversation: Conversation, tools: list[dict[str, Any]] | None
+) -> Rendered:
+    """The prompt with its outline. Raises `RequestError` as `render` does."""
     if template is None:
         raise RequestError(
             "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
         )
-    return template.render(
-        template_messages(conversation.messages),
+    ruled = template.ruled(template_messages(conversation.messages))
+    text = template.render(
+        ruled.messages,
         tools=tools,
         add_generation_prompt=conversation.begins_reply,
         continue_final_message=conversation.continues_last,
         kwargs=dict(conversation.variables),
     )
+    return Rendered(text, outline_of(ruled.messages, tools, ruled.applied))
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:

@@ -10,6 +10,7 @@ from hashlib import sha256
 import msgspec
 
 from ...runtime.messages import Generate, GrammarSpec, LeftOut, ModelReady, Tokens
+from ..explain.outline import NO_OUTLINE, Outline
 from ..replica.generation import Generation
 from ..text.detokenizer import Detokenizer
 from ..text.reasoning import ReasoningFormat, ReasoningParser
@@ -42,6 +43,7 @@ class Chat:
     reasoning: ReasoningFormat | None
     use: ToolUse
     continues: bool = False
+    outline: Outline = NO_OUTLINE
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -174,6 +176,7 @@ def chat_of(
     use: ToolUse,
     *,
     continues: bool,
+    outline: Outline = NO_OUTLINE,
 ) -> tuple[Chat, GrammarSpec | None]:
     """The chat with this rendered text, and its grammar preceded by the reasoning that may come first."""
     format = service.reasoning
@@ -181,7 +184,7 @@ def chat_of(
     if grammar is not None and format is not None:
         reasoned = after_reasoning(grammar, format, text, calls=use.mode != "none")
     may_reason = grammar is None or reasoned is not None or use.mode == "allowed"
-    chat = Chat(text, namespace, format if may_reason else None, use, continues)
+    chat = Chat(text, namespace, format if may_reason else None, use, continues, outline)
     return chat, reasoned or grammar
 
 

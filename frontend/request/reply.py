@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
+from ..explain.explanation import Explanation
 from ..replica.generation import Arrival, Generation, early_end
 from ..text.detokenizer import Detokenizer
 from ..text.tool_calls import ToolCallDelta
@@ -75,6 +76,10 @@ class ChoiceReply:
         return b"".join(self._tokens)[: 4 * self.completion_tokens]
 
     @property
+    def has_output(self) -> bool:
+        return bool(self._tokens)
+
+    @property
     def has_tool_calls(self) -> bool:
         return self._reader is not None and self._reader.has_tool_calls
 
@@ -123,10 +128,14 @@ class ChoiceReply:
 
 
 class Reply:
-    """All choices of a request: `n` for each of its prompts, in that order."""
+    """All choices of a request: `n` for each of its prompts, in that order.
+
+    `explanation` is set before the answer is closed, if the request wants it.
+    """
 
     def __init__(self, choices: Sequence[ChoiceReply], generation: Generation, n: int) -> None:
         self.choices = choices
+        self.explanation: Explanation | None = None
         self._n = n
         self._generation = generation
         self._stopped: list[tuple[int, int]] = []  # choices and how many tokens they keep

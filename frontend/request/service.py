@@ -11,6 +11,8 @@ from importlib.metadata import version
 from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
 from ...runtime.messages import ForgetPrompts, FromTokenizer, RememberReply, Tokens
+from ..explain.recent_prompts import RecentPrompts
+from ..prompt_rules.rules import PromptRules
 from ..replica.engine_client import EngineClient
 from ..text.chat_template import ChatTemplate
 from ..text.long_texts import LongTexts, TooLongError, is_long
@@ -38,17 +40,17 @@ class Service:
     tool_format: ToolFormat
     fingerprint: str
     work: FairThreads
+    recent: RecentPrompts = field(default_factory=RecentPrompts)
     started: int = field(default_factory=lambda: int(time.time()))
 
     @classmethod
     def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
-        template = ChatTemplate.load(config.model, tokenizer)
+        template = ChatTemplate.load(config.model, tokenizer, PromptRules(config.prompt_rules))
         reasoning = detect_reasoning(template, tokenizer)
         long_texts = LongTexts(tokenizer)
         memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)
         tools = detect_format(template)
-        engine.on_shared = partial(_take_shared, memo)
-        return cls(
+        service = cls(
             config,
             engine,
             tokenizer,
@@ -60,6 +62,8 @@ class Service:
             fingerprint(config),
             FairThreads(),
         )
+        engine.on_shared = partial(_take_shared, memo, service.recent)
+        return service
 
     async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
         """The ids of a text, with the tokenizer's own special tokens around it if `special`.
@@ -101,7 +105,7 @@ class Service:
     def forget_prompts(self, scope: str, namespace: str | None) -> None:
         """Forgets the ids of one namespace, or of all in `scope`, in all HTTP processes."""
         forget = ForgetPrompts(scope, namespace)
-        _take_shared(self.memo, forget)
+        _take_shared(self.memo, self.recent, forget)
         self.engine.share(forget)
 
     def check_model(self, name: str | None) -> None:
@@ -116,13 +120,17 @@ class Service:
             )
 
 
-def _take_shared(memo: PromptMemo, message: FromTokenizer) -> None:
+def _take_shared(memo: PromptMemo, recent: RecentPrompts, message: FromTokenizer) -> None:
     if isinstance(message, RememberReply):
         memo.adopt(message.namespace, message.prompt_text, message.prompt, message.reply_text, message.reply)
-    elif message.namespace is None:
-        memo.drop(lambda name: name.startswith(message.scope))
-    else:
-        memo.drop(lambda name: name == message.namespace)
+        return
+    scope, namespace = message.scope, message.namespace
+
+    def concerned(name: str) -> bool:
+        return name.startswith(scope) if namespace is None else name == namespace
+
+    memo.drop(concerned)
+    recent.drop(concerned)
 
 
 def fingerprint(config: ServeConfig) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Template, TemplateError
 
 from ...runtime.errors import ConfigError, RequestError
+from ..prompt_rules.rules import PromptRules, Ruled
 from .control_texts import ControlTexts
 from .jinja_environment import chat_template_environment, plain_data
 from .tokenizer import SPECIAL_ROLES, Tokenizer, read_json, token_content
@@ -20,14 +22,22 @@ _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 class ChatTemplate:
-    """A model's templates by name. `default` is used, or `tool_use` for requests with tools."""
+    """A model's templates by name. `default` is used, or `tool_use` for requests with tools.
+
+    `rules` are those that `ruled` applies; `render` does not.
+    """
 
     def __init__(
-        self, sources: dict[str, str], variables: dict[str, str], special_texts: frozenset[str]
+        self,
+        sources: dict[str, str],
+        variables: dict[str, str],
+        special_texts: frozenset[str],
+        rules: PromptRules | None = None,
     ) -> None:
         if "default" not in sources:
             raise ConfigError(f'The chat templates {sorted(sources)} have none named "default".')
         environment = chat_template_environment()
+        self._rules = rules or PromptRules()
         self._variables = variables
         self.special_texts = special_texts
         self._control = ControlTexts(special_texts)
@@ -40,17 +50,35 @@ class ChatTemplate:
                 raise ConfigError(f'The chat template "{name}" can\'t be read: {error}') from error
 
     @classmethod
-    def load(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+    def load(
+        cls, directory: Path, tokenizer: Tokenizer, rules: PromptRules | None = None
+    ) -> ChatTemplate | None:
         """Reads the model's chat templates; None if it has none."""
         sources = _template_files(directory) or _configured_templates(tokenizer.config)
         if not sources:
             return None
         special = frozenset(map(tokenizer.token_text, tokenizer.special_tokens))
-        return cls(sources, _special_token_variables(tokenizer.config), special)
+        return cls(sources, _special_token_variables(tokenizer.config), special, rules)
 
     def source(self, tools: list[dict[str, Any]] | None = None) -> str:
         """The source of the template that renders requests with these tools."""
         return self._sources[self._name(tools)]
+
+    def ruled(self, messages: list[dict[str, Any]]) -> Ruled:
+        """The messages after the prompt rules."""
+        if not self._rules:
+            return Ruled(messages, ())
+        return self._rules.apply(messages, self._keeps_system_messages)
+
+    @cached_property
+    def _keeps_system_messages(self) -> bool:
+        """Whether a system message after other messages is rendered where it is."""
+        chat = [{"role": role, "content": f"<{role}>"} for role in ("system", "user", "assistant", "user")]
+        try:
+            text = self.render([*chat, {"role": "system", "content": "<last>"}])
+        except RequestError:
+            return False
+        return -1 < text.rfind("<user>") < text.find("<last>")
 
     def render(
         self,

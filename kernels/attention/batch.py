@@ -2,9 +2,12 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
+
+from ..common.upload import upload
 
 Group = tuple[int, int, int]
 """(first row, row count, shared tokens): decode rows whose first pages are the same"""
@@ -21,6 +24,13 @@ def first_keys(groups: Sequence[Group]) -> list[int]:
         assert not outer or group[0] + group[1] <= outer[-1][0] + outer[-1][1]
         outer.append(group)
     return keys
+
+
+class DeviceTables(NamedTuple):
+    """Page tables on the device, int32 [page ids], and where the table of each row begins, int64 [rows]."""
+
+    tables: torch.Tensor
+    starts: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,8 @@ class AttentionBatch:
     groups: tuple[Group, ...]
     decode_rows: int
     """number of leading rows with one query token"""
+    kept_tables: DeviceTables | None = None
+    """page tables that the device has already"""
     plans: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
     """tables that implementations derive from the batch, built by the first layer of each shape"""
 
@@ -53,6 +65,7 @@ class AttentionBatch:
         page_size: int,
         device: torch.device,
         groups: Sequence[Group] = (),
+        kept_tables: DeviceTables | None = None,
     ) -> "AttentionBatch":
         """Describe a step.
 
@@ -78,7 +91,15 @@ class AttentionBatch:
             device=device,
             groups=tuple(groups),
             decode_rows=decode_rows,
+            kept_tables=kept_tables,
         )
+
+    def device_tables(self) -> DeviceTables:
+        """The page tables on the device; copies them there if it lacks them."""
+        if self.kept_tables is not None:
+            return self.kept_tables
+        (tables,) = upload([self.joined_tables()], self.device)
+        return DeviceTables(tables, np.concatenate(([0], np.cumsum(self.page_counts())))[:-1])
 
     def page_counts(self) -> np.ndarray:
         """The number of pages of each row, int32 [rows]."""

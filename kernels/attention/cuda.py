@@ -126,13 +126,14 @@ class BatchPlan:
         most_queries = int(batch.query_lengths.max(initial=1)) * shape.repeat
         chunk_tiles = Tiles.choose(most_queries, shape.repeat, shape.head_dim, element_size)
         chunks = plan_chunks(batch, shape, chunk_tiles, device)
-        single, grouped = by_size(with_table_offsets(decode, batch), small, shape)
-        own = with_table_offsets(chunks, batch)
+        tables, starts = batch.device_tables()
+        single, grouped = by_size(with_table_starts(decode, starts), small, shape)
+        own = with_table_starts(chunks, starts)
         own[own[:, PARTIAL] >= 0, PARTIAL] += decode.partials
         own_merges = chunks.merges + np.array([0, decode.partials, 0])
         merges = np.concatenate([decode.merges, own_merges])
-        arrays = [single, grouped, own, merges, batch.joined_tables()]
-        *items, self._merges, tables = upload([array.astype(np.int32) for array in arrays], device)
+        arrays = [single, grouped, own, merges]
+        *items, self._merges = upload([array.astype(np.int32) for array in arrays], device)
         self._launches = [Launch(*each) for each in zip((small, large, chunk_tiles), items, strict=True)]
         partials = decode.partials + chunks.partials
         partial = torch.empty(partials, shape.heads, shape.head_dim, device=device)
@@ -230,11 +231,10 @@ def stages(head_dim: int, device: torch.device) -> int:
     return 3 if memory >= LARGE_SHARED_MEMORY else 2
 
 
-def with_table_offsets(plan: ItemPlan, batch: AttentionBatch) -> NDArray[np.int64]:
-    """The items, with the row replaced by the offset of its pages in the joined page tables."""
-    offsets = np.concatenate(([0], np.cumsum(batch.page_counts())))
+def with_table_starts(plan: ItemPlan, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The items, with the row replaced by the place where its page table begins."""
     items = plan.items.copy()
-    items[:, ROW] = offsets[items[:, ROW]]
+    items[:, ROW] = starts[items[:, ROW]]
     return items
 
 

@@ -4,14 +4,14 @@ A frame has a fixed capacity of rows, work items and partial results. Unused cap
 without queries and merges without partial results, which do nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..common.upload import upload
+from ..common.upload import FixedArrays
 from .batch import AttentionBatch, Group
 from .cuda import (
     GROUP_QUERIES,
@@ -24,13 +24,15 @@ from .cuda import (
     decode_tiles,
     max_splits,
     plan_decode,
-    with_table_offsets,
+    with_table_starts,
 )
 from .plan import COLUMNS
 
 LEVELS = 3
 """A frame has places for two levels of groups and for single rows."""
 
+KINDS = ("small items", "large items")
+MERGES = "merges"
 LARGE_GROUP: Group = (0, GROUP_QUERIES, 0)
 ANY_LENGTH = np.full(1, np.iinfo(np.int32).max, np.int32)
 
@@ -40,18 +42,19 @@ class Scratch:
     """Buffers that all frames of a model share, as only one frame runs at a time."""
 
     tables: torch.Tensor
-    """int32 [page ids]: the joined page tables"""
+    """int32 [page ids]: the page tables of all slots"""
     partial: torch.Tensor
     """float32 [partial results, heads, head_dim]"""
     partial_sum: torch.Tensor
     """float32 [partial results, heads]"""
 
     @staticmethod
-    def allocate(shape: Shape, rows: int, page_ids: int, device: torch.device) -> "Scratch":
+    def allocate(shape: Shape, rows: int, tables: torch.Tensor) -> "Scratch":
         """Allocates buffers for frames of up to `rows` rows."""
+        device = tables.device
         results = max(1, GROUP_QUERIES // shape.repeat) * max_splits(shape, device) + 2 * LEVELS * rows
         return Scratch(
-            torch.zeros(page_ids, dtype=torch.int32, device=device),
+            tables,
             torch.empty(results, shape.heads, shape.head_dim, device=device),
             torch.empty(results, shape.heads, device=device),
         )
@@ -64,37 +67,30 @@ class FixedPlan:
         """tiles: those of small items, then those of large ones if the frame has any"""
         device = scratch.tables.device
         self.shape = shape
+        self._tiles = tiles
         most = max_splits(shape, device) + LEVELS * rows
-        self._launches = [Launch(each, _unused_items(most, device)) for each in tiles]
-        self._merges = torch.zeros(rows, 3, dtype=torch.int32, device=device)
+        items = {name: np.zeros((most, COLUMNS), np.int32) for name, _ in zip(KINDS, tiles, strict=False)}
+        self._arrays = FixedArrays({**items, MERGES: np.zeros((rows, 3), np.int32)}, device)
         self._work = Work(scratch.tables, scratch.partial, scratch.partial_sum, shape.window)
 
-    def fill(self, batch: AttentionBatch) -> list[tuple[torch.Tensor, NDArray[np.int32]]] | None:
-        """(buffer, values) pairs to write; None if the step exceeds the buffers."""
+    def plan(self, batch: AttentionBatch) -> dict[str, NDArray[np.int64]] | None:
+        """The arrays to set; None if the step exceeds the buffers."""
         groups = batch.groups if self.shape.window is None else ()
-        small, large = self._launches[0].tiles, self._launches[-1].tiles
-        plan = plan_decode(batch, groups, self.shape, large, self._work.tables.device)
-        if plan.partials > len(self._work.partial):
-            return None
-        kinds = by_size(with_table_offsets(plan, batch), small, self.shape)
-        writes: list[tuple[torch.Tensor, NDArray[np.int32]]] = []
-        for (_, buffer), items in zip(self._launches, kinds, strict=False):
-            if len(items) > len(buffer):
-                return None
-            values = np.zeros(buffer.shape, np.int32)
-            values[: len(items)] = items
-            writes.append((buffer, values))
-        merges = np.zeros(self._merges.shape, np.int32)
-        merges[: len(plan.merges)] = plan.merges
-        return [*writes, (self._merges, merges)]
+        tables, starts = batch.device_tables()
+        assert tables is self._work.tables
+        plan = plan_decode(batch, groups, self.shape, self._tiles[-1], tables.device)
+        kinds = by_size(with_table_starts(plan, starts), self._tiles[0], self.shape)
+        arrays = {**dict(zip(KINDS, kinds, strict=True)), MERGES: plan.merges}
+        fits = plan.partials <= len(self._work.partial) and self._arrays.fits(arrays)
+        return arrays if fits else None
+
+    def set(self, arrays: Mapping[str, NDArray[np.int64]]) -> None:
+        self._arrays.set(arrays)
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
-        return attend(self._work, self._launches, self._merges, q, kv, scale)
-
-
-def _unused_items(count: int, device: torch.device) -> torch.Tensor:
-    """Items without queries."""
-    return torch.zeros(count, COLUMNS, dtype=torch.int32, device=device)
+        tensors = self._arrays.tensors
+        launches = [Launch(each, tensors[name]) for name, each in zip(KINDS, self._tiles, strict=False)]
+        return attend(self._work, launches, tensors[MERGES], q, kv, scale)
 
 
 class Frame:
@@ -108,7 +104,6 @@ class Frame:
         self, shapes: Sequence[Shape], rows: int, scratch: Scratch, element_size: int, *, large_groups: bool
     ) -> None:
         kinds: list[list[Group]] = [[], [LARGE_GROUP]] if large_groups else [[]]
-        self._scratch = scratch
         self._plans = [
             FixedPlan(shape, rows, scratch, [decode_tiles(shape, groups, element_size) for groups in kinds])
             for shape in shapes
@@ -128,18 +123,13 @@ class Frame:
     def load(self, batch: AttentionBatch) -> bool:
         """Prepares for a step. Returns False, without writing anything, if the step exceeds the buffers or
         runs faster outside a frame."""
-        tables = batch.joined_tables()
-        if len(tables) > len(self._scratch.tables) or self._hides_groups(batch):
+        if self._hides_groups(batch):
             return False
-        writes = [(self._scratch.tables[: len(tables)], tables)]
-        for plan in self._plans:
-            filled = plan.fill(batch)
-            if filled is None:
-                return False
-            writes += filled
-        moved = upload([array for _, array in writes], self._scratch.tables.device)
-        for (buffer, _), values in zip(writes, moved, strict=True):
-            buffer.copy_(values)
+        arrays = [plan.plan(batch) for plan in self._plans]
+        if any(each is None for each in arrays):
+            return False
+        for plan, each in zip(self._plans, arrays, strict=True):
+            plan.set(each or {})
         return True
 
     def _hides_groups(self, batch: AttentionBatch) -> bool:

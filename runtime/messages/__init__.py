@@ -3,9 +3,9 @@
     | from → to | messages | module |
     |---|---|---|
     | tokenizer → scheduler | Generate, Abort, Finish, QueryStats | generation |
-    | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix | cache_control |
+    | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt | cache_control |
     | scheduler → tokenizer | Accepted, Refused, Outputs, Stats | generation |
-    | | CacheReport, CacheDropped, PinFits, PrefixPinned, QueryRefused | cache_control |
+    | | CacheReport, CacheDropped, PinFits, PrefixPinned, PromptExplained, QueryRefused | cache_control |
     | scheduler → model | StepPlan, StepMasks, LoadGrammar, DropGrammar | steps |
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
     | model → scheduler | ModelReady, StepResult | steps |
@@ -32,10 +32,12 @@ from .cache_control import (
     CacheReport,
     CheckPin,
     DropCache,
+    ExplainPrompt,
     PinFits,
     PinnedPrefix,
     PinPrefix,
     PrefixPinned,
+    PromptExplained,
     QueryCache,
     QueryRefused,
     UnpinPrefix,
@@ -89,8 +91,8 @@ from .steps import (
 from .supervision import Alive, Drain, Drained, Failed, GiveUp, NewKeys, PeerDown, PeerResponds, PeerUp, Ready
 from .tokenizers import ForgetPrompts, RememberReply
 
-CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix
-CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | QueryRefused
+CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt
+CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | PromptExplained | QueryRefused
 FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
 FromTokenizer = RememberReply | ForgetPrompts
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor | FromTokenizer
@@ -117,6 +119,7 @@ __all__ = [
     "DropCache",
     "DropGrammar",
     "EndFetch",
+    "ExplainPrompt",
     "Failed",
     "FetchPages",
     "Fetched",
@@ -154,6 +157,7 @@ __all__ = [
     "PinPrefix",
     "PinnedPrefix",
     "PrefixPinned",
+    "PromptExplained",
     "PropertyOrder",
     "QueryCache",
     "QueryRefused",

@@ -55,6 +55,15 @@ class UnpinPrefix(Message):
     scope: str
 
 
+class ExplainPrompt(Message):
+    """Report how much of `tokens` is cached, and what the cache has instead of the rest."""
+
+    client: int
+    query: int
+    namespace: str
+    tokens: Tokens
+
+
 class CachedPrefix(Part):
     namespace: str
     head: Tokens  # first tokens; empty unless the namespace is the client's own
@@ -101,6 +110,13 @@ class CacheDropped(Message):
     host_pages: int = 0
     disk_pages: int | None = 0  # None: the disk failed
     remote_pages: int | None = 0  # None: the remote store could not be reached and still has its pages
+
+
+class PromptExplained(Message):
+    query: int
+    matched: int  # leading tokens in the KV cache
+    remembered: int  # leading tokens in the KV cache, or evicted from it lately
+    behind: Tokens  # some that follow the matched ones in the cache
 
 
 class PinFits(Message):

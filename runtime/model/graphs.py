@@ -18,7 +18,6 @@ from .input_batch import InputBatch
 
 SKIPPED = -1
 """place of tokens whose keys and values are not written"""
-MOST_PAGE_IDS = 1 << 24
 LAYER_LAUNCHES, OTHER_LAUNCHES = 10, 3
 
 
@@ -29,18 +28,17 @@ class DecodeGraphs:
     """
 
     @torch.inference_mode()
-    def __init__(
-        self, config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int, pages_of_row: int
-    ) -> None:
+    def __init__(self, config: DecoderConfig, dtype: torch.dtype, rows: int, tables: torch.Tensor) -> None:
         """Allocates the inputs of the graphs.
 
         rows: the most rows of a step
-        pages_of_row: the most pages of a row
+        tables: the page tables of all slots, as in `PageTables`
         """
+        device = tables.device
         heads = (config.heads, config.kv_heads, config.head_dim)
         self._shapes = [Shape(*heads, window) for window in dict.fromkeys(config.windows)]
-        shape, page_ids = self._shapes[0], min(rows * pages_of_row, MOST_PAGE_IDS)
-        self._scratch = Scratch.allocate(shape, rows, page_ids, device)
+        shape = self._shapes[0]
+        self._scratch = Scratch.allocate(shape, rows, tables)
         self._needs_large_groups = partial(needs_large_groups, shape, element_size=dtype.itemsize)
         self._tokens = torch.zeros(rows, dtype=torch.int32, device=device)
         self._positions = torch.zeros(rows, dtype=torch.int64, device=device)

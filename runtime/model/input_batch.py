@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...kernels.attention import AttentionBatch
+from ...kernels.attention.batch import DeviceTables
 from ...kernels.common.upload import upload
 from ..messages import Row, RowGroup
 from .page_tables import PageTables
@@ -51,7 +52,8 @@ def build_input_batch(
     positions = np.arange(ends[-1]) - (ends - lengths - starts)[row_of_token]
     sampled = np.flatnonzero([row.sample for row in rows])
     targeted = np.flatnonzero([bool(row.targets) for row in rows])
-    tokens, moved_positions, places, outputs = upload(
+    fed = np.flatnonzero([not row.tokens for row in rows])
+    tokens, moved_positions, places, outputs, fed_tokens, fed_slots, *new_pages = upload(
         [
             np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
             positions,
@@ -59,12 +61,15 @@ def build_input_batch(
             np.concatenate(
                 [ends[sampled] - 1, *(_targeted(rows[row], int(ends[row])) for row in targeted.tolist())]
             ),
+            ends[fed] - 1,
+            slots[fed],
+            *tables.take_new(),
         ],
         last_tokens.device,
     )
-    _insert_last_tokens(
-        tokens, np.flatnonzero([not row.tokens for row in rows]), ends - 1, slots, last_tokens
-    )
+    if len(fed):  # rows without tokens get the token that their slot sampled last
+        tokens[fed_tokens] = last_tokens[fed_slots]
+    tables.write(*new_pages)
     return InputBatch(
         tokens=tokens,
         positions=moved_positions,
@@ -76,6 +81,7 @@ def build_input_batch(
             tables.page_size,
             last_tokens.device,
             [(group.first_row, group.rows, group.shared_tokens) for group in groups],
+            DeviceTables(tables.on_device, tables.starts(slots)),
         ),
         outputs=None if len(sampled) == ends[-1] and not len(targeted) else outputs,
         sampled_rows=sampled,
@@ -87,16 +93,3 @@ def _targeted(row: Row, end: int) -> NDArray[np.int64]:
     """The step's tokens that have a target. `end`: where the row's tokens end in the step."""
     start = end - len(row.tokens) // 4 + row.untargeted
     return np.arange(start, start + len(row.targets) // 4)
-
-
-def _insert_last_tokens(
-    tokens: torch.Tensor,
-    fed_rows: NDArray[np.int64],
-    token_of_row: NDArray[np.int64],
-    slots: NDArray[np.int64],
-    last_tokens: torch.Tensor,
-) -> None:
-    """Rows without tokens get the token that their slot sampled last."""
-    if len(fed_rows):
-        where, fed_slots = upload([token_of_row[fed_rows], slots[fed_rows]], tokens.device)
-        tokens[where] = last_tokens[fed_slots]

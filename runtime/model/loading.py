@@ -75,11 +75,12 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     with weights_outside_heap():
         weights = load_weights(checkpoint, formats.choose, shape, dtype, device, config.deterministic)
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
+    tables = PageTables(config.max_running, context, config.page_size, device)
     graphs = None
     if device.type == "cuda" and not config.enforce_eager:
         from .step_graphs import StepGraphs  # Triton may be missing without a GPU
 
-        graphs = StepGraphs(shape, weights.head, states, dtype, -(-context // config.page_size))
+        graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
     pool = _size_pool(config, shape, dtype, device, 0 if graphs is None else graphs.forward_launches)
     stored = kv_dtype(config, dtype)
     bytes_per_page = page_bytes(shape, config.page_size, stored)
@@ -91,7 +92,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     runner = Runner(
         decoder,
         kvs,
-        PageTables(config.max_running, pool.max_model_len, config.page_size),
+        tables,
         states,
         shape.vocab_size,
         Transfers(kvs, store) if store is not None else None,

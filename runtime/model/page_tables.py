@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+CPU = torch.device("cpu")
 
 
 class PageTables:
-    """A table only grows until it is cleared. Reading several slots is one array operation."""
+    """A table only grows until it is cleared. Reading several slots is one array operation.
 
-    def __init__(self, slots: int, max_model_len: int, page_size: int) -> None:
+    on_device: int32 [slots × pages of a slot], the tables as kernels read them: on a CPU the same memory,
+    otherwise a copy that `write` updates
+    """
+
+    def __init__(self, slots: int, max_model_len: int, page_size: int, device: torch.device = CPU) -> None:
         self.page_size = page_size
         self._pages = np.zeros((slots, -(-max_model_len // page_size)), np.int32)
         self._counts = np.zeros(slots, np.int64)
+        self.on_device = torch.from_numpy(self._pages).view(-1).to(device)
+        self._is_copy = device != CPU
+        self._new: list[tuple[int, NDArray[np.int32]]] = []
 
     def clear(self, slot: int) -> None:
         self._counts[slot] = 0
@@ -21,13 +31,32 @@ class PageTables:
         start = self._counts[slot]
         self._counts[slot] = start + len(pages)
         self._pages[slot, start : start + len(pages)] = pages
+        if self._is_copy:
+            self._new.append((int(self.starts(np.array([slot]))[0] + start), pages))
 
     def table(self, slot: int) -> NDArray[np.int32]:
         """A view, which shows later changes."""
         return self._pages[slot, : self._counts[slot]]
+
+    def starts(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the tables of these slots begin in `on_device`."""
+        return slots * self._pages.shape[1]
 
     def places(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the KV of tokens at `positions` of `slots` is: page × page_size + offset."""
         pages = positions // self.page_size
         assert bool((pages < self._counts[slots]).all()), "a token has no page"
         return self._pages[slots, pages].astype(np.int64) * self.page_size + positions % self.page_size
+
+    def take_new(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """What the device lacks: indices into `on_device`, and the pages to write there."""
+        new, self._new = self._new, []
+        if not new:
+            return np.zeros(0, np.int64), np.zeros(0, np.int32)
+        indices = [np.arange(start, start + len(pages)) for start, pages in new]
+        return np.concatenate(indices), np.concatenate([pages for _, pages in new])
+
+    def write(self, indices: torch.Tensor, pages: torch.Tensor) -> None:
+        """Writes what `take_new` returned, moved to the device."""
+        if len(indices):
+            self.on_device[indices] = pages

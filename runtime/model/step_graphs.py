@@ -32,13 +32,18 @@ class StepGraphs:
     """
 
     def __init__(
-        self, config: DecoderConfig, head: Linear, states: SlotStates, dtype: torch.dtype, pages_of_row: int
+        self,
+        config: DecoderConfig,
+        head: Linear,
+        states: SlotStates,
+        dtype: torch.dtype,
+        tables: torch.Tensor,
     ) -> None:
-        """pages_of_row: the most pages of a row"""
+        """tables: the page tables of all slots, as in `PageTables`"""
         rows, self._device = states.sampling.padding_slot, states.sampling.last_tokens.device
         with self._capturing("sampling"):
             self._capture = CudaCapture()
-            self._forward = DecodeGraphs(config, dtype, self._device, rows, pages_of_row)
+            self._forward = DecodeGraphs(config, dtype, rows, tables)
             self._sampling = SamplingGraphs(head, states, rows, dtype, self._capture)
         self.forward_launches = self._forward.launches(config.layers)
         """launches in the graphs that are still to be captured"""

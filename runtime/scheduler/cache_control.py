@@ -13,8 +13,10 @@ from ..messages import (
     CacheReport,
     CheckPin,
     DropCache,
+    ExplainPrompt,
     PinPrefix,
     PrefixPinned,
+    PromptExplained,
     QueryCache,
     QueryRefused,
     StoreCounts,
@@ -37,7 +39,7 @@ class CacheController:
 
     def answer(
         self,
-        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix,
+        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt,
         now: float,
         most_needed: int,
         store: StoreCounts,
@@ -52,6 +54,8 @@ class CacheController:
                 return self.pins.pin(message, now, self._cache.stats().total - most_needed)
             case UnpinPrefix():
                 return self._unpin(message)
+            case ExplainPrompt(_, query, namespace, tokens):
+                return PromptExplained(query, *self._cache.divergence(namespace, tokens, SHOWN_TOKENS))
             case _:
                 assert_never(message)
 

@@ -25,6 +25,7 @@ from ..messages import (
     Drain,
     Drained,
     DropCache,
+    ExplainPrompt,
     Fetched,
     Finish,
     Flushed,
@@ -166,7 +167,7 @@ class Loop:
                 self._rates.end(message.request)
             case QueryStats():
                 self._scheduler.query(message.client, message.query)
-            case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix():
+            case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix() | ExplainPrompt():
                 self._scheduler.control_cache(message, time.time())
             case PeerDown():
                 self._scheduler.drop_client(message.client)

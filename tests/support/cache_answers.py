@@ -12,10 +12,12 @@ from arbora.runtime.messages import (
     CacheReport,
     CheckPin,
     DropCache,
+    ExplainPrompt,
     PinFits,
     PinnedPrefix,
     PinPrefix,
     PrefixPinned,
+    PromptExplained,
     QueryCache,
     StoreCounts,
     UnpinPrefix,
@@ -41,6 +43,8 @@ def well(message: CacheControl) -> CacheAnswer:
             )
         case UnpinPrefix():
             return PrefixPinned(message.query, PinnedPrefix(message.pin, "", 16, 1, 0.0))
+        case ExplainPrompt():
+            return PromptExplained(message.query, 0, 0, b"")
 
 
 def report(query: int, **fields: Any) -> CacheReport:

@@ -19,6 +19,7 @@ from arbora.runtime.messages import (
     CheckPin,
     Drain,
     DropCache,
+    ExplainPrompt,
     Finish,
     FinishReason,
     Generate,
@@ -141,7 +142,7 @@ class FakeScheduler:
                     self._admit(message)
                 case Abort(request) | Finish(request):
                     self.rows.pop(request, None)
-                case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix():
+                case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix() | ExplainPrompt():
                     self.send(self.cache(message))
                 case QueryStats(_, query):
                     counts = (len(self.rows), 0, 64, 2, 3, 1, 10, 20, 30, 5, 1, 4, self._steps)

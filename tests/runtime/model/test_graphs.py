@@ -17,7 +17,6 @@ import torch
 from arbora.kernels.attention import cuda as attention_cuda
 from arbora.kernels.attention.fixed_decode import Scratch
 from arbora.runtime.messages import RowGroup
-from arbora.runtime.model import graphs
 from arbora.runtime.model.capture import sizes
 from arbora.runtime.model.graphs import DecodeGraphs
 from arbora.runtime.model.input_batch import InputBatch
@@ -45,8 +44,8 @@ class Compared:
     def __init__(self, driver: StepDriver) -> None:
         self.replayed: list[int] = []
         self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
-        pages = CONTEXT // PAGE
-        self._graphs = DecodeGraphs(self._decoder._config, torch.float32, DEVICE, SLOTS, pages)
+        tables = driver.runner._tables.on_device
+        self._graphs = DecodeGraphs(self._decoder._config, torch.float32, SLOTS, tables)
         self._graphs.capture(self._decoder, self._kvs, capture())
         driver.runner.replay_with(self._forward, lambda *_: None)
 
@@ -94,13 +93,6 @@ def test_replayed_steps_give_the_same_results_as_launched_ones(model: Path) -> N
 def test_rows_that_share_pages_may_be_split(model: Path, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_cuda, "MIN_SPLIT", least)
     assert replayed(model, [([0, 1, 2, 3], LEVELS), ([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [4, 3, 3]
-
-
-def test_more_page_ids_than_a_graph_holds_run_without_it(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(graphs, "MOST_PAGE_IDS", 4)
-    assert replayed(model, [([1, 3], []), ([0, 4], [])]) == [2]
 
 
 def test_more_partial_results_than_a_graph_holds_run_without_it(

@@ -180,7 +180,9 @@ def test_unusable_memory_is_reported_with_the_flag_that_allows_more_requests(
 def test_memory_for_graphs_is_not_given_to_the_kv_cache(tmp_path: Path) -> None:
     save_model(random_model("qwen2"), tmp_path)
     shape = load_decoder_config(tmp_path)
-    launches = DecodeGraphs(shape, torch.float32, torch.device("cpu"), 8, 4).launches(shape.layers)
+    launches = DecodeGraphs(shape, torch.float32, 8, torch.zeros(32, dtype=torch.int32)).launches(
+        shape.layers
+    )
 
     def budget(free: int, launches: int) -> int:
         return default_budget(shape, torch.bfloat16, torch.device("cuda"), free, launches)

@@ -95,6 +95,21 @@ def test_a_cleared_table_starts_anew() -> None:
     assert tables.table(0).tolist() == [6]
 
 
+def test_a_copy_of_the_tables_gets_new_pages_with_the_next_write() -> None:
+    tables = PageTables(slots=3, max_model_len=20, page_size=4)
+    tables.on_device, tables._is_copy = tables.on_device.clone(), True
+    tables.append(2, np.array([9, 5], np.int32))
+    tables.append(0, np.array([1], np.int32))
+    assert tables.on_device.sum() == 0
+    tables.write(*map(torch.from_numpy, tables.take_new()))
+    tables.append(2, np.array([7], np.int32))
+    tables.write(*map(torch.from_numpy, tables.take_new()))
+    tables.write(*map(torch.from_numpy, tables.take_new()))
+    starts = tables.starts(np.arange(3)).tolist()
+    assert tables.on_device[starts[2] : starts[2] + 3].tolist() == [9, 5, 7]
+    assert tables.on_device[starts[0]] == 1
+
+
 def test_a_token_without_a_page_is_our_own_bug() -> None:
     tables = PageTables(slots=1, max_model_len=8, page_size=4)
     tables.append(0, np.array([3], np.int32))

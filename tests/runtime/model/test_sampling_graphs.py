@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels.automaton import pool as automaton_pool
+from arbora.kernels.common import upload as transfers
+from arbora.kernels.common.upload import FixedArrays
 from arbora.kernels.sampling import Sampled, fixed_sampling
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import StepMasks, StepResult
@@ -194,7 +197,7 @@ def test_decode_steps_are_replayed_whole_between_steps_with_prompts(
         twins = Twins(model, slots=2)
         runner = twins.driver.runner
         head, states = runner._decoder._weights.head, runner._states
-        graphs = StepGraphs(load_decoder_config(model), head, states, torch.float32, pages_of_row=10)
+        graphs = StepGraphs(load_decoder_config(model), head, states, torch.float32, runner._tables.on_device)
         graphs.replay_in(runner, runner._decoder, runner._kvs)
         twins.load_grammar(4)
         twins.start(0, FILTERED, grammar=4)
@@ -204,7 +207,33 @@ def test_decode_steps_are_replayed_whole_between_steps_with_prompts(
         twins.step([1], PROMPT)
         for _ in range(3):
             twins.step([1, 0])
-    assert len(replays) == 1 + 2 + 1 + 3 * 2
+        assert len(replays) == 1 + 2 + 1 + 3 * 2
+        # Tokens and new pages, the work items of layers with a window and of the others, sampling.
+        assert copies_of_step(twins.driver, [0]) == ["arrays", "fixed", "fixed", "fixed"]
+        assert copies_of_step(twins.driver, [1, 0]) == ["arrays", "fixed", "fixed", "fixed edits", "fixed"]
+        assert len(replays) == 1 + 2 + 1 + 3 * 2 + 2 * 2
+
+
+def copies_of_step(driver: StepDriver, slots: list[int]) -> list[str]:
+    """Every transfer of host arrays to the device while a decode step runs."""
+    copies: list[str] = []
+    upload, set_arrays = transfers.upload, FixedArrays.set
+
+    def count_arrays(arrays: Any, device: torch.device) -> list[torch.Tensor]:
+        copies.append("arrays")
+        return upload(arrays, device)
+
+    def count_fixed(fixed: FixedArrays, values: Any) -> None:
+        copies.append("fixed edits" if "banned_ids" in fixed.tensors else "fixed")
+        set_arrays(fixed, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in list(sys.modules.values()):
+            if getattr(module, "upload", None) is upload:
+                patch.setattr(module, "upload", count_arrays)
+        patch.setattr(FixedArrays, "set", count_fixed)
+        driver.run([driver.row(slot) for slot in slots])
+    return copies
 
 
 def failing(error: Exception) -> Any:
@@ -236,5 +265,5 @@ def test_a_failed_capture_ends_the_process_and_lack_of_memory_ends_the_server(
     runner = started(model, "cpu").runner
     head = runner._decoder._weights.head
     with triton_kernels(), pytest.raises(ConfigError, match=words) as caught:
-        StepGraphs(load_decoder_config(model), head, runner._states, torch.float32, 10)
+        StepGraphs(load_decoder_config(model), head, runner._states, torch.float32, runner._tables.on_device)
     assert type(caught.value) is raised

@@ -1,0 +1,154 @@
+"""Compares a request's prompts with earlier ones, and remembers them for later ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import ExplainPrompt, Generate, PromptExplained, Tokens
+from ..explain.explanation import Explanation, Question, explain, tokens_by_cause
+from ..explain.outline import NO_OUTLINE, Outline
+from ..explain.recent_prompts import Place, Seen
+from ..request.attempts import run_off_loop
+from ..request.prepare import PreparedRequest
+from ..request.reply import Reply
+from .http_service import HttpService
+from .tenants import owner_of
+
+HEADER = "x-explain-cache"
+QUERY_SECONDS = 10.0
+LONG_TOKENS = 4096  # comparing longer prompts takes milliseconds, on another thread
+
+
+class CacheWatch:
+    """The prompts of one request.
+
+    `computed` and `ended` are called as the reply begins and ends, and `count` once it has been sent.
+    """
+
+    def __init__(self, http: HttpService, owner: str, prepared: PreparedRequest, *, explains: bool) -> None:
+        self._http = http
+        self._owner = owner
+        self._explains = explains
+        self._step = prepared.fields.n or 1
+        self._requests = prepared.requests[:: self._step]
+        self._seen: list[Seen | None] = []
+        self._matched: list[int] = []  # tokens of each prompt; empty until the reply has ended
+        outline = NO_OUTLINE if prepared.chat is None else prepared.chat.outline
+        self._questions = [self._question(request, outline) for request in self._requests]
+
+    @classmethod
+    async def begin(
+        cls, http: HttpService, prepared: PreparedRequest, scope: Scope, *, explains: bool
+    ) -> CacheWatch:
+        """Call it just before the request is sent. Raises `RequestError` for an explanation of several
+        prompts."""
+        explains = explains or _wants_explanation(scope)
+        watch = cls(http, owner_of(scope, http.service.config), prepared, explains=explains)
+        if explains:
+            await watch.ask_tree()
+        return watch
+
+    async def ask_tree(self) -> int:
+        """Adds to the question what the tree knows; returns how many tokens it has now."""
+        if len(self._questions) > 1:
+            raise RequestError(
+                f"explain_cache is for one prompt, but the request has {len(self._questions)}: send "
+                "each in a request of its own.",
+                param="explain_cache",
+                code="invalid_value",
+            )
+        request, engine = self._requests[0], self._http.service.engine
+        name = request.namespace
+        if name is None:
+            return 0
+        answer = await engine.ask(
+            lambda query: ExplainPrompt(engine.client, query, name, request.prompt), QUERY_SECONDS
+        )
+        if not isinstance(answer, PromptExplained):
+            raise RequestError(
+                "The scheduler did not answer in time; try again in a moment.", status=503, code="no_answer"
+            )
+        config = self._http.service.config
+        if name or not config.has_several_keys:  # otherwise several keys share it
+            self._questions[0] = replace(
+                self._questions[0], remembered=answer.remembered, behind=answer.behind
+            )
+        return answer.matched
+
+    async def explanation(self, matched: int) -> Explanation:
+        question, decode = self._questions[0], self._decode
+        if question.length <= LONG_TOKENS:
+            return explain(question, matched, decode)
+        return await run_off_loop(self._http.service.work, partial(explain, question, matched, decode))
+
+    def computed(self, reply: Reply) -> None:
+        """Remembers the prompts, once each has an output."""
+        if len(self._seen) == len(self._requests):
+            return
+        if any(not choice.has_output for choice in reply.choices[:: self._step]):
+            return
+        recent = self._http.service.recent
+        self._seen = [
+            None
+            if question.is_off or request.namespace is None
+            else recent.add(self._place(request.namespace), question.tokens, question.outline.parts)
+            for request, question in zip(self._requests, self._questions, strict=True)
+        ]
+
+    async def ended(self, reply: Reply) -> None:
+        """Remembers the replies, and explains the prompt if the request asks for it."""
+        choices = reply.choices[:: self._step]
+        for seen, choice in zip(self._seen, choices, strict=False):
+            if seen is not None:
+                self._http.service.recent.extend(seen, choice.tokens)
+        self._matched = [choice.cached_tokens for choice in choices]
+        if self._explains:
+            reply.explanation = await self.explanation(self._matched[0])
+
+    async def count(self) -> None:
+        """Counts the tokens that were not cached, by cause."""
+        for question, matched in zip(self._questions, self._matched, strict=False):
+            await self._count(question, matched)
+
+    async def _count(self, question: Question, matched: int) -> None:
+        count = partial(tokens_by_cause, question, matched, self._decode)
+        if question.length <= LONG_TOKENS or not question.has_parted:
+            causes, _ = count()
+        else:
+            causes, _ = await run_off_loop(self._http.service.work, count)
+        for cause, tokens in causes.items():
+            self._http.metrics.missed.labels(cause).inc(tokens)
+
+    def _question(self, request: Generate, outline: Outline) -> Question:
+        service = self._http.service
+        model = service.engine.check_serving()
+        is_off = (
+            request.namespace is None
+            or request.sampling.prompt_logprobs is not None
+            or not service.config.prefix_cache
+        )
+        if is_off or request.namespace is None:
+            return Question(tokens=request.prompt, outline=outline, near=None, is_off=True)
+        place = self._place(request.namespace)
+        return Question(
+            tokens=request.prompt,
+            outline=outline,
+            near=service.recent.nearest(place, request.prompt, outline.parts),
+            elsewhere=service.recent.elsewhere(place, request.prompt),
+            page_size=model.page_size,
+        )
+
+    def _place(self, namespace: str) -> Place:
+        return Place(self._owner, namespace)
+
+    def _decode(self, tokens: Tokens) -> str:
+        return self._http.service.tokenizer.decode(tokens, skip_special_tokens=False)
+
+
+def _wants_explanation(scope: Scope) -> bool:
+    return Headers(scope=scope).get(HEADER, "").lower() in ("1", "true")

@@ -1,0 +1,126 @@
+"""Explanations over HTTP with a scripted scheduler: whose prompts they tell of; prompt rules."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from arbora.runtime.messages import CacheAnswer, CacheControl, CacheDropped, ExplainPrompt, PromptExplained
+from http_world import HttpWorld, http_world, last_generate
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TEXT = "the cat sat on the mat and the dog sat on the cat again"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world() -> AsyncIterator[HttpWorld]:
+    """A server whose two keys share the namespace without a salt. Nothing is ever cached."""
+    async with http_world(api_keys=("first", "second"), context_length=1024) as world:
+        yield world
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def isolated() -> AsyncIterator[HttpWorld]:
+    async with http_world(api_keys=("first", "second"), isolate_keys=True, context_length=1024) as world:
+        yield world
+
+
+def knowing(world: HttpWorld, remembered: int, behind: str) -> None:
+    """The tree matches nothing, but remembers so many tokens, and has this text instead."""
+
+    def answer(message: CacheControl) -> CacheAnswer:
+        if not isinstance(message, ExplainPrompt):
+            return CacheDropped(message.query, 0, 0)
+        tokens = world.tokenizer.encode(behind, add_special_tokens=False)
+        return PromptExplained(message.query, 0, remembered, tokens)
+
+    world.running.cache = answer
+
+
+async def asked(world: HttpWorld, text: str, key: str, **fields: Any) -> Any:
+    body = {"messages": [{"role": "user", "content": text}], "explain_cache": True, **fields}
+    headers = {"authorization": f"Bearer {key}"}
+    answer = await world.http.post("/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["cache_explanation"]
+
+
+async def test_a_prompt_of_another_key_is_not_told_of(world: HttpWorld) -> None:
+    knowing(world, 20, "a secret")
+    for number, guess in enumerate(("a guess", "my secret")):
+        secret = f"{number} is the number of {TEXT} {number} {TEXT}" if number else f"{TEXT} {TEXT}"
+        await asked(world, f"my secret {secret}", "first")
+        found = await asked(world, f"{guess} {secret}", "second")
+        assert set(found["causes"]) <= {"new", "short"}
+        assert found["difference"] is None or "secret" not in found["difference"]["earlier"]
+
+
+async def test_ones_own_prompt_is(world: HttpWorld) -> None:
+    knowing(world, 0, "")
+    mine = f"{TEXT} and {TEXT}"
+    await asked(world, f"the mat {mine}", "first")
+    assert "evicted" in (await asked(world, f"the mat {mine}", "first"))["causes"]
+    found = await asked(world, f"the dog {mine}", "first")
+    assert found["causes"]["history"] > 16
+    assert "the mat" in found["difference"]["earlier"]
+    found = await asked(world, f"the mat {mine}", "first", cache_salt="a salt")
+    assert found["causes"]["namespace"] > 16
+
+
+async def test_the_tree_of_an_isolated_key_is_ones_own(isolated: HttpWorld) -> None:
+    knowing(isolated, 16, "")
+    assert (await asked(isolated, TEXT, "first"))["causes"]["evicted"] == 16
+    assert "evicted" in (await asked(isolated, TEXT, "first"))["causes"]
+
+
+async def test_dropping_the_cache_forgets_the_prompts(world: HttpWorld) -> None:
+    knowing(world, 0, "")
+    await asked(world, f"to forget {TEXT}", "first")
+    assert world.service.recent.bytes_used > 0
+    await world.http.delete("/cache", headers={"authorization": "Bearer first"})
+    assert world.service.recent.bytes_used == 0
+
+
+async def test_explaining_a_prompt_needs_a_valid_body(world: HttpWorld) -> None:
+    headers = {"authorization": "Bearer first"}
+    refused = await world.http.post("/cache/explain", json={"messages": 5}, headers=headers)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "messages"
+    refused = await world.http.post("/cache/explain", content=b"[", headers=headers)
+    assert refused.json()["error"]["code"] == "invalid_json"
+
+
+SYSTEM_AMID = [
+    {"role": "user", "content": "the cat"},
+    {"role": "assistant", "content": "the mat"},
+    {"role": "system", "content": "be brief"},
+    {"role": "user", "content": "the dog"},
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_system_message_amid_a_chat_stays_where_it_is(world: HttpWorld, path: str) -> None:
+    body = {"messages": SYSTEM_AMID, "max_tokens": 4}
+    answer = await world.http.post(path, json=body, headers={"authorization": "Bearer first"})
+    assert answer.status_code == 200, answer.text
+    prompt = world.tokenizer.decode(last_generate(world).prompt, skip_special_tokens=False)
+    places = [prompt.index(message["content"]) for message in SYSTEM_AMID]
+    assert places == sorted(places)
+
+
+async def test_rules_apply_to_all_that_renders_a_conversation() -> None:
+    line = "x-anthropic-billing-header: cch=1f2e3;"
+    messages = [{"role": "system", "content": f"{line}\nbe brief"}, {"role": "user", "content": TEXT}]
+    async with http_world(prompt_rules=("billing-header",), context_length=1024) as world:
+        knowing(world, 0, "")
+        plain = [{"role": "system", "content": "be brief"}, messages[1]]
+        for path in ("/tokenize", "/v1/chat/completions", "/cache/explain"):
+            answer = await world.http.post(path, json={"messages": messages})
+            assert answer.status_code == 200, answer.text
+            expected = await world.http.post("/tokenize", json={"messages": plain})
+            count = answer.json().get("count") or answer.json().get("prompt_tokens")
+            count = count or answer.json()["usage"]["prompt_tokens"]
+            assert count == expected.json()["count"]
+        assert answer.json()["prompt_rules"] == ["billing-header"]
