@@ -48,7 +48,7 @@ class CacheWatch:
         """Call it just before the request is sent. Raises `RequestError` for an explanation of several
         prompts."""
         explains = explains or _wants_explanation(scope)
-        watch = cls(http, owner_of(scope, http.service.config), prepared, explains=explains)
+        watch = cls(http, owner_of(scope), prepared, explains=explains)
         if explains:
             await watch.ask_tree()
         return watch

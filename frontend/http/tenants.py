@@ -43,9 +43,10 @@ def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:
     return sha256(user.encode()).hexdigest()[:NAME_LENGTH] if user else ""
 
 
-def owner_of(scope: Scope, config: ServeConfig) -> str:
+def owner_of(scope: Scope) -> str:
     """A hash of the API key that the request was sent with; empty on a server without keys."""
-    return sha256(scope[SENT_KEY].encode()).hexdigest()[:NAME_LENGTH] if config.api_keys else ""
+    key: ApiKey | None = scope.get(SENT_KEY)
+    return "" if key is None else key.sha256[:NAME_LENGTH]
 
 
 def cache_scope(request: Request, config: ServeConfig) -> str:
