@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from .anthropic.face import ANTHROPIC
+from .batches.face import batches_face
 from .http.faces import Faces
+from .native.face import NATIVE
+from .ollama.face import OLLAMA
 from .openai.face import OPENAI
 
-FACES = Faces(OPENAI, (ANTHROPIC,))
+FACES = Faces(OPENAI, (ANTHROPIC, NATIVE, OLLAMA, batches_face((OPENAI, ANTHROPIC))))

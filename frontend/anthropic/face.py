@@ -35,4 +35,5 @@ ANTHROPIC = Face(
     id_header=b"request-id",
     statuses=STATUSES,
     allowance_headers=allowance_headers,
+    batched=("/v1/messages",),
 )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import msgspec
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
+from ...runtime.messages import BACKGROUND_PRIORITY, Generate
 from ..replica.generation import Generation
 from ..request.attempts import Attempt, run_attempts, run_off_loop
 from ..request.prepare import PreparedRequest
@@ -28,10 +31,12 @@ from .outcome import TIMER
 from .tenants import SENT_KEY
 from .time_limit import TimeLimit
 
+IN_BACKGROUND = "arbora.in_background"
+"""in the scope of a request: true if it starts after all other requests"""
 log = logging.getLogger(__name__)
 
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -45,7 +50,8 @@ or the whole body."""
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format. `explains`: the answer says why tokens of the prompt were not cached."""
+    stream, into the wire format, whose media type is `stream_type`. `explains`: the answer says why tokens of
+    the prompt were not cached."""
 
     request_id: str
     prepared: PreparedRequest
@@ -53,12 +59,16 @@ class Job:
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
     explains: bool = False
+    stream_type: bytes = EVENT_STREAM
 
 
 class GenerationEndpoint:
-    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served."""
+    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served, and
+    returns a response if it needs no generation."""
 
-    def __init__(self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job]]) -> None:
+    def __init__(
+        self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job | Response]]
+    ) -> None:
         self._http = http
         self._prepare = prepare
 
@@ -69,10 +79,13 @@ class GenerationEndpoint:
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
             job = await self._prepare(self._http, Request(scope, receive))
+        if isinstance(job, Response):
+            await job(scope, receive, send)
+            return
         if key is not None:
             job = replace(job, prepared=with_key_limits(job.prepared, key))
         cache = await CacheWatch.begin(self._http, job.prepared, scope, explains=job.explains)
-        generation = service.engine.start(job.prepared.requests)
+        generation = service.engine.start(_requests(scope, job))
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
@@ -94,6 +107,14 @@ class GenerationEndpoint:
             if ending is not None:
                 ending.cancel()
             service.engine.forget(generation)
+
+
+def _requests(scope: Scope, job: Job) -> Sequence[Generate]:
+    """The job's requests, with the lowest priority if the HTTP request belongs to a batch."""
+    requests = job.prepared.requests
+    if not scope.get(IN_BACKGROUND):
+        return requests
+    return [msgspec.structs.replace(each, priority=BACKGROUND_PRIORITY) for each in requests]
 
 
 async def _close_when_gone(receive: Receive, generation: Generation) -> None:
@@ -118,7 +139,7 @@ async def _send_stream(
 ) -> None:
     """Sends the headers at once, but the first event only with the first output: clients measure the time to
     the first token by it."""
-    headers = [*_STREAM_HEADERS, _id_header(job)]
+    headers = [(b"content-type", job.stream_type), *_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
         async for events in parts:

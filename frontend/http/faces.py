@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -35,6 +36,8 @@ class Face:
     `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
     `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`,
     and what is left to their key in the `allowance_headers`, by default in OpenAI's.
+    Requests on the paths `batched` may be lines of a batch. `run` does the work of the face that is no
+    request, until it is cancelled.
     """
 
     routes: Callable[[HttpService], Sequence[Route]]
@@ -45,6 +48,8 @@ class Face:
     id_header: bytes = b""
     statuses: Mapping[int, int] = field(default_factory=dict)
     allowance_headers: Callable[[Allowances], Headers] | None = None
+    batched: tuple[str, ...] = ()
+    run: Callable[[HttpService], Awaitable[None]] | None = None
 
     def has(self, path: str, headers: Headers) -> bool:
         return _is_below(path, self.prefixes) or (
@@ -74,6 +79,13 @@ class Faces:
     def of(self, path: str, headers: Headers = ()) -> Face:
         return next((face for face in self.others if face.has(path, headers)), self.default)
 
+    async def run(self, http: HttpService) -> None:
+        """Does the work of the faces that is no request, until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for face in (self.default, *self.others):
+                if face.run is not None:
+                    tasks.create_task(_run(face.run(http)))
+
     def error_json(self, path: str, error: RequestError) -> bytes:
         """For requests whose headers and id are unknown."""
         return self.of(path).error_json(with_short_texts(error), "")
@@ -88,6 +100,10 @@ class Faces:
         body = face.error_json(with_short_texts(error), scope.get(ANSWER_ID, ""))
         status = face.statuses.get(error.status, error.status)
         return Response(body, status, {**(headers or {}), **error_headers(error)}, "application/json")
+
+
+async def _run(work: Awaitable[None]) -> None:
+    await work
 
 
 def _is_below(path: str, prefixes: Sequence[str]) -> bool:
@@ -130,9 +146,9 @@ def shortened(text: str, most: int) -> str:
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
-    """The header that says when to try again (429 and 503), not to try again (504; OpenAI's and Anthropic's
-    clients read it), or how to authenticate (401)."""
-    if error.status == 504:
+    """The header that says when to try again (429 and 503), not to try again (504 and 507; OpenAI's and
+    Anthropic's clients read it), or how to authenticate (401)."""
+    if error.status in (504, 507):
         return {"x-should-retry": "false"}
     if error.status in (429, 503):
         return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}

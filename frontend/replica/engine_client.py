@@ -159,6 +159,10 @@ class EngineClient:
         else:
             self._loop.call_soon_threadsafe(self._tell_others, message)
 
+    def tell(self, message: Message) -> None:
+        """Sends a message that has no answer; it is lost while the replica is down."""
+        self._send(message)
+
     async def run(self) -> None:
         """Receive until cancelled."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
