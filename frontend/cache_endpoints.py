@@ -33,7 +33,8 @@ from ..runtime.sampling_params import SamplingParams
 from .cache_answers import Freed, LeaseEnds, PinDeleted, amount, cache_status, freed_pages, shown_pin
 from .http.body_kind import BodyKind
 from .http.http_service import HttpService
-from .http.tenants import cache_scope, caller_of, tenant_of
+from .http.key_limits import quota_of
+from .http.tenants import cache_scope, caller_of, key_of, tenant_of
 from .openai.fixed_fields import INERT_FIELDS
 from .openai.protocol import PinRequest
 from .openai.tokenize import prompt_tokens
@@ -67,7 +68,7 @@ async def show_cache(http: HttpService, request: Request) -> Response:
     def decode(tokens: Tokens) -> str:
         return service.tokenizer.decode(tokens, skip_special_tokens=False)
 
-    is_shared = own == "" and len(service.config.api_keys) > 1  # by several keys
+    is_shared = own == "" and service.config.has_several_keys
     shown = None if is_shared else decode
     return _json(cache_status(report, model, own, shown, is_isolated=service.config.isolate_keys))
 
@@ -86,12 +87,7 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
             service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
         )
     finally:  # an order without an answer may still be carried out
-
-        def concerned(name: str) -> bool:
-            return name.startswith(scope) if namespace is None else name == namespace
-
-        service.memo.drop(concerned)
-        service.recent.drop(concerned)
+        service.forget_prompts(scope, namespace)
     freed = amount(dropped.pages, model)
     freed.tokens = dropped.tokens
     return _json(Freed(freed, freed_pages(dropped)))
@@ -118,6 +114,7 @@ async def pin_prefix(http: HttpService, http_request: Request) -> Response:
         SamplingParams(max_tokens=1, temperature=0.0),
         namespace=namespace,
         tenant=tenant_of(http_request, None, service.config),
+        quota=quota_of(key_of(http_request), len(tokens) // 4),
     )
     pin = await _pin(service, computing, order, _prompt_param(request))
     return _json(shown_pin(pin, model))

@@ -26,11 +26,13 @@ from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
 from .explain.explanation import Explanation
 from .hosts import HostGuard, hosts_to_check
+from .http.allowance_headers import KeyedAnswers
 from .http.endpoint import internal_error
 from .http.faces import Face, Faces, route
 from .http.http_service import HttpService
 from .http.operation import Operation
 from .http.request_log import RequestLog
+from .http.traces import Traced
 from .openai.protocol import ChatRequest, CompletionRequest, PinRequest
 from .openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
 from .openapi.endpoint import document_routes
@@ -101,13 +103,24 @@ def create_app(http: HttpService, faces: Faces) -> ASGIApp:
     routes = [*faces.joined(described), *document_routes(http, described, open_paths)]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    with_ids = RequestIds(_guarded(app, faces, http.service.config), faces)
-    return RequestLog(with_ids) if http.service.config.log_requests else with_ids
+    return _watched(RequestIds(_guarded(app, faces, http), faces), http)
 
 
-def _guarded(app: ASGIApp, faces: Faces, config: ServeConfig) -> ASGIApp:
+def _watched(app: ASGIApp, http: HttpService) -> ASGIApp:
+    """The application with the log of requests and their traces, as far as they are configured."""
+    config = http.service.config
+    if http.traces is not None:
+        app = Traced(app, http.traces)
+    if config.log_requests is not None:
+        app = RequestLog(app, config.log_requests, config.served_model_name)
+    return app
+
+
+def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:
+    config = http.service.config
     if config.api_keys:
-        app = Guard(app, faces, config.api_keys, _open_paths(config))
+        guarded = KeyedAnswers(app, faces, http.metrics)
+        app = Guard(guarded, faces, http.keys, _open_paths(config))
     origins = AllowedOrigins(config.allowed_origins)
     hosts = hosts_to_check(config)
     if hosts is not None:

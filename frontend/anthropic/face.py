@@ -12,6 +12,7 @@ from ..http.faces import Face, route
 from ..http.http_service import HttpService
 from ..http.operation import GENERATES, DescribedRoute, Operation
 from ..request.declared import within
+from .allowance_headers import allowance_headers
 from .count_tokens import count_tokens
 from .errors import STATUSES, error_json
 from .events import EVENTS
@@ -61,6 +62,7 @@ ANTHROPIC = Face(
     header=b"anthropic-version",
     id_header=b"request-id",
     statuses=STATUSES,
+    allowance_headers=allowance_headers,
     batched=("/v1/messages",),
     name="Anthropic",
     error=ErrorResponse,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import msgspec
@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import BACKGROUND_PRIORITY, Generate
 from ..replica.generation import Generation
@@ -22,10 +23,12 @@ from ..request.reply import MANY_TOKENS, Reply
 from ..work.caller import ClientGoneError
 from ..work.fair_threads import FairThreads
 from .cache_watch import CacheWatch
-from .faces import with_short_texts
+from .faces import ALLOWANCES, with_short_texts
 from .http_service import HttpService
+from .key_limits import with_key_limits
 from .metrics import RequestTimer
-from .request_log import TIMER
+from .outcome import TIMER
+from .tenants import SENT_KEY
 from .time_limit import TimeLimit
 
 IN_BACKGROUND = "arbora.in_background"
@@ -75,7 +78,8 @@ class GenerationEndpoint:
         self._prepare = prepare
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[TIMER] = timer = RequestTimer(self._http.metrics)
+        key: ApiKey | None = scope.get(SENT_KEY)
+        scope[TIMER] = timer = RequestTimer(self._http.metrics, key)
         service = self._http.service
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
@@ -83,12 +87,16 @@ class GenerationEndpoint:
         if isinstance(job, Response):
             await job(scope, receive, send)
             return
+        if key is not None:
+            job = replace(job, prepared=with_key_limits(job.prepared, key))
         cache = await CacheWatch.begin(self._http, job.prepared, scope, explains=job.explains)
         generation = service.engine.start(_requests(scope, job))
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
+            scope[ALLOWANCES] = generation.allowances
+            timer.accepted(job.prepared.requests[0].sampling)
             parts = answer_parts(job, generation, timer, service.work, cache)
             if job.streams:
                 await _send_stream(job, parts, generation, timer, send)

@@ -13,16 +13,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ...runtime.api_keys import Allowances
 from ...runtime.errors import RequestError
 from .http_service import HttpService
 from .operation import DescribedRoute, Operation
-from .request_log import ERROR_CODE
+from .outcome import ERROR_CODE
 
 RETRY_AFTER_SECONDS = 5
 MAX_MESSAGE = 2048  # characters
 MAX_PARAM = 256
 ANSWER_ID = "arbora.answer_id"
 """in the scope of a request: the id of its answer, if its face has an `id_header`"""
+ALLOWANCES = "arbora.allowances"
+"""in the scope of a request whose key has limits: its `Allowances`"""
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 Handler: TypeAlias = Callable[[HttpService, Request], Awaitable[Response]]
 
@@ -33,7 +36,8 @@ class Face:
 
     On the paths of `shared`, which the default face has too, only requests with the header `header` are.
     `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
-    `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`.
+    `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`,
+    and what is left to their key in the `allowance_headers`, by default in OpenAI's.
     Requests on the paths `batched` may be lines of a batch. `run` does the work of the face that is no
     request, until it is cancelled. /openapi.json lists
     the API by its `name`, with errors of the type `error`.
@@ -46,6 +50,7 @@ class Face:
     header: bytes = b""
     id_header: bytes = b""
     statuses: Mapping[int, int] = field(default_factory=dict)
+    allowance_headers: Callable[[Allowances], Headers] | None = None
     batched: tuple[str, ...] = ()
     run: Callable[[HttpService], Awaitable[None]] | None = None
     name: str = ""
@@ -98,6 +103,7 @@ class Faces:
     ) -> Response:
         """The answer to a refused request, in the form of its face. The log gets the error's code."""
         scope[ERROR_CODE] = error.code
+        scope[ALLOWANCES] = error.allowances
         face = self.of(scope["path"], scope["headers"])
         body = face.error_json(with_short_texts(error), scope.get(ANSWER_ID, ""))
         status = face.statuses.get(error.status, error.status)
@@ -138,6 +144,7 @@ def with_short_texts(error: RequestError) -> RequestError:
         param=None if error.param is None else shortened(error.param, MAX_PARAM),
         code=error.code,
         retry_after=error.retry_after,
+        allowances=error.allowances,
     )
 
 
