@@ -35,8 +35,8 @@ class Generate(Message):
     namespace: str | None = ""  # in which it shares prefixes; None: the cache is neither read nor filled
     priority: int = 0  # lower numbers start first
     tenant: str = ""  # the request counts towards this tenant's fair share
-    quota: Quota | None = None  # None: its key has no limits
     leases: list[LeaseTerms] = []  # ignored without a namespace
+    quota: Quota | None = None  # None: its key has no limits
 
 
 class Abort(Message):
