@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
-
-from starlette.requests import Request
 
 from ...runtime.errors import RequestError
 from ..http.http_service import HttpService
-from ..http.tenants import SENT_KEY
 from .background import Background
 from .store import Store
 
@@ -31,11 +27,6 @@ class ResponsesService:
         background = Background(http, store)
         http.closers.append(background.close)
         return cls(http, store, background)
-
-    def owner_of(self, request: Request) -> str:
-        """A hash of the API key; empty on a server without keys."""
-        key: str | None = request.scope.get(SENT_KEY)
-        return sha256(key.encode()).hexdigest() if key else ""
 
     def store(self, param: str | None = None) -> Store:
         """Raises a 400 `RequestError` naming `param` on a server that stores nothing."""
