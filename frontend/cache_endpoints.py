@@ -42,7 +42,7 @@ from .replica.generation import early_end
 from .request import leases
 from .request.prepare import Limits, cache_namespace, new_id, reply_tokens
 from .request.service import Service
-from .request.validation import MOST_TTL_S, check_range, check_salt, check_token_ids
+from .request.validation import check_declared, check_salt, check_token_ids
 from .work.caller import Caller
 
 ANSWER_SECONDS = 10.0
@@ -101,7 +101,7 @@ async def pin_prefix(http: HttpService, http_request: Request) -> Response:
     request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    check_range("ttl_s", request.ttl_s, 0, MOST_TTL_S, above_low=True)
+    check_declared(request)
     check_salt(request.cache_salt)
     scope = cache_scope(http_request, service.config)
     tokens = await _prefix(service, scope, request, model, caller)

@@ -8,5 +8,6 @@ from .http.faces import Faces
 from .native.face import NATIVE
 from .ollama.face import OLLAMA
 from .openai.face import OPENAI
+from .responses.face import RESPONSES
 
-FACES = Faces(OPENAI, (ANTHROPIC, NATIVE, OLLAMA, batches_face((OPENAI, ANTHROPIC))))
+FACES = Faces(OPENAI, (ANTHROPIC, RESPONSES, NATIVE, OLLAMA, batches_face((OPENAI, ANTHROPIC))))

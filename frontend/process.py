@@ -87,6 +87,7 @@ async def _serve(
         supervisor.send(Ready("tokenizer", arguments.client))
         leave_out_existing_objects()
         await server.serve(listener)
+        await http.close()
         receiving.cancel()
         living.cancel()
         stopping.cancel()

@@ -70,6 +70,9 @@ MAY_IMPORT = {
     "frontend.native": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ollama": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.responses": REQUEST
+    | {"frontend.request", "frontend.http", "frontend.openai", "frontend.database"},
+    "frontend.openapi": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"kernels"},

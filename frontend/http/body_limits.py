@@ -26,6 +26,7 @@ _GRAMMARS = (
     "response_format",
     "output_config",
     "output_format",
+    "text",
     "structured_outputs",
     "regex",
     "choice",
@@ -40,6 +41,9 @@ _GRAMMARS = (
 _FIELD_BYTES: dict[str, int | None] = {
     "messages": None,
     "system": None,
+    "instructions": None,
+    "input": None,
+    "items": None,
     "prompt": None,
     "tokens": None,
     "tools": MAX_TOOLS_BYTES,

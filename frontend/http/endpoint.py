@@ -47,11 +47,15 @@ Answer: TypeAlias = Attempt[bytes, bytes]
 or the whole body."""
 
 
+async def _nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format, whose media type is `stream_type`. `explains`: the answer says why tokens of
-    the prompt were not cached."""
+    stream, into the wire format, whose media type is `stream_type`. `finished` is awaited before the last
+    part of the answer is sent. `explains`: the answer says why tokens of the prompt were not cached."""
 
     request_id: str
     prepared: PreparedRequest
@@ -59,6 +63,7 @@ class Job:
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
     explains: bool = False
+    finished: Callable[[], Awaitable[None]] = _nothing
     stream_type: bytes = EVENT_STREAM
 
 
@@ -92,7 +97,7 @@ class GenerationEndpoint:
             await generation.accepted()
             scope[ALLOWANCES] = generation.allowances
             timer.accepted(job.prepared.requests[0].sampling)
-            parts = _answer_parts(job, generation, timer, service.work, cache)
+            parts = answer_parts(job, generation, timer, service.work, cache)
             if job.streams:
                 await _send_stream(job, parts, generation, timer, send)
             else:
@@ -171,7 +176,7 @@ def _id_header(job: Job) -> tuple[bytes, bytes]:
     return b"x-request-id", job.request_id.encode()
 
 
-async def _answer_parts(
+async def answer_parts(
     job: Job, generation: Generation, timer: RequestTimer, work: FairThreads, cache: CacheWatch
 ) -> AsyncIterator[bytes]:
     """Yields the bytes to send, never empty; the last part closes the answer.
@@ -199,4 +204,6 @@ async def _answer_parts(
     await cache.ended(answer.reply)
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
-    yield await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()
+    last = await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()
+    await job.finished()
+    yield last

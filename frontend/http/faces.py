@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ...runtime.api_keys import Allowances
 from ...runtime.errors import RequestError
 from .http_service import HttpService
+from .operation import DescribedRoute, Operation
 from .outcome import ERROR_CODE
 
 RETRY_AFTER_SECONDS = 5
@@ -37,7 +39,8 @@ class Face:
     `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`,
     and what is left to their key in the `allowance_headers`, by default in OpenAI's.
     Requests on the paths `batched` may be lines of a batch. `run` does the work of the face that is no
-    request, until it is cancelled.
+    request, until it is cancelled. /openapi.json lists
+    the API by its `name`, with errors of the type `error`.
     """
 
     routes: Callable[[HttpService], Sequence[Route]]
@@ -50,6 +53,8 @@ class Face:
     allowance_headers: Callable[[Allowances], Headers] | None = None
     batched: tuple[str, ...] = ()
     run: Callable[[HttpService], Awaitable[None]] | None = None
+    name: str = ""
+    error: type[Struct] | None = None
 
     def has(self, path: str, headers: Headers) -> bool:
         return _is_below(path, self.prefixes) or (
@@ -67,14 +72,17 @@ class Faces:
     default: Face
     others: Sequence[Face] = ()
 
-    def routes(self, http: HttpService) -> list[Route]:
-        others = [(face, route) for face in self.others for route in face.routes(http)]
+    def routes(self, http: HttpService) -> list[tuple[Face, Route]]:
+        """The routes of each face."""
+        return [(face, route) for face in (self.default, *self.others) for route in face.routes(http)]
+
+    def joined(self, routes: Sequence[tuple[Face, Route]]) -> list[Route]:
+        """The routes with one route for each path that two faces share."""
+        default = [route for face, route in routes if face is self.default]
+        others = [(face, route) for face, route in routes if face is not self.default]
         shared = {route.path: (face, route) for face, route in others if face.shares(route.path)}
-        default = [
-            _either(route, *shared[route.path]) if route.path in shared else route
-            for route in self.default.routes(http)
-        ]
-        return default + [route for _, route in others if route.path not in shared]
+        joined = [_either(route, *shared[route.path]) if route.path in shared else route for route in default]
+        return joined + [route for _, route in others if route.path not in shared]
 
     def of(self, path: str, headers: Headers = ()) -> Face:
         return next((face for face in self.others if face.has(path, headers)), self.default)
@@ -155,8 +163,14 @@ def error_headers(error: RequestError) -> dict[str, str]:
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}
 
 
-def route(method: str, path: str, http: HttpService, handler: Handler) -> Route:
+def route(
+    method: str, path: str, http: HttpService, handler: Handler, operation: Operation | None = None
+) -> Route:
+    """A route to a handler. /openapi.json lists it if it has an `operation`."""
+
     async def handle(request: Request) -> Response:
         return await handler(http, request)
 
-    return Route(path, handle, methods=[method])
+    if operation is None:
+        return Route(path, handle, methods=[method])
+    return DescribedRoute(method, path, handle, operation)

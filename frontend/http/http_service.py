@@ -3,7 +3,8 @@ this process."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 from ..keys.key_ring import KeyRing
 from ..request.service import Service
@@ -19,6 +20,8 @@ class HttpService:
     metrics: Metrics
     keys: KeyRing
     traces: Traces | None = None
+    closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """called when the server has answered its last request"""
 
     @classmethod
     def of(cls, service: Service) -> HttpService:
@@ -31,3 +34,7 @@ class HttpService:
         return cls(
             service, BodyReader(service.work), Metrics(service.memo, service.engine.directory), keys, traces
         )
+
+    async def close(self) -> None:
+        for close in self.closers:
+            await close()

@@ -13,12 +13,11 @@ from ...runtime.errors import RequestError
 from ..explain.outline import Outline, outline_of
 from ..text.chat_template import ChatTemplate
 from .legacy_calls import with_tool_calls
-from .messages import ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
+from .messages import PART_TYPES, ROLES, ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
 from .validation import check_count, missing_field
 
 MAX_MESSAGES = 16_384
 MAX_TOOLS = 1024
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 JSON_TYPES = ("null", "boolean", "number", "integer", "string", "object", "array")
 MAX_SCHEMA_DEPTH = 200
 MAX_ARGUMENTS = 1 << 20  # characters of one tool call's arguments
@@ -118,7 +117,7 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
 
 
 def _part_text(part: ContentPart, where: str) -> str:
-    if part.type not in ("text", "refusal"):
+    if part.type not in PART_TYPES:
         raise RequestError(
             f"{where} has the type {part.type!r}, but this model takes only parts of type 'text'.",
             param=where,
@@ -141,29 +140,34 @@ def _template_call(call: MessageToolCall, where: str) -> dict[str, object]:
 
 
 def tool_definitions(
-    tools: Sequence[Tool] | None, name: str = "function.name", parameters: str = "function.parameters"
+    tools: Sequence[Tool] | None,
+    name: str = "function.name",
+    parameters: str = "function.parameters",
+    places: Sequence[str] = (),
 ) -> list[dict[str, Any]] | None:
     """The tools as the chat template prints them; None without tools.
 
     A tool without parameters gets an empty list of them, because templates iterate over it. Errors call the
-    fields of a tool `name` and `parameters`.
+    fields of a tool `name` and `parameters`. `places` are the paths of the tools in the request, by default
+    `tools[0]` and so on.
     """
     if not tools:
         return None
+    places = places or [f"tools[{index}]" for index in range(len(tools))]
     check_count("tools", tools, MAX_TOOLS, "tools")
     for index, tool in enumerate(tools):
         if tool.type != "function":
             raise RequestError(
-                f"tools[{index}].type is {tool.type!r}, but must be 'function'.",
-                param=f"tools[{index}].type",
+                f"{places[index]}.type is {tool.type!r}, but must be 'function'.",
+                param=f"{places[index]}.type",
                 code="unsupported_parameter",
             )
         if tool.function is None or not tool.function.name:
-            raise missing_field(f"tools[{index}].{name}")
-    _check_names([tool.function.name for tool in tools if tool.function is not None], name)
+            raise missing_field(f"{places[index]}.{name}")
+    _check_names([tool.function.name for tool in tools if tool.function is not None], name, places)
     for index, tool in enumerate(tools):
         schema = tool.function.parameters if tool.function is not None else None
-        _check_parameters(f"tools[{index}].{parameters}", schema)
+        _check_parameters(f"{places[index]}.{parameters}", schema)
     return [_definition(tool) for tool in tools]
 
 
@@ -176,13 +180,13 @@ def _definition(tool: Tool) -> dict[str, Any]:
     return definition
 
 
-def _check_names(names: list[str], field: str) -> None:
+def _check_names(names: list[str], field: str, places: Sequence[str]) -> None:
     first: dict[str, int] = {}
     for index, name in enumerate(names):
         if first.setdefault(name, index) != index:
-            param = f"tools[{index}].{field}"
+            param = f"{places[index]}.{field}"
             message = (
-                f"{param} is {name!r}, which is the name of tools[{first[name]}] too. Give each its own."
+                f"{param} is {name!r}, which is the name of {places[first[name]]} too. Give each its own."
             )
             raise RequestError(message, param=param, code="invalid_value")
 

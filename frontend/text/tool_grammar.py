@@ -118,6 +118,8 @@ class _Calls:
 
     def _arguments(self, tool: Tool) -> Format:
         function, parameters = tool["function"], _parameters(tool)
+        if "input_format" in function:
+            return self._input(function["input_format"])
         refuse = self._must_enforce or function.get("strict")
         fields = {"separators": self._format.separators, "function": function["name"]}
         if self._format.name != "pythonic":
@@ -128,6 +130,15 @@ class _Calls:
             raise _unenforceable(tool, problem)
         otherwise = "refuse" if refuse else "value"
         return {"type": "keywords", "members": _members(parameters), "otherwise": otherwise, **fields}
+
+    def _input(self, quoted: Format) -> Format:
+        """The arguments of a tool whose only one is the text `input`. `quoted` is the format of that text
+        inside its quotes."""
+        _, colon = self._format.separators
+        is_python = self._format.name == "pythonic"
+        before, after = ('input="', '"') if is_python else (f'{{"input"{colon}"', '"}')
+        ends = [{"type": "const_string", "value": text} for text in (before, after)]
+        return {"type": "sequence", "elements": [ends[0], quoted, ends[1]]}
 
 
 def check_unenforceable(format: ToolFormat, tools: Sequence[Tool]) -> None:

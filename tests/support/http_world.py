@@ -167,6 +167,7 @@ async def http_world(
             await world.close()
             server.stop()
             await tasks[1]
+            await http_service.close()
             tasks[0].cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             engine.close()

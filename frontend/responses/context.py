@@ -1,0 +1,77 @@
+"""The items of a prompt: those of earlier responses or a conversation, and the request's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import msgspec
+
+from ...runtime.errors import RequestError
+from ..request.conversation import MAX_MESSAGES
+from ..request.validation import check_count
+from ..work.caller import Caller
+from .protocol import Item, PromptFields
+from .responses_service import ResponsesService
+from .store import stored_item
+
+
+class Context(NamedTuple):
+    """`own` are the request's own items, with ids; `bytes` is the size of the `earlier` ones."""
+
+    earlier: Sequence[Item]
+    own: Sequence[Item]
+    bytes: int
+
+    def caller(self, caller: Caller) -> Caller:
+        """The caller, whose work counts the earlier items too."""
+        return replace(caller, body_bytes=lambda: caller.body_bytes() + self.bytes)
+
+
+async def context_of(responses: ResponsesService, owner: str, request: PromptFields) -> Context:
+    """Raises `RequestError` for items that are not stored for this owner."""
+    earlier = await _earlier(responses, owner, request)
+    given = request.input
+    items = [Item(type="message", role="user", content=given)] if isinstance(given, str) else (given or [])
+    check_count("input", items, MAX_MESSAGES, "items")
+    own = await _resolved(responses, owner, items)
+    size = sum(len(msgspec.json.encode(item)) for item in earlier)
+    return Context(earlier, [stored_item(item) for item in own], size)
+
+
+def conversation_id(request: PromptFields) -> str | None:
+    given = request.conversation
+    return given if given is None or isinstance(given, str) else given.id
+
+
+async def _earlier(responses: ResponsesService, owner: str, request: PromptFields) -> list[Item]:
+    previous, conversation = request.previous_response_id, conversation_id(request)
+    if previous and conversation:
+        raise RequestError(
+            "previous_response_id and conversation can't be used together: give only one.",
+            param="previous_response_id",
+            code="invalid_value",
+        )
+    if previous:
+        return await responses.store("previous_response_id").earlier_items(owner, previous)
+    if conversation:
+        return await responses.store("conversation").conversation_items(owner, conversation)
+    return []
+
+
+async def _resolved(responses: ResponsesService, owner: str, items: Sequence[Item]) -> list[Item]:
+    """The items, with the stored ones in place of references."""
+    named = {item.id: index for index, item in enumerate(items) if item.type == "item_reference" and item.id}
+    if not named:
+        return list(items)
+    found = await responses.store("input").referenced(owner, named)
+    for id, index in named.items():
+        if id not in found:
+            raise RequestError(
+                f"input[{index}].id is {id[:100]!r}, but no such item is stored: send the item itself.",
+                status=404,
+                param=f"input[{index}].id",
+                code="not_found",
+            )
+    return [found.get(item.id or "", item) if item.type == "item_reference" else item for item in items]

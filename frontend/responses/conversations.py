@@ -1,0 +1,121 @@
+"""/v1/conversations: conversations whose items the server keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw, structs
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...runtime.errors import RequestError
+from ..http.body_kind import BodyKind, T
+from ..http.tenants import caller_of
+from ..request.conversation import MAX_MESSAGES
+from ..request.validation import check_count
+from .create import MOST_METADATA
+from .database import Row
+from .fields import CONVERSATIONS, ITEMS, METADATA
+from .ids import new_id
+from .items import check_items
+from .pages import page_of
+from .protocol import Item, Metadata
+from .responses import Conversation, Deleted, ItemList
+from .responses_service import ResponsesService
+from .store import stored_item
+
+_encode = msgspec.json.encode
+
+
+async def create(responses: ResponsesService, request: Request) -> Response:
+    store = responses.store()
+    body = await _body(responses, request, CONVERSATIONS)
+    items = _checked(body.items or ())
+    _check_metadata(body.metadata)
+    made = Conversation(id=new_id("conv"), created_at=int(time.time()), metadata=body.metadata or {})
+    await store.add_conversation(responses.owner_of(request), made.id, _encode(made), items)
+    return _json(_encode(made))
+
+
+async def show(responses: ResponsesService, request: Request) -> Response:
+    return _json(await responses.store().conversation(responses.owner_of(request), request.path_params["id"]))
+
+
+async def change(responses: ResponsesService, request: Request) -> Response:
+    """Replaces the conversation's metadata."""
+    owner, id, store = responses.owner_of(request), request.path_params["id"], responses.store()
+    body = await _body(responses, request, METADATA)
+    _check_metadata(body.metadata)
+    known = msgspec.json.decode(await store.conversation(owner, id), type=Conversation)
+    changed = _encode(structs.replace(known, metadata=body.metadata or {}))
+    await store.change_conversation(owner, id, changed)
+    return _json(changed)
+
+
+async def delete(responses: ResponsesService, request: Request) -> Response:
+    id = request.path_params["id"]
+    await responses.store().delete(responses.owner_of(request), id)
+    return _json(_encode(Deleted(id=id, object="conversation.deleted")))
+
+
+async def list_items(responses: ResponsesService, request: Request) -> Response:
+    return _json(_encode(page_of(await _rows(responses, request), request.query_params)))
+
+
+async def add_items(responses: ResponsesService, request: Request) -> Response:
+    owner, id, store = responses.owner_of(request), request.path_params["id"], responses.store()
+    body = await _body(responses, request, ITEMS)
+    items = _checked(body.items)
+    await store.add_to_conversation(owner, id, items)
+    added = ItemList(
+        data=[Raw(_encode(item)) for item in items],
+        first_id=items[0].id if items else None,
+        last_id=items[-1].id if items else None,
+        has_more=False,
+    )
+    return _json(_encode(added))
+
+
+async def show_item(responses: ResponsesService, request: Request) -> Response:
+    return _json((await _row(responses, request))[1])
+
+
+async def delete_item(responses: ResponsesService, request: Request) -> Response:
+    """Deletes an item, and returns the conversation."""
+    owner, id = responses.owner_of(request), request.path_params["id"]
+    row = await _row(responses, request)
+    await responses.store().delete_item(owner, id, row[0])
+    return await show(responses, request)
+
+
+async def _body(responses: ResponsesService, request: Request, kind: BodyKind[T]) -> T:
+    http = responses.http
+    return await http.bodies.read(request, caller_of(request, http.service.config), kind)
+
+
+async def _rows(responses: ResponsesService, request: Request) -> list[Row]:
+    return await responses.store().conversation_rows(responses.owner_of(request), request.path_params["id"])
+
+
+async def _row(responses: ResponsesService, request: Request) -> Row:
+    wanted = request.path_params["item"]
+    for row in await _rows(responses, request):
+        if row[0] == wanted:
+            return row
+    raise RequestError(f"The conversation has no item {wanted[:100]!r}.", status=404, code="not_found")
+
+
+def _checked(items: Sequence[Item]) -> list[Item]:
+    check_count("items", items, MAX_MESSAGES, "items")
+    check_items(items, "items")
+    return [stored_item(item) for item in items]
+
+
+def _check_metadata(metadata: Metadata | None) -> None:
+    check_count("metadata", metadata, MOST_METADATA, "entries")
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

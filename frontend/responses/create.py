@@ -1,0 +1,209 @@
+"""POST /v1/responses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response as HttpResponse
+from starlette.responses import StreamingResponse
+
+from ...runtime.errors import RequestError
+from ..http.cache_watch import CacheWatch
+from ..http.endpoint import Job
+from ..http.key_limits import with_key_limits
+from ..http.tenants import cache_scope, caller_of, key_of, tenant_of
+from ..request.constraint import enforced_as_asked
+from ..request.fields import MAX_LOGPROBS, SamplingFields
+from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
+from ..request.service import Service
+from ..request.validation import check_count, check_fields, check_range, check_word
+from .answers import Attempts, ResponseContext
+from .context import Context, context_of, conversation_id
+from .fields import RESPONSES
+from .ids import new_id
+from .prompt import Prompt, prompt_of
+from .protocol import Item, ReasoningConfig, ResponsesRequest, TextConfig, TextFormat
+from .responses import ConversationId, Response
+from .responses_service import ResponsesService, nothing_stored
+
+ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
+INCLUDABLE = (
+    ENCRYPTED,
+    LOGPROBS,
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
+"""the last six belong to tools and images that no response here has"""
+MOST_METADATA = 16
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+_SAME_NAMES = sorted({*ResponsesRequest.__struct_fields__} & {*SamplingFields.__struct_fields__})
+
+
+async def prepare_response(responses: ResponsesService, http_request: Request) -> Job | HttpResponse:
+    """The job of a request, or the answer if the response is computed in the background.
+
+    Raises `RequestError` for a request that can't be served.
+    """
+    http = responses.http
+    service, config = http.service, http.service.config
+    caller = caller_of(http_request, config)
+    request = await http.bodies.read(http_request, caller, RESPONSES)
+    service.check_model(request.model)
+    model = service.engine.check_serving()
+    stores = _stores(responses, request)
+    owner = responses.owner_of(http_request)
+    fields = _sampling_fields(request)
+    _check(request, fields)
+    context = await context_of(responses, owner, request)
+    caller = context.caller(caller)
+    valid = await service.work.call(caller, _valid, service, request, fields, context)
+    namespace = namespace_of(fields, cache_scope(http_request, config))
+    prompt = await service.encode_rendered(valid.text, False, namespace, caller, model.max_model_len, "input")
+    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=False)
+    begun = _begun(service, request, stores=stores)
+    checked = CheckedRequest(
+        request_id=begun.id,
+        fields=fields,
+        limits=Limits(request.max_output_tokens, "max_output_tokens", "input"),
+        prompts=[prompt],
+        namespace=namespace,
+        tenant=tenant_of(http_request, request.user, config),
+        grammar=grammar,
+        logprobs=_logprobs(request),
+        prompt_logprobs=None,
+        chat=chat,
+    )
+    facts = ResponseContext(
+        begun=begun,
+        called=valid.called,
+        tokenizer=service.tokenizer,
+        page_tokens=0 if namespace is None else model.page_size,
+        encodes=ENCRYPTED in (request.include or ()),
+    )
+    attempts = Attempts(facts, streams=bool(request.stream or request.background))
+    job = Job(
+        begun.id,
+        prepare(service, checked),
+        bool(request.stream),
+        attempts.begin,
+        attempts.error_event,
+    )
+    if request.background:
+        if (key := key_of(http_request)) is not None:
+            job = replace(job, prepared=with_key_limits(job.prepared, key))
+        watch = await CacheWatch.begin(http, job.prepared, http_request.scope, explains=False)
+        return await _in_background(responses, owner, begun, context.own, job, attempts, watch)
+    if not stores:
+        return job
+    return replace(job, finished=partial(_store, responses, owner, attempts, context.own))
+
+
+async def _store(responses: ResponsesService, owner: str, attempts: Attempts, items: Sequence[Item]) -> None:
+    assert attempts.final is not None, "the reply has ended"
+    await responses.store().add(owner, attempts.final, items)
+
+
+async def _in_background(
+    responses: ResponsesService,
+    owner: str,
+    begun: Response,
+    items: Sequence[Item],
+    job: Job,
+    attempts: Attempts,
+    watch: CacheWatch,
+) -> HttpResponse:
+    background, store = responses.background, responses.store("background")
+    assert background is not None, "a server that stores responses has it"
+
+    async def finished() -> None:
+        assert attempts.final is not None, "the reply has ended"
+        await store.finish(attempts.final, items)
+
+    run = await background.start(owner, begun, items, replace(job, finished=finished), attempts, watch)
+    if job.streams:
+        return StreamingResponse(run.follow(-1), headers=STREAM_HEADERS, media_type="text/event-stream")
+    queued = msgspec.structs.replace(begun, status="queued")
+    return HttpResponse(msgspec.json.encode(queued), media_type="application/json")
+
+
+def _stores(responses: ResponsesService, request: ResponsesRequest) -> bool:
+    """Whether the response will be stored. Without `store` it is, if the server stores responses."""
+    if request.background:
+        if responses.stored is None:
+            raise nothing_stored("background")
+        if request.store is False:
+            raise RequestError(
+                "background is true, but store is false: a background response is stored, so that it can be "
+                "fetched. Leave store out.",
+                param="store",
+                code="invalid_value",
+            )
+    return request.store is not False and responses.stored is not None
+
+
+def _sampling_fields(request: ResponsesRequest) -> SamplingFields:
+    return SamplingFields(**{name: getattr(request, name) for name in _SAME_NAMES})
+
+
+def _check(request: ResponsesRequest, fields: SamplingFields) -> None:
+    check_range("max_output_tokens", request.max_output_tokens, 1, None)
+    check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
+    check_count("metadata", request.metadata, MOST_METADATA, "entries")
+    for index, each in enumerate(request.include or ()):
+        check_word(f"include[{index}]", each, INCLUDABLE)
+    if request.stream_options is not None and not request.stream:
+        raise RequestError(
+            "stream_options is only allowed when stream is true.",
+            param="stream_options",
+            code="invalid_value",
+        )
+    check_fields(fields)
+
+
+def _valid(service: Service, request: ResponsesRequest, fields: SamplingFields, context: Context) -> Prompt:
+    """Raises `RequestError` for a request that can't be served."""
+    prompt = prompt_of(service, request, context.earlier, context.own)
+    grammar = enforced_as_asked(prompt.grammar, fields, service.config.unenforced)
+    return prompt._replace(grammar=grammar)
+
+
+def _logprobs(request: ResponsesRequest) -> int | None:
+    is_wanted = bool(request.top_logprobs) or LOGPROBS in (request.include or ())
+    return (request.top_logprobs or 0) if is_wanted else None
+
+
+def _begun(service: Service, request: ResponsesRequest, *, stores: bool) -> Response:
+    """The response before its first output, with the request's fields or their defaults."""
+    conversation = conversation_id(request)
+    text = request.text or TextConfig()
+    return Response(
+        id=new_id("resp"),
+        created_at=int(time.time()),
+        status="in_progress",
+        background=bool(request.background),
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        model=service.config.served_model_name,
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        previous_response_id=request.previous_response_id,
+        conversation=None if conversation is None else ConversationId(conversation),
+        reasoning=request.reasoning or ReasoningConfig(),
+        store=stores,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        text=TextConfig(format=text.format or TextFormat(type="text"), verbosity=text.verbosity),
+        tool_choice=request.tool_choice or "auto",
+        tools=request.tools or [],
+        top_logprobs=request.top_logprobs or 0,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        user=request.user,
+        metadata=request.metadata or {},
+    )

@@ -1,0 +1,102 @@
+"""The prompt and the constraint of a request, for /v1/responses and for counting its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import GrammarSpec
+from ..request.conversation import render
+from ..request.fields import NULL
+from ..request.grammar_fields import choice_spec, grammar_spec, object_spec, one_spec, regex_spec, schema_spec
+from ..request.messages import ChatMessage, Conversation
+from ..request.service import Service
+from ..request.tools import ToolUse, tool_use
+from ..request.validation import check_word, missing_field
+from .items import check_items, messages_of
+from .protocol import Item, PromptFields, ResponsesRequest, TextFormat
+from .reasoning import check_variables, template_variables
+from .tool_choice import calls_wanted
+from .tools import Called, offered_tools
+
+FORMATS = ("text", "json_schema", "json_object")
+
+
+class Prompt(NamedTuple):
+    """`text` is the rendered conversation. `grammar` constrains the reply, calls of tools included. `called`
+    has each tool by its name in the prompt."""
+
+    text: str
+    use: ToolUse
+    grammar: GrammarSpec | None
+    called: Mapping[str, Called]
+
+
+def prompt_of(
+    service: Service, request: PromptFields, earlier: Sequence[Item], own: Sequence[Item]
+) -> Prompt:
+    """The prompt of the `earlier` items and the request's `own`. Raises `RequestError` for a request that
+    can't be served."""
+    check_variables(request)
+    check_word("truncation", request.truncation, ("auto", "disabled"))
+    check_items(own)
+    offered = offered_tools(request.tools)
+    asked = _constraint(request)
+    wanted = calls_wanted(request.tool_choice, offered, request.parallel_tool_calls)
+    use = tool_use(wanted, service.tool_format, asked)
+    conversation = _conversation(service, request, [*earlier, *own])
+    return Prompt(
+        _rendered(service, conversation, offered.printed), use, use.grammar or asked, offered.called
+    )
+
+
+def _conversation(service: Service, request: PromptFields, items: Sequence[Item]) -> Conversation:
+    messages = list(messages_of(items, service.tool_format.separators))
+    if request.instructions:
+        messages.insert(0, ChatMessage(role="system", content=request.instructions))
+    if not messages:
+        raise missing_field("input")
+    return Conversation(messages, variables=template_variables(request))
+
+
+def _rendered(service: Service, conversation: Conversation, tools: list[dict[str, object]] | None) -> str:
+    try:
+        return render(service.template, conversation, tools)
+    except RequestError as error:
+        if not (error.param or "").startswith("messages"):
+            raise
+        raise RequestError(error.message, param="input", code=error.code) from None
+
+
+def _constraint(request: PromptFields) -> GrammarSpec | None:
+    """The constraint on an answer without calls, or None."""
+    specs = [_format(None if request.text is None else request.text.format)]
+    if isinstance(request, ResponsesRequest):
+        specs += [
+            regex_spec(request.regex, "regex"),
+            choice_spec(request.choice, "choice"),
+            grammar_spec(request.grammar, "grammar"),
+        ]
+    return one_spec(specs)
+
+
+def _format(format: TextFormat | None) -> GrammarSpec | None:
+    if format is None:
+        return None
+    check_word("text.format.type", format.type, FORMATS)
+    if format.type != "json_schema":
+        if format.schema != NULL:
+            raise RequestError(
+                f"text.format.schema has no effect, as text.format.type is {format.type!r}: make the type "
+                "'json_schema', or leave schema out.",
+                param="text.format.schema",
+                code="invalid_value",
+            )
+        return object_spec(format.type == "json_object", "text.format")
+    if not format.name:
+        raise missing_field("text.format.name")
+    schema = schema_spec(format.schema, "text.format.schema")
+    if schema is None:
+        raise missing_field("text.format.schema")
+    return schema

@@ -1,0 +1,318 @@
+"""Stored responses and conversations. Each belongs to an owner, and other owners can't see it."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import aiosqlite
+import msgspec
+from msgspec import Raw, structs
+
+from ...runtime.errors import RequestError
+from .alive import AliveFile, is_alive
+from .answers import failed
+from .database import MOST_AGE_S, Database, Row
+from .ids import item_id
+from .items import kind_of
+from .protocol import Item, Part
+from .responses import Response
+
+_CHAIN = """
+WITH RECURSIVE chain (id, previous, depth) AS (
+    SELECT id, previous, 0 FROM holders WHERE id = ?
+    UNION ALL
+    SELECT holders.id, holders.previous, depth + 1 FROM holders JOIN chain ON holders.id = chain.previous
+    WHERE holders.owner = ?
+)
+"""
+_OPEN = ("queued", "in_progress")
+_INTERRUPTED = RequestError(
+    "The server was stopped while it computed this response: send the request again.", status=500
+)
+_encode = msgspec.json.encode
+_items = msgspec.json.Decoder(Item)
+_fields = msgspec.json.Decoder(dict[str, Raw])
+
+
+def stored_item(item: Item) -> Item:
+    """The item as it is stored and listed: with an id, and with parts as the content of a message."""
+    content = item.content
+    if kind_of(item) == "message" and isinstance(content, str):
+        kind = "output_text" if item.role == "assistant" else "input_text"
+        content = [Part(type=kind, text=content)]
+    return structs.replace(item, id=item.id or item_id(item.type), type=kind_of(item), content=content)
+
+
+class Store:
+    """The responses and conversations in a data directory."""
+
+    def __init__(self, directory: Path, most_bytes: int) -> None:
+        self._directory = directory
+        self._database = Database(directory, most_bytes)
+        self._alive: AliveFile | None = None
+
+    async def add(self, owner: str, response: Response, items: Sequence[Item]) -> None:
+        """Stores a response that has ended. `items` are its input. A conversation that it belongs to gets its
+        items."""
+        async with self._database.transaction() as connection:
+            await self._insert(connection, owner, response, items, None)
+            await _add_items(connection, response.id, _encoded(response.output), is_output=True)
+            await self._extend_conversation(connection, response, items)
+
+    async def begin(self, owner: str, response: Response, items: Sequence[Item]) -> None:
+        """Stores a response that this process will compute in the background."""
+        if self._alive is None:
+            self._alive = AliveFile(self._directory)
+        async with self._database.transaction() as connection:
+            await self._insert(connection, owner, response, items, self._alive.token)
+
+    async def finish(self, response: Response, items: Sequence[Item]) -> None:
+        """Stores the end of a background response, unless it was cancelled or deleted before."""
+        async with self._database.transaction() as connection:
+            if await self._end(connection, response):
+                await self._extend_conversation(connection, response, items)
+
+    async def keep_events(self, id: str, events: Iterable[bytes]) -> None:
+        """Stores the events of a background response that has ended."""
+        async with self._database.transaction() as connection:
+            packed = zlib.compress(b"".join(events), 1)
+            await connection.execute("UPDATE holders SET events = ? WHERE id = ?", (packed, id))
+
+    async def events(self, owner: str, id: str) -> list[bytes] | None:
+        """The events of a background response; None if it has none."""
+        row = await self._found(owner, id, "events")
+        if row[0] is None:
+            return None
+        return [event + b"\n\n" for event in zlib.decompress(row[0]).split(b"\n\n")[:-1]]
+
+    async def status(self, owner: str, id: str) -> str:
+        """Raises a 404 `RequestError` if the owner has no such response."""
+        status, runner, body = await self._found(owner, id, "status, runner, body")
+        if status in _OPEN and not (runner and is_alive(self._directory, runner)):
+            interrupted = failed(msgspec.json.decode(body, type=Response), _INTERRUPTED)
+            async with self._database.transaction() as connection:
+                await self._end(connection, interrupted)
+            return interrupted.status
+        return str(status)
+
+    async def response(self, owner: str, id: str) -> bytes:
+        """The JSON of a response. Raises a 404 `RequestError` if the owner has no such response."""
+        await self.status(owner, id)
+        (body,) = await self._found(owner, id, "body")
+        rows = await self._database.rows(
+            "SELECT body FROM items WHERE holder = ? AND is_output = 1 ORDER BY place", (id,)
+        )
+        fields = _fields.decode(body)
+        fields["output"] = Raw(_encode([Raw(row[0]) for row in rows]))
+        return _encode(fields)
+
+    async def cancel(self, owner: str, id: str, cancelled: Response | None = None) -> None:
+        """Ends a background response, unless it has ended."""
+        await self.status(owner, id)
+        (body,) = await self._found(owner, id, "body")
+        if cancelled is None:
+            response = msgspec.json.decode(body, type=Response)
+            cancelled = structs.replace(response, status="cancelled")
+        async with self._database.transaction() as connection:
+            await self._end(connection, cancelled)
+
+    async def input_items(self, owner: str, id: str) -> list[Row]:
+        """The id and JSON of each item of a response's input."""
+        await self._found(owner, id, "id")
+        return await self._database.rows(
+            "SELECT id, body FROM items WHERE holder = ? AND is_output = 0 ORDER BY place", (id,)
+        )
+
+    async def delete(self, owner: str, id: str) -> None:
+        """Deletes a response or conversation. Raises a 404 `RequestError` if the owner has no such one."""
+        await self._found(owner, id, "id")
+        async with self._database.transaction() as connection:
+            await connection.execute("DELETE FROM holders WHERE id = ?", (id,))
+
+    async def earlier_items(self, owner: str, id: str) -> list[Item]:
+        """The items of a response and of all responses before it, in their order.
+
+        Raises `RequestError` if one of them is not stored, or if the last one has no end to continue.
+        """
+        param = "previous_response_id"
+        await self._found(owner, id, "id", param)
+        status = await self.status(owner, id)
+        (body,) = await self._found(owner, id, "body", param)
+        if status not in ("completed", "incomplete"):
+            problem = f"{param} is {id!r}, whose status is {status!r}: only a response with an answer"
+            raise RequestError(f"{problem} can be continued.", param=param, code="invalid_value")
+        if (conversation := msgspec.json.decode(body, type=Response).conversation) is not None:
+            raise RequestError(
+                f"{param} is {id!r}, which belongs to a conversation: give conversation as "
+                f"{conversation.id!r} instead.",
+                param=param,
+                code="invalid_value",
+            )
+        chain = await self._database.rows(
+            f"{_CHAIN} SELECT id, previous FROM chain ORDER BY depth", (id, owner)
+        )
+        if (lost := chain[-1][1]) is not None:
+            raise RequestError(
+                f"{param} is {id!r}, but {lost!r}, which came before it, is no longer stored: send the whole "
+                "conversation as input.",
+                status=404,
+                param=param,
+                code="not_found",
+            )
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                f"{_CHAIN} UPDATE holders SET used = ? WHERE id IN (SELECT id FROM chain)",
+                (id, owner, time.time()),
+            )
+        rows = await self._database.rows(
+            f"{_CHAIN} SELECT items.body FROM chain JOIN items ON items.holder = chain.id "
+            "ORDER BY depth DESC, place",
+            (id, owner),
+        )
+        return [_items.decode(row[0]) for row in rows]
+
+    async def referenced(self, owner: str, ids: Collection[str]) -> dict[str, Item]:
+        """The owner's stored items with these ids."""
+        found: dict[str, Item] = {}
+        for id in ids:
+            rows = await self._database.rows(
+                "SELECT items.body FROM items JOIN holders ON holders.id = items.holder "
+                "WHERE items.id = ? AND holders.owner = ? LIMIT 1",
+                (id, owner),
+            )
+            if rows:
+                found[id] = _items.decode(rows[0][0])
+        return found
+
+    # Conversations.
+
+    async def add_conversation(self, owner: str, id: str, body: bytes, items: Sequence[Item]) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                "INSERT INTO holders (id, owner, used, body) VALUES (?, ?, ?, ?)",
+                (id, owner, time.time(), body),
+            )
+            await _add_items(connection, id, _encoded(items), is_output=False)
+
+    async def conversation(self, owner: str, id: str, param: str | None = None) -> bytes:
+        (body,) = await self._found(owner, id, "body", param)
+        return bytes(body)
+
+    async def change_conversation(self, owner: str, id: str, body: bytes) -> None:
+        await self._found(owner, id, "id")
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                "UPDATE holders SET body = ?, used = ? WHERE id = ?", (body, time.time(), id)
+            )
+
+    async def add_to_conversation(self, owner: str, id: str, items: Sequence[Item]) -> None:
+        await self._found(owner, id, "id")
+        async with self._database.transaction() as connection:
+            await _touch(connection, id)
+            await _add_items(connection, id, _encoded(items), is_output=False)
+
+    async def conversation_rows(self, owner: str, id: str, param: str | None = None) -> list[Row]:
+        """The id and JSON of each item of a conversation."""
+        await self._found(owner, id, "id", param)
+        return await self._database.rows("SELECT id, body FROM items WHERE holder = ? ORDER BY place", (id,))
+
+    async def conversation_items(self, owner: str, id: str) -> list[Item]:
+        rows = await self.conversation_rows(owner, id, "conversation")
+        async with self._database.transaction() as connection:
+            await _touch(connection, id)
+        return [_items.decode(body) for _, body in rows]
+
+    async def delete_item(self, owner: str, id: str, item: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute("DELETE FROM items WHERE holder = ? AND id = ?", (id, item))
+
+    async def close(self) -> None:
+        await self._database.close()
+        if self._alive is not None:
+            self._alive.close()
+
+    async def _found(self, owner: str, id: str, columns: str, param: str | None = None) -> Row:
+        """The columns of a holder. Raises a 404 `RequestError` if the owner has no such one."""
+        rows = await self._database.rows(
+            f"SELECT {columns} FROM holders WHERE id = ? AND owner = ? AND used >= ?",
+            (id, owner, time.time() - MOST_AGE_S),
+        )
+        if not rows:
+            what = "conversation" if id.startswith("conv_") else "response"
+            raise RequestError(
+                f"There is no {what} {id[:100]!r}: it was never stored, it was deleted, or it is older than "
+                "this server keeps it.",
+                status=404,
+                param=param,
+                code="not_found",
+            )
+        return rows[0]
+
+    async def _insert(
+        self,
+        connection: aiosqlite.Connection,
+        owner: str,
+        response: Response,
+        items: Sequence[Item],
+        runner: str | None,
+    ) -> None:
+        previous, status = response.previous_response_id, response.status
+        await connection.execute(
+            "INSERT INTO holders (id, owner, used, previous, status, runner, body) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (response.id, owner, time.time(), previous, status, runner, _body(response)),
+        )
+        await _add_items(connection, response.id, _encoded(items), is_output=False)
+
+    async def _end(self, connection: aiosqlite.Connection, response: Response) -> bool:
+        """Stores the end of a background response; False if it has ended already, or was deleted."""
+        done = await connection.execute(
+            "UPDATE holders SET status = ?, body = ?, used = ?, runner = NULL "
+            "WHERE id = ? AND status IN ('queued', 'in_progress')",
+            (response.status, _body(response), time.time(), response.id),
+        )
+        if done.rowcount != 1:
+            return False
+        await _add_items(connection, response.id, _encoded(response.output), is_output=True)
+        return True
+
+    async def _extend_conversation(
+        self, connection: aiosqlite.Connection, response: Response, items: Sequence[Item]
+    ) -> None:
+        """Adds the input and output of a response to its conversation, if that still exists."""
+        if response.conversation is None or response.status not in ("completed", "incomplete"):
+            return
+        id = response.conversation.id
+        if await _touch(connection, id):
+            await _add_items(connection, id, _encoded(items), is_output=False)
+            await _add_items(connection, id, _encoded(response.output), is_output=True)
+
+
+def _body(response: Response) -> bytes:
+    return _encode(structs.replace(response, output=[]))
+
+
+def _encoded(items: Iterable[object]) -> list[bytes]:
+    return [_encode(item) for item in items]
+
+
+async def _touch(connection: aiosqlite.Connection, id: str) -> bool:
+    """Marks a holder as used; False if it does not exist."""
+    done = await connection.execute("UPDATE holders SET used = ? WHERE id = ?", (time.time(), id))
+    return done.rowcount == 1
+
+
+async def _add_items(
+    connection: aiosqlite.Connection, holder: str, bodies: Sequence[bytes], *, is_output: bool
+) -> None:
+    ((last,),) = await connection.execute_fetchall(
+        "SELECT coalesce(max(place), -1) FROM items WHERE holder = ?", (holder,)
+    )
+    rows = [
+        (holder, place, _items.decode(body).id, is_output, body)
+        for place, body in enumerate(bodies, start=last + 1)
+    ]
+    await connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)

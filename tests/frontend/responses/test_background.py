@@ -1,0 +1,163 @@
+"""Responses that are computed in the background: polled, streamed again, cancelled and interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+from arbora.frontend.responses import background
+from arbora.runtime.messages import Abort, Refused
+from responses_world import ResponsesWorld, responses_world
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+TEXT = "Hello, how are you?"
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def world() -> AsyncIterator[ResponsesWorld]:
+    async with responses_world() as world:
+        world.says(TEXT)
+        yield world
+
+
+async def ended(world: ResponsesWorld, id: str) -> Any:
+    async with asyncio.timeout(30):
+        while True:
+            response = await world.client.responses.retrieve(id)
+            if response.status not in ("queued", "in_progress"):
+                return response
+            await asyncio.sleep(0.01)
+
+
+async def test_a_background_response_is_polled(world: ResponsesWorld) -> None:
+    world.running.gate.clear()
+    queued = await world.create(background=True)
+    assert (queued.status, queued.background, queued.output) == ("queued", True, [])
+    assert (await world.client.responses.retrieve(queued.id)).status == "in_progress"
+    world.running.gate.set()
+    response = await ended(world, queued.id)
+    assert (response.status, response.output_text, response.background) == ("completed", TEXT, True)
+    assert response.usage.output_tokens == len(world.ids(TEXT)) + 1
+    items = await world.client.responses.input_items.list(queued.id)
+    assert len(items.data) == 1
+    await world.create(input="And?", previous_response_id=queued.id)
+
+
+async def test_a_stream_goes_on_where_it_was_left(world: ResponsesWorld) -> None:
+    world.running.pauses = True
+    stream = await world.create(background=True, stream=True)
+    seen: list[Any] = []
+    async for event in stream:
+        seen.append(event)
+        if event.type == "response.output_text.delta":
+            break
+        world.running.gate.set()
+    await stream.close()
+    id, last = seen[0].response.id, seen[-1].sequence_number
+    again = await world.client.responses.retrieve(id, stream=True, starting_after=last)
+    world.running.pauses = False
+    world.running.gate.set()
+    rest = [event async for event in again]
+    assert [event.sequence_number for event in seen + rest] == list(range(len(seen) + len(rest)))
+    assert rest[-1].type == "response.completed"
+    texts = [event.delta for event in seen + rest if event.type == "response.output_text.delta"]
+    assert "".join(texts) == TEXT
+    await ended(world, id)
+    await world.http_world.until(lambda: not world.http_world.engine.open_choices)
+    stored = [event async for event in await world.client.responses.retrieve(id, stream=True)]
+    assert [event.to_dict() for event in stored] == [event.to_dict() for event in seen + rest]
+
+
+async def test_only_the_events_of_background_responses_are_kept(world: ResponsesWorld) -> None:
+    response = await world.create()
+    with pytest.raises(openai.BadRequestError, match="background: true"):
+        await world.client.responses.retrieve(response.id, stream=True)
+    answer = await world.request("GET", f"/v1/responses/{response.id}?stream=true&starting_after=x")
+    assert answer.json()["error"]["param"] == "starting_after"
+
+
+async def test_a_cancelled_response_stops(world: ResponsesWorld) -> None:
+    world.running.pauses = True
+    queued = await world.create(background=True)
+    await world.http_world.until(lambda: any(row.sent for row in world.running.rows.values()))
+    cancelled = await world.client.responses.cancel(queued.id)
+    assert cancelled.status == "cancelled"
+    assert TEXT.startswith(cancelled.output_text)
+    await world.http_world.until(lambda: not world.running.rows)
+    assert world.running.of_kind(Abort)
+    assert (await world.client.responses.cancel(queued.id)).status == "cancelled"
+    with pytest.raises(openai.BadRequestError, match="'cancelled'"):
+        await world.create(previous_response_id=queued.id)
+
+
+async def test_only_background_responses_are_cancelled(world: ResponsesWorld) -> None:
+    response = await world.create()
+    with pytest.raises(openai.BadRequestError, match="background: true"):
+        await world.client.responses.cancel(response.id)
+    done = await ended(world, (await world.create(background=True)).id)
+    assert (await world.client.responses.cancel(done.id)).status == "completed"
+
+
+async def test_a_deleted_response_stops(world: ResponsesWorld) -> None:
+    world.running.gate.clear()
+    queued = await world.create(background=True)
+    await world.client.responses.delete(queued.id)
+    await world.http_world.until(lambda: not world.http_world.engine.open_choices)
+    assert world.running.of_kind(Abort)
+    with pytest.raises(openai.NotFoundError):
+        await world.client.responses.retrieve(queued.id)
+
+
+async def test_a_failure_is_told(world: ResponsesWorld) -> None:
+    world.running.pauses = True
+    queued = await world.create(background=True)
+    await world.http_world.until(lambda: any(row.sent for row in world.running.rows.values()))
+    await asyncio.sleep(0.1)
+    await world.http_world.kill_replica()
+    response = await ended(world, queued.id)
+    assert (response.status, response.error.code) == ("failed", "server_error")
+
+
+async def test_a_refused_request_is_no_response(world: ResponsesWorld) -> None:
+    world.running.refuse = lambda request: Refused(request.request, 429, "full", None, "queue_full", 1)
+    with pytest.raises(openai.RateLimitError):
+        await world.create(background=True)
+    with pytest.raises(openai.BadRequestError, match="store"):
+        await world.create(background=True, store=False)
+
+
+async def test_a_response_that_a_restart_interrupted_has_failed(tmp_path: Path) -> None:
+    async with responses_world(data_dir=tmp_path) as world:
+        world.running.gate.clear()
+        queued = await world.create(background=True)
+        async with responses_world(data_dir=tmp_path) as other:
+            response = await other.client.responses.retrieve(queued.id)
+            assert response.status == "in_progress", "another process computes it"
+    async with responses_world(data_dir=tmp_path) as world:
+        response = await world.client.responses.retrieve(queued.id)
+        assert response.error is not None
+        assert (response.status, response.error.code) == ("failed", "server_error")
+        assert "stopped" in response.error.message
+    assert not list(tmp_path.glob("*.alive"))
+
+
+async def test_another_process_may_follow_and_cancel_a_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "CHECK_S", 0.05)
+    async with responses_world(data_dir=tmp_path) as world, responses_world(data_dir=tmp_path) as other:
+        world.says(TEXT)
+        world.running.gate.clear()
+        first, second = await world.create(background=True), await world.create(background=True)
+        assert (await other.client.responses.cancel(first.id)).status == "cancelled"
+        await world.http_world.until(lambda: len(world.running.rows) == 1)
+        stream = await other.client.responses.retrieve(second.id, stream=True)
+        world.running.gate.set()
+        events = [event async for event in stream]
+        assert events[-1].type == "response.completed"
+        assert (await other.client.responses.retrieve(second.id)).output_text == TEXT
