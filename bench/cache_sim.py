@@ -37,16 +37,16 @@ def replay(trace: Trace, blocks: int, policy: EvictionPolicy) -> float:
     hits = 0
     for request in trace:
         tokens = _tokens(request)
-        lease = cache.acquire("", tokens, len(tokens) // TOKEN_BYTES)
-        fresh = cache.allocate(min(len(request.prompt) - len(lease.pages), cache.available()))
+        lock = cache.acquire("", tokens, len(tokens) // TOKEN_BYTES)
+        fresh = cache.allocate(min(len(request.prompt) - len(lock.pages), cache.available()))
         assert fresh is not None
-        hits += -(-lease.matched // PAGE)
-        pages = [*lease.pages, *fresh]
+        hits += -(-lock.matched // PAGE)
+        pages = [*lock.pages, *fresh]
         computed = tokens[: PAGE * TOKEN_BYTES * len(pages)]
-        cache.commit(lease, computed, pages)
-        if lease.copy is not None:
-            cache.copied(lease)
-        cache.release(lease, computed, pages, request.generated)
+        cache.commit(lock, computed, pages)
+        if lock.copy is not None:
+            cache.copied(lock)
+        cache.release(lock, computed, pages, request.generated)
     return hits / sum(len(request.prompt) for request in trace)
 
 

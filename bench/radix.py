@@ -66,17 +66,17 @@ def serve(cache: PrefixCache, prompt: bytes, answer: bytes = b"", generated: int
     times = [time.perf_counter_ns()]
     cache.matched("", prompt)
     times.append(time.perf_counter_ns())
-    lease = cache.acquire("", prompt, len(prompt) // 4 - 1)
+    lock = cache.acquire("", prompt, len(prompt) // 4 - 1)
     times.append(time.perf_counter_ns())
-    fresh = cache.allocate(-(-len(tokens) // (4 * PAGE)) - len(lease.pages))
+    fresh = cache.allocate(-(-len(tokens) // (4 * PAGE)) - len(lock.pages))
     times.append(time.perf_counter_ns())
     assert fresh is not None
-    pages = [*lease.pages, *fresh]
-    cache.commit(lease, prompt, pages)
+    pages = [*lock.pages, *fresh]
+    cache.commit(lock, prompt, pages)
     times.append(time.perf_counter_ns())
-    if lease.copy is not None:
-        cache.copied(lease)
-    cache.release(lease, tokens, pages, generated)
+    if lock.copy is not None:
+        cache.copied(lock)
+    cache.release(lock, tokens, pages, generated)
     times.append(time.perf_counter_ns())
     return Times(*((end - start) / 1_000 for start, end in pairwise(times)))
 

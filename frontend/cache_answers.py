@@ -31,7 +31,7 @@ class Amount(Struct):
 
 
 class Sizes(Struct):
-    """total = free + used + cached; pinned pages are among the used."""
+    """total = free + used + cached; pinned pages are among the used, leased ones among the used or cached."""
 
     total: Amount
     free: Amount
@@ -39,6 +39,7 @@ class Sizes(Struct):
     cached: Amount
     pinned: Amount
     pinnable: Amount
+    leased: Amount
 
 
 class HitRate(Struct, kw_only=True):
@@ -79,6 +80,21 @@ class Pin(Struct):
     expires_at: float
 
 
+class ShownLease(Struct):
+    """`ends_at` is in seconds since 1970; under memory pressure the lease ends earlier."""
+
+    kind: str
+    key: str
+    namespace: str
+    tokens: int
+    pages: int
+    ends_at: float
+
+
+class LeaseEnds(Struct):
+    key: str
+
+
 class Tier(Struct):
     """`found` is the number of pages that prompts have found there since the model started."""
 
@@ -108,6 +124,7 @@ class CacheStatus(Struct):
     namespaces: list[NamespaceSize]
     prefixes: list[TopPrefix]
     pins: list[Pin]
+    leases: list[ShownLease]
 
 
 class FreedPages(Struct):
@@ -149,6 +166,7 @@ def cache_status(
             cached=amount(report.pages_cached, model),
             pinned=amount(report.pages_pinned, model),
             pinnable=amount(report.pages_pinnable, model),
+            leased=amount(report.pages_leased, model),
         ),
         hit_rate=UNSET if is_isolated else _hit_rate(report.prompt_tokens, report.cached_tokens),
         recent_hit_rate=UNSET
@@ -162,6 +180,17 @@ def cache_status(
         ],
         prefixes=[_prefix(prefix, own, decode) for prefix in report.prefixes],
         pins=[shown_pin(pin, model) for pin in report.pins],
+        leases=[
+            ShownLease(
+                each.kind,
+                each.key,
+                shown_namespace(each.namespace),
+                each.tokens,
+                each.pages,
+                each.ends_at,
+            )
+            for each in report.leases
+        ],
     )
 
 

@@ -1,4 +1,4 @@
-"""GET and DELETE /cache, POST /cache/pin, DELETE /cache/pin/ID: control of the prefix cache."""
+"""GET and DELETE /cache, POST /cache/pin, DELETE /cache/pin/ID and /cache/lease/KEY: control of the cache."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..runtime.messages import (
     UnpinPrefix,
 )
 from ..runtime.sampling_params import SamplingParams
-from .cache_answers import Freed, PinDeleted, amount, cache_status, freed_pages, shown_pin
+from .cache_answers import Freed, LeaseEnds, PinDeleted, amount, cache_status, freed_pages, shown_pin
 from .http.body_kind import BodyKind
 from .http.http_service import HttpService
 from .http.tenants import cache_scope, caller_of, tenant_of
@@ -38,14 +38,14 @@ from .openai.fixed_fields import INERT_FIELDS
 from .openai.protocol import PinRequest
 from .openai.tokenize import prompt_tokens
 from .replica.generation import early_end
+from .request import leases
 from .request.prepare import Limits, cache_namespace, new_id, reply_tokens
 from .request.service import Service
-from .request.validation import check_range, check_salt, check_token_ids
+from .request.validation import MOST_TTL_S, check_range, check_salt, check_token_ids
 from .work.caller import Caller
 
 ANSWER_SECONDS = 10.0
 DROP_SECONDS = 600.0  # the disk is overwritten before the answer: some GB in ten seconds
-MOST_TTL_SECONDS = 7 * 24 * 3600
 PIN_ATTEMPTS = 3  # computed pages may be evicted before they are pinned
 NOT_CACHED = "prefix_not_cached"
 Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned)
@@ -61,7 +61,8 @@ async def show_cache(http: HttpService, request: Request) -> Response:
     check_salt(salt)
     own = cache_namespace(scope, salt)
     client = service.engine.client
-    report = await _ask(service, CacheReport, lambda query: QueryCache(client, query, scope, own))
+    tenant = tenant_of(request, None, service.config) or None
+    report = await _ask(service, CacheReport, lambda query: QueryCache(client, query, scope, own, tenant))
 
     def decode(tokens: Tokens) -> str:
         return service.tokenizer.decode(tokens, skip_special_tokens=False)
@@ -104,7 +105,7 @@ async def pin_prefix(http: HttpService, http_request: Request) -> Response:
     request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    check_range("ttl_s", request.ttl_s, 0, MOST_TTL_SECONDS, above_low=True)
+    check_range("ttl_s", request.ttl_s, 0, MOST_TTL_S, above_low=True)
     check_salt(request.cache_salt)
     scope = cache_scope(http_request, service.config)
     tokens = await _prefix(service, scope, request, model, caller)
@@ -132,8 +133,21 @@ async def unpin_prefix(http: HttpService, request: Request) -> Response:
     return _json(PinDeleted(pin))
 
 
-def _salt(request: Request) -> str | None:
-    _check_query(request, "cache_salt")
+async def end_lease(http: HttpService, request: Request) -> Response:
+    """Ends the leases under a key of the caller's. Answers 202 before they have ended."""
+    service = http.service
+    salt = _salt(request, "user")
+    service.engine.check_serving()
+    check_salt(salt)
+    namespace = cache_namespace(cache_scope(request, service.config), salt)
+    tenant = tenant_of(request, request.query_params.get("user"), service.config)
+    key: str = request.path_params["key"]
+    leases.end_lease(service.engine, namespace, tenant, key)
+    return _json(LeaseEnds(key), 202)
+
+
+def _salt(request: Request, *more: str) -> str | None:
+    _check_query(request, "cache_salt", *more)
     return request.query_params.get("cache_salt")
 
 
@@ -231,5 +245,5 @@ async def _ask(
     return answer
 
 
-def _json(value: msgspec.Struct) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+def _json(value: msgspec.Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
-from .cache_endpoints import drop_cache, pin_prefix, show_cache, unpin_prefix
+from .cache_endpoints import drop_cache, end_lease, pin_prefix, show_cache, unpin_prefix
 from .cache_explain import explain_prompt
 from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
@@ -41,6 +41,7 @@ def create_app(http: HttpService, faces: Faces) -> ASGIApp:
         route("POST", "/cache/pin", http, pin_prefix),
         route("POST", "/cache/explain", http, explain_prompt),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix),
+        route("DELETE", "/cache/lease/{key:path}", http, end_lease),
         route("GET", "/health", http, _health),
         route("GET", "/health/ready", http, _health),
         route("GET", "/health/live", http, _alive),
@@ -88,9 +89,9 @@ async def _metrics(http: HttpService, request: Request) -> Response:
 
 
 def _named_paths(routes: Sequence[Route]) -> Sequence[str]:
-    """The paths as errors name them: each once, without paths that have a parameter."""
-    paths = [route.path for route in routes if "{" not in route.path and not route.path.endswith("/")]
-    return list(dict.fromkeys(paths))
+    """The paths as errors name them: each once, without paths that have a parameter or are not served."""
+    served = [route.path for route in routes if route.include_in_schema]
+    return list(dict.fromkeys(path for path in served if "{" not in path and not path.endswith("/")))
 
 
 def _other_path(path: str, served: Sequence[str]) -> str:

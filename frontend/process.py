@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import uvloop
 import zmq
@@ -24,6 +25,7 @@ from ..runtime.processes.garbage import leave_out_existing_objects
 from ..runtime.processes.heartbeat import Heartbeat
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
 from .api_keys import OPEN_PATHS
+from .batches.face import UPLOADS
 from .cors import AllowedOrigins
 from .faces import FACES
 from .http.faces import Faces
@@ -113,8 +115,10 @@ def http_server(
             progress=progress,
             error_json=faces.error_json,
             origin_headers=AllowedOrigins(config.allowed_origins).headers,
+            uploads=UPLOADS,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
+        partial(faces.run, http),
     )
 
 

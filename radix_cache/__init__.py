@@ -4,7 +4,8 @@ from .divergence import Divergence
 from .eviction import EvictionPolicy, LeastRecentlyUsed
 from .gittins import GittinsPolicy
 from .keyed_pages import KeyedPages, Missing
-from .lease import Copy, Lease
+from .leases import Lease, Leases
+from .lock import Copy, Lock
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .popular import Prefix
 from .prefix_cache import CacheStats, Dropped, PrefixCache
@@ -19,7 +20,9 @@ __all__ = [
     "GittinsPolicy",
     "KeyedPages",
     "Lease",
+    "Leases",
     "LeastRecentlyUsed",
+    "Lock",
     "Missing",
     "Prefix",
     "PrefixCache",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from itertools import pairwise
 
-from .lease import Lease
+from .lock import Lock
 from .node import Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
@@ -15,19 +15,20 @@ from .tree import RadixTree
 
 
 def check(
-    tree: RadixTree, allocator: PageAllocator, held: set[int], leases: Collection[Lease], pins: Pins
+    tree: RadixTree, allocator: PageAllocator, held: set[int], locks: Collection[Lock], pins: Pins
 ) -> None:
     nodes = [node for root in tree.roots.values() for node in root.subtree()]
     _check_pages(tree, allocator, held, nodes)
     for node in nodes:
         _check_shape(tree, node)
         _check_children(tree, node)
-    _check_locks(nodes, leases)
+    _check_locks(nodes, locks)
     _check_queue(tree, nodes)
     _check_history(tree, nodes)
-    for lease in leases:
-        _check_lease(tree, lease, held)
-    _check_pins(pins, leases)
+    for lock in locks:
+        _check_lock(tree, lock, held)
+    _check_pins(pins, locks)
+    _check_leases(tree, nodes)
 
 
 def _check_pages(tree: RadixTree, allocator: PageAllocator, held: set[int], nodes: list[Node]) -> None:
@@ -71,18 +72,19 @@ def _check_children(tree: RadixTree, node: Node) -> None:
         assert child.key == key == child.tokens[: tree.page_bytes]
 
 
-def _check_locks(nodes: list[Node], leases: Collection[Lease]) -> None:
-    ends = Counter(lease.node for lease in leases)
-    ends += Counter(lease.source for lease in leases if lease.source is not None)
+def _check_locks(nodes: list[Node], locks: Collection[Lock]) -> None:
+    ends = Counter(lock.node for lock in locks)
+    ends += Counter(lock.source for lock in locks if lock.source is not None)
     for node in nodes:
         locked_children = sum(1 for child in node.children.values() if child.locks)
-        assert node.locks == ends.pop(node, 0) + locked_children, "locks are leases + locked children"
-    assert not ends, "leases end in the tree"
+        assert node.locks == ends.pop(node, 0) + locked_children, "locks that end here, and locked children"
+    assert not ends, "locks end in the tree"
 
 
 def _check_queue(tree: RadixTree, nodes: list[Node]) -> None:
-    evictable = {node for node in nodes if node.parent and not node.children and not node.locks}
-    assert len(tree.policy) == len(evictable), "exactly the unlocked leaves may be evicted"
+    leaves = [node for node in nodes if node.parent and not node.children and not node.locks]
+    queued = [node for node in leaves if not node.leases]
+    assert len(tree.policy) == len(queued), "exactly the unlocked leaves without leases are queued"
 
 
 def _check_history(tree: RadixTree, nodes: list[Node]) -> None:
@@ -101,22 +103,39 @@ def _check_history(tree: RadixTree, nodes: list[Node]) -> None:
     assert pages == tree.history.num_pages <= tree.policy.history
 
 
-def _check_lease(tree: RadixTree, lease: Lease, held: set[int]) -> None:
-    assert lease.node is not None
-    assert lease.depth == sum(len(node.pages) for node in lease.node.path()) * tree.page_size
-    assert held.issuperset(lease.duplicates), "a duplicate is the request's own"
+def _check_lock(tree: RadixTree, lock: Lock, held: set[int]) -> None:
+    assert lock.node is not None
+    assert lock.depth == sum(len(node.pages) for node in lock.node.path()) * tree.page_size
+    assert held.issuperset(lock.duplicates), "a duplicate is the request's own"
 
 
-def _check_pins(pins: Pins, leases: Collection[Lease]) -> None:
-    assert pins.leases.issubset(leases)
-    assert pins.holds == Counter(page for lease in pins.leases for page in lease.pages)
-    for lease in pins.leases:
-        assert lease.node is not None and lease.node.namespace is not None
-        pages = [page for node in reversed(list(lease.node.path())) for page in node.pages]
-        assert lease.pages == pages, "a pin locks the pages that it counts"
+def _check_pins(pins: Pins, locks: Collection[Lock]) -> None:
+    assert pins.locks.issubset(locks)
+    assert pins.holds == Counter(page for lock in pins.locks for page in lock.pages)
+    for lock in pins.locks:
+        assert lock.node is not None and lock.node.namespace is not None
+        pages = [page for node in reversed(list(lock.node.path())) for page in node.pages]
+        assert lock.pages == pages, "a pin locks the pages that it counts"
 
 
-def check_continues(lease: Lease, tokens: bytes) -> None:
+def _check_leases(tree: RadixTree, nodes: list[Node]) -> None:
+    leases = list(tree.leases)
+    assert len(tree.leases) == len(leases)
+    ends = Counter(lease.node for lease in leases)
+    pages: dict[str, Counter[int]] = {}
+    for node in nodes:
+        assert node.leases == ends.pop(node, 0), "a node counts the leases that end there"
+    assert not ends, "leases end in the tree"
+    for lease in leases:
+        assert lease.node is not None and lease.node.parent is not None
+        path = list(lease.node.path())
+        assert lease.pages == [page for node in reversed(path) for page in node.pages]
+        assert lease.tokens == sum(len(node.tokens) for node in path) // TOKEN_BYTES
+        pages.setdefault(lease.owner, Counter()).update(lease.pages)
+    assert tree.leases.owners() == {owner: len(counts) for owner, counts in pages.items()}
+
+
+def check_continues(lock: Lock, tokens: bytes) -> None:
     """A request's tokens only grow: they agree with the tokens that it has locked."""
-    assert lease.node is not None
-    assert tokens.startswith(lease.node.sequence()[: len(tokens)]), "tokens differ from those committed"
+    assert lock.node is not None
+    assert tokens.startswith(lock.node.sequence()[: len(tokens)]), "tokens differ from those committed"

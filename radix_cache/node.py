@@ -26,6 +26,7 @@ class Node:
         "key",
         "keys",
         "last_use",
+        "leases",
         "locks",
         "mark",
         "namespace",
@@ -52,7 +53,8 @@ class Node:
         self.last_use = last_use  # when it was last unlocked, in accesses
         self.hits = 0  # requests that matched it after the one that created it
         self.extended = 0  # hits that also matched a child or a ghost below it
-        self.locks = 0  # leases that end here + locked children
+        self.locks = 0  # locks that end here + locked children
+        self.leases = 0  # leases that end here
         self.mark: object = None  # belongs to the eviction policy
         self.children = _NO_CHILDREN  # by their keys
         self.order: SortedKeys | None = None  # the keys of `children`, once there are two

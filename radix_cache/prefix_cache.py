@@ -12,7 +12,8 @@ from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
 from .keyed_pages import KeyedPages, Missing, everything, keyed, missing
-from .lease import Copy, Lease
+from .leases import Lease, Leases
+from .lock import Copy, Lock
 from .node import Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
@@ -47,8 +48,8 @@ class PrefixCache:
 
     Token sequences are packed little-endian int32. Prefixes are shared within a namespace. Requests in the
     namespace None share nothing: they match nothing and leave nothing. A page is free, held by a request, or
-    in the tree, where requests and pins lock the nodes that they use. Pages from `allocate`
-    belong to the caller until a call of `commit`, `release` or `discard` lists them.
+    in the tree, where requests and pins lock the nodes that they use, and leases delay the eviction of
+    others. Pages from `allocate` belong to the caller until `commit`, `release` or `discard` lists them.
 
     model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
         reports evicted pages and the keys of missing ones
@@ -74,7 +75,7 @@ class PrefixCache:
         self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []
         self._held: set[int] = set()  # pages of requests; only with `check_invariants`
-        self._leases: set[Lease] = set()
+        self._locks: set[Lock] = set()
         self._pins = Pins()
         self._looked_up_tokens = 0
         self._matched_tokens = 0
@@ -92,31 +93,31 @@ class PrefixCache:
         """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
         return divergence(self._tree, namespace, tokens, most)
 
-    def acquire(self, namespace: str | None, tokens: bytes, limit: int) -> Lease:
+    def acquire(self, namespace: str | None, tokens: bytes, limit: int) -> Lock:
         """Matches at most the first `limit` tokens and locks the match.
 
-        If the match ends inside a page, the caller copies that page before its first step (`Lease.copy`)
+        If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
         and then calls `copied`. An unlocked partial page that matches to its end is adopted instead: it moves
-        from the tree to the request as the last of `Lease.pages`, and nothing is copied.
+        from the tree to the request as the last of `Lock.pages`, and nothing is copied.
         """
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, limit)
         self._tree.observe_tail(match)
-        lease = self._lock_whole_pages(match)
+        lock = self._lock_whole_pages(match)
         if match.inside and match.tail:
-            lease.matched += match.tail
-            self._take_tail(lease, match)
+            lock.matched += match.tail
+            self._take_tail(lock, match)
         if namespace is not None:
             self._looked_up_tokens += len(tokens) // TOKEN_BYTES
-            self._matched_tokens += lease.matched
+            self._matched_tokens += lock.matched
         self._verify()
-        return lease
+        return lock
 
-    def copied(self, lease: Lease) -> None:
-        """The step that made `Lease.copy` is done: its source may be evicted from now on."""
-        assert lease.source is not None, "the lease has no copy to make"
-        self._tree.unlock(lease.source)
-        lease.source = None
+    def copied(self, lock: Lock) -> None:
+        """The step that made `Lock.copy` is done: its source may be evicted from now on."""
+        assert lock.source is not None, "the lock has no copy to make"
+        self._tree.unlock(lock.source)
+        lock.source = None
         self._verify()
 
     def available(self) -> int:
@@ -166,7 +167,7 @@ class PrefixCache:
         """All full pages in the tree, most recently used first, parents before their children."""
         return list(everything(self._keys, self._tree)) if self._keys is not None else []
 
-    def commit(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
+    def commit(self, lock: Lock, tokens: bytes, pages: Sequence[int]) -> None:
         """Inserts the full pages of `tokens` into the tree; steps that are planned later may read them.
 
         tokens: the request's tokens from position 0 up to the end of its planned steps
@@ -174,40 +175,40 @@ class PrefixCache:
 
         If the tree already has a page from another request, this request keeps its own copy until `release`.
         """
-        self._use(lease)
-        self._insert_full_pages(lease, tokens, pages)
+        self._use(lock)
+        self._insert_full_pages(lock, tokens, pages)
         self._verify()
 
-    def release(self, lease: Lease, tokens: bytes, pages: Sequence[int], generated: int = 0) -> None:
-        """Ends a lease: inserts `tokens`, frees the pages that the tree does not take, and unlocks nodes.
+    def release(self, lock: Lock, tokens: bytes, pages: Sequence[int], generated: int = 0) -> None:
+        """Ends a lock: inserts `tokens`, frees the pages that the tree does not take, and unlocks nodes.
 
         tokens: tokens whose KV exists, from position 0; they may end inside a page
         pages: the request's whole page table
         generated: length of the request's output in tokens, which the eviction policy learns from
 
-        No step in flight may use the pages. To undo an `acquire`, release the lease with the matched tokens
-        and `lease.pages`. Without a call of `copied` the copy counts as not made.
+        No step in flight may use the pages. To undo an `acquire`, release the lock with the matched tokens
+        and `lock.pages`. Without a call of `copied` the copy counts as not made.
         """
-        if lease.source is not None:
-            tokens = tokens[: lease.depth * TOKEN_BYTES]
-            self.copied(lease)
-        if len(tokens) > lease.matched * TOKEN_BYTES:
-            self._use(lease)
-        self._insert_full_pages(lease, tokens, pages)
-        rest = self._insert_tail(lease, tokens, pages)
-        self._free(lease.duplicates + rest)
-        self._unlock(lease, generated)
+        if lock.source is not None:
+            tokens = tokens[: lock.depth * TOKEN_BYTES]
+            self.copied(lock)
+        if len(tokens) > lock.matched * TOKEN_BYTES:
+            self._use(lock)
+        self._insert_full_pages(lock, tokens, pages)
+        rest = self._insert_tail(lock, tokens, pages)
+        self._free(lock.duplicates + rest)
+        self._unlock(lock, generated)
         self._verify()
 
-    def discard(self, lease: Lease, pages: Sequence[int]) -> None:
-        """Ends a lease whose KV is wrong: its nodes leave the tree, unless others lock them.
+    def discard(self, lock: Lock, pages: Sequence[int]) -> None:
+        """Ends a lock whose KV is wrong: its nodes leave the tree, unless others lock them.
 
         This includes the matched nodes, because the fault may have come from them. `pages` as in `release`.
         """
-        if lease.source is not None:
-            self.copied(lease)
-        self._free(lease.duplicates + list(pages[lease.depth // self.page_size :]))
-        self._tree.prune(self._unlock(lease))
+        if lock.source is not None:
+            self.copied(lock)
+        self._free(lock.duplicates + list(pages[lock.depth // self.page_size :]))
+        self._tree.prune(self._unlock(lock))
         self._verify()
 
     def whole_pages(self, namespace: str | None, tokens: bytes) -> list[int]:
@@ -223,22 +224,57 @@ class PrefixCache:
         """How many of the pages are pinned."""
         return self._pins.count(pages)
 
-    def pin(self, namespace: str, tokens: bytes) -> Lease:
+    def pin(self, namespace: str, tokens: bytes) -> Lock:
         """Locks the `whole_pages` of `tokens` until `unpin`."""
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-        lease = self._lock_whole_pages(match)
-        self._pins.add(lease)
+        lock = self._lock_whole_pages(match)
+        self._pins.add(lock)
+        self._verify()
+        return lock
+
+    def unpin(self, lock: Lock) -> None:
+        self._pins.remove(lock)
+        self._unlock(lock)
+        self._verify()
+
+    def lease(
+        self,
+        owner: str,
+        namespace: str,
+        tokens: bytes,
+        ends_at: float,
+        most_pages: int,
+        is_estimate: bool = False,
+    ) -> Lease | None:
+        """Leases the first cached pages of `tokens`, at most `most_pages`; None if there are none.
+
+        A tail is leased if all of it belongs to `tokens`. `ends_at` is in seconds since 1970.
+        """
+        root = self._tree.roots.get(namespace)
+        if root is None:
+            return None
+        limit = min(len(tokens) // TOKEN_BYTES, most_pages * self.page_size)
+        node = self._tree.end_at(self._tree.find(root, tokens, limit))
+        if node is root:
+            return None
+        length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
+        lease = Lease(owner, ends_at, node, _pages_to(node), length, is_estimate)
+        self._tree.add_lease(lease)
         self._verify()
         return lease
 
-    def unpin(self, lease: Lease) -> None:
-        self._pins.remove(lease)
-        self._unlock(lease)
+    def end_lease(self, lease: Lease) -> None:
+        self._tree.end_lease(lease)
         self._verify()
 
+    @property
+    def leases(self) -> Leases:
+        """Read and renew them here; `lease` and `end_lease` begin and end them."""
+        return self._tree.leases
+
     def drop(self, namespace: str) -> Dropped:
-        """Frees the unlocked nodes of a namespace and drops its ghosts. Pins stay."""
+        """Frees the unlocked nodes of a namespace, ends their leases and drops its ghosts. Pins stay."""
         root = self._tree.roots.get(namespace)
         removed = self._tree.clear(root) if root is not None else []
         pages = [page for node in removed for page in node.pages]
@@ -273,79 +309,79 @@ class PrefixCache:
         if pages is not None:
             self._evicted.append(pages)
 
-    def _lock_whole_pages(self, match: Match) -> Lease:
+    def _lock_whole_pages(self, match: Match) -> Lock:
         node = self._tree.split(match.inside, match.pages) if match.inside and match.pages else match.node
         self._tree.lock(node)
         pages = _pages_to(node)
         depth = len(pages) * self.page_size
-        lease = Lease(depth, pages, None, node, depth, None)
-        self._leases.add(lease)
-        return lease
+        lock = Lock(depth, pages, None, node, depth, None)
+        self._locks.add(lock)
+        return lock
 
     def _length(self, match: Match) -> int:
         return match.depth + match.pages * self.page_size + match.tail
 
-    def _take_tail(self, lease: Lease, match: Match) -> None:
+    def _take_tail(self, lock: Lock, match: Match) -> None:
         """Adopts the page in which the match ends, the first of `match.inside`, or locks it to be copied."""
         leaf = match.inside
         assert leaf is not None
         if not leaf.locks and len(leaf.tokens) == match.tail * TOKEN_BYTES:
             self._tree.remove(leaf)
             self._own(leaf.pages)
-            lease.pages += leaf.pages
+            lock.pages += leaf.pages
         else:
-            lease.source = self._tree.split(leaf, 1) if len(leaf.pages) > 1 else leaf
-            self._tree.lock(lease.source)
-            lease.copy = Copy(lease.source.pages[0], match.tail)
+            lock.source = self._tree.split(leaf, 1) if len(leaf.pages) > 1 else leaf
+            self._tree.lock(lock.source)
+            lock.copy = Copy(lock.source.pages[0], match.tail)
 
-    def _use(self, lease: Lease) -> None:
-        """Counts one use of the matched nodes, once for each lease."""
-        assert lease.node is not None, "the lease has ended"
-        if not lease.used:
-            lease.used = True
-            self._tree.use(lease.node, lease.depth)
+    def _use(self, lock: Lock) -> None:
+        """Counts one use of the matched nodes, once for each lock."""
+        assert lock.node is not None, "the lock has ended"
+        if not lock.used:
+            lock.used = True
+            self._tree.use(lock.node, lock.depth)
 
-    def _unlock(self, lease: Lease, generated: int = 0) -> Node:
-        """Ends the lease; returns the deepest node that it locked."""
-        node = lease.node
-        assert node is not None, "the lease has ended"
+    def _unlock(self, lock: Lock, generated: int = 0) -> Node:
+        """Ends the lock; returns the deepest node that it locked."""
+        node = lock.node
+        assert node is not None, "the lock has ended"
         self._tree.unlock(node, generated)
-        lease.node = None
-        self._leases.remove(lease)
+        lock.node = None
+        self._locks.remove(lock)
         return node
 
-    def _insert_full_pages(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> None:
-        assert lease.node is not None, "the lease has ended"
+    def _insert_full_pages(self, lock: Lock, tokens: bytes, pages: Sequence[int]) -> None:
+        assert lock.node is not None, "the lock has ended"
         if self._check_invariants:
-            check_continues(lease, tokens)
-        first, last = lease.depth // self.page_size, len(tokens) // self._tree.page_bytes
-        if not self._keeps(lease) or last <= first:
+            check_continues(lock, tokens)
+        first, last = lock.depth // self.page_size, len(tokens) // self._tree.page_bytes
+        if not self._keeps(lock) or last <= first:
             return
         assert last <= len(pages), f"{last} full pages of tokens, a page table of {len(pages)}"
         own = tuple(pages[first:last])
         self._disown(own)
         chunk = tokens[first * self._tree.page_bytes : last * self._tree.page_bytes]
-        lease.node, duplicates = self._tree.insert(lease.node, chunk, own)
-        lease.depth = last * self.page_size
-        lease.duplicates += duplicates
+        lock.node, duplicates = self._tree.insert(lock.node, chunk, own)
+        lock.depth = last * self.page_size
+        lock.duplicates += duplicates
         self._own(duplicates)
 
-    def _insert_tail(self, lease: Lease, tokens: bytes, pages: Sequence[int]) -> list[int]:
+    def _insert_tail(self, lock: Lock, tokens: bytes, pages: Sequence[int]) -> list[int]:
         """Inserts a partial last page; returns the request's pages that the tree did not take."""
-        assert lease.node is not None
-        first = lease.depth // self.page_size
-        tail = tokens[lease.depth * TOKEN_BYTES :]
-        if self._keeps(lease) and tail:
-            leaf = self._tree.insert_tail(lease.node, tail, pages[first])
+        assert lock.node is not None
+        first = lock.depth // self.page_size
+        tail = tokens[lock.depth * TOKEN_BYTES :]
+        if self._keeps(lock) and tail:
+            leaf = self._tree.insert_tail(lock.node, tail, pages[first])
             if leaf is not None:
                 self._disown(pages[first : first + 1])
-                lease.node = leaf
+                lock.node = leaf
                 first += 1
         return list(pages[first:])
 
-    def _keeps(self, lease: Lease) -> bool:
-        assert lease.node is not None
-        return self.enabled and lease.node.namespace is not None
+    def _keeps(self, lock: Lock) -> bool:
+        assert lock.node is not None
+        return self.enabled and lock.node.namespace is not None
 
     def _own(self, pages: Sequence[int]) -> None:
         """Requests hold these pages from now on."""
@@ -363,7 +399,7 @@ class PrefixCache:
 
     def _verify(self) -> None:
         if self._check_invariants:
-            check(self._tree, self._allocator, self._held, self._leases, self._pins)
+            check(self._tree, self._allocator, self._held, self._locks, self._pins)
 
 
 def _pages_to(node: Node) -> list[int]:

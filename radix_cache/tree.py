@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .eviction import EvictionPolicy
 from .history import History
+from .leases import Lease, Leases
 from .node import Node
 from .packed import TOKEN_BYTES, common_bytes
 from .page_allocator import PageAllocator
@@ -48,6 +49,7 @@ class RadixTree:
         self.num_evictable = 0  # pages of unlocked nodes
         self.policy = policy
         self.history = History(policy, self.page_bytes)
+        self.leases = Leases()
         self._allocator = allocator
         self.on_evict = on_evict
         self.now = 0  # accesses: tokens matched or computed, and unlocks
@@ -99,7 +101,7 @@ class RadixTree:
     def split(self, node: Node, pages: int) -> Node:
         """Splits `node` after its first `pages` pages; returns the new upper node.
 
-        The lower node stays the same object, so leases and queue entries that refer to it stay valid.
+        The lower node stays the same object, so locks and queue entries that refer to it stay valid.
         """
         assert node.parent is not None and 0 < pages < len(node.pages), "a split inside an edge"
         above = node.parent
@@ -170,7 +172,7 @@ class RadixTree:
 
     def _append(self, node: Node, tokens: bytes, pages: tuple[int, ...]) -> Node:
         """Extends a leaf that only this request has used; otherwise adds a child. Returns the last node."""
-        used_by_others = node.locks > 1 or node.hits or node.mark is not None
+        used_by_others = node.locks > 1 or node.hits or node.leases or node.mark is not None
         if used_by_others or node.children or node.ghosts or node.parent is None:
             child = Node(node.namespace, node, tokens[: self.page_bytes], tokens, pages, self.now)
             self._attach(node, child)
@@ -208,6 +210,7 @@ class RadixTree:
         parent = leaf.parent
         assert parent is not None and not leaf.locks and not leaf.children, "the node is locked or no leaf"
         self.policy.discard(leaf)
+        self.leases.move_up(leaf)
         self.history.drop_below(leaf)
         self.policy.forget(leaf)
         self._count(leaf, -len(leaf.pages))
@@ -263,9 +266,31 @@ class RadixTree:
             self._settle(current)
             current = current.parent
 
+    def end_at(self, match: Match) -> Node:
+        """The node that ends with the match's last full page, or with the tail if all of it matches."""
+        leaf = match.inside
+        if leaf is None:
+            return match.node
+        if match.pages * self.page_size + match.tail == len(leaf.tokens) // TOKEN_BYTES:
+            return leaf
+        return self.split(leaf, match.pages) if match.pages else match.node
+
+    def add_lease(self, lease: Lease) -> None:
+        """The lease's node is evicted after all nodes without leases."""
+        assert lease.node is not None
+        if not lease.node.leases and self._may_be_evicted(lease.node):
+            self.policy.discard(lease.node)
+        self.leases.add(lease)
+
+    def end_lease(self, lease: Lease) -> None:
+        self._settle(self.leases.remove(lease))
+
+    def _may_be_evicted(self, node: Node) -> bool:
+        return not node.locks and not node.children
+
     def _settle(self, node: Node) -> None:
-        """Makes an unlocked leaf evictable; drops a root without children."""
-        if node.locks or node.children:
+        """Queues an unlocked leaf without leases for eviction; drops a root without children."""
+        if not self._may_be_evicted(node) or node.leases:
             return
         if node.parent is not None:
             self.policy.add(node)
@@ -275,7 +300,7 @@ class RadixTree:
             del self.pages_in[node.namespace]
 
     def evict(self, count: int) -> list[int]:
-        """Evicts `count` evictable pages from the ends of leaves, in the policy's order."""
+        """Evicts `count` evictable pages from the ends of leaves, in the policy's order; leased ones last."""
         assert count <= self.num_evictable, f"asked to evict {count} of {self.num_evictable} pages"
         evicted = self._evict_tails(count)
         if len(evicted) < count:
@@ -301,7 +326,7 @@ class RadixTree:
 
     def _evict_leaves(self, evicted: list[int], count: int) -> None:
         """Adds pages to `evicted` until it has `count`."""
-        leaf = self.policy.pop()
+        leaf = self._pop_leaf()
         while (left := len(evicted) + len(leaf.pages) - count) < 0:
             evicted += leaf.pages
             leaf = self._next_leaf(self._retire(leaf))
@@ -330,9 +355,13 @@ class RadixTree:
 
     def _next_leaf(self, parent: Node) -> Node:
         """The next leaf to evict after a child of `parent` was evicted."""
-        if parent.children or parent.locks:
-            return self.policy.pop()
-        if parent.parent is not None:
+        if parent.parent is not None and self._may_be_evicted(parent) and not parent.leases:
             return self.policy.add_and_pop(parent)
         self._settle(parent)
+        return self._pop_leaf()
+
+    def _pop_leaf(self) -> Node:
+        """The next leaf to evict. If all leaves are leased, breaks leases."""
+        while not len(self.policy):
+            self._settle(self.leases.break_one())
         return self.policy.pop()

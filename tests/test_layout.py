@@ -62,8 +62,11 @@ MAY_IMPORT = {
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.batches": REQUEST | {"frontend.request", "frontend.http", "frontend.database"},
     "frontend.database": set[str](),
     "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.native": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.ollama": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.responses": REQUEST
     | {"frontend.request", "frontend.http", "frontend.openai", "frontend.database"},

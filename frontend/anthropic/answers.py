@@ -9,12 +9,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from ..explain.explanation import Explanation
+from ..request.cut_input import whole_input
 from ..request.fields import JsonObject
+from ..request.leases import Position
 from ..request.reply import Piece, Reply, UnenforcedKeyword
 from .blocks import Begun, Blocks, Ended, Event, More, Signed
-from .cut_input import whole_input
+from .breakpoints import TTL_S
 from .responses import (
     Block,
+    CacheCreation,
     Message,
     MessageEnd,
     OutputTokensDetails,
@@ -57,6 +60,7 @@ class MessageContext:
     counts_thinking: bool
     context_management: JsonObject | UnsetType
     diagnostics: JsonObject | UnsetType
+    breakpoints: Sequence[Position] = ()
 
     def usage(self, reply: Reply) -> Usage:
         """Of the prompt's computed tokens, those on pages that it filled are new in the cache; the rest, less
@@ -72,11 +76,23 @@ class MessageContext:
         return Usage(
             input_tokens=counts.prompt_tokens - counts.cached_tokens - created,
             cache_creation_input_tokens=created,
+            cache_creation=self._creation(counts.cached_tokens, created),
             cache_read_input_tokens=counts.cached_tokens,
             output_tokens=counts.completion_tokens,
             output_tokens_details=OutputTokensDetails(thinking) if self.counts_thinking else UNSET,
             service_tier="standard",
         )
+
+    def _creation(self, cached: int, created: int) -> CacheCreation:
+        """Tokens before a breakpoint of an hour count there, also if a later one lasts five minutes."""
+
+        def created_before(places: list[int]) -> int:
+            full = max(places, default=0) // max(self.page_tokens, 1) * self.page_tokens
+            return min(max(full - cached, 0), created)
+
+        hour = created_before([each.tokens for each in self.breakpoints if each.ttl_s == TTL_S["1h"]])
+        either = created_before([each.tokens for each in self.breakpoints])
+        return CacheCreation(either - hour, hour)
 
     def end(self, reply: Reply) -> MessageEnd:
         choice = reply.choices[0]

@@ -33,4 +33,5 @@ ANTHROPIC = Face(
     header=b"anthropic-version",
     id_header=b"request-id",
     statuses=STATUSES,
+    batched=("/v1/messages",),
 )

@@ -38,7 +38,6 @@ HINTS = {
 # Ignoring these fields changes no reply, with any value.
 WITHOUT_EFFECT = frozenset(
     (
-        "cache_control",
         "fallbacks",
         "fallback_credit_token",
         "billing_policy",

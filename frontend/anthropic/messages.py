@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import UNSET
@@ -16,11 +17,13 @@ from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
 from ..request.fields import SamplingFields
+from ..request.leases import Position, breakpoint_leases, positions
 from ..request.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.reply import Reply
 from ..request.service import Service
 from ..request.validation import check_fields, check_range, check_stop_strings, tokens_in_words, too_long
 from .answers import MessageContext, MessageStream, MessageWhole
+from .breakpoints import breakpoints_of
 from .errors import error_event
 from .fields import IN_MESSAGES, INERT_FIELDS
 from .prompt import Prompt, prompt_of
@@ -55,7 +58,8 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
         continues=continues,
         outline=valid.outline,
     )
-    context = _context(service, request, chat, model)
+    places = await positions(service, valid.breakpoints, valid.text, prompt, namespace, caller)
+    context = _context(service, request, chat, model, places)
     user = request.metadata.user_id if request.metadata is not None else None
     checked = CheckedRequest(
         request_id=context.id,
@@ -68,6 +72,7 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
         logprobs=None,
         prompt_logprobs=None,
         chat=chat,
+        leases=breakpoint_leases(places),
     )
     return Job(
         context.id,
@@ -91,7 +96,7 @@ def _valid(service: Service, request: MessagesRequest, fields: SamplingFields) -
     check_fields(fields)
     prompt = prompt_of(service, request)
     grammar: GrammarSpec | None = enforced_as_asked(prompt.grammar, fields, service.config.unenforced)
-    return prompt._replace(grammar=grammar)
+    return prompt._replace(grammar=grammar, breakpoints=breakpoints_of(service, request))
 
 
 def _check_context(request: MessagesRequest, model: ModelReady) -> None:
@@ -105,12 +110,16 @@ def _check_context(request: MessagesRequest, model: ModelReady) -> None:
         )
 
 
-def _context(service: Service, request: MessagesRequest, chat: Chat, model: ModelReady) -> MessageContext:
+def _context(
+    service: Service, request: MessagesRequest, chat: Chat, model: ModelReady, places: Sequence[Position]
+) -> MessageContext:
+    is_cached = service.config.prefix_cache and chat.namespace is not None
     return MessageContext(
         id=f"msg_{secrets.token_hex(12)}",
         model=service.config.served_model_name,
         max_tokens=request.max_tokens,
-        page_tokens=0 if chat.namespace is None else model.page_size,
+        page_tokens=model.page_size if is_cached else 0,
+        breakpoints=places,
         shown=shown(request),
         counts_thinking=chat.reasoning is not None,
         context_management=UNSET if request.context_management is None else {"applied_edits": []},

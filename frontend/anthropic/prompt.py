@@ -12,6 +12,7 @@ from ...runtime.messages import GrammarSpec
 from ..explain.outline import Outline
 from ..request.conversation import rendered
 from ..request.grammar_fields import choice_spec, grammar_spec, one_spec, regex_spec, schema_spec
+from ..request.leases import Breakpoint
 from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
 from ..request.validation import check_word, missing_field
@@ -32,6 +33,7 @@ class Prompt(NamedTuple):
     use: ToolUse
     grammar: GrammarSpec | None
     outline: Outline
+    breakpoints: Sequence[Breakpoint] = ()
 
 
 def prompt_of(service: Service, request: PromptRequest) -> Prompt:

@@ -12,6 +12,13 @@ from ..request.fields import JsonObject
 NULL = Raw(b"null")  # an absent `Raw` field: msgspec has no optional ones
 
 
+class CacheControl(Struct, kw_only=True):
+    """The prompt up to the end of the block or tool that has it is leased for `ttl`."""
+
+    type: str | None = None
+    ttl: str | None = None
+
+
 class ContentBlock(Struct, kw_only=True):
     """A block of a message, a system prompt or a tool's result. Its `type` says which fields count."""
 
@@ -25,6 +32,7 @@ class ContentBlock(Struct, kw_only=True):
     tool_use_id: str | None = None
     content: Raw = NULL
     is_error: bool | None = None
+    cache_control: CacheControl | None = None
 
 
 class InputMessage(Struct, kw_only=True):
@@ -39,7 +47,7 @@ class ToolDefinition(Struct, kw_only=True):
     input_schema: JsonObject | None = None
     strict: bool | None = None
     allowed_callers: list[str] | None = None
-    cache_control: Raw = NULL
+    cache_control: CacheControl | None = None
     defer_loading: bool | None = None
     eager_input_streaming: bool | None = None
 
@@ -96,6 +104,7 @@ class PromptRequest(Struct, kw_only=True):
     context_management: ContextManagement | None = None
     chat_template_kwargs: JsonObject | None = None
     cache_salt: str | None = None
+    cache_control: CacheControl | None = None
 
 
 class MessagesRequest(PromptRequest, kw_only=True):

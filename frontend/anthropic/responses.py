@@ -17,11 +17,19 @@ class OutputTokensDetails(Struct):
     thinking_tokens: int
 
 
+class CacheCreation(Struct):
+    """Of the created tokens, those before a breakpoint: leased for five minutes or an hour."""
+
+    ephemeral_5m_input_tokens: int
+    ephemeral_1h_input_tokens: int
+
+
 class Usage(Struct, kw_only=True):
     """The three counts of input tokens are disjoint: they add up to the prompt."""
 
     input_tokens: int
     cache_creation_input_tokens: int
+    cache_creation: CacheCreation
     cache_read_input_tokens: int
     output_tokens: int
     output_tokens_details: OutputTokensDetails | UnsetType = UNSET

@@ -13,6 +13,7 @@ BUSY_S = 10.0  # that a statement waits for another process of this or another s
 async def open_database(directory: Path, name: str, schema: str, version: int) -> aiosqlite.Connection:
     """Opens the database `name`.sqlite, and makes it with the statements `schema` if it is new.
 
+    Processes may do that at once, so the statements must have no effect on tables that exist.
     Only the user may read it. Every server that uses the directory shares it. Raises OSError if it can't be
     opened, or if another version of Arbora made it with another `version` of the schema.
     """

@@ -193,6 +193,13 @@ class Engine:
     async def atokenize(self, prompt: str | Conversation, **options: Unpack[TokenizeOptions]) -> list[int]:
         return await self._thread.awaited(work.tokens(prompt, options))
 
+    def end_lease(self, key: str, cache_salt: str | None = None) -> None:
+        """Ends the leases that requests took with `cache_lease` under `key`."""
+        self._thread.result(work.end_lease(key, cache_salt))
+
+    async def aend_lease(self, key: str, cache_salt: str | None = None) -> None:
+        await self._thread.awaited(work.end_lease(key, cache_salt))
+
     def score(
         self, prompt: str | Conversation, choices: Sequence[str], **options: Unpack[ScoreOptions]
     ) -> list[Score]:

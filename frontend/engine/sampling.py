@@ -46,6 +46,8 @@ class Sampling(TypedDict, total=False):
     complete_json: the reply matches even where `max_tokens` ends it
     cache_salt: cached prefixes are shared only among requests with the same salt
     cache_prompt: false to read nothing from the cache and leave nothing in it
+    cache_lease: {"ttl_s": 300, "key": "mine"} to evict prompt and reply last for five minutes, or until
+        another request with the key; with "most" the key keeps several
     priority: lower is served earlier
     """
 
@@ -78,6 +80,7 @@ class Sampling(TypedDict, total=False):
     complete_json: bool
     cache_salt: str
     cache_prompt: bool
+    cache_lease: Mapping[str, object]
     priority: int
 
 

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady
 from ..progress import progress_bar
-from ..request.prepare import PreparedRequest
+from ..request import leases
+from ..request.prepare import PreparedRequest, cache_namespace
 from ..request.service import Service
 from .completion import Completion, Score
 from .conversation import Message
@@ -79,6 +80,13 @@ def score(prompt: str | Conversation, choices: Sequence[str], options: ScoreOpti
         return await _together([server.complete(each, EngineReply.score) for each in asks], False)
 
     return work
+
+
+def end_lease(key: str, cache_salt: str | None) -> Work[None]:
+    async def work(service: Service, model: ModelReady) -> None:
+        leases.end_lease(service.engine, cache_namespace("", cache_salt), "", key)
+
+    return lambda server: server.call(work)
 
 
 def completion_ask(prompt: Prompt, sampling: Sampling, name: str = "prompt") -> Ask:

@@ -20,12 +20,14 @@ class Binding(NamedTuple):
     """The binding fields of an object: a reply would be wrong if a misspelt one were ignored.
 
     `instead` maps other servers' names to the fields that mean the same here. `all_bind`: all fields of the
-    object bind the reply, so every unknown text, list or object in it may be a misspelt one.
+    object bind the reply, so every unknown text, list or object in it may be a misspelt one. `only_known`:
+    every unknown name in it is an error.
     """
 
     names: Collection[str]
     instead: Mapping[str, str] = MappingProxyType({})
     all_bind: bool = False
+    only_known: bool = False
 
 
 Bindings: TypeAlias = Mapping[type[msgspec.Struct], Binding]

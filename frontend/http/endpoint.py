@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
+from ...runtime.messages import BACKGROUND_PRIORITY, Generate
 from ..replica.generation import Generation
 from ..request.attempts import Attempt, run_attempts, run_off_loop
 from ..request.prepare import PreparedRequest
@@ -20,16 +23,20 @@ from ..request.reply import MANY_TOKENS, Reply
 from ..work.caller import ClientGoneError
 from ..work.fair_threads import FairThreads
 from .cache_watch import CacheWatch
-from .faces import with_short_texts
+from .faces import ALLOWANCES, with_short_texts
 from .http_service import HttpService
+from .key_limits import with_key_limits
 from .metrics import RequestTimer
-from .request_log import TIMER
+from .outcome import TIMER
+from .tenants import SENT_KEY
 from .time_limit import TimeLimit
 
+IN_BACKGROUND = "arbora.in_background"
+"""in the scope of a request: true if it starts after all other requests"""
 log = logging.getLogger(__name__)
 
+EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -47,8 +54,8 @@ async def _nothing() -> None:
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format. `finished` is awaited before the last part of the answer is sent.
-    `explains`: the answer says why tokens of the prompt were not cached."""
+    stream, into the wire format, whose media type is `stream_type`. `finished` is awaited before the last
+    part of the answer is sent. `explains`: the answer says why tokens of the prompt were not cached."""
 
     request_id: str
     prepared: PreparedRequest
@@ -57,11 +64,12 @@ class Job:
     error_event: Callable[[RequestError], bytes]
     explains: bool = False
     finished: Callable[[], Awaitable[None]] = _nothing
+    stream_type: bytes = EVENT_STREAM
 
 
 class GenerationEndpoint:
-    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served. It may
-    also answer the request itself."""
+    """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served, and
+    returns a response if it needs no generation."""
 
     def __init__(
         self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job | Response]]
@@ -70,7 +78,8 @@ class GenerationEndpoint:
         self._prepare = prepare
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[TIMER] = timer = RequestTimer(self._http.metrics)
+        key: ApiKey | None = scope.get(SENT_KEY)
+        scope[TIMER] = timer = RequestTimer(self._http.metrics, key)
         service = self._http.service
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
@@ -78,12 +87,16 @@ class GenerationEndpoint:
         if isinstance(job, Response):
             await job(scope, receive, send)
             return
+        if key is not None:
+            job = replace(job, prepared=with_key_limits(job.prepared, key))
         cache = await CacheWatch.begin(self._http, job.prepared, scope, explains=job.explains)
-        generation = service.engine.start(job.prepared.requests)
+        generation = service.engine.start(_requests(scope, job))
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
+            scope[ALLOWANCES] = generation.allowances
+            timer.accepted(job.prepared.requests[0].sampling)
             parts = answer_parts(job, generation, timer, service.work, cache)
             if job.streams:
                 await _send_stream(job, parts, generation, timer, send)
@@ -99,6 +112,14 @@ class GenerationEndpoint:
             if ending is not None:
                 ending.cancel()
             service.engine.forget(generation)
+
+
+def _requests(scope: Scope, job: Job) -> Sequence[Generate]:
+    """The job's requests, with the lowest priority if the HTTP request belongs to a batch."""
+    requests = job.prepared.requests
+    if not scope.get(IN_BACKGROUND):
+        return requests
+    return [msgspec.structs.replace(each, priority=BACKGROUND_PRIORITY) for each in requests]
 
 
 async def _close_when_gone(receive: Receive, generation: Generation) -> None:
@@ -123,7 +144,7 @@ async def _send_stream(
 ) -> None:
     """Sends the headers at once, but the first event only with the first output: clients measure the time to
     the first token by it."""
-    headers = [*_STREAM_HEADERS, _id_header(job)]
+    headers = [(b"content-type", job.stream_type), *_STREAM_HEADERS, _id_header(job)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
         async for events in parts:

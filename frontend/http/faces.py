@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -31,6 +32,8 @@ class Face:
     On the paths of `shared`, which the default face has too, only requests with the header `header` are.
     `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
     `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`.
+    Requests on the paths `batched` may be lines of a batch. `run` does the work of the face that is no
+    request, until it is cancelled.
     """
 
     routes: Callable[[HttpService], Sequence[Route]]
@@ -40,6 +43,8 @@ class Face:
     header: bytes = b""
     id_header: bytes = b""
     statuses: Mapping[int, int] = field(default_factory=dict)
+    batched: tuple[str, ...] = ()
+    run: Callable[[HttpService], Awaitable[None]] | None = None
 
     def has(self, path: str, headers: Headers) -> bool:
         return _is_below(path, self.prefixes) or (
@@ -69,6 +74,13 @@ class Faces:
     def of(self, path: str, headers: Headers = ()) -> Face:
         return next((face for face in self.others if face.has(path, headers)), self.default)
 
+    async def run(self, http: HttpService) -> None:
+        """Does the work of the faces that is no request, until it is cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for face in (self.default, *self.others):
+                if face.run is not None:
+                    tasks.create_task(_run(face.run(http)))
+
     def error_json(self, path: str, error: RequestError) -> bytes:
         """For requests whose headers and id are unknown."""
         return self.of(path).error_json(with_short_texts(error), "")
@@ -82,6 +94,10 @@ class Faces:
         body = face.error_json(with_short_texts(error), scope.get(ANSWER_ID, ""))
         status = face.statuses.get(error.status, error.status)
         return Response(body, status, {**(headers or {}), **error_headers(error)}, "application/json")
+
+
+async def _run(work: Awaitable[None]) -> None:
+    await work
 
 
 def _is_below(path: str, prefixes: Sequence[str]) -> bool:
@@ -123,9 +139,9 @@ def shortened(text: str, most: int) -> str:
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
-    """The header that says when to try again (429 and 503), not to try again (504; OpenAI's and Anthropic's
-    clients read it), or how to authenticate (401)."""
-    if error.status == 504:
+    """The header that says when to try again (429 and 503), not to try again (504 and 507; OpenAI's and
+    Anthropic's clients read it), or how to authenticate (401)."""
+    if error.status in (504, 507):
         return {"x-should-retry": "false"}
     if error.status in (429, 503):
         return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}

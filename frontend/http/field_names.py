@@ -105,7 +105,9 @@ def _check_unknown(place: _Object, name: str, meant: str | None, binding: Bindin
     param = place.path + name
     if meant is not None and not (name in binding.instead and _has(place.fields, meant)):
         advice = f"Did you mean {place.path}{meant}?"
-    elif binding.all_bind and name not in NOTES and _first(value) in (b'"', b"{", b"["):
+    elif binding.only_known or (
+        binding.all_bind and name not in NOTES and _first(value) in (b'"', b"{", b"[")
+    ):
         advice = f"{place.path[:-1]} may have {', '.join(place.kind.__struct_fields__)}."
     else:
         return

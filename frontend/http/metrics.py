@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Stats
+from ...runtime.messages import LeaseKind, Stats
 from ..replica.generation import Arrival
 from ..request.reply import Usage
 from ..text.prompt_memo import PromptMemo
@@ -24,6 +25,10 @@ _GAUGES = {
     "pages_total": ("arbora_kv_pages", "Pages of KV cache."),
     "pages_used": ("arbora_kv_pages_used", "Pages held by running requests."),
     "pages_pinned": ("arbora_kv_pages_pinned", "Pages that clients have pinned; used ones are among them."),
+    "pages_leased": (
+        "arbora_kv_pages_leased",
+        "Pages that leases protect; they are among the used or the cached ones.",
+    ),
     "pages_cached": ("arbora_kv_pages_cached", "Pages that only the radix tree holds."),
 }
 _STORE_GAUGES = {
@@ -47,6 +52,10 @@ _COUNTERS = {
     "forced_tokens": ("arbora_jump_forward_tokens", "Output tokens that a grammar left no choice about."),
     "retractions": ("arbora_retractions", "Requests returned to the queue because pages ran short."),
     "evicted_pages": ("arbora_evicted_pages", "Cached pages evicted to make space for others."),
+    "broken_leases": (
+        "arbora_leases_broken",
+        "Leases that ended early because pages or the quota ran short.",
+    ),
     "steps": ("arbora_steps", "Steps of the model."),
 }
 
@@ -81,6 +90,10 @@ class SchedulerStats:
                 yield GaugeMetricFamily(name, documentation, value=getattr(self._last, field))
             for field, (name, documentation) in _STORE_GAUGES.items():
                 yield GaugeMetricFamily(name, documentation, value=getattr(self._last.store, field))
+            leases = GaugeMetricFamily("arbora_leases", "Leases on cached prefixes.", labels=["kind"])
+            for kind in get_args(LeaseKind):
+                leases.add_metric([kind], self._last.leases.get(kind, 0))
+            yield leases
             free = self._last.pages_total - self._last.pages_used - self._last.pages_cached
             yield GaugeMetricFamily("arbora_kv_pages_free", "Pages that hold nothing.", value=free)
         totals = self._totals()

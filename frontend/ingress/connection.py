@@ -26,9 +26,10 @@ ErrorJson: TypeAlias = Callable[[str, RequestError], bytes]
 class Ingress:
     """The objects and functions that all connections of a server share.
 
-    `always_served` are the paths that are answered at once, and even on connections beyond the limit.
-    `on_refused` gets the status of each refusal; `progress` is called for each new connection and each piece
-    of input. `origin_headers` are the headers for a page of an origin, which is empty for other clients.
+    `always_served` are the paths that are answered at once, and even on connections beyond the limit. Bodies
+    on the paths `uploads` may be longer than others. `on_refused` gets the status of each refusal; `progress`
+    is called for each new connection and each piece of input. `origin_headers` are the headers for a page of
+    an origin, which is empty for other clients.
     """
 
     limits: Limits
@@ -39,6 +40,7 @@ class Ingress:
     progress: Callable[[], None]
     error_json: ErrorJson
     origin_headers: Callable[[str], Mapping[str, str]] = lambda origin: {}
+    uploads: Collection[str] = ()
 
 
 class Connection(asyncio.Protocol):
@@ -185,14 +187,16 @@ class Connection(asyncio.Protocol):
         if self._parser.is_complete:
             self._connections.has_request(self)
         else:
-            self._body = _Body(head.length, self._loop.time())
+            is_upload = requested_path(head.text) in self._ingress.uploads
+            self._body = _Body(head.length, self._loop.time(), is_upload)
 
     def _take_body(self, body: _Body, data: bytes) -> bytes:
         """Returns the bytes after the body."""
         piece, rest = (data, b"") if body.left is None else (data[: body.left], data[body.left :])
         body.take(len(piece))
-        if body.received > self._limits.message_bytes:
-            self._refuse(_too_large(self._limits))
+        most = self._limits.upload_bytes if body.is_upload else self._limits.message_bytes
+        if body.received > most:
+            self._refuse(_too_large(most))
             return b""
         self._inner.data_received(piece)
         if self._parser.error is not None:
@@ -258,10 +262,11 @@ class Connection(asyncio.Protocol):
 
 class _Body:
     """Counts the bytes of a body. `left` bytes are missing; it is None for a body in chunks, whose end the
-    parser finds."""
+    parser finds. An upload is not held in memory, so it may be slow however long it is."""
 
-    def __init__(self, left: int | None, now: float) -> None:
+    def __init__(self, left: int | None, now: float, is_upload: bool) -> None:
         self.left = left
+        self.is_upload = is_upload
         self.received = 0
         self.answered_at: float | None = None
         self.begin_step(now)
@@ -282,7 +287,8 @@ class _Body:
     def is_too_slow(self, now: float, limits: Limits) -> bool:
         if now - self._step_at <= limits.body_seconds:
             return False
-        least = max(limits.body_step_bytes, self._step_from // limits.body_step_part)
+        share = 0 if self.is_upload else self._step_from // limits.body_step_part
+        least = max(limits.body_step_bytes, share)
         if self.received - self._step_from < least:
             return True
         self.begin_step(now)
@@ -297,9 +303,9 @@ def _timeout(part: str, seconds: float) -> RequestError:
     )
 
 
-def _too_large(limits: Limits) -> RequestError:
+def _too_large(most: int) -> RequestError:
     return RequestError(
-        f"The request's body takes more than {limits.message_bytes} bytes on the wire.",
+        f"The request's body takes more than {most} bytes on the wire.",
         status=413,
         code="body_too_large",
     )

@@ -16,15 +16,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     A head is the request line with the headers. In every `body_seconds` a body must grow by `body_step_bytes`
     and by one `body_step_part`-th of its size so far, so that a large body is not held for long.
-    `message_bytes` counts a body as it was sent, with the framing of its chunks. `ahead_bytes` of the next
-    requests are kept while one is answered. A client that reads less than `write_step_bytes` of an answer in
-    `write_seconds` is disconnected. After a refusal, input is read and dropped for `linger_seconds`: closing
-    at once would reset the connection and lose the refusal. Up to `refused_connections` beyond `connections`
-    are accepted, to be refused. A connection without a request is closed for a new one after `spared_seconds`
-    at the earliest, because its request may be on the way. In one turn of the event loop up to
-    `begun_per_turn` requests begin, and `accepted_per_turn` connections are accepted: more, because the
-    system drops arrivals while its queue is full, and their clients may see a reset. With TLS they are
-    `handshakes_per_turn`, because a handshake takes up to a millisecond.
+    `message_bytes` counts a body as it was sent, with the framing of its chunks; for uploads, which are
+    written to disk piece by piece, it is `upload_bytes`, and their step is `body_step_bytes`. `ahead_bytes`
+    of the next requests are kept while one is answered. A client that reads less than `write_step_bytes` of
+    an answer in `write_seconds` is disconnected. After a refusal, input is read and dropped for
+    `linger_seconds`: closing at once would reset the connection and lose the refusal. Up to
+    `refused_connections` beyond `connections` are accepted, to be refused. A connection without a request is
+    closed for a new one after `spared_seconds` at the earliest, because its request may be on the way. In one
+    turn of the event loop up to `begun_per_turn` requests begin, and `accepted_per_turn` connections are
+    accepted: more, because the system drops arrivals while its queue is full, and their clients may see a
+    reset. With TLS they are `handshakes_per_turn`, because a handshake takes up to a millisecond.
     """
 
     head_bytes: int = 64 * 1024
@@ -35,6 +36,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     body_step_bytes: int = 16 * 1024
     body_step_part: int = 16
     message_bytes: int = 64 * 1024 * 1024
+    upload_bytes: int = 256 * 1024 * 1024
     ahead_bytes: int = 64 * 1024
     write_seconds: float = 60.0
     write_step_bytes: int = 1024

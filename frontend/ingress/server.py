@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable, Coroutine
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -17,10 +18,20 @@ from .limits import MOST_CONNECTIONS
 
 
 class HttpServer:
-    """`started` is set while connections are accepted. With `tls` the server speaks only HTTPS."""
+    """`started` is set while connections are accepted. With `tls` the server speaks only HTTPS.
 
-    def __init__(self, app: ASGIApp, ingress: Ingress, tls: ssl.SSLContext | None = None) -> None:
+    `beside` runs while requests are served, and is cancelled then.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        ingress: Ingress,
+        tls: ssl.SSLContext | None = None,
+        beside: Callable[[], Coroutine[None, None, None]] | None = None,
+    ) -> None:
         self.started = asyncio.Event()
+        self._beside = beside
         self._ingress = ingress
         self._tls = tls
         self._uvicorn = uvicorn.Server(
@@ -48,9 +59,13 @@ class HttpServer:
             ingress = self._ingress
             acceptor = Acceptor(listener, self._connection, ingress.connections, ingress.limits, self._tls)
             self.started.set()
+            beside = None if self._beside is None else asyncio.create_task(self._beside())
             await server.main_loop()
             self.started.clear()
             acceptor.close()
+            if beside is not None:
+                beside.cancel()
+                await asyncio.wait((beside,))
             await server.shutdown(sockets=[listener])
 
     @property

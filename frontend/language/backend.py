@@ -76,3 +76,6 @@ class Backend(Protocol):
 
     async def prefill(self, prompt: Prompt) -> Reply:
         """Computes the prompt, so that it is in the cache."""
+
+    async def end_session(self, session: str, cache_salt: str | None) -> None:
+        """The program with this session has ended: its prefixes need not stay in the cache."""

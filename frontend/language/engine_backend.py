@@ -43,6 +43,9 @@ class EngineBackend:
         tokens = await self._engine.atokenize(_messages(prompt), **_continuing(prompt))
         return _reply(await self._engine.agenerate(tokens, max_tokens=0))
 
+    async def end_session(self, session: str, cache_salt: str | None) -> None:
+        await self._engine.aend_lease(session, cache_salt)
+
     async def _streamed(self, prompt: Prompt, options: dict[str, Any], on_text: OnText) -> Reply:
         if isinstance(prompt, TextPrompt):
             parts = self._engine.astream(prompt.text, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, InvalidStateError, wait
@@ -25,6 +26,8 @@ OnPart = Callable[[str, str], None]
 """Takes the name of a call and a piece of its text."""
 
 
+SESSION_S = 300.0  # from a call's end to the program's next call
+MOST_BRANCHES = 64  # whose ends stay in the cache while the program runs
 _CANCELLED = "a call for which this waits was cancelled."
 
 
@@ -44,6 +47,8 @@ class Execution:
         self._is_cancelled = False
         self._begun = time.monotonic()
         self._calls: list[Call] = []
+        self._session = f"program-{secrets.token_hex(16)}"
+        self._salts: set[str | None] = set()  # of its calls
         self._running: dict[Future[Transcript], tuple[int, ...]] = {}  # with the branch of each
 
     def first_state(self) -> State:
@@ -120,6 +125,12 @@ class Execution:
         for future in list(self._running):
             future.cancel()
 
+    def end_session(self) -> None:
+        """Lets the backend evict the program's prefixes; without this they stay for `SESSION_S`."""
+        for salt in self._salts:
+            submit(self._backend.end_session(self._session, salt))
+        self._salts.clear()
+
     def _raise_first_error(self) -> None:
         self._stop_if_cancelled()
         for future in self._running:
@@ -137,7 +148,9 @@ class Execution:
         if self._on_part is not None and gen.name is not None:
             name, on_part = gen.name, self._on_part
             on_text = lambda text: on_part(name, text)  # noqa: E731
-        return await self._backend.reply(transcript.prompt(), gen.sampling, on_text)
+        self._salts.add(gen.sampling.get("cache_salt"))
+        lease = {"key": self._session, "ttl_s": SESSION_S, "most": MOST_BRANCHES}
+        return await self._backend.reply(transcript.prompt(), {"cache_lease": lease, **gen.sampling}, on_text)
 
     async def score(self, select: Select, transcript: Transcript) -> Scores:
         return await self._backend.score(transcript.prompt(), select.choices)

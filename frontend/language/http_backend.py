@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
+from urllib.parse import quote
 
 from ..engine.completion import ToolCall
 from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt
@@ -73,6 +74,11 @@ class HttpBackend:
             return await self.reply(prompt, {"max_tokens": kind.least_tokens}, None)
         body = {"model": model, "prompt": tokens, "max_tokens": kind.least_tokens}
         return _reply(await self._client.post("/v1/completions", body))
+
+    async def end_session(self, session: str, cache_salt: str | None) -> None:
+        if self._known is not None and self._known[1].arbora_fields:
+            salt = f"?cache_salt={quote(cache_salt, safe='')}" if cache_salt else ""
+            await self._client.delete(f"/cache/lease/{session}{salt}")
 
     async def _tokens(self, model: str, kind: ServerKind, prompt: Prompt, text: str) -> list[int]:
         if isinstance(prompt, TextPrompt):

@@ -40,6 +40,9 @@ class HttpClient:
     async def get(self, path: str) -> Any:
         return await self._json("GET", path, None)
 
+    async def delete(self, path: str) -> Any:
+        return await self._json("DELETE", path, None)
+
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         return await self._json("POST", path, body)
 

@@ -129,6 +129,8 @@ class Program:
         except BaseException:
             execution.cancel()
             raise
+        finally:
+            execution.end_session()
         return _finished(state, execution, result)
 
     async def _run_async(
@@ -141,6 +143,8 @@ class Program:
         except BaseException:
             execution.cancel()
             raise
+        finally:
+            execution.end_session()
         return _finished(state, execution, result)
 
 

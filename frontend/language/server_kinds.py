@@ -41,6 +41,8 @@ def kind_of(owner: str) -> ServerKind:
 def fields_for(kind: ServerKind, sampling: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a request. Raises `UnsupportedError` for one that the server lacks."""
     fields = dict(sampling)
+    if not kind.arbora_fields:
+        fields.pop("cache_lease", None)  # it changes no reply
     for name in _ARBORA_FIELDS:
         if name in fields and not kind.arbora_fields:
             raise UnsupportedError(f"{kind.name} does not have {name}: leave it out, or connect to Arbora.")

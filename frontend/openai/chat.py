@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +16,8 @@ from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
-from ..request.conversation import Rendered, rendered, tool_definitions
+from ..request.conversation import Rendered, rendered, rendered_to, tool_definitions
+from ..request.leases import Breakpoint, positions
 from ..request.messages import Conversation
 from ..request.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.reply import Reply
@@ -23,6 +26,7 @@ from ..request.tool_choice import calls_wanted, names_function
 from ..request.tools import ToolUse, tool_use
 from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check_word
 from .binding_fields import IN_CHATS
+from .cache_fields import breakpoints, cache_leases, check_cache_fields, messages_to_breakpoints, prewarms
 from .chat_answers import ChatContext, ChatStream, ChatWhole
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
@@ -59,6 +63,7 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
         continues=continues,
         outline=valid.prompt.outline,
     )
+    places = await positions(service, valid.breakpoints, valid.prompt.text, prompt, namespace, caller)
     head = Head.new("chatcmpl", service)
     checked = CheckedRequest(
         request_id=head.id,
@@ -71,6 +76,7 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=request.prompt_logprobs,
         chat=chat,
+        leases=cache_leases(request, places),
     )
     context = _context(service, request, head, prompt, chat)
     return Job(
@@ -102,6 +108,7 @@ class _Valid(NamedTuple):
     use: ToolUse
     grammar: GrammarSpec | None
     prompt: Rendered
+    breakpoints: Sequence[Breakpoint]
 
 
 def _valid(service: Service, request: ChatRequest) -> _Valid:
@@ -115,12 +122,17 @@ def _valid(service: Service, request: ChatRequest) -> _Valid:
         wanted = calls_wanted(request.tool_choice, tools, request.parallel_tool_calls)
         use = tool_use(wanted, service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
-    return _Valid(use, grammar, rendered(service.template, conversation_of(request), tools))
+    conversation = conversation_of(request)
+    parts = [replace(conversation, messages=each) for each in messages_to_breakpoints(request)]
+    texts = [rendered_to(service.template, part, tools) for part in parts]
+    marked = breakpoints([each for each in texts if each is not None], request)
+    return _Valid(use, grammar, rendered(service.template, conversation, tools), marked)
 
 
 def _check(request: ChatRequest) -> None:
     check_generation(request)
-    fewest = 1 if request.prompt_logprobs is None else 0
+    check_cache_fields(request)
+    fewest = 1 if request.prompt_logprobs is None and not prewarms(request) else 0
     check_range("max_tokens", request.max_tokens, fewest, None)
     check_range("max_completion_tokens", request.max_completion_tokens, fewest, None)
     check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
@@ -135,6 +147,8 @@ def _check(request: ChatRequest) -> None:
 
 def _limits(request: ChatRequest) -> Limits:
     """`max_completion_tokens` is the newer name of `max_tokens` and overrides it."""
+    if prewarms(request):
+        return Limits(0, "prompt_cache_options.prewarm", "messages")
     if request.max_completion_tokens is not None:
         return Limits(request.max_completion_tokens, "max_completion_tokens", "messages")
     return Limits(request.max_tokens, "max_tokens", "messages")

@@ -22,6 +22,7 @@ from ..request.service import Service
 from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check_token_ids
 from ..work.caller import Caller
 from .binding_fields import IN_COMPLETIONS
+from .cache_fields import cache_leases, check_cache_fields, prewarms
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .completion_answers import CompletionContext, CompletionStream, CompletionWhole, Prompt
@@ -55,6 +56,7 @@ async def prepare_completion(http: HttpService, http_request: Request) -> Job:
         grammar=valid.grammar,
         logprobs=request.logprobs,
         prompt_logprobs=_prompt_logprobs(request),
+        leases=cache_leases(request),
     )
     context = CompletionContext(
         head=head,
@@ -94,6 +96,7 @@ class _Valid(NamedTuple):
 def _valid(service: Service, request: CompletionRequest, model: ModelReady) -> _Valid:
     """Raises `RequestError` for a request that can't be served."""
     check_generation(request)
+    check_cache_fields(request)
     check_range("max_tokens", request.max_tokens, 0, None)
     check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
     items = _items(request, service.config.max_waiting)
@@ -104,6 +107,8 @@ def _valid(service: Service, request: CompletionRequest, model: ModelReady) -> _
 
 
 def _limits(request: CompletionRequest, model: ModelReady) -> Limits:
+    if prewarms(request):
+        return Limits(0, "prompt_cache_options.prewarm", "prompt")
     default = min(DEFAULT_MAX_TOKENS, model.max_model_len)
     return Limits(default if request.max_tokens is None else request.max_tokens, "max_tokens", "prompt")
 

@@ -28,4 +28,4 @@ def _routes(http: HttpService) -> Sequence[Route]:
     ]
 
 
-OPENAI = Face(_routes, error_json)
+OPENAI = Face(_routes, error_json, batched=("/v1/chat/completions", "/v1/completions"))

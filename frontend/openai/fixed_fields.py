@@ -72,9 +72,6 @@ WITHOUT_EFFECT = frozenset(
     (
         "metadata",
         "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
         "prediction",
         "request_id",
         "spaces_between_special_tokens",

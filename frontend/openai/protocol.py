@@ -54,6 +54,12 @@ class StreamOptions(Struct, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
+class PromptCacheOptions(Struct, kw_only=True):
+    mode: str | None = None
+    ttl: str | None = None
+    prewarm: bool | None = None
+
+
 class GenerationFields(SamplingFields, kw_only=True):
     """The fields that chat and text completions share."""
 
@@ -74,6 +80,9 @@ class GenerationFields(SamplingFields, kw_only=True):
     guided_grammar: str | None = None
     structured_outputs: StructuredOutputs | None = None
     user: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: str | None = None
     explain_cache: bool | None = None
 
 

@@ -12,6 +12,7 @@ from ..request.reply import Reply, UnenforcedKeyword
 
 class PromptTokensDetails(Struct):
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
 
 
 class CompletionTokensDetails(Struct):
@@ -33,7 +34,7 @@ def wire_usage(reply: Reply, *, counts_reasoning: bool = False) -> Usage:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.prompt_tokens + usage.completion_tokens,
-        prompt_tokens_details=PromptTokensDetails(usage.cached_tokens),
+        prompt_tokens_details=PromptTokensDetails(usage.cached_tokens, usage.written_tokens),
         completion_tokens_details=reasoning if counts_reasoning else UNSET,
     )
 

@@ -134,6 +134,10 @@ class EngineClient:
         """The answer to the message that `question` makes for a number; None if no answer comes in time."""
         return None if self._outbox is None else await self._questions.ask(question, self._send, seconds)
 
+    def tell(self, message: Message) -> None:
+        """Sends a message that has no answer; it is lost while the replica is down."""
+        self._send(message)
+
     async def run(self) -> None:
         """Receive until cancelled."""
         while True:

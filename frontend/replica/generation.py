@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Abort, Finish, Generate, LeftOut, Message, Output
+from ...runtime.messages import Abort, AwaitTools, Finish, Generate, LeftOut, Message, Output
 from ..work.caller import ClientGoneError
 
 MAX_ATTEMPTS = 2
@@ -70,6 +70,10 @@ class Generation:
         if index in self._open:
             self._open.discard(index)
             self._send(Finish(self.requests[index].request, tokens_kept))
+
+    def await_tools(self, index: int, tools: Sequence[str]) -> None:
+        """Choice `index` has ended in calls of these tools."""
+        self._send(AwaitTools(self.requests[index].request, list(tools)))
 
     def close(self) -> None:
         """Abort the choices that still run. Has no effect on a generation that has ended."""

@@ -36,6 +36,7 @@ class ChatReader:
         self._texts: list[str] = []
         self.has_tools = tools is not None
         self.has_tool_calls = False
+        self.called_tools: list[str] = []  # names
 
     def push(self, text: str, final: bool, cut: bool) -> tuple[str, str, Sequence[ToolCallDelta]]:
         """Returns content, reasoning and calls.
@@ -50,6 +51,7 @@ class ChatReader:
             return text, reasoning, ()
         deltas = self._tools.push(text, final, cut)
         calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
+        self.called_tools += [delta.name for delta in calls if delta.name]
         self.has_tool_calls = self.has_tool_calls or bool(calls)
         content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
         return content, reasoning, calls

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -55,6 +56,17 @@ def rendered(
         kwargs=dict(conversation.variables),
     )
     return Rendered(text, outline_of(ruled.messages, tools, ruled.applied))
+
+
+def rendered_to(
+    template: ChatTemplate | None, conversation: Conversation, tools: list[dict[str, Any]] | None
+) -> str | None:
+    """The beginning of a longer conversation, rendered; None if the template can't render it alone."""
+    part = replace(conversation, begins_reply=False, continues_last=False)
+    try:
+        return render(template, part, tools)
+    except RequestError:
+        return None
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:

@@ -7,6 +7,17 @@ from msgspec import Struct
 JsonObject = dict[str, object]
 
 
+class CacheLease(Struct, kw_only=True):
+    """Arbora's field `cache_lease`: the prompt and the reply stay cached for `ttl_s` seconds.
+
+    A later request with the same `key` replaces the lease, or with `most` above 1 keeps that many.
+    """
+
+    ttl_s: float
+    key: str | None = None
+    most: int | None = None
+
+
 class SamplingFields(Struct, kw_only=True):
     """Types only: `validation` checks the ranges. None means that the field is absent."""
 
@@ -34,4 +45,5 @@ class SamplingFields(Struct, kw_only=True):
     complete_json: bool | None = None
     cache_salt: str | None = None
     cache_prompt: bool | None = None
+    cache_lease: CacheLease | None = None
     priority: int | None = None

@@ -53,10 +53,17 @@ class MessageToolCall(Struct, kw_only=True, omit_defaults=True):
     type: str | None = None
 
 
+class CacheBreakpoint(Struct, kw_only=True):
+    """OpenAI's mark of a content part: the conversation up to its end is leased."""
+
+    mode: str | None = None
+
+
 class ContentPart(Struct, kw_only=True):
     type: str
     text: str | None = None
     refusal: str | None = None
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class ChatMessage(Struct, kw_only=True):

@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import msgspec
 
-from ...runtime.messages import Generate, GrammarSpec, LeftOut, ModelReady, Tokens
+from ...runtime.messages import Generate, GrammarSpec, LeaseTerms, LeftOut, ModelReady, Tokens
 from ..explain.outline import NO_OUTLINE, Outline
 from ..replica.generation import Generation
 from ..text.detokenizer import Detokenizer
@@ -17,6 +17,7 @@ from ..text.reasoning import ReasoningFormat, ReasoningParser
 from .chat_reader import ChatReader
 from .constraint import after_reasoning
 from .fields import SamplingFields
+from .leases import session_lease, tool_pause_lease
 from .reply import ChoiceReply, Reply
 from .service import Service
 from .tools import ToolUse
@@ -71,6 +72,7 @@ class CheckedRequest:
     logprobs: int | None
     prompt_logprobs: int | None
     chat: Chat | None = None
+    leases: Sequence[LeaseTerms] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class PreparedRequest:
     def new_reply(self, generation: Generation) -> Reply:
         """The reply of one attempt, without anything of an earlier attempt."""
         choices = [self._choice_reply(request, generation.left_out) for request in self.requests]
-        return Reply(choices, generation, self.fields.n or 1)
+        is_cached = self.service.config.prefix_cache and self.requests[0].namespace is not None
+        return Reply(choices, generation, self.fields.n or 1, is_cached=is_cached)
 
     def _choice_reply(self, request: Generate, left_out: Sequence[LeftOut]) -> ChoiceReply:
         tokenizer, fields, chat = self.service.tokenizer, self.fields, self.chat
@@ -144,6 +147,7 @@ def prepare(service: Service, checked: CheckedRequest) -> PreparedRequest:
         vocab_size=model.vocab_size,
     )
     choices = fields.n or 1
+    leases = _leases(checked)
     requests = [
         Generate(
             request=f"{checked.request_id}-{number * choices + choice}",
@@ -156,11 +160,23 @@ def prepare(service: Service, checked: CheckedRequest) -> PreparedRequest:
             namespace=checked.namespace,
             priority=fields.priority or 0,
             tenant=checked.tenant,
+            leases=leases,
         )
         for number, prompt in enumerate(checked.prompts)
         for choice in range(choices)
     ]
     return PreparedRequest(service, fields, requests, checked.chat)
+
+
+def _leases(checked: CheckedRequest) -> list[LeaseTerms]:
+    if checked.namespace is None:
+        return []
+    lease, chat = checked.fields.cache_lease, checked.chat
+    return [
+        *checked.leases,
+        *([session_lease(lease)] if lease is not None else []),
+        *([tool_pause_lease()] if chat is not None and chat.use.mode != "none" else []),
+    ]
 
 
 def chat_of(

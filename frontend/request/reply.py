@@ -19,11 +19,13 @@ MANY_TOKENS = 1000  # so many tokens' log-probabilities take long to unpack and 
 
 
 class Usage(msgspec.Struct, frozen=True):
-    """Counts of tokens. `cached_tokens` of the prompt tokens were found in the cache."""
+    """Counts of tokens. Of the prompt tokens `cached_tokens` were found in the cache, and `written_tokens`
+    were computed and left there; the last token alone, which is always computed, does not count."""
 
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    written_tokens: int = 0
 
 
 class UnenforcedKeyword(msgspec.Struct):
@@ -62,7 +64,8 @@ class ChoiceReply:
         self._shows_stop_token = shows_stop_token
         self._eos_tokens = eos_tokens
         self._reader = reader
-        self._tokens: list[Tokens] = []
+        self._tokens = bytearray()
+        self._settled = 0
         self._characters = 0
         self.completion_tokens = 0
         self.reasoning_tokens = 0
@@ -73,7 +76,15 @@ class ChoiceReply:
 
     @property
     def tokens(self) -> Tokens:
-        return b"".join(self._tokens)[: 4 * self.completion_tokens]
+        return bytes(self._tokens[: 4 * self.completion_tokens])
+
+    def settled_tokens(self, start: int) -> Tokens:
+        """The tokens from number `start` on that no stop string can take back."""
+        return bytes(self._tokens[4 * start : 4 * self._settled])
+
+    @property
+    def called_tools(self) -> Sequence[str]:
+        return self._reader.called_tools if self._reader is not None else ()
 
     @property
     def has_output(self) -> bool:
@@ -94,7 +105,7 @@ class ChoiceReply:
     def push(self, index: int, output: Output) -> Piece:
         self.cached_tokens = max(self.cached_tokens, output.cached_tokens or 0)
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
-        self._tokens.append(output.tokens)
+        self._tokens += output.tokens
         hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
         delta = self._detokenizer.push(
             output.tokens[: len(output.tokens) - 4 * hidden], final=output.finish is not None
@@ -110,6 +121,8 @@ class ChoiceReply:
             offsets += (self._characters,) * hidden
             if output.stop_token not in self._eos_tokens:
                 self.stop_reason = output.stop_token
+        if self.finish is not None or not self._detokenizer.holds_text:
+            self._settled = self.completion_tokens
         entries = unpack(output.tokens, output.logprobs, offsets) if output.logprobs else ()
         if self._reader is None:
             return Piece(index, delta.text, entries, self.finish)
@@ -130,15 +143,20 @@ class ChoiceReply:
 class Reply:
     """All choices of a request: `n` for each of its prompts, in that order.
 
-    `explanation` is set before the answer is closed, if the request wants it.
+    `is_cached`: what the request computes stays in the cache. `explanation` is set before the answer is
+    closed, if the request wants it.
     """
 
-    def __init__(self, choices: Sequence[ChoiceReply], generation: Generation, n: int) -> None:
+    def __init__(
+        self, choices: Sequence[ChoiceReply], generation: Generation, n: int, *, is_cached: bool = True
+    ) -> None:
         self.choices = choices
+        self._is_cached = is_cached
         self.explanation: Explanation | None = None
         self._n = n
         self._generation = generation
         self._stopped: list[tuple[int, int]] = []  # choices and how many tokens they keep
+        self._called: list[int] = []  # choices that ended in tool calls
 
     @property
     def done(self) -> bool:
@@ -161,13 +179,19 @@ class Reply:
             pieces.append(choice.push(index, output))
             if choice.finish is not None and output.finish is None:
                 self._stopped.append((index, choice.completion_tokens))
+            if choice.finish is not None and choice.called_tools:
+                self._called.append(index)
         return pieces
 
     def end_stopped(self) -> None:
-        """Tell the scheduler which choices a stop string has ended. Call it only on the event loop."""
+        """Tell the scheduler which choices a stop string or tool calls have ended. Call it only on the event
+        loop."""
         for index, tokens in self._stopped:
             self._generation.finish(index, tokens)
+        for index in self._called:
+            self._generation.await_tools(index, self.choices[index].called_tools)
         self._stopped.clear()
+        self._called.clear()
 
     def unenforced(self) -> list[UnenforcedKeyword]:
         """The schema's keywords that the reply may violate: unknown formats, and if the request allows it all
@@ -180,8 +204,12 @@ class Reply:
 
     def usage(self) -> Usage:
         """Each prompt and its cached tokens are counted once, with its first choice."""
+        prompts = [len(each.prompt) // 4 for each in self._generation.requests[:: self._n]]
+        cached = [choice.cached_tokens for choice in self.choices[:: self._n]]
+        computed = [prompt - known for prompt, known in zip(prompts, cached, strict=True)]
         return Usage(
-            prompt_tokens=sum(len(each.prompt) // 4 for each in self._generation.requests[:: self._n]),
-            cached_tokens=sum(choice.cached_tokens for choice in self.choices[:: self._n]),
+            prompt_tokens=sum(prompts),
+            cached_tokens=sum(cached),
             completion_tokens=sum(choice.completion_tokens for choice in self.choices),
+            written_tokens=sum(tokens for tokens in computed if tokens > 1) if self._is_cached else 0,
         )

@@ -10,7 +10,7 @@ from ...runtime.config import UnenforcedDefault
 from ...runtime.errors import RequestError
 from ...runtime.messages import PropertyOrder
 from ...runtime.sampling_params import SamplingParams
-from .fields import SamplingFields
+from .fields import CacheLease, SamplingFields
 
 MAX_CHOICES = 128
 MAX_CHOICES_IN_ALL = 1024
@@ -18,6 +18,9 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024  # of one string
 MAX_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
+MOST_TTL_S = 7 * 24 * 3600.0  # of a lease or pin
+MOST_KEY_CHARACTERS = 256
+MOST_UNDER_KEY = 64  # leases
 GREEDY_BELOW = 1e-5
 MAX_SEED = 2**63 - 1
 T = TypeVar("T")
@@ -80,7 +83,20 @@ def check_fields(fields: SamplingFields) -> None:
     check_word("property_order", fields.property_order, get_args(PropertyOrder))
     check_word("unenforced", fields.unenforced, get_args(UnenforcedDefault))
     check_salt(fields.cache_salt)
+    check_lease(fields.cache_lease)
     stop_strings(fields)
+
+
+def check_lease(lease: CacheLease | None) -> None:
+    if lease is not None:
+        check_range("cache_lease.ttl_s", lease.ttl_s, 0, MOST_TTL_S, above_low=True)
+        check_range("cache_lease.most", lease.most, 1, MOST_UNDER_KEY)
+        check_key("cache_lease.key", lease.key)
+
+
+def check_key(param: str, key: str | None) -> None:
+    if key is not None:
+        check_count(param, key, MOST_KEY_CHARACTERS, "characters")
 
 
 def check_salt(salt: str | None) -> None:

@@ -2,7 +2,7 @@
 
     | from → to | messages | module |
     |---|---|---|
-    | tokenizer → scheduler | Generate, Abort, Finish, QueryStats | generation |
+    | tokenizer → scheduler | Generate, Abort, Finish, AwaitTools, EndLease, QueryStats | generation |
     | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt | cache_control |
     | scheduler → tokenizer | Accepted, Refused, Outputs, Stats | generation |
     | | CacheReport, CacheDropped, PinFits, PrefixPinned, PromptExplained, QueryRefused | cache_control |
@@ -32,6 +32,7 @@ from .cache_control import (
     CheckPin,
     DropCache,
     ExplainPrompt,
+    LeasedPrefix,
     PinFits,
     PinnedPrefix,
     PinPrefix,
@@ -42,10 +43,15 @@ from .cache_control import (
     UnpinPrefix,
 )
 from .generation import (
+    BACKGROUND_PRIORITY,
     Abort,
     Accepted,
+    AwaitTools,
+    EndLease,
     Finish,
     Generate,
+    LeaseKind,
+    LeaseTerms,
     LeftOut,
     Logprobs,
     Output,
@@ -94,16 +100,29 @@ CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | PromptExplai
 FromSupervisor = PeerUp | PeerDown | PeerResponds | Drain | GiveUp
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
-SchedulerInbox = Generate | Abort | Finish | QueryStats | CacheControl | FromModel | PeerDown | Drain
+SchedulerInbox = (
+    Generate
+    | Abort
+    | Finish
+    | AwaitTools
+    | EndLease
+    | QueryStats
+    | CacheControl
+    | FromModel
+    | PeerDown
+    | Drain
+)
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages
 SupervisorInbox = Ready | Alive | Failed | Drained
 
 __all__ = [
+    "BACKGROUND_PRIORITY",
     "Abort",
     "Accepted",
     "Alive",
+    "AwaitTools",
     "CacheAnswer",
     "CacheControl",
     "CacheDropped",
@@ -116,6 +135,7 @@ __all__ = [
     "DropCache",
     "DropGrammar",
     "EndFetch",
+    "EndLease",
     "ExplainPrompt",
     "Failed",
     "FetchPages",
@@ -133,6 +153,9 @@ __all__ = [
     "Generate",
     "GiveUp",
     "GrammarSpec",
+    "LeaseKind",
+    "LeaseTerms",
+    "LeasedPrefix",
     "LeftOut",
     "LoadGrammar",
     "Logprobs",

@@ -15,6 +15,7 @@ class QueryCache(Message):
     query: int
     scope: str
     own: str
+    tenant: str | None = None  # whose leases are listed; None: all tenants'
 
 
 class DropCache(Message):
@@ -81,6 +82,15 @@ class PinnedPrefix(Part):
     expires_at: float  # seconds since 1970
 
 
+class LeasedPrefix(Part):
+    kind: str
+    key: str
+    namespace: str
+    tokens: int
+    pages: int
+    ends_at: float  # seconds since 1970
+
+
 class CacheReport(Message):
     """Used, cached and free pages add up to the total. Prompt tokens are of requests that read the cache."""
 
@@ -101,6 +111,8 @@ class CacheReport(Message):
     namespaces: dict[str, int]  # pages of the largest ones by name
     prefixes: list[CachedPrefix]
     pins: list[PinnedPrefix]
+    leases: list[LeasedPrefix] = []  # those that end last, except pins
+    pages_leased: int = 0  # by all tenants of the scope
 
 
 class CacheDropped(Message):

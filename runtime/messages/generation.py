@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from ..grammar_spec import GrammarSpec
 from ..sampling_params import SamplingParams
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
+
+LeaseKind = Literal["conversation", "breakpoint", "keep_alive", "stored", "session", "tool_pause"]
+BACKGROUND_PRIORITY = 1 << 31
+"""Of requests that start after all others, also after those of other API keys. Clients can't choose it."""
+
+
+class LeaseTerms(Part):
+    """A lease that a request takes when it ends: its cached tokens are evicted last for a time."""
+
+    kind: LeaseKind
+    ttl_s: float  # from the end of the request
+    key: str = ""  # a later request of the tenant with this key replaces the lease; empty: none does
+    end: int | None = None  # leases so many tokens of the prompt; None: the whole prompt and reply
+    most: int = 1  # leases under the key; a new one replaces those that it extends, then the oldest
 
 
 class Generate(Message):
@@ -18,6 +34,7 @@ class Generate(Message):
     namespace: str | None = ""  # in which it shares prefixes; None: the cache is neither read nor filled
     priority: int = 0  # lower numbers start first
     tenant: str = ""  # the request counts towards this tenant's fair share
+    leases: list[LeaseTerms] = []  # ignored without a namespace
 
 
 class Abort(Message):
@@ -31,6 +48,21 @@ class Finish(Message):
 
     request: str
     tokens_kept: int
+
+
+class AwaitTools(Message):
+    """A reply ended in tool calls: its `tool_pause` lease lasts until their results are likely to come."""
+
+    request: str
+    tools: list[str]  # names
+
+
+class EndLease(Message):
+    """End the tenant's leases under `key`."""
+
+    namespace: str
+    tenant: str
+    key: str
 
 
 class QueryStats(Message):
@@ -113,3 +145,6 @@ class Stats(Message):
     evicted_pages: int
     steps: int
     store: StoreCounts
+    leases: dict[str, int] = {}  # by kind
+    pages_leased: int = 0  # not used by a request or a pin unless they share them
+    broken_leases: int = 0  # ended early because pages ran short, or by the quota

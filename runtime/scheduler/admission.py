@@ -10,7 +10,7 @@ from ...radix_cache import PrefixCache
 from .awaited_prefix import awaits_prefix
 from .fairness import Bounds, Fairness
 from .lifecycle import Lifecycle, Start
-from .rank import InheritedRank, Rank
+from .rank import InheritedRank, Rank, is_background
 from .request import Request
 from .stored_pages import StoredPages
 
@@ -55,9 +55,12 @@ class Admission:
         self._waiting = requests.waiting
         self._fairness = fairness
         self._bounds = bounds
+        self.lacks_pages = False
+        """whether the last call of `admit` ended because a request outside the background found no pages"""
 
     def admit(self, tokens: int, restored_tokens: int) -> list[Request]:
         """Starts requests until the step's prompt tokens are used up; returns them in that order."""
+        self.lacks_pages = False
         if not self._waiting:
             return []
         busy = [request for request in self._requests.residents.values() if not request.only_decodes]
@@ -114,6 +117,7 @@ class Admission:
         preempted = [each for each in round_.busy if each.computes_prompt and self._rank(each) > rank]
         match self._requests.start(request):
             case Start.NO_PAGES:
+                self.lacks_pages = not is_background(request.priority)
                 return _Attempt.BLOCKS
             case Start.NO_GRAMMAR_MEMORY:
                 round_.without_grammar += 1
@@ -170,5 +174,6 @@ class Admission:
     def _count_preemption(self, preempted: Iterable[Request]) -> None:
         for request in preempted:
             request.allocation.preempted += 1
-            if request.allocation.preempted >= self._bounds.overtaken:
+            overdue = request.allocation.preempted >= self._bounds.overtaken
+            if overdue and not is_background(request.priority):
                 request.allocation.preemptible = False

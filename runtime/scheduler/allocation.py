@@ -4,9 +4,9 @@ The positions of a request's tokens, as half-open ranges:
 
     | range | its KV |
     |---|---|
-    | [0, lease.matched) | was in the tree when the request started |
-    | [lease.matched, min(planned, restore_end)) | is restored from the page store by a planned step |
-    | [max(lease.matched, restore_end), planned) | is computed by a planned step |
+    | [0, lock.matched) | was in the tree when the request started |
+    | [lock.matched, min(planned, restore_end)) | is restored from the page store by a planned step |
+    | [max(lock.matched, restore_end), planned) | is computed by a planned step |
     | [planned, restore_end) | is ready in the page store; a later step restores it |
     | [ready, prefill_end) | belongs to known tokens; later prefill chunks compute it |
     | [prefill_end, length) | belongs to sampled tokens; decode rows compute it one by one |
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...radix_cache import Lease
+from ...radix_cache import Lock
 from .rank import InheritedRank
 
 
@@ -35,7 +35,7 @@ class Allocation:
     """
 
     slot: int
-    lease: Lease  # locks the matched prefix in the tree
+    lock: Lock  # locks the matched prefix in the tree
 
     # StepPlanner; Results and Lifecycle change the positions when tokens are forced or a reply ends:
     pages: list[int]  # page table, by position // page size

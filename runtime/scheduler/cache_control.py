@@ -1,4 +1,4 @@
-"""Answers the messages that concern the whole cache: reports, pins, drops."""
+"""Answers the messages that concern the whole cache: reports, pins, leases, drops."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ..messages import (
     UnpinPrefix,
 )
 from .hit_rate import HitRate
+from .lease_registry import LeaseRegistry
 from .pin_registry import PinRegistry
 
 MOST_NAMESPACES = 100
@@ -32,9 +33,10 @@ SHOWN_TOKENS = 128  # at each end of a prefix
 
 class CacheController:
     def __init__(self, cache: PrefixCache, most_pinned: int) -> None:
-        """most_pinned: pages that may be pinned in a scope"""
+        """most_pinned: pages that pins and leases may protect in a scope"""
         self.hits = HitRate()
         self.pins = PinRegistry(cache, most_pinned)
+        self.leases = LeaseRegistry(cache, most_pinned, self.pins.pages)
         self._cache = cache
 
     def answer(
@@ -51,13 +53,25 @@ class CacheController:
             case CheckPin():
                 return self.pins.check(message)
             case PinPrefix():
-                return self.pins.pin(message, now, self._cache.stats().total - most_needed)
+                answer = self.pins.pin(message, now, self._cache.stats().total - most_needed)
+                self.leases.enforce_quota(message.scope)
+                return answer
             case UnpinPrefix():
                 return self._unpin(message)
             case ExplainPrompt(_, query, namespace, tokens):
                 return PromptExplained(query, *self._cache.divergence(namespace, tokens, SHOWN_TOKENS))
             case _:
                 assert_never(message)
+
+    def expire(self, now: float) -> None:
+        self.pins.expire(now)
+        self.leases.expire(now)
+
+    @property
+    def next_expiry(self) -> float | None:
+        """When the next pin or lease ends, in seconds since 1970."""
+        ends = [self.pins.next_expiry, self.leases.next_expiry]
+        return min((end for end in ends if end is not None), default=None)
 
     def _names(self, scope: str) -> list[str]:
         return [name for name in self._cache.namespaces() if name.startswith(scope)]
@@ -85,6 +99,8 @@ class CacheController:
             namespaces={name: sizes[name] for name in largest},
             prefixes=self._popular(message),
             pins=self.pins.listed(message.scope),
+            leases=self.leases.listed(message.scope, message.tenant),
+            pages_leased=self.leases.pages(message.scope),
         )
 
     def _popular(self, message: QueryCache) -> list[CachedPrefix]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .rank import Rank
+from .rank import Rank, is_background
 from .request import Request
 
 OUTPUT_WEIGHT = 2  # cost of a decoded token in prompt tokens, as in the paper
@@ -83,7 +83,8 @@ class Fairness:
     contends.
 
     With `own_priorities` one set of counters serves all priorities: a priority then orders only the requests
-    of its tenant and takes nothing from other tenants.
+    of its tenant and takes nothing from other tenants. Requests in the background have counters of their own
+    and come after those of all tenants.
     """
 
     def __init__(self, ahead: float, own_priorities: bool = False) -> None:
@@ -137,7 +138,7 @@ class Fairness:
     def rank(self, priority: int, tenant: str, preemptible: bool) -> Rank:
         """The rank of a prompt. preemptible: prompts of better priorities may start before it"""
         ahead = self.ahead(priority, tenant)
-        if not self.own_priorities:
+        if not self.own_priorities or is_background(priority):
             return Rank(preemptible, priority, ahead)
         return Rank(True, 0, ahead, preemptible, priority - self._best_priority(tenant, priority))
 
@@ -157,4 +158,4 @@ class Fairness:
         return lead <= self._max_ahead
 
     def _level(self, priority: int) -> int:
-        return 0 if self.own_priorities else priority
+        return 0 if self.own_priorities and not is_background(priority) else priority

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...radix_cache import Lease, PrefixCache
+from ...radix_cache import Lock, PrefixCache
 from .allocation import Allocation, pages_for
 from .request import TOKEN_BYTES, Request
 
@@ -21,19 +21,19 @@ def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alon
     fetch = request.stored.fetch
     fetched = fetch.end * cache.page_size if fetch is not None else 0
     restoring = fetched > cache.matched(request.namespace, bytes(request.tokens))
-    lease = _acquire(request, cache, reserve, whole_pages=restoring)
-    if lease is None and alone:
-        lease = _acquire(request, cache, reserve, whole_pages=True)
-    if lease is None:
+    lock = _acquire(request, cache, reserve, whole_pages=restoring)
+    if lock is None and alone:
+        lock = _acquire(request, cache, reserve, whole_pages=True)
+    if lock is None:
         return None
-    pages = cache.allocate(_needed_pages(request, lease, cache.page_size))
+    pages = cache.allocate(_needed_pages(request, lock, cache.page_size))
     assert pages is not None, "pages were counted before"
     allocation = Allocation(
         slot=slot,
-        lease=lease,
-        pages=lease.pages + pages,
+        lock=lock,
+        pages=lock.pages + pages,
         prefill_end=request.length,
-        planned=lease.matched,
+        planned=lock.matched,
     )
     if restoring:
         allocation.restore_end = fetched
@@ -41,19 +41,19 @@ def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alon
     return allocation
 
 
-def _acquire(request: Request, cache: PrefixCache, reserve: int, whole_pages: bool) -> Lease | None:
+def _acquire(request: Request, cache: PrefixCache, reserve: int, whole_pages: bool) -> Lock | None:
     """Locks the matched prefix; None if too few pages are available for the rest."""
     limit = request.most_cached
     if whole_pages:
         limit = len(cache.whole_pages(request.namespace, request.slice(0, limit))) * cache.page_size
     tokens = bytes(request.tokens)
-    lease = cache.acquire(request.namespace, tokens, limit)
-    if _needed_pages(request, lease, cache.page_size) + reserve <= cache.available():
-        return lease
-    cache.release(lease, tokens[: lease.matched * TOKEN_BYTES], lease.pages)
+    lock = cache.acquire(request.namespace, tokens, limit)
+    if _needed_pages(request, lock, cache.page_size) + reserve <= cache.available():
+        return lock
+    cache.release(lock, tokens[: lock.matched * TOKEN_BYTES], lock.pages)
     return None
 
 
-def _needed_pages(request: Request, lease: Lease, page_size: int) -> int:
+def _needed_pages(request: Request, lock: Lock, page_size: int) -> int:
     more = 1 if request.length < request.max_length else 0
-    return pages_for(request.length + more, page_size) - len(lease.pages)
+    return pages_for(request.length + more, page_size) - len(lock.pages)

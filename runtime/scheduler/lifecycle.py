@@ -27,6 +27,7 @@ from ..messages import Generate, Message
 from .fairness import Fairness
 from .grammar_loader import GrammarLoader
 from .initial_allocation import allocate
+from .lease_registry import LeaseRegistry
 from .plan import STEPS_IN_FLIGHT, StepInFlight
 from .queue_places import QueuePlaces
 from .request import Phase, Request
@@ -49,6 +50,7 @@ class Lifecycle:
     def __init__(
         self,
         cache: PrefixCache,
+        leases: LeaseRegistry,
         stored: StoredPages,
         grammars: GrammarLoader,
         fairness: Fairness,
@@ -64,6 +66,7 @@ class Lifecycle:
         self._compiling: dict[str, Request] = {}
         self._open: dict[str, Request] = {}  # requests whose reply is not complete, by id
         self._cache = cache
+        self._leases = leases
         self._stored = stored
         self._grammars = grammars
         self._fairness = fairness
@@ -206,14 +209,16 @@ class Lifecycle:
         """Ends the allocation. The tree keeps the tokens whose KV exists; others are not charged."""
         allocation = request.allocation
         if allocation.faulty:
-            self._cache.discard(allocation.lease, allocation.pages)
+            self._cache.discard(allocation.lock, allocation.pages)
             self._to_model += self._stored.discard(request)
         else:
             self._to_model += self._stored.release(request)
             has_run = allocation.last_step > 0
-            existing = min(allocation.planned, request.length) if has_run else allocation.lease.matched
+            existing = min(allocation.planned, request.length) if has_run else allocation.lock.matched
             tokens = request.slice(0, existing)
-            self._cache.release(allocation.lease, tokens, allocation.pages, generated=request.output_length)
+            self._cache.release(allocation.lock, tokens, allocation.pages, generated=request.output_length)
+            if request.phase is Phase.ENDED:
+                self._leases.take(request, tokens)
         self._fairness.charge(request, -request.uncomputed)
         allocation.restore_end = min(allocation.restore_end, allocation.planned)  # the rest was not restored
         request.charged = request.prompt_length - request.uncomputed

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...radix_cache import Lease, PrefixCache
+from ...radix_cache import Lock, PrefixCache
 from ..messages import (
     CheckPin,
     Generate,
@@ -28,12 +28,12 @@ class Pin:
     scope: str
     namespace: str
     tokens: Tokens
-    lease: Lease
+    lock: Lock
     expires_at: float  # seconds since 1970
 
     def described(self) -> PinnedPrefix:
         return PinnedPrefix(
-            self.name, self.namespace, self.lease.matched, len(self.lease.pages), self.expires_at
+            self.name, self.namespace, self.lock.matched, len(self.lock.pages), self.expires_at
         )
 
 
@@ -114,15 +114,15 @@ class PinRegistry:
     def _add(self, message: PinPrefix, tokens: Tokens) -> Pin:
         assert message.pin not in self._pins, f"the name {message.pin} is taken"
         before = self._cache.stats().pinned
-        lease = self._cache.pin(message.namespace, tokens)
+        lock = self._cache.pin(message.namespace, tokens)
         self._pages[message.scope] += self._cache.stats().pinned - before
-        pin = Pin(message.pin, message.scope, message.namespace, tokens, lease, expires_at=0.0)
+        pin = Pin(message.pin, message.scope, message.namespace, tokens, lock, expires_at=0.0)
         self._pins[pin.name] = pin
         return pin
 
     def _remove(self, pin: Pin) -> None:
         before = self._cache.stats().pinned
-        self._cache.unpin(pin.lease)
+        self._cache.unpin(pin.lock)
         self._pages[pin.scope] -= before - self._cache.stats().pinned
         del self._pins[pin.name]
         self._set_next_expiry()

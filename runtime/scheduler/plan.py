@@ -103,7 +103,7 @@ class StepPlanner:
         for request in flight.rows:
             allocation = request.allocation
             if allocation.copy_step == flight.step:
-                self._cache.copied(allocation.lease)
+                self._cache.copied(allocation.lock)
                 allocation.copy_step = None
 
     def _chunks(self, prefilling: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
@@ -142,7 +142,7 @@ class StepPlanner:
         allocation.last_step = plan.step
         flight.restored.append(request)
         flight.restored_tokens += pages * self._page_size
-        self._cache.commit(allocation.lease, request.slice(0, allocation.planned), allocation.pages)
+        self._cache.commit(allocation.lock, request.slice(0, allocation.planned), allocation.pages)
 
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:
         allocation = request.allocation
@@ -155,7 +155,7 @@ class StepPlanner:
             first = max(row.start + 1, request.sampling.first_scored)
             row.targets = request.slice(first, end + 1)
             row.untargeted = first - 1 - row.start
-        self._cache.commit(allocation.lease, request.slice(0, end), allocation.pages)
+        self._cache.commit(allocation.lock, request.slice(0, end), allocation.pages)
 
     def _add_row(
         self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int, sample: bool
@@ -185,9 +185,9 @@ class StepPlanner:
 
     def _copy_partial_page(self, plan: StepPlan, allocation: Allocation) -> None:
         """Copies the page inside which the match ended to the first page of the request's own."""
-        copy = allocation.lease.copy
+        copy = allocation.lock.copy
         if copy is not None:
-            plan.copies.append(PageCopy(copy.source, allocation.pages[len(allocation.lease.pages)]))
+            plan.copies.append(PageCopy(copy.source, allocation.pages[len(allocation.lock.pages)]))
             allocation.copy_step = plan.step
 
     def _grouped_rows(self, decoding: list[Request]) -> tuple[list[Request], list[RowGroup]]:

@@ -21,10 +21,12 @@ from ..config import ServeConfig, load_config
 from ..logs import write_log
 from ..messages import (
     Abort,
+    AwaitTools,
     CheckPin,
     Drain,
     Drained,
     DropCache,
+    EndLease,
     ExplainPrompt,
     Fetched,
     Finish,
@@ -109,7 +111,7 @@ class Loop:
         while not (self._draining and self._scheduler.idle):
             self._receive()
             self._scheduler.begin_turn()
-            self._scheduler.expire_pins(time.time())
+            self._scheduler.expire_leases(time.time())
             self._scheduler.take_grammars()
             self._scheduler.fetch_ahead()
             while self._scheduler.plan():
@@ -145,7 +147,7 @@ class Loop:
             self._handle(message)
 
     def _timeout_ms(self) -> int | None:
-        """Milliseconds until the next pin expires, or until a grammar's process may have answered; None if
+        """Milliseconds until the next lease ends, or until a grammar's process may have answered; None if
         neither is awaited."""
         expiry = self._scheduler.next_expiry
         timeouts = [] if expiry is None else [max(0, math.ceil((expiry - time.time()) * 1000))]
@@ -161,6 +163,8 @@ class Loop:
                 self._scheduler.apply(message)
             case Abort() | Finish():
                 self._scheduler.drop(message.request)
+            case AwaitTools() | EndLease():
+                self._scheduler.order(message)
             case QueryStats():
                 self._scheduler.query(message.client, message.query)
             case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix() | ExplainPrompt():

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..messages import BACKGROUND_PRIORITY
+
+
+def is_background(priority: int) -> bool:
+    """Whether all other requests go first, however often."""
+    return priority >= BACKGROUND_PRIORITY
+
 
 class Rank(NamedTuple):
     """Sort key of prompts, lowest first: (may be preempted, priority, tokens ahead).
 
-    Where priorities order only a tenant's own requests, the first two are (True, 0) for every prompt, and the
-    last two order the prompts of one tenant.
+    Where priorities order only a tenant's own requests, the first two are (True, 0) for every prompt outside
+    the background, and the last two order the prompts of one tenant.
     """
 
     preemptible: bool

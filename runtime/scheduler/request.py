@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..messages import Generate, Logprobs, SlotSetup, Tokens
+from ..messages import Generate, LeaseTerms, Logprobs, SlotSetup, Tokens
 from ..sampling_params import SamplingParams
 from .allocation import Allocation
 from .constraint import Constraint
@@ -54,6 +54,7 @@ class Request:
     arrival: int  # counts requests
     grammar_param: str | None  # the field that the grammar came from, for errors
     grammar_params: Mapping[str, str]  # the same by function of a structural tag
+    leases: Sequence[LeaseTerms]  # to take when it ends
 
     tokens: bytearray  # prompt and output, packed int32; grown by `Results`
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
@@ -92,6 +93,7 @@ class Request:
             arrival=arrival,
             grammar_param=message.grammar.param if message.grammar else None,
             grammar_params=message.grammar.params if message.grammar else {},
+            leases=message.leases,
             tokens=bytearray(message.prompt),
             sent=prompt_length,
         )

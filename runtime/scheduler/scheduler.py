@@ -13,8 +13,10 @@ from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
+    AwaitTools,
     CacheControl,
     DropCache,
+    EndLease,
     Fetched,
     Forgotten,
     Found,
@@ -37,9 +39,11 @@ from .counts import Counts
 from .fairness import USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import Segments
 from .grammar_loader import GrammarLoader
+from .lease_registry import Key
 from .lifecycle import Lifecycle
 from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
 from .queue_places import QueuePlaces
+from .rank import is_background
 from .refusals import Limits, grammar_refusal, queue_full, refusal
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
@@ -83,6 +87,7 @@ class Scheduler:
         self._to_model: list[Message] = []
         self._requests = Lifecycle(
             cache,
+            self._cache_control.leases,
             self._stored,
             grammars,
             self._fairness,
@@ -94,7 +99,8 @@ class Scheduler:
         )
         self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
         self._in_flight: deque[StepInFlight] = deque()
-        self._drops: deque[tuple[DropCache, set[str]]] = deque()  # each with the requests that it waits for
+        # Orders that concern what ended requests leave in the tree, each with the requests that it waits for:
+        self._orders: deque[tuple[DropCache | AwaitTools | EndLease, set[str]]] = deque()
         self._replies = Replies()
         self._counts = Counts()
         self._completion = Completion(segments, eos)
@@ -121,6 +127,7 @@ class Scheduler:
         if refused is not None:
             self._replies.add(message.client, refused)
             return
+        self._cache_control.leases.arrive(message)
         request = self._requests.create(message)
         if message.grammar is None:
             self._accept(request)
@@ -168,13 +175,17 @@ class Scheduler:
     def control_cache(self, message: CacheControl, now: float) -> None:
         """`now` is in seconds since 1970."""
         if isinstance(message, DropCache):
-            ended = {each.id for each in self._requests.residents.values() if each.is_answered}
-            self._drops.append((message, ended))
-            self._carry_out_drops()
+            self.order(message)
             return
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._requests.open]
         answer = self._cache_control.answer(message, now, max(needs, default=0), self._store_counts)
         self._replies.add(message.client, answer)
+
+    def order(self, message: DropCache | AwaitTools | EndLease) -> None:
+        """Carries out the order once the requests that have ended are released."""
+        ended = {each.id for each in self._requests.residents.values() if each.is_answered}
+        self._orders.append((message, ended))
+        self._carry_out_orders()
 
     # Messages of the page store
 
@@ -204,14 +215,14 @@ class Scheduler:
         """All possible steps are planned. `now` is in seconds of a monotonic clock."""
         self._retry_times.tick(now, busy=bool(self._requests.waiting))
 
-    def expire_pins(self, now: float) -> None:
-        """`now` is in seconds since 1970."""
-        self._cache_control.pins.expire(now)
+    def expire_leases(self, now: float) -> None:
+        """Ends leases and pins. `now` is in seconds since 1970."""
+        self._cache_control.expire(now)
 
     @property
     def next_expiry(self) -> float | None:
-        """When the next pin expires, in seconds since 1970."""
-        return self._cache_control.pins.next_expiry
+        """When the next lease or pin ends, in seconds since 1970."""
+        return self._cache_control.next_expiry
 
     # Steps
 
@@ -231,7 +242,7 @@ class Scheduler:
             return False
         self._admit()
         decoding, prefilling = self._rows()
-        self._carry_out_drops()
+        self._carry_out_orders()
         planned = self._planner.build(decoding, prefilling, self._budget)
         if planned is None:
             return False
@@ -265,7 +276,7 @@ class Scheduler:
         self._send_masks()
         self._to_model += self._stored.save(flight)
         self._requests.step_done(flight)
-        self._carry_out_drops()
+        self._carry_out_orders()
 
     @property
     def idle(self) -> bool:
@@ -294,6 +305,9 @@ class Scheduler:
             pages_pinned=pages.pinned,
             evicted_pages=pages.evicted_pages,
             store=self._store_counts,
+            leases=self._cache_control.leases.counts(),
+            pages_leased=self._cache.leases.num_pages,
+            broken_leases=self._cache_control.leases.num_broken,
             **asdict(self._counts),
         )
 
@@ -315,7 +329,30 @@ class Scheduler:
         self._replies.add(request.client, refused)
 
     def _admit(self) -> None:
-        """Starts the requests that the next step has tokens for, and counts their cached tokens."""
+        """Starts the requests that the next step has tokens for."""
+        self._start_requests()
+        while self._makes_way():
+            self._start_requests()
+
+    def _makes_way(self) -> bool:
+        """Retracts a request in the background if another one needs its pages.
+
+        True if they are free at once, and not only when the steps in flight are done.
+        """
+        if not self._admission.lacks_pages:
+            return False
+        residents = self._requests.residents.values()
+        background = [request for request in self._requests.running if is_background(request.priority)]
+        is_retracting = any(other.phase is Phase.RETRACTING for other in residents)
+        if not background or is_retracting:
+            return False
+        retracted = max(background, key=lambda request: request.arrival)
+        self._counts.retractions += 1
+        self._requests.retract(retracted)
+        return retracted.phase is not Phase.RETRACTING
+
+    def _start_requests(self) -> None:
+        """Starts requests, and counts their cached tokens."""
         decoding = sum(not request.allocation.prefilling for request in self._requests.running)
         tokens, restored = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
         for request in self._admission.admit(tokens, restored):
@@ -357,25 +394,39 @@ class Scheduler:
         return request.phase is Phase.RUNNING
 
     def _to_retract(self) -> Request:
-        """The youngest request of the worst priority; with own priorities, of the tenant of the youngest."""
+        """The youngest request of the worst priority; with own priorities, of the tenant of the youngest.
+
+        Requests in the background come first in any case.
+        """
         running = self._requests.running
-        if self._fairness.own_priorities:
+        background = [request for request in running if is_background(request.priority)]
+        if background:
+            running = background
+        elif self._fairness.own_priorities:
             youngest = max(running, key=lambda request: request.arrival)
             running = [request for request in running if request.tenant == youngest.tenant]
         return max(running, key=lambda request: (request.priority, request.arrival))
 
-    def _carry_out_drops(self) -> None:
-        """Carries out drops of cached pages, each once the requests that had ended before it are released."""
-        while self._drops:
-            message, ended = self._drops[0]
+    def _carry_out_orders(self) -> None:
+        while self._orders:
+            message, ended = self._orders[0]
             if any(request.id in ended for request in self._requests.residents.values()):
                 return
-            self._drops.popleft()
-            dropped = self._cache_control.drop(message)
-            if self._stored.enabled:
-                self._to_model.append(self._stored.forget(message, dropped, self._requests.open))
-            else:
-                self._replies.add(message.client, dropped)
+            self._orders.popleft()
+            match message:
+                case DropCache():
+                    self._drop_cache(message)
+                case AwaitTools(request, tools):
+                    self._cache_control.leases.await_tools(request, tools)
+                case EndLease(namespace, tenant, key):
+                    self._cache_control.leases.end(Key(namespace, tenant, key))
+
+    def _drop_cache(self, message: DropCache) -> None:
+        dropped = self._cache_control.drop(message)
+        if self._stored.enabled:
+            self._to_model.append(self._stored.forget(message, dropped, self._requests.open))
+        else:
+            self._replies.add(message.client, dropped)
 
     def _send_masks(self) -> None:
         """Sends the masks of the oldest step in flight: every token that they depend on is known now."""

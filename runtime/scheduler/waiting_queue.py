@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .awaited_prefix import waits_for_prefix
 from .fairness import Bounds, Fairness
-from .rank import Rank
+from .rank import Rank, is_background
 from .request import Request
 
 Line = dict[str, Request]
@@ -47,7 +47,8 @@ class WaitingQueue:
 
     Age (4) comes after fairness (3), because a tenant could otherwise age many requests at once and start
     them all before other tenants'. Where priorities order only a tenant's own requests, each tenant offers
-    the requests that come first by 1 and 2 among its own, and 3 to 5 decide between these.
+    the requests that come first by 1 and 2 among its own, and 3 to 5 decide between these. Requests in the
+    background come after all others in any case; rule 1 does not apply to them.
     """
 
     def __init__(self, fairness: Fairness, bounds: Bounds) -> None:
@@ -118,7 +119,7 @@ class WaitingQueue:
         """Removes a request that starts, and counts that it overtook the requests that came before it."""
         scope = self._scopes[self._scope_of(request.tenant)]
         for priority, other_class in scope.items():
-            other_class.passed_over += priority > request.priority
+            other_class.passed_over += priority > request.priority and not is_background(priority)
         scope[request.priority].passed_over = 0
         for line in self._competing_lines(request):
             some = next(iter(line.values()))
@@ -135,7 +136,10 @@ class WaitingQueue:
         """Groups of tenants' queues that compete with each other, the best group first."""
         if self._fairness.own_priorities:
             own = [self._own_offer(tenant, scope, tried) for tenant, scope in self._scopes.items()]
-            yield [offer for offer in own if offer is not None]
+            for background in (False, True):
+                yield [
+                    each for each in own if each is not None and is_background(each.priority) == background
+                ]
             return
         for scope in self._scopes.values():
             for priority in self._priorities(scope):

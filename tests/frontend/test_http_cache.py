@@ -69,6 +69,7 @@ async def test_the_cache_is_shown_in_pages_tokens_and_bytes(world: HttpWorld) ->
         "cached": 10,
         "pinned": 2,
         "pinnable": 16,
+        "leased": 0,
     }
     assert shown["hit_rate"] == {"rate": 0.75, "prompt_tokens": 1000, "cached_tokens": 750}
     assert shown["recent_hit_rate"]["rate"] == 0.9

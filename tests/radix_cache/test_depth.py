@@ -28,10 +28,10 @@ def deep_cache() -> tuple[PrefixCache, bytes]:
     tokens = array("i", range(1, DEPTH + 1)).tobytes()
     for length in range(1, DEPTH + 1):
         prompt = tokens[: 4 * length]
-        lease = cache.acquire("", prompt, length)
-        pages = cache.allocate(length - lease.matched)
+        lock = cache.acquire("", prompt, length)
+        pages = cache.allocate(length - lock.matched)
         assert pages is not None
-        cache.release(lease, prompt, lease.pages + pages, generated=1)
+        cache.release(lock, prompt, lock.pages + pages, generated=1)
     return cache, tokens
 
 

@@ -138,8 +138,8 @@ def test_discarded_nodes_leave_no_ghosts() -> None:
     serve(cache, DOCUMENT)
     cache.allocate(2)
     assert remembered(cache)
-    lease = cache.acquire("", pack(DOCUMENT), 8)
-    cache.discard(lease, lease.pages)
+    lock = cache.acquire("", pack(DOCUMENT), 8)
+    cache.discard(lock, lock.pages)
     assert remembered(cache) == []
 
 
@@ -147,8 +147,8 @@ def test_a_match_without_computing_is_no_hit() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
     for _ in range(3):
-        lease = cache.acquire("", pack((*DOCUMENT, 1)), 12)
-        cache.release(lease, pack(DOCUMENT), lease.pages)
+        lock = cache.acquire("", pack((*DOCUMENT, 1)), 12)
+        cache.release(lock, pack(DOCUMENT), lock.pages)
     assert only_child(cache).hits == 0
 
 

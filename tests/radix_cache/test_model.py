@@ -118,6 +118,34 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def unpin(self, which: int) -> None:
         self.world.unpin(self.world.pins[which % len(self.world.pins)])
 
+    @rule(
+        namespace=namespaces,
+        base=any_index,
+        cut=any_cut,
+        ends_at=st.integers(0, 9),
+        most=st.integers(1, 20),
+        owner=st.sampled_from("ab"),
+        is_estimate=st.booleans(),
+    )
+    def lease(
+        self, namespace: str, base: int, cut: int, ends_at: int, most: int, owner: str, is_estimate: bool
+    ) -> None:
+        tokens = self.seen[base % len(self.seen)][:cut]
+        if len(self.world.leases) < 6:
+            self.world.lease(owner, namespace, tokens, ends_at, most, is_estimate=is_estimate)
+
+    @precondition(lambda self: self.world.leases)
+    @rule(which=any_index, ends_at=st.integers(0, 9))
+    def renew_lease(self, which: int, ends_at: int) -> None:
+        lease = self.world.leases[which % len(self.world.leases)]
+        if lease.node is not None:
+            self.world.cache.leases.renew(lease, ends_at)
+
+    @precondition(lambda self: self.world.leases)
+    @rule(which=any_index)
+    def end_lease(self, which: int) -> None:
+        self.world.end_lease(self.world.leases[which % len(self.world.leases)])
+
     @rule(namespace=namespaces, odds=st.integers(0, 3))
     def drop(self, namespace: str, odds: int) -> None:
         if odds == 3:
@@ -135,6 +163,10 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     @invariant()
     def only_pages_in_use_are_locked(self) -> None:
         self.world.check_locks()
+
+    @invariant()
+    def leases_break_in_their_order(self) -> None:
+        self.world.check_leases()
 
     @invariant()
     def contents_fit_their_tokens(self) -> None:
@@ -156,6 +188,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             self.world.unpin(pin)
         self.world.claim_everything()
         assert self.world.cache.stats().free == self.world.num_pages
+        assert not len(self.world.cache.leases)
 
 
 TestPrefixCacheMachine = PrefixCacheMachine.TestCase

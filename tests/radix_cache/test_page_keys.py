@@ -24,13 +24,13 @@ def keys_alone(namespace: str, tokens: list[int], model: bytes = b"model") -> by
 
 def serve(cache: PrefixCache, namespace: str, tokens: list[int]) -> dict[int, list[int]]:
     """Serves a sequence; returns for each full page the tokens up to its end."""
-    lease = cache.acquire(namespace, pack(tokens), len(tokens))
-    if lease.copy is not None:
-        cache.copied(lease)
-    own = cache.allocate(-(-len(tokens) // PAGE) - len(lease.pages))
+    lock = cache.acquire(namespace, pack(tokens), len(tokens))
+    if lock.copy is not None:
+        cache.copied(lock)
+    own = cache.allocate(-(-len(tokens) // PAGE) - len(lock.pages))
     assert own is not None
-    pages = lease.pages + own
-    cache.release(lease, pack(tokens), pages)
+    pages = lock.pages + own
+    cache.release(lock, pack(tokens), pages)
     return {
         page: tokens[: (at + 1) * PAGE] for at, page in enumerate(pages) if (at + 1) * PAGE <= len(tokens)
     }

@@ -23,13 +23,13 @@ def hit_share(prompts: Iterable[tuple[tuple[int, ...], int]], policy: EvictionPo
     cache = PrefixCache(PAGES, 1, policy)
     shares = []
     for prompt, generated in prompts:
-        lease = cache.acquire("", pack(prompt), len(prompt))
-        fresh = cache.allocate(len(prompt) - len(lease.pages))
+        lock = cache.acquire("", pack(prompt), len(prompt))
+        fresh = cache.allocate(len(prompt) - len(lock.pages))
         assert fresh is not None
-        pages = [*lease.pages, *fresh]
-        cache.commit(lease, pack(prompt), pages)
-        cache.release(lease, pack(prompt), pages, generated)
-        shares.append(lease.matched / len(prompt))
+        pages = [*lock.pages, *fresh]
+        cache.commit(lock, pack(prompt), pages)
+        cache.release(lock, pack(prompt), pages, generated)
+        shares.append(lock.matched / len(prompt))
     if isinstance(policy, GittinsPolicy):
         check(cache)
     half = len(shares) // 2
@@ -102,12 +102,12 @@ def test_it_adapts_when_the_load_changes() -> None:
 def test_a_node_in_use_has_no_age() -> None:
     cache = PrefixCache(PAGES, 1)
     prompt = pack(new_prompt())
-    lease = cache.acquire("", prompt, 4)
+    lock = cache.acquire("", prompt, 4)
     pages = cache.allocate(4)
     assert pages is not None
-    cache.commit(lease, prompt, pages)
-    assert lease.node is not None and lease.node.mark is None
-    cache.release(lease, prompt, pages)
+    cache.commit(lock, prompt, pages)
+    assert lock.node is not None and lock.node.mark is None
+    cache.release(lock, prompt, pages)
     check(cache)
 
 
@@ -124,10 +124,10 @@ def test_no_group_is_lost_when_stale_entries_are_dropped() -> None:
     cache = PrefixCache(PAGES, 1, Tidy(PAGES, 1))
     for _ in range(300):
         recent.append(random.choice(recent[-12:]) if random.random() < 0.5 else new_prompt())
-        lease = cache.acquire("", pack(recent[-1]), 4)
-        fresh = cache.allocate(4 - len(lease.pages))
+        lock = cache.acquire("", pack(recent[-1]), 4)
+        fresh = cache.allocate(4 - len(lock.pages))
         assert fresh is not None
-        cache.release(lease, pack(recent[-1]), [*lease.pages, *fresh], random.choice([5, 50, 500]))
+        cache.release(lock, pack(recent[-1]), [*lock.pages, *fresh], random.choice([5, 50, 500]))
         check(cache)
 
 

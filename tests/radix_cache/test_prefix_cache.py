@@ -33,25 +33,25 @@ def test_a_request_keeps_its_copy_of_a_page_that_the_tree_has() -> None:
 
 def test_pages_past_the_last_computed_token_are_freed() -> None:
     cache = new_cache()
-    lease, pages = start(cache, (*DOCUMENT, *DOCUMENT), commit=False)
-    cache.release(lease, pack(DOCUMENT[:5]), pages)
+    lock, pages = start(cache, (*DOCUMENT, *DOCUMENT), commit=False)
+    cache.release(lock, pack(DOCUMENT[:5]), pages)
     assert cache.stats().evictable == 2
     assert cache.stats().free == 30
 
 
 def test_a_release_keeps_all_committed_tokens() -> None:
     cache = new_cache()
-    lease, pages = start(cache, DOCUMENT)
-    cache.release(lease, b"", pages)
+    lock, pages = start(cache, DOCUMENT)
+    cache.release(lock, b"", pages)
     assert match(cache, DOCUMENT) == 12
 
 
 def test_a_sequence_computed_in_chunks_is_one_node() -> None:
     cache = new_cache()
-    lease, pages = start(cache, DOCUMENT, commit=False)
+    lock, pages = start(cache, DOCUMENT, commit=False)
     for end in (5, 8, 12):
-        cache.commit(lease, pack(DOCUMENT[:end]), pages)
-    cache.release(lease, pack(DOCUMENT), pages)
+        cache.commit(lock, pack(DOCUMENT[:end]), pages)
+    cache.release(lock, pack(DOCUMENT), pages)
     [root] = cache._tree.roots.values()
     [node] = root.children.values()
     assert list(node.pages) == pages
@@ -63,8 +63,8 @@ def test_a_partial_last_page_belongs_to_its_node_until_a_request_extends_it() ->
     [root] = cache._tree.roots.values()
     [node] = root.children.values()
     assert (list(node.pages), node.tokens) == (pages, pack(DOCUMENT[:10]))
-    lease = cache.acquire("", pack(DOCUMENT), 11)
-    assert (lease.pages, lease.copy) == (pages, None)
+    lock = cache.acquire("", pack(DOCUMENT), 11)
+    assert (lock.pages, lock.copy) == (pages, None)
     [whole] = root.children.values()
     assert (whole.pages, whole.children) == (tuple(pages[:2]), {})
 
@@ -79,9 +79,9 @@ def test_the_last_page_goes_first_and_the_rest_of_its_node_stays() -> None:
 def test_sequences_split_at_the_last_page_boundary_before_they_differ() -> None:
     cache = new_cache()
     other = (*DOCUMENT[:9], 7, 7, 7)
-    lease, pages = start(cache, other, commit=False)
+    lock, pages = start(cache, other, commit=False)
     serve(cache, (*DOCUMENT, 1, 1, 1, 1))
-    cache.release(lease, pack(other), pages)
+    cache.release(lock, pack(other), pages)
     [root] = cache._tree.roots.values()
     [shared] = root.children.values()
     assert len(shared.pages) == 2
@@ -115,38 +115,38 @@ def test_a_namespace_without_pages_is_forgotten() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT, "salt")
     cache.allocate(32)
-    lease = cache.acquire("another", b"", 0)
-    cache.release(lease, b"", [])
+    lock = cache.acquire("another", b"", 0)
+    cache.release(lock, b"", [])
     assert not cache._tree.roots
 
 
 def test_committing_pages_that_no_request_holds_is_a_bug_of_the_caller() -> None:
     cache = new_cache()
-    lease = cache.acquire("", pack(DOCUMENT), 11)
+    lock = cache.acquire("", pack(DOCUMENT), 11)
     with pytest.raises(AssertionError, match="not held by requests"):
-        cache.commit(lease, pack(DOCUMENT), [0, 1, 2])
+        cache.commit(lock, pack(DOCUMENT), [0, 1, 2])
 
 
 def test_a_page_table_that_is_too_short_is_a_bug_of_the_caller() -> None:
     cache = new_cache()
-    lease, pages = start(cache, DOCUMENT, commit=False)
+    lock, pages = start(cache, DOCUMENT, commit=False)
     with pytest.raises(AssertionError, match="3 full pages of tokens, a page table of 2"):
-        cache.commit(lease, pack(DOCUMENT), pages[:2])
+        cache.commit(lock, pack(DOCUMENT), pages[:2])
 
 
 def test_releasing_twice_is_a_bug_of_the_caller() -> None:
     cache = new_cache()
-    lease, pages = start(cache, DOCUMENT)
-    cache.release(lease, pack(DOCUMENT), pages)
-    with pytest.raises(AssertionError, match="the lease has ended"):
-        cache.release(lease, pack(DOCUMENT), pages)
+    lock, pages = start(cache, DOCUMENT)
+    cache.release(lock, pack(DOCUMENT), pages)
+    with pytest.raises(AssertionError, match="the lock has ended"):
+        cache.release(lock, pack(DOCUMENT), pages)
 
 
 def test_tokens_that_change_after_commit_are_noticed() -> None:
     cache = new_cache()
-    lease, pages = start(cache, DOCUMENT)
+    lock, pages = start(cache, DOCUMENT)
     with pytest.raises(AssertionError, match="differ from those committed"):
-        cache.release(lease, pack(DOCUMENT[::-1]), pages)
+        cache.release(lock, pack(DOCUMENT[::-1]), pages)
 
 
 # Allocating and evicting
@@ -172,8 +172,8 @@ def test_the_least_recently_used_branch_goes_first() -> None:
     a, b, c = (tuple(range(base, base + 12)) for base in (0, 100, 200))
     for tokens in (a, b, c):
         serve(cache, tokens)
-    lease = cache.acquire("", pack(a), 12)
-    cache.release(lease, pack(a), lease.pages)
+    lock = cache.acquire("", pack(a), 12)
+    cache.release(lock, pack(a), lock.pages)
     cache.allocate(3)
     assert [match(cache, tokens) for tokens in (a, b, c)] == [12, 0, 12]
     cache.allocate(3)
@@ -193,11 +193,11 @@ def test_a_shared_prefix_outlives_the_branches_below_it() -> None:
 def test_locked_nodes_are_not_evicted() -> None:
     cache = new_cache(num_pages=6)
     serve(cache, (*DOCUMENT, 1, 1, 1, 1))
-    lease = cache.acquire("", pack((*DOCUMENT, 9)), 12)
+    lock = cache.acquire("", pack((*DOCUMENT, 9)), 12)
     assert cache.available() == 3
     assert cache.allocate(4) is None
     assert cache.allocate(3) is not None
-    cache.release(lease, pack(DOCUMENT), lease.pages)
+    cache.release(lock, pack(DOCUMENT), lock.pages)
     assert cache.available() == 3
 
 
@@ -239,9 +239,9 @@ def test_another_policy_changes_the_order_of_eviction() -> None:
 
 def test_a_disabled_cache_neither_matches_nor_keeps() -> None:
     cache = new_cache(enabled=False)
-    lease, pages = start(cache, (*DOCUMENT, 1))
+    lock, pages = start(cache, (*DOCUMENT, 1))
     assert match(cache, DOCUMENT) == 0
-    cache.release(lease, pack((*DOCUMENT, 1)), pages)
+    cache.release(lock, pack((*DOCUMENT, 1)), pages)
     assert cache.stats().free == 32
 
 
@@ -270,8 +270,8 @@ def test_statistics_count_the_tokens_requested_and_found() -> None:
 def test_a_discard_removes_the_nodes_and_their_ancestors() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT[:8])
-    lease, pages = start(cache, (*DOCUMENT, 1, 2))
-    cache.discard(lease, pages)
+    lock, pages = start(cache, (*DOCUMENT, 1, 2))
+    cache.discard(lock, pages)
     assert match(cache, DOCUMENT) == 0
     assert cache.stats().free == 32
 
@@ -279,9 +279,9 @@ def test_a_discard_removes_the_nodes_and_their_ancestors() -> None:
 def test_a_discard_keeps_nodes_that_others_lock_or_extend() -> None:
     cache = new_cache()
     serve(cache, (*DOCUMENT[:4], 1, 2, 3, 4, 5, 6))
-    lease, pages = start(cache, DOCUMENT)
+    lock, pages = start(cache, DOCUMENT)
     other, other_pages = start(cache, (*DOCUMENT[:8], 9, 9, 9, 9))
-    cache.discard(lease, pages)
+    cache.discard(lock, pages)
     assert match(cache, DOCUMENT) == 8
     cache.discard(other, other_pages)
     assert match(cache, DOCUMENT) == 4
@@ -301,14 +301,14 @@ def test_a_discard_frees_the_requests_copies_of_pages_in_the_tree() -> None:
 def test_a_discard_unlocks_the_page_that_would_have_been_copied() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
-    lease, pages = start(cache, (*DOCUMENT[:6], 7, 7, 7))
-    assert lease.copy is not None
-    cache.discard(lease, pages)
+    lock, pages = start(cache, (*DOCUMENT[:6], 7, 7, 7))
+    assert lock.copy is not None
+    cache.discard(lock, pages)
     assert cache.stats().locked == 0
 
 
 def test_a_cache_that_keeps_nothing_has_nothing_to_discard() -> None:
     cache = new_cache(enabled=False)
-    lease, pages = start(cache, DOCUMENT)
-    cache.discard(lease, pages)
+    lock, pages = start(cache, DOCUMENT)
+    cache.discard(lock, pages)
     assert cache.stats().free == 32

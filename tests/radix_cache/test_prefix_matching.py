@@ -10,8 +10,8 @@ from prefix_world import pack
 
 
 def test_an_empty_cache_matches_nothing() -> None:
-    lease = new_cache().acquire("", pack(DOCUMENT), 11)
-    assert (lease.matched, lease.pages, lease.copy) == (0, [], None)
+    lock = new_cache().acquire("", pack(DOCUMENT), 11)
+    assert (lock.matched, lock.pages, lock.copy) == (0, [], None)
 
 
 def test_a_finished_request_is_matched_to_its_last_token() -> None:
@@ -43,8 +43,8 @@ def test_the_longest_partial_match_among_siblings_is_found() -> None:
 def test_a_match_leaves_at_least_the_tokens_beyond_the_limit_to_compute() -> None:
     cache = new_cache()
     pages = serve(cache, DOCUMENT)
-    lease = cache.acquire("", pack(DOCUMENT), 11)
-    assert (lease.matched, lease.pages, lease.copy) == (11, pages[:2], Copy(pages[2], 3))
+    lock = cache.acquire("", pack(DOCUMENT), 11)
+    assert (lock.matched, lock.pages, lock.copy) == (11, pages[:2], Copy(pages[2], 3))
 
 
 def test_namespaces_share_nothing() -> None:
@@ -69,8 +69,8 @@ def test_looking_up_leaves_no_trace() -> None:
 def test_a_partial_page_is_copied_on_write() -> None:
     cache = new_cache()
     pages = serve(cache, DOCUMENT)
-    lease, own = start(cache, (*DOCUMENT[:6], 7, 7, 7))
-    assert lease.copy == Copy(pages[1], 2)
+    lock, own = start(cache, (*DOCUMENT[:6], 7, 7, 7))
+    assert lock.copy == Copy(pages[1], 2)
     assert own[0] == pages[0]
     assert own[1] not in pages
 
@@ -78,9 +78,9 @@ def test_a_partial_page_is_copied_on_write() -> None:
 def test_a_copy_locks_its_source_until_it_is_made() -> None:
     cache = new_cache(num_pages=4)
     serve(cache, DOCUMENT)
-    lease = cache.acquire("", pack((*DOCUMENT[:6], 7)), 6)
+    lock = cache.acquire("", pack((*DOCUMENT[:6], 7)), 6)
     assert cache.allocate(3) is None
-    cache.copied(lease)
+    cache.copied(lock)
     assert cache.allocate(3) is not None
 
 
@@ -94,17 +94,17 @@ def test_a_copy_locks_no_page_but_its_source() -> None:
 def test_an_unlocked_partial_leaf_is_adopted() -> None:
     cache = new_cache()
     pages = serve(cache, (*DOCUMENT, 1, 2))
-    lease = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
-    assert (lease.matched, lease.pages, lease.copy) == (14, pages, None)
+    lock = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    assert (lock.matched, lock.pages, lock.copy) == (14, pages, None)
 
 
 def test_an_adopted_leaf_is_out_of_reach_until_its_page_is_committed() -> None:
     cache = new_cache()
     serve(cache, (*DOCUMENT, 1, 2))
     conversation = (*DOCUMENT, 1, 2, 3, 4, 5)
-    lease, pages = start(cache, conversation, commit=False)
+    lock, pages = start(cache, conversation, commit=False)
     assert match(cache, conversation) == 12
-    cache.commit(lease, pack(conversation), pages)
+    cache.commit(lock, pack(conversation), pages)
     assert match(cache, conversation) == 16
 
 
@@ -112,8 +112,8 @@ def test_undoing_an_adoption_restores_the_leaf() -> None:
     cache = new_cache()
     serve(cache, (*DOCUMENT, 1, 2))
     before = cache.stats()
-    lease = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
-    cache.release(lease, pack((*DOCUMENT, 1, 2)), lease.pages)
+    lock = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    cache.release(lock, pack((*DOCUMENT, 1, 2)), lock.pages)
     assert match(cache, (*DOCUMENT, 1, 2)) == 14
     assert cache.stats().evictable == before.evictable
 
@@ -121,8 +121,8 @@ def test_undoing_an_adoption_restores_the_leaf() -> None:
 def test_a_partial_leaf_that_matches_in_part_is_copied() -> None:
     cache = new_cache()
     pages = serve(cache, (*DOCUMENT, 1, 2))
-    lease = cache.acquire("", pack((*DOCUMENT, 1, 9, 9)), 14)
-    assert lease.copy == Copy(pages[3], 1)
+    lock = cache.acquire("", pack((*DOCUMENT, 1, 9, 9)), 14)
+    assert lock.copy == Copy(pages[3], 1)
     assert match(cache, (*DOCUMENT, 1, 2)) == 14
 
 
@@ -176,8 +176,8 @@ def test_a_partial_page_that_the_tree_covers_is_freed() -> None:
 def test_a_release_before_the_copy_was_made_keeps_nothing_of_it() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
-    lease, pages = start(cache, (*DOCUMENT[:6], 7, 7), commit=False)
-    cache.release(lease, pack(DOCUMENT[:6]), pages)
+    lock, pages = start(cache, (*DOCUMENT[:6], 7, 7), commit=False)
+    cache.release(lock, pack(DOCUMENT[:6]), pages)
     assert match(cache, (*DOCUMENT[:6], 7)) == 6
     assert cache.stats().evictable == 3
     assert cache.stats().free == 29

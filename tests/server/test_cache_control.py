@@ -60,6 +60,23 @@ def test_a_pin_ends_by_itself(served: Served) -> None:
     assert served.http.delete(f"/cache/pin/{pinned['id']}").json()["error"]["code"] == "pin_not_found"
 
 
+def test_a_leased_conversation_is_listed_until_its_key_is_ended(served: Served) -> None:
+    cached_of(served.client, served.model, system("leases"), prompt_cache_key="ada")
+    cached_of(served.client, served.model, system("leases"), cache_lease={"ttl_s": 60, "key": "run"})
+
+    def keys() -> list[str]:
+        return sorted(lease["key"] for lease in served.http.get("/cache").json()["leases"])
+
+    eventually(lambda: keys() == ["ada", "run"])
+    assert served.http.get("/cache").json()["sizes"]["leased"]["pages"] > 0
+    assert 'arbora_leases{kind="session"} 1.0' in served.http.get("/metrics").text
+    assert served.http.delete("/cache/lease/run").status_code == 202
+    eventually(lambda: keys() == ["ada"])
+    served.http.delete("/cache/lease/ada")
+    eventually(lambda: keys() == [])
+    assert cached_of(served.client, served.model, system("leases")) > 0
+
+
 def test_a_request_that_opts_out_neither_finds_nor_leaves_anything(served: Served) -> None:
     served.http.delete("/cache")
     assert cached_of(served.client, served.model, system("secrets"), cache_prompt=False) == 0

@@ -15,7 +15,7 @@ def check(cache: PrefixCache) -> None:
     assert isinstance(policy, GittinsPolicy)
     cached = [node for root in tree.roots.values() for node in root.subtree() if node.parent]
     _check_marks(policy, cached + list(tree.history.nodes))
-    evictable = [node for node in cached if not node.children and not node.locks]
+    evictable = [node for node in cached if not node.children and not node.leases and not node.locks]
     _check_leaves(policy, evictable)
     not_full = {leaf for leaf in evictable if len(leaf.tokens) % tree.page_bytes}
     assert policy._tails.leaves.keys() <= not_full, "a leaf in that queue has a tail to lose"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arbora.radix_cache import EvictionPolicy, Lease, PrefixCache
+from arbora.radix_cache import EvictionPolicy, Lock, PrefixCache
 from prefix_world import pack
 
 DOCUMENT = tuple(range(100, 112))  # three pages
@@ -14,23 +14,23 @@ def new_cache(num_pages: int = 32, enabled: bool = True, policy: EvictionPolicy 
 
 def start(
     cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "", commit: bool = True
-) -> tuple[Lease, list[int]]:
+) -> tuple[Lock, list[int]]:
     """A request for `tokens` of which all are planned."""
-    lease = cache.acquire(namespace, pack(tokens), len(tokens) - 1)
-    fresh = cache.allocate(-(-len(tokens) // 4) - len(lease.pages))
+    lock = cache.acquire(namespace, pack(tokens), len(tokens) - 1)
+    fresh = cache.allocate(-(-len(tokens) // 4) - len(lock.pages))
     assert fresh is not None
-    pages = [*lease.pages, *fresh]
+    pages = [*lock.pages, *fresh]
     if commit:
-        cache.commit(lease, pack(tokens), pages)
-    return lease, pages
+        cache.commit(lock, pack(tokens), pages)
+    return lock, pages
 
 
 def serve(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> list[int]:
     """A request from beginning to end; returns its page table."""
-    lease, pages = start(cache, tokens, namespace)
-    if lease.copy:
-        cache.copied(lease)
-    cache.release(lease, pack(tokens), pages)
+    lock, pages = start(cache, tokens, namespace)
+    if lock.copy:
+        cache.copied(lock)
+    cache.release(lock, pack(tokens), pages)
     return pages
 
 

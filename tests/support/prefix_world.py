@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from arbora.radix_cache import Lease, PrefixCache
+from arbora.radix_cache import Lease, Lock, PrefixCache
 from arbora.radix_cache.node import Node
 
 Kv = tuple[str | None, tuple[int, ...]]
@@ -34,7 +34,7 @@ class Request:
     namespace: str | None
     tokens: tuple[int, ...]
     prompt_length: int
-    lease: Lease
+    lock: Lock
     pages: list[int]
     planned: int
     steps_in_flight: int = 0
@@ -60,7 +60,8 @@ class World:
     steps: deque[Step] = field(default_factory=deque)
     cached: set[Kv] = field(default_factory=set)  # every prefix that a match must find
     slots: dict[int, list[Kv | None]] = field(default_factory=dict)  # page id -> KV
-    pins: list[Lease] = field(default_factory=list)
+    pins: list[Lock] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
 
     def longest(self, namespace: str | None, tokens: tuple[int, ...]) -> int:
         return max((n for n in range(len(tokens) + 1) if (namespace, tokens[:n]) in self.cached), default=0)
@@ -71,24 +72,25 @@ class World:
     def admit(self, namespace: str | None, tokens: tuple[int, ...], prompt_length: int) -> Request:
         limit = prompt_length - 1
         expected = self.longest(namespace, tokens[:limit])
-        lease = self.cache.acquire(namespace, pack(tokens[:prompt_length]), limit)
-        assert lease.matched == expected
-        whole = lease.matched // self.cache.page_size
-        tail = lease.matched % self.cache.page_size
-        adopted = bool(tail) and lease.copy is None
-        assert len(lease.pages) == whole + adopted
-        assert lease.copy is None or lease.copy.tokens == tail
+        lock = self.cache.acquire(namespace, pack(tokens[:prompt_length]), limit)
+        assert lock.matched == expected
+        whole = lock.matched // self.cache.page_size
+        tail = lock.matched % self.cache.page_size
+        adopted = bool(tail) and lock.copy is None
+        assert len(lock.pages) == whole + adopted
+        assert lock.copy is None or lock.copy.tokens == tail
         lost = self.cached - self.reachable()
-        assert lost <= prefixes(namespace, tokens[: lease.matched])
+        assert lost <= prefixes(namespace, tokens[: lock.matched])
         assert adopted or not lost
         assert all(len(prefix) > whole * self.cache.page_size for _, prefix in lost)
         self.cached -= lost
-        request = Request(namespace, tokens, prompt_length, lease, list(lease.pages), lease.matched)
+        request = Request(namespace, tokens, prompt_length, lock, list(lock.pages), lock.matched)
         self.requests.append(request)
         return request
 
     def allocate(self, count: int, after: int | None = None) -> list[int] | None:
         before, available = self.cache.stats(), self.cache.available()
+        leased, unleased = self.leased_tokens(), available - self.leased_pages()
         pages = self.cache.allocate(count, after)
         if pages is None:
             assert count > available
@@ -100,6 +102,7 @@ class World:
         remaining = self.reachable()
         assert remaining <= self.cached
         assert evicted or remaining == self.cached
+        assert count > unleased or leased <= remaining, "leased pages are evicted last"
         self.cached = remaining
         for page in pages:
             self.slots[page] = [None] * self.cache.page_size
@@ -115,7 +118,7 @@ class World:
         if fresh is None:
             return
         request.pages += fresh
-        copies = request.lease.copy is not None and request.planned == request.lease.matched
+        copies = request.lock.copy is not None and request.planned == request.lock.matched
         self.steps.append(Step(request, request.planned, end, list(request.pages), copies))
         request.steps_in_flight += 1
         request.planned = end
@@ -124,7 +127,7 @@ class World:
 
     def commit(self, request: Request) -> None:
         tokens = request.tokens[: request.planned]
-        self.cache.commit(request.lease, pack(tokens), request.pages)
+        self.cache.commit(request.lock, pack(tokens), request.pages)
         whole = len(tokens) // self.cache.page_size * self.cache.page_size
         self.keep(request.namespace, tokens[:whole])
         assert self.reachable() == self.cached
@@ -133,9 +136,9 @@ class World:
         step = self.steps.popleft()
         request = step.request
         if step.copies:
-            copy = request.lease.copy
+            copy = request.lock.copy
             assert copy is not None
-            target = step.pages[len(request.lease.pages)]
+            target = step.pages[len(request.lock.pages)]
             self.slots[target][: copy.tokens] = self.slots[copy.source][: copy.tokens]
         for position in range(step.start):
             assert self.read(step.pages, position) == (request.namespace, request.tokens[: position + 1])
@@ -144,7 +147,7 @@ class World:
             self.slots[step.pages[page]][slot] = (request.namespace, request.tokens[: position + 1])
         request.steps_in_flight -= 1
         if step.copies:
-            self.cache.copied(request.lease)
+            self.cache.copied(request.lock)
         if request.cancelled and not request.steps_in_flight:
             self.release(request)
 
@@ -159,10 +162,10 @@ class World:
             self.release(request)
 
     def release(self, request: Request) -> None:
-        never_copied = request.lease.copy is not None and request.planned == request.lease.matched
-        length = request.planned - (request.lease.copy.tokens if never_copied and request.lease.copy else 0)
+        never_copied = request.lock.copy is not None and request.planned == request.lock.matched
+        length = request.planned - (request.lock.copy.tokens if never_copied and request.lock.copy else 0)
         tokens = request.tokens[: request.planned]
-        self.cache.release(request.lease, pack(tokens), request.pages)
+        self.cache.release(request.lock, pack(tokens), request.pages)
         self.requests.remove(request)
         self.keep(request.namespace, tokens[:length])
         assert self.reachable() == self.cached
@@ -184,10 +187,55 @@ class World:
         assert pin.pages == pages
         assert self.cache.stats().pinned == before + fresh
 
-    def unpin(self, pin: Lease) -> None:
+    def unpin(self, pin: Lock) -> None:
         self.pins.remove(pin)
         self.cache.unpin(pin)
         assert self.reachable() == self.cached
+
+    def lease(
+        self,
+        owner: str,
+        namespace: str,
+        tokens: tuple[int, ...],
+        ends_at: int,
+        most: int,
+        *,
+        is_estimate: bool,
+    ) -> None:
+        """Leases what is cached of the tokens. Nothing becomes locked, and nothing leaves the tree."""
+        before, cut = self.cache.stats(), tokens[: most * self.cache.page_size]
+        lease = self.cache.lease(owner, namespace, pack(tokens), ends_at, most, is_estimate)
+        assert self.cache.stats() == before
+        assert self.reachable() == self.cached
+        whole = len(self.cache.whole_pages(namespace, pack(cut))) * self.cache.page_size
+        if lease is None:
+            assert not whole
+            return
+        assert whole <= lease.tokens <= self.longest(namespace, cut)
+        self.leases.append(lease)
+
+    def end_lease(self, lease: Lease) -> None:
+        self.leases.remove(lease)
+        if lease.node is not None:
+            self.cache.end_lease(lease)
+        assert self.reachable() == self.cached
+
+    def leased_tokens(self) -> set[Kv]:
+        ends = [lease.node for lease in self.leases if lease.node is not None]
+        return {kv for node in ends for kv in prefixes(node.namespace, unpack(node.sequence()))}
+
+    def leased_pages(self) -> int:
+        """Leased pages that nothing locks."""
+        paths = [node for lease in self.leases if lease.node is not None for node in lease.node.path()]
+        return len({page for node in paths if not node.locks for page in node.pages})
+
+    def check_leases(self) -> None:
+        """Estimates are broken first, the last to end first; then others, the first to end first."""
+        broken = [lease for lease in self.cache.leases.take_ended() if lease.is_broken]
+        order = [(not each.is_estimate, each.ends_at * (-1) ** each.is_estimate) for each in broken]
+        assert order == sorted(order)
+        left = [each for each in self.leases if each.node is not None]
+        assert not broken or all(order[-1] <= each.break_order for each in left)
 
     def drop(self, namespace: str) -> None:
         """Only locked and pinned pages of the namespace stay; other namespaces lose nothing."""
@@ -208,7 +256,7 @@ class World:
     def discard(self, request: Request) -> None:
         """Ends a request whose KV is wrong, after its last step."""
         assert not request.steps_in_flight
-        self.cache.discard(request.lease, request.pages)
+        self.cache.discard(request.lock, request.pages)
         self.requests.remove(request)
         remaining = self.reachable()
         assert remaining <= self.cached
@@ -246,10 +294,10 @@ class World:
         locked = {page for pin in self.pins for page in pin.pages}
         assert self.cache.stats().pinned == len(locked)
         for request in self.requests:
-            assert request.lease.node is not None
-            locked.update(page for node in request.lease.node.path() for page in node.pages)
-            if request.lease.source is not None and request.lease.copy is not None:
-                locked.add(request.lease.copy.source)
+            assert request.lock.node is not None
+            locked.update(page for node in request.lock.node.path() for page in node.pages)
+            if request.lock.source is not None and request.lock.copy is not None:
+                locked.add(request.lock.copy.source)
         assert self.cache.stats().locked == len(locked)
 
     def check_contents(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from arbora.runtime.messages import (
     Found,
     Generate,
     GrammarSpec,
+    LeaseTerms,
     Output,
     Outputs,
     PinPrefix,
@@ -167,11 +169,14 @@ class SchedulerBench:
         namespace: str | None = "",
         tenant: str = "",
         priority: int = 0,
+        leases: Sequence[LeaseTerms] = (),
         **sampling: object,
     ) -> None:
         spec = GrammarSpec("regex", grammar, "regex") if grammar is not None else None
         params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
-        self.scheduler.submit(Generate(name, client, pack(prompt), params, spec, namespace, priority, tenant))
+        self.scheduler.submit(
+            Generate(name, client, pack(prompt), params, spec, namespace, priority, tenant, list(leases))
+        )
         self.deliver()
 
     def control(self, message: CacheControl) -> CacheAnswer:
@@ -197,6 +202,10 @@ class SchedulerBench:
         answer = self.control(QueryCache(0, 1, scope, own))
         assert isinstance(answer, CacheReport)
         return answer
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.scheduler.expire_leases(self.now)
 
     def plan(self) -> bool:
         planned = self.scheduler.plan()

@@ -20,12 +20,16 @@ class ScriptedBackend:
     def __init__(self, say: Say = lambda prompt, sampling: " yes") -> None:
         self.prompts: list[Prompt] = []
         self.prefilled: list[Prompt] = []
+        self.sessions: list[str] = []  # of replies, in order
+        self.ended: list[tuple[str, str | None]] = []  # sessions and their salts
         self.most_open = 0
         self._open = 0
         self._say = say
 
     async def reply(self, prompt: Prompt, sampling: Mapping[str, Any], on_text: OnText | None) -> Reply:
         self.prompts.append(prompt)
+        sampling = dict(sampling)
+        self.sessions.append(sampling.pop("cache_lease")["key"])
         self._open += 1
         self.most_open = max(self.most_open, self._open)
         await asyncio.sleep(0.01)
@@ -46,6 +50,9 @@ class ScriptedBackend:
     async def prefill(self, prompt: Prompt) -> Reply:
         self.prefilled.append(prompt)
         return Reply(text="", finish_reason="length", prompt_tokens=8, cached_tokens=3)
+
+    async def end_session(self, session: str, cache_salt: str | None) -> None:
+        self.ended.append((session, cache_salt))
 
     def texts(self) -> list[str]:
         return [prompt.text for prompt in self.prompts if isinstance(prompt, TextPrompt)]

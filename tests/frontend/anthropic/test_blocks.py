@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from arbora.frontend.anthropic.blocks import Begun, Blocks, Ended, Event, More, Signed
-from arbora.frontend.anthropic.cut_input import whole_input
 from arbora.frontend.anthropic.responses import TextBlock, ThinkingBlock, ToolUseBlock
 from arbora.frontend.anthropic.thinking import Shown
+from arbora.frontend.request.cut_input import whole_input
 from arbora.frontend.request.reply import Piece
 from arbora.frontend.text.tool_calls import ToolCallDelta
 from hypothesis import given

@@ -106,7 +106,8 @@ async def test_a_stream_ends_with_usage_on_demand(world: HttpWorld) -> None:
     assert all(chunk["usage"] is None for chunk in others)
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] == len(world.ids(FINE)) + 1
-    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    written = last["usage"]["prompt_tokens"]
+    assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 0, "cache_write_tokens": written}
 
 
 async def test_usage_may_be_in_every_chunk(world: HttpWorld) -> None:

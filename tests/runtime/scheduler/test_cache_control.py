@@ -64,9 +64,9 @@ def test_a_pin_reports_its_pages_and_expiry() -> None:
 def test_a_pin_ends_with_its_time() -> None:
     bench = pinned_bench()
     assert bench.scheduler.next_expiry == 60.0
-    bench.scheduler.expire_pins(59.9)
+    bench.scheduler.expire_leases(59.9)
     assert bench.report().pages_pinned == 10
-    bench.scheduler.expire_pins(60.0)
+    bench.scheduler.expire_leases(60.0)
     assert bench.report().pages_pinned == 0
     assert bench.report().pins == []
     assert bench.scheduler.next_expiry is None
@@ -78,7 +78,7 @@ def test_a_prefix_that_is_pinned_again_keeps_its_name_and_gets_new_time() -> Non
     again = bench.pin(DOCUMENT, ttl_s=60, name="another")
     assert isinstance(again, PrefixPinned)
     assert (again.pin.pin, again.pin.expires_at) == ("p", 90.0)
-    bench.scheduler.expire_pins(60.0)
+    bench.scheduler.expire_leases(60.0)
     assert bench.report().pages_pinned == 10
 
 

@@ -66,7 +66,7 @@ def test_pins_that_share_pages_count_them_once_in_their_share_and_give_them_back
     assert bench.report(scope=FIRST).pages_pinned == 10
     bench.control(UnpinPrefix(0, 1, f"{FIRST}40", FIRST))
     assert bench.report(scope=FIRST).pages_pinned == 5
-    bench.scheduler.expire_pins(60.0)
+    bench.scheduler.expire_leases(60.0)
     assert bench.report(scope=FIRST).pages_pinned == 0
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
-from arbora.runtime.messages import DropCache, PrefixPinned, RowError
+from arbora.runtime.messages import (
+    BACKGROUND_PRIORITY,
+    AwaitTools,
+    DropCache,
+    EndLease,
+    LeaseTerms,
+    PrefixPinned,
+    RowError,
+)
 from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import EOS, reply_alone, unpack
 from hypothesis import settings
@@ -13,6 +22,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scheduler_bench import SchedulerBench
 
+lease_terms = st.builds(
+    LeaseTerms,
+    kind=st.sampled_from(["conversation", "breakpoint", "tool_pause"]),
+    ttl_s=st.integers(0, 6),
+    key=st.sampled_from(["", "x", "y"]),
+    end=st.none() | st.integers(0, 60),
+    most=st.integers(1, 2),
+)
 DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
 
 
@@ -46,6 +63,7 @@ class AnyOrder(RuleBasedStateMachine):
         write_through: bool,
     ) -> None:
         pages = tokens // page_size
+        self.most_protected = pages // 3
         self.new_bench = partial(
             SchedulerBench,
             pages,
@@ -73,7 +91,8 @@ class AnyOrder(RuleBasedStateMachine):
         prompt_logprobs_start=st.integers(0, 50),
         namespace=st.sampled_from(["", "", "", "other", None]),
         tenant=st.sampled_from("abc"),
-        priority=st.sampled_from([0, 0, 1]),
+        priority=st.sampled_from([0, 0, 1, BACKGROUND_PRIORITY]),
+        leases=st.lists(lease_terms, max_size=3),
     )
     def submit(
         self,
@@ -87,6 +106,7 @@ class AnyOrder(RuleBasedStateMachine):
         namespace: str | None = "",
         tenant: str = "",
         priority: int = 0,
+        leases: Sequence[LeaseTerms] = (),
     ) -> None:
         name = f"r{len(self.expected)}"
         prompt = document[:length] + tail
@@ -99,6 +119,7 @@ class AnyOrder(RuleBasedStateMachine):
             namespace=namespace,
             tenant=tenant,
             priority=priority,
+            leases=leases,
             prompt_logprobs=prompt_logprobs,
             prompt_logprobs_start=min(prompt_logprobs_start, max(0, len(prompt) - 1)),
         )
@@ -167,10 +188,19 @@ class AnyOrder(RuleBasedStateMachine):
         answer = self.bench.pin(document[:length], ttl_s, f"p{self.pins}")
         assert isinstance(answer, PrefixPinned) or self.bench.report().pages_pinned == pinned
 
+    @rule(pick=st.integers(0, 100), tools=st.lists(st.sampled_from(["find", "read"]), max_size=2))
+    def await_tools(self, pick: int, tools: list[str]) -> None:
+        if self.expected:
+            self.bench.scheduler.order(AwaitTools(f"r{pick % len(self.expected)}", tools))
+
+    @rule(namespace=st.sampled_from(["", "other"]), tenant=st.sampled_from("abc"), key=st.sampled_from("xy"))
+    def end_lease(self, namespace: str, tenant: str, key: str) -> None:
+        self.bench.scheduler.order(EndLease(namespace, tenant, key))
+
     @rule(seconds=st.integers(1, 3))
     def wait(self, seconds: int) -> None:
-        self.bench.now += seconds
-        self.bench.scheduler.expire_pins(self.bench.now)
+        self.bench.wait(seconds)
+        assert all(lease.ends_at > self.bench.now for lease in self.bench.report().leases)
         assert all(pin.expires_at > self.bench.now for pin in self.bench.report().pins)
 
     @rule(odds=st.integers(0, 3))
@@ -199,6 +229,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.expected, self.dropped = {}, set()
 
     @invariant()
+    def leases_stay_within_their_quota(self) -> None:
+        if hasattr(self, "bench"):
+            stats, leases = self.bench.scheduler.stats(), self.bench.cache.leases
+            protected = self.bench.cache.stats().pinned + stats.pages_leased
+            assert protected <= self.most_protected or not stats.pages_leased
+            assert sum(stats.leases.values()) == len(leases)
+
+    @invariant()
     def replies_are_right_so_far(self) -> None:
         if not hasattr(self, "bench"):
             return
@@ -224,7 +262,8 @@ class AnyOrder(RuleBasedStateMachine):
             if not grammar:
                 assert tokens == reply_alone(prompt, max_tokens)
         assert self.bench.scheduler.idle
-        self.bench.scheduler.expire_pins(self.bench.now + 10)
+        self.bench.wait(1000)
+        assert not self.bench.scheduler.stats().leases
         assert self.bench.scheduler.stats().pages_used == 0
         cached = self.bench.cache.everything()
         self.bench.answer_fetches()

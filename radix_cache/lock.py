@@ -1,4 +1,4 @@
-"""A request's claim on the prefix cache."""
+"""A request's lock on the prefix cache."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Copy(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Lease:
-    """A request's lock on the tree from `acquire` to `release`, or a pin's.
+class Lock:
+    """The pages and nodes that a request uses from `acquire` to `release`, or that a pin keeps.
 
     Callers read the first three fields; the others belong to the cache.
     """

@@ -1,0 +1,47 @@
+"""Bounds how many lines of batches are under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from ...runtime.config import ServeConfig
+from ..replica.engine_client import EngineClient
+
+RUNNING_PART = 4
+"""Lines may fill one in so many of the places of --max-running …"""
+BUSY_PART = 8
+"""… and one in so many of these while other requests are open."""
+LOOK_AGAIN_S = 0.1
+
+
+class Slots:
+    """All batches of this process take slots in turn."""
+
+    def __init__(self, config: ServeConfig, engine: EngineClient) -> None:
+        self._most = max(1, min(config.max_running // RUNNING_PART, config.max_waiting // 2))
+        self._most_if_busy = max(1, self._most // BUSY_PART)
+        self._engine = engine
+        self._taken = 0
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self.may_start = asyncio.Event()
+        """cleared while no line may start"""
+        self.may_start.set()
+
+    async def take(self) -> None:
+        async with self._turn:
+            await self.may_start.wait()
+            while self._taken >= self._limit():
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), LOOK_AGAIN_S)
+            self._taken += 1
+
+    def free(self) -> None:
+        self._taken -= 1
+        self._changed.set()
+
+    def _limit(self) -> int:
+        is_busy = self._engine.open_requests > self._taken
+        return self._most_if_busy if is_busy else self._most

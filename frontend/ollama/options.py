@@ -1,0 +1,94 @@
+"""Ollama's `options` as sampling fields and limits."""
+
+from __future__ import annotations
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import ModelReady
+from ..http.fixed_fields import checks_of
+from ..request.fields import SamplingFields
+from ..request.prepare import Limits
+from ..request.validation import check_fields, check_range, check_stop_strings, tokens_in_words, too_long
+from .fields import FIXED_OPTIONS
+from .protocol import Options, PromptRequest
+
+TEMPERATURE, TOP_K, TOP_P = 0.8, 40, 0.9
+"""the defaults of Ollama's API"""
+REST_OF_CONTEXT = (-1, -2)
+"""the values of `num_predict` that set no limit"""
+_CHECKS = checks_of({f"options.{name}": field for name, field in FIXED_OPTIONS.items()}, {})
+
+
+def sampling_fields(request: PromptRequest) -> SamplingFields:
+    """Raises `RequestError` for an option out of its range, or one that can't be served."""
+    options = request.options or Options()
+    _check(options)
+    fields = SamplingFields(
+        temperature=TEMPERATURE if options.temperature is None else options.temperature,
+        top_k=TOP_K if options.top_k is None else options.top_k,
+        top_p=TOP_P if options.top_p is None else options.top_p,
+        min_p=options.min_p,
+        repetition_penalty=options.repeat_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        seed=None if options.seed == -1 else options.seed,
+        stop=options.stop,
+        property_order=request.property_order,
+        unenforced=request.unenforced,
+        complete_json=request.complete_json,
+        cache_salt=request.cache_salt,
+        cache_prompt=request.cache_prompt,
+        priority=request.priority,
+    )
+    check_fields(fields)
+    return fields
+
+
+def _check(options: Options) -> None:
+    """Errors name the options as the client wrote them."""
+    for name, check in _CHECKS.items():
+        check(bytes(getattr(options, name.removeprefix("options."))))
+    check_range("options.temperature", options.temperature, 0, 2)
+    check_range("options.top_k", options.top_k, -1, None)
+    check_range("options.top_p", options.top_p, 0, 1, above_low=True)
+    check_range("options.min_p", options.min_p, 0, 1)
+    check_range("options.seed", options.seed, -(2**63), 2**63 - 1)
+    check_range("options.repeat_penalty", options.repeat_penalty, 0.01, 100)
+    check_range("options.presence_penalty", options.presence_penalty, -2, 2)
+    check_range("options.frequency_penalty", options.frequency_penalty, -2, 2)
+    check_range("options.num_ctx", options.num_ctx, 1, None)
+    check_stop_strings(
+        "options.stop", [options.stop] if isinstance(options.stop, str) else options.stop or []
+    )
+    predict = options.num_predict
+    if predict is not None and predict < 1 and predict not in REST_OF_CONTEXT:
+        raise RequestError(
+            f"options.num_predict is {predict}, but must be at least 1, or -1 or -2 for no limit.",
+            param="options.num_predict",
+            code="invalid_value",
+        )
+
+
+def check_context(request: PromptRequest, model: ModelReady) -> None:
+    """Raises `RequestError` for a context that is longer than the model's."""
+    asked = request.options.num_ctx if request.options is not None else None
+    if asked is not None and asked > model.max_model_len:
+        raise too_long(
+            f"options.num_ctx is {asked}, but this model's maximum context length is "
+            f"{tokens_in_words(model.max_model_len)}: lower it, or leave it out.",
+            "options.num_ctx",
+        )
+
+
+def limits(request: PromptRequest, model: ModelReady, prompt_tokens: int, prompt_param: str) -> Limits:
+    """`num_ctx` limits prompt and reply together. Raises `RequestError` if the prompt leaves no reply."""
+    options = request.options or Options()
+    left = (options.num_ctx or model.max_model_len) - prompt_tokens
+    if left < 1 and options.num_ctx is not None:
+        raise too_long(
+            f"options.num_ctx is {options.num_ctx}, but {prompt_param} has {tokens_in_words(prompt_tokens)}, "
+            "and the reply needs some too: raise options.num_ctx, or leave it out.",
+            "options.num_ctx",
+        )
+    predict = options.num_predict
+    most = left if predict is None or predict in REST_OF_CONTEXT else min(predict, left)
+    return Limits(most if left > 0 else None, "options.num_predict", prompt_param)

@@ -1,0 +1,90 @@
+"""OpenAI's fields of the prompt cache, as leases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import LeaseTerms
+from ..request.leases import Breakpoint, Position, breakpoint_leases, check_breakpoints, conversation_lease
+from ..request.messages import ChatMessage
+from ..request.validation import MOST_TTL_S, check_key, check_word
+from .protocol import ChatRequest, GenerationFields
+
+DEFAULT_TTL_S = 1800.0
+RETENTIONS = {"in_memory": DEFAULT_TTL_S, "in-memory": DEFAULT_TTL_S, "24h": 86_400.0}
+MODES = ("implicit", "explicit")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_MARK = "prompt_cache_breakpoint"
+
+
+def check_cache_fields(request: GenerationFields) -> None:
+    """Raises `RequestError`."""
+    options = request.prompt_cache_options
+    check_key("prompt_cache_key", request.prompt_cache_key)
+    check_word("prompt_cache_retention", request.prompt_cache_retention, tuple(RETENTIONS))
+    if options is not None:
+        check_word("prompt_cache_options.mode", options.mode, MODES)
+        ttl_s(request)
+    if prewarms(request) and request.stream:
+        raise RequestError(
+            "prompt_cache_options.prewarm computes the prompt without a reply, so there is nothing to "
+            "stream: leave stream out.",
+            param="prompt_cache_options.prewarm",
+            code="invalid_value",
+        )
+
+
+def ttl_s(request: GenerationFields) -> float:
+    """Seconds for which the request's leases last. Raises `RequestError`."""
+    options = request.prompt_cache_options
+    if options is None or options.ttl is None:
+        return RETENTIONS[request.prompt_cache_retention or "in_memory"]
+    found = re.fullmatch(r"([0-9]{1,6})([smhd])", options.ttl)
+    seconds = int(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < seconds <= MOST_TTL_S:
+        raise RequestError(
+            f"prompt_cache_options.ttl is {options.ttl!r}, but must be a time such as '30m' or '12h', of "
+            "at most 7 days.",
+            param="prompt_cache_options.ttl",
+            code="invalid_value",
+        )
+    return seconds
+
+
+def prewarms(request: GenerationFields) -> bool:
+    """Whether the request only computes its prompt, for later requests."""
+    return request.prompt_cache_options is not None and request.prompt_cache_options.prewarm is True
+
+
+def cache_leases(request: GenerationFields, positions: Sequence[Position] = ()) -> list[LeaseTerms]:
+    """The leases of a request whose fields are checked. `positions` are those of its breakpoints."""
+    leases = breakpoint_leases(positions)
+    options = request.prompt_cache_options
+    is_asked = options is not None or request.prompt_cache_key or request.prompt_cache_retention
+    if is_asked and (options is None or options.mode != "explicit"):
+        leases.append(conversation_lease(ttl_s(request), request.prompt_cache_key or ""))
+    return leases
+
+
+def messages_to_breakpoints(request: ChatRequest) -> list[list[ChatMessage]]:
+    """The messages up to each breakpoint. Raises `RequestError`."""
+    found = []
+    for index, message in enumerate(request.messages):
+        for place, part in enumerate(message.content if isinstance(message.content, list) else ()):
+            if part.prompt_cache_breakpoint is not None:
+                param = f"messages[{index}].content[{place}].{_MARK}.mode"
+                check_word(param, part.prompt_cache_breakpoint.mode, ("explicit",))
+                assert isinstance(message.content, list)
+                cut = replace(message, content=message.content[: place + 1])
+                found.append([*request.messages[:index], cut])
+    check_breakpoints(_MARK, len(found))
+    return found
+
+
+def breakpoints(texts: Sequence[str], request: ChatRequest) -> list[Breakpoint]:
+    """The breakpoints before which the conversation has these rendered texts."""
+    return [Breakpoint(text, ttl_s(request)) for text in texts]

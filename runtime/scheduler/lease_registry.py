@@ -1,0 +1,239 @@
+"""The leases that requests take: their kinds, keys, quotas and ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import NamedTuple
+
+from ...radix_cache import Lease, PrefixCache
+from ..messages import Generate, LeasedPrefix, LeaseKind, LeaseTerms, Tokens
+from .request import TOKEN_BYTES, Request
+from .tool_pauses import ToolPauses
+
+MOST_LEASES = 1000  # of a tenant
+MOST_LISTED = 100
+QUEUE_S = 60.0  # after the results of tools have come: time for the prompt to start
+
+
+class Key(NamedTuple):
+    """Names leases. Requests of other tenants or namespaces cannot renew or end them."""
+
+    namespace: str
+    tenant: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    kind: LeaseKind
+    key: Key
+    request_id: str
+
+
+class LeaseRegistry:
+    """Leases that the cache may break; a pin is a lease that it may not break (`PinRegistry`).
+
+    Together with the pins of its scope, the leases of a scope protect at most `limit` pages. Beyond that, the
+    tenant with the most leased pages loses its first lease by `Lease.break_order`. `now` is in seconds since
+    1970.
+    """
+
+    def __init__(self, cache: PrefixCache, limit: int, pinned_pages: Callable[[str], int]) -> None:
+        """`pinned_pages` returns the pages that pins of a scope keep."""
+        self.now = 0.0
+        self.num_broken = 0
+        self._cache = cache
+        self._limit = limit
+        self._pinned_pages = pinned_pages
+        self._pauses = ToolPauses()
+        self._claims: dict[Lease, _Claim] = {}
+        self._by_key: dict[Key, list[Lease]] = {}
+        self._by_owner: dict[str, dict[Lease, None]] = {}
+        self._of_replies: dict[str, Lease] = {}  # `tool_pause` leases by request id
+        self._undecided: dict[str, Request] = {}  # with such a lease; perhaps they ended in tool calls
+
+    def arrive(self, message: Generate) -> None:
+        """Renews the leases that the request uses: those under its keys, and of a pause that it ends."""
+        for name in self._pauses.results_come(message, self.now):
+            self._extend(self._of_replies.get(name), QUEUE_S)
+        if message.namespace is not None:
+            for terms in message.leases:
+                key = Key(message.namespace, message.tenant, terms.key)
+                for lease in self._by_key.get(key, ()) if terms.key else ():
+                    self._extend(lease, terms.ttl_s)
+
+    def take(self, request: Request, tokens: Tokens) -> None:
+        """Takes the request's leases on `tokens`, which it has just left in the tree."""
+        if not request.leases or request.namespace is None:
+            return
+        self._note_ended()
+        scope = scope_of(request.namespace)
+        for terms in request.leases:
+            self._take(request, terms, tokens, self._allowed(scope))
+        self.enforce_quota(scope)
+
+    def await_tools(self, request_id: str, tools: Sequence[str]) -> None:
+        """The reply ended in calls of these tools; without a `tool_pause` lease nothing happens."""
+        request = self._undecided.pop(request_id, None)
+        if request is not None:
+            self._pauses.begin(request, tools, self.now)
+            self._extend(self._of_replies[request_id], self._pauses.estimate(request.tenant, tools))
+
+    def end(self, key: Key) -> int:
+        """Ends the leases under a key; returns their number."""
+        leases = [lease for lease in self._by_key.get(key, ()) if lease.node is not None]
+        for lease in leases:
+            self._end(lease)
+        return len(leases)
+
+    def expire(self, now: float) -> None:
+        self.now = now
+        self._note_ended()
+        leases = self._cache.leases
+        while len(leases) and (lease := leases.first_to_end()).ends_at <= now:
+            self._end(lease)
+
+    def _note_ended(self) -> None:
+        """Forgets the leases that the cache has broken or dropped."""
+        for lease in self._cache.leases.take_ended():
+            self.num_broken += lease.is_broken
+            self._forget(lease)
+
+    @property
+    def next_expiry(self) -> float | None:
+        leases = self._cache.leases
+        return leases.first_to_end().ends_at if len(leases) else None
+
+    def enforce_quota(self, scope: str) -> None:
+        self._note_ended()
+        allowed = self._allowed(scope)
+        owners = {
+            owner: pages
+            for owner, pages in self._cache.leases.owners().items()
+            if scope_of(owner) == scope and pages
+        }
+        while sum(owners.values()) > allowed:
+            largest = max(owners, key=owners.__getitem__)
+            self._break_first_of(largest)
+            owners[largest] = self._cache.leases.pages_of(largest)
+
+    def listed(self, scope: str, tenant: str | None) -> list[LeasedPrefix]:
+        """The leases that end last, of one tenant or of all."""
+        found = [
+            (lease, claim)
+            for lease, claim in self._claims.items()
+            if lease.node is not None
+            and claim.key.namespace.startswith(scope)
+            and tenant in (None, claim.key.tenant)
+        ]
+        return [
+            LeasedPrefix(
+                claim.kind,
+                claim.key.name,
+                claim.key.namespace,
+                lease.tokens,
+                len(lease.pages),
+                lease.ends_at,
+            )
+            for lease, claim in nlargest(MOST_LISTED, found, key=lambda each: each[0].ends_at)
+        ]
+
+    def pages(self, scope: str) -> int:
+        """Pages that the scope's tenants lease; a page that several lease counts for each."""
+        owners = self._cache.leases.owners()
+        return sum(pages for owner, pages in owners.items() if owner.startswith(scope))
+
+    def counts(self) -> dict[str, int]:
+        """Leases by kind."""
+        self._note_ended()
+        return dict(Counter(claim.kind for lease, claim in self._claims.items() if lease.node is not None))
+
+    def _allowed(self, scope: str) -> int:
+        return max(0, self._limit - self._pinned_pages(scope))
+
+    def _take(self, request: Request, terms: LeaseTerms, tokens: Tokens, most_pages: int) -> None:
+        assert request.namespace is not None
+        if terms.end is not None:
+            tokens = tokens[: min(terms.end, request.prompt_length) * TOKEN_BYTES]
+        owner = scope_of(request.namespace) + request.tenant
+        ends_at = self.now + terms.ttl_s
+        is_pause = terms.kind == "tool_pause"
+        lease = self._cache.lease(owner, request.namespace, tokens, ends_at, most_pages, is_pause)
+        if lease is None:
+            return
+        claim = _Claim(terms.kind, Key(request.namespace, request.tenant, terms.key), request.id)
+        self._claims[lease] = claim
+        self._by_owner.setdefault(owner, {})[lease] = None
+        if is_pause:
+            self._of_replies[request.id] = lease
+            self._undecided[request.id] = request
+            self._end_earlier_pauses(lease)
+        elif terms.key:
+            self._replace(lease, claim.key, terms.most)
+        else:
+            self._absorb(lease)
+        if len(self._by_owner[owner]) > MOST_LEASES:
+            self._break_first_of(owner)
+
+    def _replace(self, new: Lease, key: Key, most: int) -> None:
+        """Ends the leases under the key that the new one extends, then the oldest ones beyond `most`."""
+        extended = set(self._cache.leases.on_path(new))
+        for lease in list(self._by_key.get(key, ())):
+            if lease.node is None or lease in extended:
+                self._end(lease)
+        leases = self._by_key.setdefault(key, [])
+        leases.append(new)
+        for lease in leases[: max(0, len(leases) - most)]:
+            self._end(lease)
+
+    def _absorb(self, new: Lease) -> None:
+        """Ends leases without a key on the same path that the new one makes superfluous."""
+        for lease in self._cache.leases.on_path(new):
+            claim = self._claims.get(lease)
+            is_alike = claim is not None and not claim.key.name and claim.kind != "tool_pause"
+            if is_alike and lease.owner == new.owner and lease.ends_at <= new.ends_at:
+                self._end(lease)
+
+    def _end_earlier_pauses(self, new: Lease) -> None:
+        for lease in self._cache.leases.on_path(new):
+            claim = self._claims.get(lease)
+            if claim is not None and claim.kind == "tool_pause" and lease.owner == new.owner:
+                self._end(lease)
+
+    def _extend(self, lease: Lease | None, seconds: float) -> None:
+        if lease is not None and lease.node is not None and lease.ends_at < self.now + seconds:
+            self._cache.leases.renew(lease, self.now + seconds)
+
+    def _break_first_of(self, owner: str) -> None:
+        self.num_broken += 1
+        self._end(min(self._by_owner[owner], key=lambda lease: lease.break_order))
+
+    def _end(self, lease: Lease) -> None:
+        if lease.node is not None:
+            self._cache.end_lease(lease)
+        self._forget(lease)
+
+    def _forget(self, lease: Lease) -> None:
+        claim = self._claims.pop(lease, None)
+        if claim is None:
+            return
+        owned = self._by_owner[lease.owner]
+        del owned[lease]
+        if not owned:
+            del self._by_owner[lease.owner]
+        if claim.kind == "tool_pause":
+            self._of_replies.pop(claim.request_id, None)
+            self._undecided.pop(claim.request_id, None)
+        elif claim.key.name:
+            leases = self._by_key[claim.key]
+            leases.remove(lease)
+            if not leases:
+                del self._by_key[claim.key]
+
+
+def scope_of(name: str) -> str:
+    """The scope at the beginning of a namespace's or an owner's name (`frontend/http/tenants.py`)."""
+    return name[: name.rfind("/") + 1]

@@ -1,0 +1,362 @@
+"""Leases that requests take when they end. Pages have four tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from arbora.runtime.messages import AwaitTools, DropCache, EndLease, LeaseTerms
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_bench import SchedulerBench
+
+DOCUMENT = list(range(1, 21))  # five pages
+FIRST, SECOND = "first/", "second/"
+
+
+def conversation(ttl_s: float = 60.0, key: str = "c", most: int = 1) -> LeaseTerms:
+    return LeaseTerms("conversation", ttl_s, key, most=most)
+
+
+def breakpoint_at(end: int, ttl_s: float = 300.0) -> LeaseTerms:
+    return LeaseTerms("breakpoint", ttl_s, end=end)
+
+
+def serve(bench: SchedulerBench, name: str, prompt: list[int], *leases: LeaseTerms, **more: str) -> None:
+    bench.submit(name, prompt, max_tokens=1, leases=leases, **more)  # type: ignore[arg-type]
+    bench.run()
+
+
+def fill(bench: SchedulerBench, tokens: int = 60) -> None:
+    """A request that needs so many tokens of the cache and shares nothing."""
+    prompt = [60 - i % 7 for i in range(tokens - 2)]
+    serve(bench, f"fill{bench.scheduler.stats().steps}", prompt, namespace="scan")
+
+
+def cached(bench: SchedulerBench, prompt: list[int], namespace: str = "") -> int:
+    return len(bench.cache.whole_pages(namespace, b"".join(t.to_bytes(4, "little") for t in prompt))) * 4
+
+
+# Effect
+
+
+def test_a_leased_prefix_outlives_one_used_later() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "leased", DOCUMENT, conversation())
+    serve(bench, "later", [40, *DOCUMENT])
+    fill(bench, 40)
+    assert cached(bench, DOCUMENT) == 20
+    assert cached(bench, [40, *DOCUMENT]) < 20
+
+
+def test_without_a_lease_it_would_not() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "first", DOCUMENT)
+    serve(bench, "later", [40, *DOCUMENT])
+    fill(bench, 40)
+    assert cached(bench, DOCUMENT) < 20
+
+
+def test_a_request_that_needs_every_page_breaks_all_leases() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "leased", DOCUMENT, conversation())
+    fill(bench, 64)
+    assert not bench.refused
+    assert bench.scheduler.stats().broken_leases == 1
+    assert bench.scheduler.stats().pages_leased == 0
+
+
+def test_the_lease_that_ends_first_is_broken_first() -> None:
+    bench = SchedulerBench(16, most_pinned=12)
+    serve(bench, "long", DOCUMENT, conversation(600.0, "long"))
+    serve(bench, "short", [40, *DOCUMENT], conversation(60.0, "short"))
+    fill(bench, 40)
+    assert [lease.key for lease in bench.report().leases] == ["long"]
+
+
+def test_a_pause_for_tools_is_broken_before_a_promised_lease_and_the_longest_first() -> None:
+    bench = SchedulerBench(24, most_pinned=20)
+    serve(bench, "promised", DOCUMENT, conversation(1.0))
+    for name, first, ttl_s in (("soon", 40, 10.0), ("late", 41, 900.0)):
+        serve(bench, name, [first, *DOCUMENT], LeaseTerms("tool_pause", ttl_s))
+    fill(bench, 40)
+    assert [lease.ends_at for lease in bench.report().leases] == [10.0, 1.0]
+
+
+def test_siblings_with_a_cached_prefix_start_in_one_step() -> None:
+    bench = SchedulerBench(64, most_pinned=20)
+    serve(bench, "trunk", DOCUMENT, conversation(most=64))
+    for branch in range(4):
+        bench.submit(f"branch{branch}", [*DOCUMENT, 50 + branch], leases=[conversation(most=64)])
+    bench.plan()
+    assert len(bench.model.plans[0].rows) == 4
+
+
+def test_a_lease_ends_with_its_time() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "leased", DOCUMENT, conversation(60.0))
+    bench.wait(59.0)
+    assert bench.scheduler.stats().leases == {"conversation": 1}
+    assert bench.scheduler.next_expiry == 60.0
+    bench.wait(1.0)
+    assert bench.scheduler.stats().leases == {}
+    assert bench.scheduler.stats().broken_leases == 0
+
+
+def test_a_breakpoint_leases_the_full_pages_before_it() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "leased", DOCUMENT, breakpoint_at(10))
+    assert [lease.tokens for lease in bench.report().leases] == [8]
+
+
+def test_a_breakpoint_never_shortens_a_match() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "leased", DOCUMENT, breakpoint_at(10))
+    serve(bench, "again", [*DOCUMENT, 50])
+    assert bench.cached("again") == 20
+
+
+def test_a_repeated_breakpoint_renews_its_lease() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "first", DOCUMENT, breakpoint_at(8))
+    bench.wait(200.0)
+    serve(bench, "second", [*DOCUMENT[:8], 50], breakpoint_at(8))
+    assert [lease.ends_at for lease in bench.report().leases] == [500.0]
+
+
+def test_a_later_breakpoint_makes_the_earlier_one_of_the_conversation_superfluous() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "first", DOCUMENT, breakpoint_at(8))
+    serve(bench, "second", DOCUMENT, breakpoint_at(16))
+    assert [lease.tokens for lease in bench.report().leases] == [16]
+
+
+def test_a_longer_time_at_an_earlier_breakpoint_stays() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "leased", DOCUMENT, breakpoint_at(8, 3600.0), breakpoint_at(16))
+    assert [(lease.tokens, lease.ends_at) for lease in bench.report().leases] == [(8, 3600.0), (16, 300.0)]
+
+
+def test_a_request_without_the_cache_leases_nothing() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "private", DOCUMENT, conversation(), namespace=None)  # type: ignore[arg-type]
+    assert bench.scheduler.stats().leases == {}
+
+
+def test_dropping_the_cache_ends_leases() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "leased", DOCUMENT, conversation())
+    bench.control(DropCache(0, 1, "", None))
+    bench.wait(0.0)
+    stats = bench.scheduler.stats()
+    assert (stats.leases, stats.broken_leases, stats.pages_cached) == ({}, 0, 0)
+
+
+# Keys
+
+
+def test_a_conversation_holds_one_lease() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "first", DOCUMENT[:8], conversation())
+    serve(bench, "second", DOCUMENT, conversation())
+    assert [lease.tokens for lease in bench.report().leases] == [20]
+
+
+def test_a_rewritten_conversation_gives_up_its_earlier_end() -> None:
+    bench = SchedulerBench(32, most_pinned=20)
+    serve(bench, "first", DOCUMENT, conversation())
+    serve(bench, "second", [*DOCUMENT[:8], 50, 51], conversation())
+    assert [lease.tokens for lease in bench.report().leases] == [10]
+
+
+def test_a_program_keeps_its_branches() -> None:
+    bench = SchedulerBench(32, most_pinned=20)
+    serve(bench, "trunk", DOCUMENT, conversation(most=2))
+    for branch in (50, 51, 52):
+        serve(bench, f"branch{branch}", [*DOCUMENT, branch], conversation(most=2))
+    assert len(bench.report().leases) == 2
+    assert cached(bench, [*DOCUMENT, 52]) == 20
+
+
+def test_a_queued_request_renews_the_lease_under_its_key() -> None:
+    bench = SchedulerBench(16, most_pinned=10)
+    serve(bench, "first", DOCUMENT, conversation(60.0))
+    bench.wait(50.0)
+    bench.submit("second", [*DOCUMENT, 50], leases=[conversation(60.0)])
+    assert [lease.ends_at for lease in bench.report().leases] == [110.0]
+
+
+def test_ending_a_key_ends_its_leases_also_of_a_request_with_a_step_in_flight() -> None:
+    bench = SchedulerBench(32, most_pinned=20)
+    bench.submit("last", DOCUMENT, max_tokens=2, leases=[conversation()])
+    bench.plan()
+    bench.plan()
+    bench.step()
+    bench.scheduler.drop("last")
+    bench.scheduler.order(EndLease("", "", "c"))
+    bench.run()
+    assert bench.scheduler.stats().leases == {}
+    assert cached(bench, DOCUMENT) == 20
+
+
+@pytest.mark.parametrize("other", [("other", ""), ("", "bob")])
+def test_another_namespace_or_tenant_cannot_end_replace_or_renew_a_lease(other: tuple[str, str]) -> None:
+    namespace, tenant = other
+    bench = SchedulerBench(32, most_pinned=20)
+    serve(bench, "mine", DOCUMENT, conversation(60.0))
+    bench.scheduler.order(EndLease(namespace, tenant, "c"))
+    serve(bench, "theirs", DOCUMENT, conversation(90.0), namespace=namespace, tenant=tenant)
+    assert sorted(lease.ends_at for lease in bench.report().leases) == [60.0, 90.0]
+
+
+def test_another_tenant_sees_no_leases() -> None:
+    bench = SchedulerBench(32, most_pinned=20)
+    serve(bench, "mine", DOCUMENT, conversation(), tenant="alice", namespace=FIRST)
+    listed = bench.scheduler._cache_control.leases.listed
+    assert len(listed(FIRST, "alice")) == 1
+    assert listed(FIRST, "bob") == listed(SECOND, None) == []
+
+
+# Quota
+
+
+def test_a_longer_prefix_than_the_quota_is_leased_up_to_it() -> None:
+    bench = SchedulerBench(16, most_pinned=3)
+    serve(bench, "leased", DOCUMENT, conversation())
+    assert [lease.tokens for lease in bench.report().leases] == [12]
+
+
+def test_over_the_quota_the_tenant_with_the_most_pages_loses_the_lease_that_ends_first() -> None:
+    bench = SchedulerBench(40, most_pinned=12)
+    serve(bench, "a1", DOCUMENT, conversation(90.0, "a1"), tenant="a")
+    serve(bench, "a2", [50, *DOCUMENT[:15]], conversation(60.0, "a2"), tenant="a")
+    serve(bench, "b1", [51, *DOCUMENT[:15]], conversation(30.0, "b1"), tenant="b")
+    assert [lease.key for lease in bench.report().leases] == ["a1", "b1"]
+    assert bench.scheduler.stats().broken_leases == 1
+
+
+def test_pins_count_first() -> None:
+    bench = SchedulerBench(40, most_pinned=6)
+    serve(bench, "leased", DOCUMENT, conversation())
+    serve(bench, "pinned", [50, *DOCUMENT[:15]])
+    bench.pin([50, *DOCUMENT[:15]])
+    assert bench.report().leases == []
+    assert bench.report().pages_pinned == 4
+
+
+def test_with_pin_memory_0_there_are_no_leases() -> None:
+    bench = SchedulerBench(40, most_pinned=0)
+    serve(bench, "leased", DOCUMENT, conversation(), breakpoint_at(8))
+    assert bench.scheduler.stats().leases == {}
+
+
+# Pauses for tools
+
+REPLY = LeaseTerms("tool_pause", 2.0)
+
+
+def test_a_reply_that_ends_in_tool_calls_is_leased_until_their_results_are_likely() -> None:
+    bench = SchedulerBench(40, most_pinned=20)
+    serve(bench, "call", DOCUMENT, REPLY)
+    bench.scheduler.order(AwaitTools("call", ["search"]))
+    assert [lease.ends_at for lease in bench.report().leases] == [60.0]
+
+
+def test_a_reply_without_calls_is_leased_for_a_moment() -> None:
+    bench = SchedulerBench(40, most_pinned=20)
+    serve(bench, "reply", DOCUMENT, REPLY)
+    bench.wait(2.0)
+    assert bench.scheduler.stats().leases == {}
+
+
+def pause(bench: SchedulerBench, turn: int, tools: list[str], seconds: float, tenant: str = "") -> None:
+    """A reply with tool calls, and the next prompt `seconds` later."""
+    prompt = [*DOCUMENT, 30 + turn % 20, 1 + turn // 20]
+    serve(bench, f"call{turn}{tenant}", prompt, REPLY, tenant=tenant)
+    bench.scheduler.order(AwaitTools(f"call{turn}{tenant}", tools))
+    bench.wait(seconds)
+    serve(bench, f"result{turn}{tenant}", [*prompt, 7], tenant=tenant)
+
+
+def estimate(bench: SchedulerBench, tools: list[str], tenant: str = "") -> float:
+    bench.wait(1000.0)
+    serve(bench, f"estimated{bench.now}", [9, 9, 9, 9, 9], REPLY, tenant=tenant)
+    bench.scheduler.order(AwaitTools(f"estimated{bench.now}", tools))
+    [lease] = bench.report().leases
+    return lease.ends_at - bench.now
+
+
+def test_the_lease_lasts_as_long_as_nine_of_ten_calls_of_the_tool_have_taken() -> None:
+    bench = SchedulerBench(200, most_pinned=100)
+    for turn in range(20):
+        pause(bench, turn, ["search"], 10.0 + turn)
+    assert estimate(bench, ["search"]) == 28.0
+
+
+def test_the_slowest_tool_of_a_reply_decides() -> None:
+    bench = SchedulerBench(200, most_pinned=100)
+    pause(bench, 0, ["quick"], 8.0)
+    pause(bench, 1, ["slow"], 80.0)
+    assert estimate(bench, ["quick", "slow"]) == 80.0
+
+
+def test_a_tool_of_another_tenant_teaches_nothing() -> None:
+    bench = SchedulerBench(200, most_pinned=100)
+    pause(bench, 0, ["search"], 8.0, tenant="a")
+    assert estimate(bench, ["search"], tenant="b") == 60.0
+    assert estimate(bench, ["search"], tenant="a") == 8.0
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.1, 5.0), (2000.0, 900.0), (4000.0, 60.0)])
+def test_estimates_have_bounds_and_abandoned_conversations_teach_nothing(
+    seconds: float, expected: float
+) -> None:
+    bench = SchedulerBench(200, most_pinned=100)
+    pause(bench, 0, ["search"], seconds)
+    assert estimate(bench, ["search"]) == expected
+
+
+# No harm
+
+
+@dataclass(frozen=True)
+class Sent:
+    start: int
+    length: int
+    max_tokens: int
+    leases: tuple[LeaseTerms, ...]
+
+
+lease_terms = st.builds(
+    LeaseTerms,
+    kind=st.sampled_from(["conversation", "breakpoint"]),
+    ttl_s=st.integers(1, 1000),
+    key=st.sampled_from(["", "x", "y", "z"]),
+    end=st.none() | st.integers(0, 60),
+)
+requests = st.builds(
+    Sent,
+    start=st.integers(0, 9),
+    length=st.integers(1, 60),
+    max_tokens=st.integers(1, 20),
+    leases=st.lists(lease_terms, max_size=3).map(tuple),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(requests, max_size=6), max_size=5), st.integers(10, 24), st.integers(0, 24))
+def test_leases_refuse_no_request_and_every_request_ends_as_without_them(
+    bursts: list[list[Sent]], num_pages: int, most_pinned: int
+) -> None:
+    def outcome(*, leased: bool) -> dict[str, object]:
+        bench = SchedulerBench(num_pages, slots=3, most_pinned=most_pinned)
+        for number, burst in enumerate(bursts):
+            for place, sent in enumerate(burst):
+                prompt = [1 + (sent.start * 5 + i) % 60 for i in range(sent.length)]
+                leases = sent.leases if leased else ()
+                bench.submit(f"{number}.{place}", prompt, sent.max_tokens, leases=leases)
+            bench.run()
+            assert bench.scheduler.idle
+        return {name: bench.tokens(name) for name in bench.accepted} | dict.fromkeys(bench.refused)
+
+    assert outcome(leased=True) == outcome(leased=False)
