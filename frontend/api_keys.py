@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ..runtime.api_keys import ApiKey
 from ..runtime.errors import RequestError
 from .http.faces import Faces
 from .http.tenants import SENT_KEY
+from .keys.key_ring import KeyRing
 
 METRICS_PATH = "/metrics"
 OPEN_PATHS = frozenset(("/health", "/health/live", "/health/ready", "/ping", "/version", METRICS_PATH))
@@ -19,12 +20,10 @@ class Guard:
     """An ASGI application that calls another one for requests with a known key, and for `open_paths`.
 
     A key is sent as `Authorization: Bearer KEY` (OpenAI) or `x-api-key: KEY` (Anthropic). The scope's
-    `SENT_KEY` has the key for the inner application.
+    `SENT_KEY` has the known key for the inner application.
     """
 
-    def __init__(
-        self, app: ASGIApp, faces: Faces, keys: tuple[str, ...], open_paths: Collection[str]
-    ) -> None:
+    def __init__(self, app: ASGIApp, faces: Faces, keys: KeyRing, open_paths: Collection[str]) -> None:
         self._app = app
         self._faces = faces
         self._keys = keys
@@ -43,11 +42,9 @@ class Guard:
         )
         await self._faces.error_response(scope, error)(scope, receive, send)
 
-    def _key(self, scope: Scope) -> str | None:
-        """The known key that was sent. All keys are compared, so that the time reveals nothing."""
+    def _key(self, scope: Scope) -> ApiKey | None:
         headers = dict(scope["headers"])
         scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":
             sent = headers.get(b"x-api-key", b"")
-        matches = [known for known in self._keys if secrets.compare_digest(sent.strip(), known.encode())]
-        return matches[0] if matches else None
+        return self._keys.find(sent.strip().decode("utf-8", "replace"))

@@ -33,7 +33,8 @@ from ..runtime.sampling_params import SamplingParams
 from .cache_answers import Freed, LeaseEnds, PinDeleted, amount, cache_status, freed_pages, shown_pin
 from .http.body_kind import BodyKind
 from .http.http_service import HttpService
-from .http.tenants import cache_scope, caller_of, tenant_of
+from .http.key_limits import quota_of
+from .http.tenants import cache_scope, caller_of, key_of, tenant_of
 from .openai.fixed_fields import INERT_FIELDS
 from .openai.protocol import PinRequest
 from .openai.tokenize import prompt_tokens
@@ -41,7 +42,7 @@ from .replica.generation import early_end
 from .request import leases
 from .request.prepare import Limits, cache_namespace, new_id, reply_tokens
 from .request.service import Service
-from .request.validation import MOST_TTL_S, check_range, check_salt, check_token_ids
+from .request.validation import check_declared, check_salt, check_token_ids
 from .work.caller import Caller
 
 ANSWER_SECONDS = 10.0
@@ -67,7 +68,7 @@ async def show_cache(http: HttpService, request: Request) -> Response:
     def decode(tokens: Tokens) -> str:
         return service.tokenizer.decode(tokens, skip_special_tokens=False)
 
-    is_shared = own == "" and len(service.config.api_keys) > 1  # by several keys
+    is_shared = own == "" and service.config.has_several_keys
     shown = None if is_shared else decode
     return _json(cache_status(report, model, own, shown, is_isolated=service.config.isolate_keys))
 
@@ -86,12 +87,7 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
             service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
         )
     finally:  # an order without an answer may still be carried out
-
-        def concerned(name: str) -> bool:
-            return name.startswith(scope) if namespace is None else name == namespace
-
-        service.memo.drop(concerned)
-        service.recent.drop(concerned)
+        service.forget_prompts(scope, namespace)
     freed = amount(dropped.pages, model)
     freed.tokens = dropped.tokens
     return _json(Freed(freed, freed_pages(dropped)))
@@ -105,7 +101,7 @@ async def pin_prefix(http: HttpService, http_request: Request) -> Response:
     request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    check_range("ttl_s", request.ttl_s, 0, MOST_TTL_S, above_low=True)
+    check_declared(request)
     check_salt(request.cache_salt)
     scope = cache_scope(http_request, service.config)
     tokens = await _prefix(service, scope, request, model, caller)
@@ -118,6 +114,7 @@ async def pin_prefix(http: HttpService, http_request: Request) -> Response:
         SamplingParams(max_tokens=1, temperature=0.0),
         namespace=namespace,
         tenant=tenant_of(http_request, None, service.config),
+        quota=quota_of(key_of(http_request), len(tokens) // 4),
     )
     pin = await _pin(service, computing, order, _prompt_param(request))
     return _json(shown_pin(pin, model))

@@ -1,4 +1,4 @@
-"""The command line: `arbora serve`, `arbora chat`, `arbora --version`."""
+"""The command line: `arbora serve`, `arbora chat`, `arbora key`, `arbora --version`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
-from ..runtime.config import ServeConfig
+from ..runtime.config import LogFormat, ServeConfig
 from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
 from .chat_cli import DEFAULT_URL, chat
+from .keys.key_file import NAME_FORM, is_name
+from .keys.new_key import line_of, new_key
 from .launch.commands import server_commands
 from .launch.program_name import program_name
 from .launch.serve import serve
@@ -27,20 +29,24 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 if a server or conversation failed, 2 for a setting that can't be used."""
-    parsed, unknown = build_parser().parse_known_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    parsed, unknown = build_parser().parse_known_args(with_values(given))
     if unknown and parsed.command == "serve":
         parsed.fail(unknown_arguments(unknown, [option.flag for option in OPTIONS], ELSEWHERE))
     elif unknown:
-        parsed.fail(unknown_arguments(unknown, CHAT_OPTIONS, {}))
+        parsed.fail(unknown_arguments(unknown, CHAT_OPTIONS if parsed.command == "chat" else (), {}))
     try:
         if parsed.command == "chat":
             return chat(parsed.url, parsed.api_key, parsed.system)
+        if parsed.command == "key":
+            print_new_key(parsed.name)
+            return 0
         write_log("warning")  # for warnings about the options themselves
         config = serve_config(vars(parsed), os.environ)
         getLogger().setLevel(config.log_level.upper())
         if unknown_names := unknown_variables(os.environ):
             getLogger(__name__).warning("%s", unknown_names)
-        return serve(config, server_commands())
+        return serve(config, server_commands(config.api_workers))
     except ConfigError as error:
         print(f"arbora: error: {error}", file=sys.stderr)
         return 2
@@ -77,6 +83,27 @@ def _check_model_is_no_name(model: object, names: object) -> None:
         )
 
 
+def with_values(arguments: Sequence[str]) -> list[str]:
+    """The arguments with a value for each flag that may stand alone, so that no MODEL is taken for it."""
+    alone = {option.flag: option for option in OPTIONS if option.alone}
+    found: list[str] = []
+    for position, argument in enumerate(arguments):
+        option = alone.get(argument)
+        following = arguments[position + 1] if position + 1 < len(arguments) else ""
+        has_value = option is None or following in get_args(LogFormat)
+        found.append(argument if option is None or has_value else f"{argument}={option.alone}")
+    return found
+
+
+def print_new_key(name: str) -> None:
+    """Raises ConfigError for a name that no key can have."""
+    if not is_name(name):
+        raise ConfigError(f"arbora key {name}: a name has {NAME_FORM}.")
+    key = new_key()
+    print(f"the key, for the client alone: {key}")
+    print(f"its line for the --api-key-file, where limits may be added: {line_of(name, key)}")
+
+
 class _Parser(argparse.ArgumentParser):
     """Takes whole option names only, and reports an error in one line."""
 
@@ -95,6 +122,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="start a server", description=SERVE, epilog=SERVE_EPILOG))
     _add_chat(commands.add_parser("chat", help="talk to a running server", description=CHAT))
+    key = commands.add_parser("key", help="make an API key", description=KEY)
+    key.set_defaults(fail=key.error)
+    key.add_argument("name", metavar="NAME", help="the name of the key in logs and metrics")
     return parser
 
 
@@ -102,6 +132,7 @@ SERVE = "Start a server with OpenAI's HTTP API and print its address when it is 
 SERVE_EPILOG = (
     "Every option can be set by a variable too: --max-model-len by ARBORA_MAX_MODEL_LEN, and so on."
 )
+KEY = "Print a new API key, and its line for an --api-key-file, which has only the key's hash."
 CHAT_OPTIONS = ("--url", "--api-key", "--system")
 CHAT = "Talk to a running server, turn by turn. /reset begins anew, /exit ends."
 
@@ -125,6 +156,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
                 nargs="+" if option.several else 1,
                 metavar=option.metavar,
                 help=option_help(option),
+            )
+        elif option.alone:
+            parser.add_argument(
+                option.flag, nargs="?", const=option.alone, metavar=option.metavar, help=option_help(option)
             )
         else:
             parser.add_argument(option.flag, metavar=option.metavar, help=option_help(option))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -15,16 +17,25 @@ from starlette.types import ASGIApp
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
+from .anthropic.protocol import MessagesRequest
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
+from .cache_answers import CacheStatus, Freed, Pin, PinDeleted
 from .cache_endpoints import drop_cache, end_lease, pin_prefix, show_cache, unpin_prefix
 from .cache_explain import explain_prompt
 from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
+from .explain.explanation import Explanation
 from .hosts import HostGuard, hosts_to_check
+from .http.allowance_headers import KeyedAnswers
 from .http.endpoint import internal_error
-from .http.faces import Faces, route
+from .http.faces import Face, Faces, route
 from .http.http_service import HttpService
+from .http.operation import Operation
 from .http.request_log import RequestLog
+from .http.traces import Traced
+from .openai.protocol import ChatRequest, CompletionRequest, PinRequest
+from .openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
+from .openapi.endpoint import document_routes
 from .request.service import VERSION
 from .request_ids import RequestIds
 from .text.close_names import close_name
@@ -33,32 +44,83 @@ from .work.caller import ClientGoneError
 CLIENT_CLOSED_REQUEST = 499
 
 
-def create_app(http: HttpService, faces: Faces) -> ASGIApp:
-    routes = [
-        *faces.routes(http),
-        route("GET", "/cache", http, show_cache),
-        route("DELETE", "/cache", http, drop_cache),
-        route("POST", "/cache/pin", http, pin_prefix),
-        route("POST", "/cache/explain", http, explain_prompt),
-        route("DELETE", "/cache/pin/{id}", http, unpin_prefix),
-        route("DELETE", "/cache/lease/{key:path}", http, end_lease),
-        route("GET", "/health", http, _health),
-        route("GET", "/health/ready", http, _health),
-        route("GET", "/health/live", http, _alive),
-        route("GET", "/ping", http, _health),
-        route("GET", "/version", http, _version),
-        route("GET", METRICS_PATH, http, _metrics),
+class Health(msgspec.Struct):
+    status: Literal["ok"] = "ok"
+
+
+class Version(msgspec.Struct):
+    version: str
+
+
+_SALT = {"cache_salt": str}
+_SHOW_CACHE = Operation(summary="Show the contents of the prefix cache", query=_SALT, reply=CacheStatus)
+_DROP_CACHE = Operation(summary="Drop cached pages that are not in use", query=_SALT, reply=Freed)
+_PIN = Operation(
+    summary="Compute a prefix and keep it",
+    example={"prompt": "A text of at least one page of tokens", "ttl_s": 60},
+    body=PinRequest,
+    reply=Pin,
+    errors=(404, 409, 429),
+)
+_UNPIN = Operation(summary="End a pin", reply=PinDeleted)
+_END_LEASE = Operation(summary="End the leases of a key", status=202)
+_EXPLAIN = Operation(
+    summary="Say why tokens of a prompt are not cached",
+    body=ChatRequest,
+    other_bodies=(CompletionRequest, MessagesRequest),
+    example={"messages": [{"role": "user", "content": "Why is the sky blue?"}]},
+    reply=Explanation,
+)
+_READY = Operation(summary="Say whether a request would be served now", reply=Health)
+_ALIVE = Operation(summary="Say that the HTTP process answers", reply=Health)
+_SHOW_VERSION = Operation(summary="Show the server's version", reply=Version)
+_METRICS = Operation(summary="Show metrics for Prometheus", reply_type="text/plain")
+
+
+def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
+    """The routes of the faces, and those of the server itself, which belong to no API."""
+    server = replace(faces.default, name="Server")
+    own = [
+        route("GET", "/cache", http, show_cache, _SHOW_CACHE),
+        route("DELETE", "/cache", http, drop_cache, _DROP_CACHE),
+        route("POST", "/cache/pin", http, pin_prefix, _PIN),
+        route("POST", "/cache/explain", http, explain_prompt, _EXPLAIN),
+        route("DELETE", "/cache/pin/{id}", http, unpin_prefix, _UNPIN),
+        route("DELETE", "/cache/lease/{key:path}", http, end_lease, _END_LEASE),
+        route("GET", "/health", http, _health, _READY),
+        route("GET", "/health/ready", http, _health, _READY),
+        route("GET", "/health/live", http, _alive, _ALIVE),
+        route("GET", "/ping", http, _health, _READY),
+        route("GET", "/version", http, _version, _SHOW_VERSION),
+        route("GET", METRICS_PATH, http, _metrics, _METRICS),
     ]
+    return [*faces.routes(http), *((server, each) for each in own)]
+
+
+def create_app(http: HttpService, faces: Faces) -> ASGIApp:
+    described = server_routes(http, faces)
+    open_paths = _open_paths(http.service.config)
+    routes = [*faces.joined(described), *document_routes(http, described, open_paths)]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    with_ids = RequestIds(_guarded(app, faces, http.service.config), faces)
-    return RequestLog(with_ids) if http.service.config.log_requests else with_ids
+    return _watched(RequestIds(_guarded(app, faces, http), faces), http)
 
 
-def _guarded(app: ASGIApp, faces: Faces, config: ServeConfig) -> ASGIApp:
+def _watched(app: ASGIApp, http: HttpService) -> ASGIApp:
+    """The application with the log of requests and their traces, as far as they are configured."""
+    config = http.service.config
+    if http.traces is not None:
+        app = Traced(app, http.traces)
+    if config.log_requests is not None:
+        app = RequestLog(app, config.log_requests, config.served_model_name)
+    return app
+
+
+def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:
+    config = http.service.config
     if config.api_keys:
-        open_paths = OPEN_PATHS - {METRICS_PATH} if config.protect_metrics else OPEN_PATHS
-        app = Guard(app, faces, config.api_keys, open_paths)
+        guarded = KeyedAnswers(app, faces, http.metrics)
+        app = Guard(guarded, faces, http.keys, _open_paths(config))
     origins = AllowedOrigins(config.allowed_origins)
     hosts = hosts_to_check(config)
     if hosts is not None:
@@ -66,20 +128,26 @@ def _guarded(app: ASGIApp, faces: Faces, config: ServeConfig) -> ASGIApp:
     return Cors(app, origins) if origins else app
 
 
+def _open_paths(config: ServeConfig) -> frozenset[str]:
+    """The paths that need no key."""
+    open_paths = OPEN_PATHS | DOCUMENT_PATHS
+    return open_paths - {METRICS_PATH} if config.protect_metrics else open_paths
+
+
 async def _alive(http: HttpService, request: Request) -> Response:
     """Says that this process answers, also while the model is starting: a restart would not help then."""
-    return _json({"status": "ok"})
+    return _json(Health())
 
 
 async def _health(http: HttpService, request: Request) -> Response:
     """Says whether a request would be served now; otherwise raises a RequestError with the status 503."""
     http.service.engine.check_responding()
     check_descriptors()
-    return _json({"status": "ok"})
+    return _json(Health())
 
 
 async def _version(http: HttpService, request: Request) -> Response:
-    return _json({"version": VERSION})
+    return _json(Version(VERSION))
 
 
 async def _metrics(http: HttpService, request: Request) -> Response:
@@ -149,5 +217,5 @@ class _Failures:
         return await self._refused(request, internal_error())
 
 
-def _json(value: dict[str, str]) -> Response:
+def _json(value: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from ..runtime.errors import ConfigError
 from .tls import tls_context
+
+EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 
 
 def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
@@ -47,11 +50,24 @@ def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
         raise ConfigError(
             "--protect-metrics: there is no key to ask for; give an --api-key or --api-key-file."
         )
+    if values["otlp_traces_endpoint"] and not has_exporter():
+        raise ConfigError(
+            "--otlp-traces-endpoint: OpenTelemetry's packages are missing; install them with "
+            "`pip install 'arbora[otel]'`, or leave the option out."
+        )
     if values["isolate_keys"] and not values["api_keys"]:
         raise ConfigError(
             "--isolate-keys: there are no keys to tell clients by; give each client an --api-key, or "
             "all keys in an --api-key-file."
         )
+
+
+def has_exporter() -> bool:
+    """Whether the optional packages that export traces are installed."""
+    try:
+        return find_spec("opentelemetry.sdk") is not None and find_spec(EXPORTER) is not None
+    except ModuleNotFoundError:  # of a package around it
+        return False
 
 
 def make_directory(directory: Path, label: str) -> None:

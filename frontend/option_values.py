@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
+from ..runtime.config import LogFormat
+from .keys.key_file import KeyFile, read_key_file
 from .prompt_rules.rules import RULES
-
-log = logging.getLogger(__name__)
 
 MAX_PAGE_SIZE = 256
 MAX_SIZE = 2**63  # bytes
@@ -132,6 +131,21 @@ def file(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
+def http_url(text: str) -> str:
+    if not text.startswith(("http://", "https://")) or " " in text:
+        raise ValueError("expected a URL such as http://localhost:4318/v1/traces.")
+    return text
+
+
+def log_format(text: str) -> str | None:
+    """The words of a switch count too."""
+    if text in get_args(LogFormat):
+        return text
+    if text.lower() not in _TRUTHS:
+        raise ValueError(f"expected one of {', '.join(get_args(LogFormat))}.")
+    return "text" if _TRUTHS[text.lower()] else None
+
+
 def remote_url(text: str) -> str:
     if not text.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("expected a URL such as redis://HOST:6379/0, rediss://HOST or unix://PATH.")
@@ -149,25 +163,9 @@ def keys(text: str) -> tuple[str, ...]:
     return found
 
 
-def key_file(text: str) -> tuple[str, ...]:
-    """The keys in a file. Logs a warning if other users can read it."""
-    path = Path(text).expanduser()
-    try:
-        lines = path.read_text("utf-8").splitlines()
-        mode = path.stat().st_mode
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValueError(f"it can't be read ({reason}). Name a text file with one key a line.") from error
-    keys = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
-    found = tuple(key for _, key in keys if key)
-    if not found:
-        raise ValueError("there is no key in it. Write one key a line.")
-    for number, key in keys:
-        if len(key.split()) > 1:
-            raise ValueError(f"line {number} has a space within a key. Write one key a line.")
-    if mode & 0o077:
-        log.warning("other users of this machine may read %s: run `chmod 600 %s`", path, path)
-    return found
+def key_file(text: str) -> KeyFile:
+    path = Path(text).expanduser().absolute()
+    return KeyFile(path, read_key_file(path))
 
 
 def host_names(text: str) -> tuple[str, ...]:

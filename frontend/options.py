@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from ..runtime.api_keys import plain_key
 from ..runtime.config import (
     Device,
     DType,
@@ -19,6 +20,7 @@ from ..runtime.config import (
     WritePolicy,
 )
 from ..runtime.errors import ConfigError
+from .keys.key_file import KeyFile
 from .model_source import find_model, served_name
 from .option_checks import check_together, make_directory
 from .option_values import (
@@ -28,8 +30,10 @@ from .option_values import (
     file,
     host,
     host_names,
+    http_url,
     key_file,
     keys,
+    log_format,
     milliseconds,
     model_names,
     one_of,
@@ -69,6 +73,8 @@ class Option(NamedTuple):
     metavar: str = ""
     switch: bool = False
     repeatable: bool = False
+    alone: str = ""
+    """the value of the flag without one; empty if the flag needs a value"""
     several: bool = False
     """one flag may have several values after it, as well as be repeated"""
 
@@ -275,9 +281,10 @@ OPTIONS = (
     ),
     Option(
         "api_key_file",
-        "a file of such keys, one a line, # begins a comment; they are not in the list of processes",
+        "a file of keys, one a line: a key, or a JSON object with its name, hash and limits "
+        "(`arbora key NAME` makes one); SIGHUP reads it again (default: none)",
         key_file,
-        (),
+        None,
         "FILE",
     ),
     Option(
@@ -354,10 +361,27 @@ OPTIONS = (
     Option("log_level", ", ".join(LOG_LEVELS), one_of(*LOG_LEVELS), "info", "LEVEL"),
     Option(
         "log_requests",
-        "write one line for each request when it ends: tokens, times, outcome, no texts",
-        truth,
-        False,
-        switch=True,
+        "write one line for each request when it ends: tokens, times, outcome, no texts; text, or json for "
+        "JSON lines (default: no lines; text if FORMAT is left out)",
+        log_format,
+        None,
+        "FORMAT",
+        alone="text",
+    ),
+    Option(
+        "otlp_traces_endpoint",
+        "URL of an OpenTelemetry collector that gets a trace of each request, such as "
+        "http://localhost:4318/v1/traces; needs `pip install 'arbora[otel]'` (default: none)",
+        http_url,
+        None,
+        "URL",
+    ),
+    Option(
+        "api_workers",
+        "processes that serve HTTP; more than one for many streams on a machine with many cores",
+        whole_number(1, 64),
+        1,
+        "PROCESSES",
     ),
 )
 
@@ -382,7 +406,10 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     values["device"] = values["device"] or visible_device()
     values["data_dir"] = _data_directory(values["data_dir"])
     values["prefix_cache"] = not values.pop("no_prefix_cache")
-    values["api_keys"] = (*values.pop("api_key"), *values.pop("api_key_file"))
+    file: KeyFile | None = values.pop("api_key_file")
+    values["api_keys"] = (*map(plain_key, values.pop("api_key")), *(file.keys if file else ()))
+    values["api_key_file"] = file.path if file else None
+    values["keys_of_file"] = len(file.keys) if file else 0
     values["allowed_hosts"] = values.pop("allowed_host")
     values["allowed_origins"] = values.pop("allowed_origin")
     names = values["served_model_name"] or (served_name(model),)

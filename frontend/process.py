@@ -58,7 +58,7 @@ def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(arguments, config, tokenizer, supervisor, heartbeat))
     except ConfigError as error:
-        _tell(context, supervisor, Failed("tokenizer", str(error)))
+        _tell(context, supervisor, Failed("tokenizer", str(error), arguments.client))
         sys.exit(1)
     _tell(context, supervisor, Drained("tokenizer", arguments.client))
 
@@ -75,7 +75,7 @@ async def _serve(
     Connections wait in the socket's backlog until it is known whether the replica is up: so a process that
     replaces a dead one refuses no request that the model could answer.
     """
-    engine = EngineClient(arguments.directory, arguments.client)
+    engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
     http = HttpService.of(Service.load(config, engine, tokenizer))
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
     server = http_server(http, progress=heartbeat.progress)
@@ -91,6 +91,8 @@ async def _serve(
         receiving.cancel()
         living.cancel()
         stopping.cancel()
+    if http.traces is not None:
+        await asyncio.to_thread(http.traces.flush)
     engine.close()
 
 
@@ -101,9 +103,9 @@ def http_server(
     faces: Faces = FACES,
 ) -> HttpServer:
     """`progress` is called as input arrives and as requests begin, because both may take long in a burst."""
-    limits = limits or limits_of_process()
-    failed = http.metrics.failed
     config = http.service.config
+    limits = limits or limits_of_process(config.api_workers)
+    failed = http.metrics.failed
     return HttpServer(
         _reporting(create_app(http, faces), progress),
         Ingress(

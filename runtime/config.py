@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from .api_keys import ApiKey, are_several
+
 BUILTIN_MODEL = Path(__file__).resolve().parent / "model" / "builtin"
 
 Device = Literal["cpu", "cuda"]
@@ -16,6 +18,7 @@ ReasoningField = Literal["reasoning_content", "reasoning"]
 QuantizeMethod = Literal["int8", "int4", "fp8"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KvDType = Literal["auto", "int8"]
+LogFormat = Literal["text", "json"]
 
 
 class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +73,11 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """no CUDA graphs, and no programs of CPU kernels"""
     deterministic: bool = False
     """a reply's tokens depend only on the request"""
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[ApiKey, ...] = ()
+    """those at the start; `api_key_file` may change while the server runs"""
+    api_key_file: Path | None = None
+    keys_of_file: int = 0
+    """so many of `api_keys`, the last ones, come from `api_key_file`"""
     allowed_hosts: tuple[str, ...] = ()
     """names of the server in Host and Origin headers, in addition to `host`"""
     allowed_origins: tuple[str, ...] = ()
@@ -91,8 +98,23 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """bytes"""
     check_invariants: bool = False
     log_level: str = "info"
-    log_requests: bool = False
-    """one log line for each HTTP request"""
+    log_requests: LogFormat | None = None
+    """the form of the log line of each HTTP request; None: no such lines"""
+    otlp_traces_endpoint: str | None = None
+    """URL of an OpenTelemetry collector for traces"""
+    api_workers: int = 1
+    """HTTP processes"""
+
+    has_several_keys: bool = False
+    """derived: clients are told apart by their keys"""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "has_several_keys", are_several(self.api_keys))
+
+    @property
+    def fixed_keys(self) -> tuple[ApiKey, ...]:
+        """The keys of the command line and the environment."""
+        return self.api_keys[: len(self.api_keys) - self.keys_of_file]
 
     @property
     def model_names(self) -> tuple[str, ...]:
@@ -101,7 +123,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def save(self, directory: Path) -> None:
         path = directory / "config.json"
-        path.touch(mode=0o600)  # it contains the API keys
+        path.touch(mode=0o600)
         path.write_bytes(msgspec.json.encode(self, enc_hook=str))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .api_keys import Allowances
+
 
 class ConfigError(ValueError):
     """A setting or model that cannot be used. The message names it, and the found and the expected value."""
@@ -14,6 +16,7 @@ class RequestError(ValueError):
     param: the field at fault
     code: a stable word for programs
     retry_after: seconds until the same request may succeed, if known
+    allowances: what is left to its API key, if that has limits
     """
 
     def __init__(
@@ -24,6 +27,7 @@ class RequestError(ValueError):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        allowances: Allowances | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -31,3 +35,4 @@ class RequestError(ValueError):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.allowances = allowances

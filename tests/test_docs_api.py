@@ -11,11 +11,13 @@ from arbora.frontend.anthropic.protocol import MessagesRequest
 from arbora.frontend.http.metrics import Metrics
 from arbora.frontend.openai.fixed_fields import FIXED_FIELDS, WITHOUT_EFFECT
 from arbora.frontend.openai.protocol import ChatRequest, CompletionRequest
+from arbora.frontend.openapi.statuses import TEXTS
 from arbora.frontend.text.prompt_memo import PromptMemo
 from arbora.frontend.text.tokenizer import Tokenizer
 from tiny_model import write_tiny_model
 
-PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "api.md").read_text()
 KNOWN = {*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__}
 
 
@@ -50,9 +52,22 @@ def test_the_fields_of_anthropics_api_are_all_listed() -> None:
     assert row("refused unless empty |") == set(anthropic.FIXED_FIELDS)
 
 
+def test_the_table_of_errors_has_every_status() -> None:
+    rows = re.findall(r"^\| ([0-9, ]+) \|", PAGE, re.MULTILINE)
+    listed = {int(status) for row in rows for status in row.split(",")}
+    assert listed == {*TEXTS, 405, 501}, "405 and 501 are of no operation"
+    raised = {
+        int(status)
+        for folder in ("frontend", "runtime")
+        for path in (ROOT / folder).rglob("*.py")
+        for status in re.findall(r"\bstatus(?:: int)? ?= ?(\d{3})\b", path.read_text())
+    }
+    assert {status for status in raised if status >= 400} <= listed
+
+
 def test_the_counterparts_of_vllms_metrics_exist(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(write_tiny_model(tmp_path / "model"))
-    metrics = Metrics(PromptMemo(tokenizer))
+    metrics = Metrics(PromptMemo(tokenizer), tmp_path)
     text = metrics.exposition().decode()
     named = set(re.findall(r"arbora_[a-z_]+", PAGE))
     missing = {name for name in named if name not in text}

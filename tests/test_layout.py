@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(arbora.__file__).parent
 FOLDERS = ("frontend", "grammars", "kernels", "radix_cache", "runtime")
 SHARED = (
+    "api_keys",
     "automaton_format",
     "byte_sizes",
     "cache_directory",
@@ -55,13 +56,14 @@ MAY_IMPORT = {
         "frontend.progress",
     },
     "frontend.language": {"frontend.engine", "frontend.text"},
-    "frontend.launch": SHARED_MODULES,
+    "frontend.keys": SHARED_MODULES,
+    "frontend.launch": SHARED_MODULES | {"frontend.keys"},
     "frontend.text": SHARED_MODULES | {"frontend.work", "frontend.prompt_rules"},
     "frontend.explain": SHARED_MODULES | {"frontend.text", "frontend.prompt_rules"},
     "frontend.prompt_rules": set[str](),
     "frontend.replica": SHARED_MODULES | {"frontend.work"},
     "frontend.request": REQUEST,
-    "frontend.http": REQUEST | {"frontend.request"},
+    "frontend.http": REQUEST | {"frontend.request", "frontend.keys"},
     "frontend.batches": REQUEST | {"frontend.request", "frontend.http", "frontend.database"},
     "frontend.database": set[str](),
     "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
@@ -70,6 +72,7 @@ MAY_IMPORT = {
     "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.responses": REQUEST
     | {"frontend.request", "frontend.http", "frontend.openai", "frontend.database"},
+    "frontend.openapi": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"kernels"},

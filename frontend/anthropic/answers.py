@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..explain.explanation import Explanation
 from ..request.cut_input import whole_input
 from ..request.fields import JsonObject
 from ..request.leases import Position
-from ..request.reply import Piece, Reply, UnenforcedKeyword
+from ..request.reply import Piece, Reply
 from .blocks import Begun, Blocks, Ended, Event, More, Signed
 from .breakpoints import TTL_S
+from .events import MessageDelta
 from .responses import (
     Block,
     CacheCreation,
@@ -122,14 +122,6 @@ class MessageContext:
         )
 
 
-class _MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta", kw_only=True):
-    delta: MessageEnd
-    usage: Usage
-    context_management: JsonObject | UnsetType
-    unenforced: list[UnenforcedKeyword] | UnsetType
-    cache_explanation: Explanation | UnsetType
-
-
 class MessageStream:
     """The events of a stream. The first of them is sent with the first output."""
 
@@ -146,7 +138,7 @@ class MessageStream:
 
     def closing(self) -> bytes:
         start = b"" if self._has_begun else self._start()
-        delta = _MessageDelta(
+        delta = MessageDelta(
             delta=self._context.end(self.reply),
             usage=self._context.usage(self.reply),
             context_management=self._context.context_management,

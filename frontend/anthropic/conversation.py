@@ -15,7 +15,7 @@ from ..request.messages import CalledFunction, ChatMessage, Conversation, Messag
 from ..request.type_errors import type_error
 from ..request.validation import check_count, check_word, missing_field
 from .ids import template_id
-from .protocol import ContentBlock, InputMessage, PromptRequest
+from .protocol import ROLES, ContentBlock, InputMessage, PromptRequest
 from .thinking import template_variables, thinking_of
 
 _content = msgspec.json.Decoder(str | list[ContentBlock])
@@ -56,7 +56,7 @@ def _system(system: str | list[ContentBlock] | None) -> list[ChatMessage]:
 def _chat(messages: Sequence[InputMessage]) -> Iterator[ChatMessage]:
     """Neighbouring messages of one role are one turn, as in Anthropic's API."""
     for index, message in enumerate(messages):
-        check_word(f"messages[{index}].role", message.role, ("user", "assistant", "system"))
+        check_word(f"messages[{index}].role", message.role, ROLES)
     for role, turn in groupby(enumerate(messages), lambda entry: entry[1].role):
         blocks = [
             each for index, message in turn for each in _placed(f"messages[{index}].content", message.content)

@@ -21,7 +21,7 @@ from ..request.leases import Position, breakpoint_leases, positions
 from ..request.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.reply import Reply
 from ..request.service import Service
-from ..request.validation import check_fields, check_range, check_stop_strings, tokens_in_words, too_long
+from ..request.validation import check_fields, check_stop_strings, tokens_in_words, too_long
 from .answers import MessageContext, MessageStream, MessageWhole
 from .breakpoints import breakpoints_of
 from .errors import error_event
@@ -91,7 +91,6 @@ def _sampling_fields(request: MessagesRequest) -> SamplingFields:
 
 def _valid(service: Service, request: MessagesRequest, fields: SamplingFields) -> Prompt:
     """Raises `RequestError` for a request that can't be served."""
-    check_range("max_tokens", request.max_tokens, 0, None)
     check_stop_strings("stop_sequences", request.stop_sequences or ())
     check_fields(fields)
     prompt = prompt_of(service, request)

@@ -1,15 +1,40 @@
 """Anthropic's request bodies with Arbora's extra fields.
 
-Types only: other modules check the values. A null field counts as absent.
+A null field counts as absent. Other modules check the values.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Raw, Struct
 
-from ..request.fields import JsonObject
+from ..request.declared import one_of
+from ..request.fields import (
+    NULL,
+    JsonObject,
+    JsonSchema,
+    MinP,
+    OccurrencePenalty,
+    Order,
+    Priority,
+    RepetitionPenalty,
+    Salt,
+    Seed,
+    StopStrings,
+    Temperature,
+    Tokens,
+    TopK,
+    TopP,
+    Unenforced,
+)
 
-NULL = Raw(b"null")  # an absent `Raw` field: msgspec has no optional ones
+ROLES = ("user", "assistant", "system")
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+THINKING_TYPES = ("enabled", "adaptive", "disabled")
+DISPLAYS = ("summarized", "omitted")
+TOOL_CHOICES = ("auto", "any", "tool", "none")
+BLOCK_TYPES = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
 
 class CacheControl(Struct, kw_only=True):
@@ -22,7 +47,7 @@ class CacheControl(Struct, kw_only=True):
 class ContentBlock(Struct, kw_only=True):
     """A block of a message, a system prompt or a tool's result. Its `type` says which fields count."""
 
-    type: str
+    type: Annotated[str, one_of(BLOCK_TYPES)]
     text: str | None = None
     thinking: str | None = None
     signature: str | None = None
@@ -36,7 +61,7 @@ class ContentBlock(Struct, kw_only=True):
 
 
 class InputMessage(Struct, kw_only=True):
-    role: str
+    role: Annotated[str, one_of(ROLES)]
     content: str | list[ContentBlock]
 
 
@@ -53,24 +78,24 @@ class ToolDefinition(Struct, kw_only=True):
 
 
 class ToolChoice(Struct, kw_only=True):
-    type: str
+    type: Annotated[str, one_of(TOOL_CHOICES)]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
 class ThinkingConfig(Struct, kw_only=True):
-    type: str
+    type: Annotated[str, one_of(THINKING_TYPES)]
     budget_tokens: int | None = None
-    display: str | None = None
+    display: Annotated[str, one_of(DISPLAYS)] | None = None
 
 
 class OutputFormat(Struct, kw_only=True):
     type: str
-    schema: Raw = NULL
+    schema: JsonSchema = NULL
 
 
 class OutputConfig(Struct, kw_only=True):
-    effort: str | None = None
+    effort: Annotated[str, one_of(EFFORTS)] | None = None
     format: OutputFormat | None = None
 
 
@@ -103,34 +128,34 @@ class PromptRequest(Struct, kw_only=True):
     output_format: OutputFormat | None = None
     context_management: ContextManagement | None = None
     chat_template_kwargs: JsonObject | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt | None = None
     cache_control: CacheControl | None = None
 
 
 class MessagesRequest(PromptRequest, kw_only=True):
     """The body of /v1/messages."""
 
-    max_tokens: int
-    stop_sequences: list[str] | None = None
+    max_tokens: Tokens
+    stop_sequences: StopStrings | None = None
     stream: bool | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
     metadata: Metadata | None = None
     diagnostics: JsonObject | None = None
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
-    min_tokens: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
+    min_tokens: Tokens | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: OccurrencePenalty | None = None
+    frequency_penalty: OccurrencePenalty | None = None
+    seed: Seed | None = None
     ignore_eos: bool | None = None
-    property_order: str | None = None
-    unenforced: str | None = None
+    property_order: Order | None = None
+    unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_prompt: bool | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     explain_cache: bool | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from ..explain.explanation import Explanation
 from ..request.fields import JsonObject
@@ -46,11 +46,9 @@ class ThinkingBlock(Struct, tag_field="type", tag="thinking"):
 
 
 class ToolUseBlock(Struct, tag_field="type", tag="tool_use"):
-    """`input` is the JSON of an object."""
-
     id: str
     name: str
-    input: Raw
+    input: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
 Block = TextBlock | ThinkingBlock | ToolUseBlock

@@ -9,14 +9,11 @@ from typing import Literal
 
 from ...runtime.errors import RequestError
 from ..request.validation import check_range, check_word, missing_field
-from .protocol import ContentBlock, MessagesRequest, PromptRequest
+from .protocol import DISPLAYS, EFFORTS, THINKING_TYPES, ContentBlock, MessagesRequest, PromptRequest
 
 Shown = Literal["summarized", "omitted", "hidden"]
 """How a reply shows its thinking: as it is, as a signature alone, or not at all."""
 
-TYPES = ("enabled", "adaptive", "disabled")
-DISPLAYS = ("summarized", "omitted")
-EFFORTS = ("low", "medium", "high", "xhigh", "max")
 LEAST_BUDGET = 1024  # tokens
 _OMITTED = "omitted."
 _SHOWN = "shown."
@@ -30,7 +27,7 @@ def check_thinking(request: PromptRequest) -> None:
     thinking = request.thinking
     if thinking is None:
         return
-    check_word("thinking.type", thinking.type, TYPES)
+    check_word("thinking.type", thinking.type, THINKING_TYPES)
     check_word("thinking.display", thinking.display, DISPLAYS)
     if thinking.type != "enabled":
         return

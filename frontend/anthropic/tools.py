@@ -10,9 +10,8 @@ from ..request.conversation import tool_definitions
 from ..request.messages import FunctionDefinition, Tool
 from ..request.tools import CallsWanted
 from ..request.validation import check_word, missing_field
-from .protocol import PromptRequest, ToolDefinition
+from .protocol import TOOL_CHOICES, PromptRequest, ToolDefinition
 
-CHOICES = ("auto", "any", "tool", "none")
 _PATHS = ("name", "input_schema")
 
 
@@ -51,7 +50,7 @@ def calls_wanted(request: PromptRequest, tools: Sequence[dict[str, Any]] | None)
     """`tools` are the definitions of the request's tools. Raises `RequestError`."""
     choice = request.tool_choice
     kind = "auto" if choice is None else choice.type
-    check_word("tool_choice.type", kind, CHOICES)
+    check_word("tool_choice.type", kind, TOOL_CHOICES)
     if kind in ("any", "tool") and not tools:
         problem = (
             f"tool_choice.type is {kind!r}, but there are no tools: add tools, or leave tool_choice out."

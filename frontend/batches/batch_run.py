@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from ...runtime.api_keys import ApiKey
 from ..work.caller import Caller
 from ..work.fair_threads import FairThreads
 from .call import Endpoints, Reply
@@ -55,7 +56,7 @@ class Means:
 class BatchRun:
     """`key` is the API key of the batch's requests."""
 
-    def __init__(self, means: Means, record: BatchRecord, key: str | None) -> None:
+    def __init__(self, means: Means, record: BatchRecord, key: ApiKey | None) -> None:
         self._means = means
         self._store = means.store
         self._record = record

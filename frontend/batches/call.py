@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from starlette.types import ASGIApp, Message, Scope
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ..http.endpoint import IN_BACKGROUND, internal_error
 from ..http.faces import ANSWER_ID, Face, Faces
@@ -41,7 +42,7 @@ class Endpoints:
             if route.path in face.batched
         }
 
-    async def call(self, path: str, body: bytes, key: str | None) -> Reply:
+    async def call(self, path: str, body: bytes, key: ApiKey | None) -> Reply:
         """The answer, also to a refused request."""
         scope: Scope = {
             "type": "http",

@@ -22,6 +22,8 @@ HTTP_ONLY = (
     "served_model_name",
     "isolate_keys",
     "log_requests",
+    "otlp_traces_endpoint",
+    "api_workers",
     "pin_memory",
     "reasoning_field",
     "request_timeout",

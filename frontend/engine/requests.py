@@ -13,7 +13,7 @@ import msgspec
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, ModelReady, Tokens
 from ..request.constraint import enforced_as_asked
-from ..request.fields import SamplingFields
+from ..request.fields import MAX_LOGPROBS, SamplingFields
 from ..request.grammar_fields import (
     choice_spec,
     grammar_spec,
@@ -35,7 +35,7 @@ from ..request.prepare import (
 from ..request.service import Service
 from ..request.tool_choice import calls_wanted
 from ..request.tools import ToolUse, tool_use
-from ..request.validation import MAX_LOGPROBS, check_choices, check_fields, check_range, check_token_ids
+from ..request.validation import check_choices, check_fields, check_range, check_token_ids
 from .conversation import ChatFields, Message, conversation_tokens, text_tokens
 from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions
 from .values import check_characters, convert, json_of
@@ -134,7 +134,6 @@ def _prepared(
     prompt_name: str,
     chat: Chat | None = None,
 ) -> PreparedRequest:
-    check_range("max_tokens", fields.max_tokens, 0, None)
     check_choices(1, fields.n or 1, service.config.max_waiting)
     logprobs: int | None = convert(sampling.get("logprobs"), int | None, "logprobs")  # type: ignore[arg-type]
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)

@@ -48,7 +48,7 @@ class CacheWatch:
         """Call it just before the request is sent. Raises `RequestError` for an explanation of several
         prompts."""
         explains = explains or _wants_explanation(scope)
-        watch = cls(http, owner_of(scope, http.service.config), prepared, explains=explains)
+        watch = cls(http, owner_of(scope), prepared, explains=explains)
         if explains:
             await watch.ask_tree()
         return watch
@@ -74,7 +74,7 @@ class CacheWatch:
                 "The scheduler did not answer in time; try again in a moment.", status=503, code="no_answer"
             )
         config = self._http.service.config
-        if name or len(config.api_keys) < 2:  # otherwise several keys share it
+        if name or not config.has_several_keys:  # otherwise several keys share it
             self._questions[0] = replace(
                 self._questions[0], remembered=answer.remembered, behind=answer.behind
             )

@@ -7,20 +7,25 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ...runtime.api_keys import Allowances
 from ...runtime.errors import RequestError
 from .http_service import HttpService
-from .request_log import ERROR_CODE
+from .operation import DescribedRoute, Operation
+from .outcome import ERROR_CODE
 
 RETRY_AFTER_SECONDS = 5
 MAX_MESSAGE = 2048  # characters
 MAX_PARAM = 256
 ANSWER_ID = "arbora.answer_id"
 """in the scope of a request: the id of its answer, if its face has an `id_header`"""
+ALLOWANCES = "arbora.allowances"
+"""in the scope of a request whose key has limits: its `Allowances`"""
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 Handler: TypeAlias = Callable[[HttpService, Request], Awaitable[Response]]
 
@@ -31,9 +36,11 @@ class Face:
 
     On the paths of `shared`, which the default face has too, only requests with the header `header` are.
     `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
-    `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`.
+    `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`,
+    and what is left to their key in the `allowance_headers`, by default in OpenAI's.
     Requests on the paths `batched` may be lines of a batch. `run` does the work of the face that is no
-    request, until it is cancelled.
+    request, until it is cancelled. /openapi.json lists
+    the API by its `name`, with errors of the type `error`.
     """
 
     routes: Callable[[HttpService], Sequence[Route]]
@@ -43,8 +50,11 @@ class Face:
     header: bytes = b""
     id_header: bytes = b""
     statuses: Mapping[int, int] = field(default_factory=dict)
+    allowance_headers: Callable[[Allowances], Headers] | None = None
     batched: tuple[str, ...] = ()
     run: Callable[[HttpService], Awaitable[None]] | None = None
+    name: str = ""
+    error: type[Struct] | None = None
 
     def has(self, path: str, headers: Headers) -> bool:
         return _is_below(path, self.prefixes) or (
@@ -62,14 +72,17 @@ class Faces:
     default: Face
     others: Sequence[Face] = ()
 
-    def routes(self, http: HttpService) -> list[Route]:
-        others = [(face, route) for face in self.others for route in face.routes(http)]
+    def routes(self, http: HttpService) -> list[tuple[Face, Route]]:
+        """The routes of each face."""
+        return [(face, route) for face in (self.default, *self.others) for route in face.routes(http)]
+
+    def joined(self, routes: Sequence[tuple[Face, Route]]) -> list[Route]:
+        """The routes with one route for each path that two faces share."""
+        default = [route for face, route in routes if face is self.default]
+        others = [(face, route) for face, route in routes if face is not self.default]
         shared = {route.path: (face, route) for face, route in others if face.shares(route.path)}
-        default = [
-            _either(route, *shared[route.path]) if route.path in shared else route
-            for route in self.default.routes(http)
-        ]
-        return default + [route for _, route in others if route.path not in shared]
+        joined = [_either(route, *shared[route.path]) if route.path in shared else route for route in default]
+        return joined + [route for _, route in others if route.path not in shared]
 
     def of(self, path: str, headers: Headers = ()) -> Face:
         return next((face for face in self.others if face.has(path, headers)), self.default)
@@ -90,6 +103,7 @@ class Faces:
     ) -> Response:
         """The answer to a refused request, in the form of its face. The log gets the error's code."""
         scope[ERROR_CODE] = error.code
+        scope[ALLOWANCES] = error.allowances
         face = self.of(scope["path"], scope["headers"])
         body = face.error_json(with_short_texts(error), scope.get(ANSWER_ID, ""))
         status = face.statuses.get(error.status, error.status)
@@ -130,6 +144,7 @@ def with_short_texts(error: RequestError) -> RequestError:
         param=None if error.param is None else shortened(error.param, MAX_PARAM),
         code=error.code,
         retry_after=error.retry_after,
+        allowances=error.allowances,
     )
 
 
@@ -148,8 +163,14 @@ def error_headers(error: RequestError) -> dict[str, str]:
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}
 
 
-def route(method: str, path: str, http: HttpService, handler: Handler) -> Route:
+def route(
+    method: str, path: str, http: HttpService, handler: Handler, operation: Operation | None = None
+) -> Route:
+    """A route to a handler. /openapi.json lists it if it has an `operation`."""
+
     async def handle(request: Request) -> Response:
         return await handler(http, request)
 
-    return Route(path, handle, methods=[method])
+    if operation is None:
+        return Route(path, handle, methods=[method])
+    return DescribedRoute(method, path, handle, operation)

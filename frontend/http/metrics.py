@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
+from collections import Counter as Counts
 from collections.abc import Iterator
-from typing import get_args
+from pathlib import Path
+from typing import NamedTuple, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import LeaseKind, Stats
+from ...runtime.sampling_params import SamplingParams
 from ..replica.generation import Arrival
 from ..request.reply import Usage
 from ..text.prompt_memo import PromptMemo
@@ -18,6 +26,10 @@ from ..text.prompt_memo import PromptMemo
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
 _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)
 _REQUEST_BUCKETS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
+
+SHARED = "PROMETHEUS_MULTIPROC_DIR"  # a variable of prometheus_client, which reads it when it is imported
+_COUNTS_FILE = "counts."
+_counts = msgspec.json.Decoder(dict[str, int])
 
 _GAUGES = {
     "running": ("arbora_requests_running", "Requests that take part in steps."),
@@ -62,26 +74,48 @@ _COUNTERS = {
 
 class SchedulerStats:
     """The scheduler's last counters. A new replica counts from zero; the totals here include earlier
-    replicas."""
+    replicas.
 
-    def __init__(self) -> None:
+    Where several processes serve HTTP, the counters of each replica are in a file in `directory`, because any
+    of them may be asked, and a new one too. A single process opens no files (None).
+    """
+
+    def __init__(self, directory: Path | None) -> None:
         self._last: Stats | None = None
-        self._epoch = 0
-        self._before: dict[str, int] = dict.fromkeys(_COUNTERS | _STORE_COUNTERS, 0)
+        self._directory = directory
+        self._counts: dict[int, dict[str, int]] = {}  # by the replicas' epochs
+        self._read()
 
     def update(self, stats: Stats | None, epoch: int) -> None:
         """Takes the counters of the replica of `epoch`; None when no replica answers."""
-        if epoch != self._epoch:
-            self._before = self._totals()
-            self._last, self._epoch = None, epoch
-        self._last = stats or self._last
+        if stats is None:
+            return
+        if epoch not in self._counts:
+            self._read()
+        counts = {name: getattr(stats, name) for name in _COUNTERS}
+        counts |= {name: getattr(stats.store, name) for name in _STORE_COUNTERS}
+        self._last, self._counts[epoch] = stats, counts
+        if self._directory is None:
+            return
+        file = self._directory / f"{_COUNTS_FILE}{epoch}"
+        written = file.with_name(f"new.{file.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):  # the disk is full, or no descriptor is left
+            written.write_bytes(msgspec.json.encode(counts))
+            written.rename(file)
+
+    def _read(self) -> None:
+        """Reads the counters of earlier replicas, as some process saw them last."""
+        if self._directory is None:
+            return
+        with contextlib.suppress(OSError):
+            for file in self._directory.glob(f"{_COUNTS_FILE}*"):
+                self._counts[int(file.suffix[1:])] = _counts.decode(file.read_bytes())
 
     def _totals(self) -> dict[str, int]:
-        if self._last is None:
-            return self._before
-        now = {name: getattr(self._last, name) for name in _COUNTERS}
-        now |= {name: getattr(self._last.store, name) for name in _STORE_COUNTERS}
-        return {name: self._before[name] + count for name, count in now.items()}
+        totals: Counts[str] = Counts(dict.fromkeys(_COUNTERS | _STORE_COUNTERS, 0))
+        for counts in self._counts.values():
+            totals.update(counts)
+        return totals
 
     def collect(self) -> Iterator[Metric]:
         """Prometheus' collector interface."""
@@ -102,38 +136,47 @@ class SchedulerStats:
 
 
 class MemoStats:
-    """Counters of this process's prompt memo."""
+    """Counters of the prompt memo of this process."""
 
-    def __init__(self, memo: PromptMemo) -> None:
+    def __init__(self, memo: PromptMemo, registry: CollectorRegistry) -> None:
         self._memo = memo
-
-    def collect(self) -> Iterator[Metric]:
-        """Prometheus' collector interface."""
-        yield CounterMetricFamily(
+        self._remembered = Counter(
             "arbora_prompt_tokens_remembered",
             "Prompt tokens reused from earlier turns, not tokenized again.",
-            value=self._memo.tokens_remembered,
+            registry=registry,
         )
-        yield CounterMetricFamily(
+        self._rewritten = Counter(
             "arbora_prompt_tokens_rewritten",
             "Tokens of earlier turns that were lost because a prompt has other text in a reply's place.",
-            value=self._memo.tokens_rewritten,
+            registry=registry,
         )
-        yield GaugeMetricFamily(
+        self._bytes = Gauge(
             "arbora_prompt_memo_bytes",
             "Memory that remembered prompts and replies take.",
-            value=self._memo.bytes_used,
+            registry=registry,
+            multiprocess_mode="livesum",
         )
+        self._seen = (0, 0)
+
+    def update(self) -> None:
+        now = self._memo.tokens_remembered, self._memo.tokens_rewritten
+        self._remembered.inc(now[0] - self._seen[0])
+        self._rewritten.inc(now[1] - self._seen[1])
+        self._bytes.set(self._memo.bytes_used)
+        self._seen = now
 
 
 class Metrics:
-    """One registry for each process."""
+    """The measurements of this process, and the scheduler's counters.
 
-    def __init__(self, memo: PromptMemo) -> None:
+    Where several processes serve HTTP, `SHARED` names a directory with the measurements of all, also of
+    processes that have died; then the sums are shown.
+    """
+
+    def __init__(self, memo: PromptMemo, directory: Path) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(MemoStats(memo))
-        self.scheduler = SchedulerStats()
-        self._registry.register(self.scheduler)
+        self.memo = MemoStats(memo, self._registry)
+        self.scheduler = SchedulerStats(directory if SHARED in os.environ else None)
         self.first_token = self._histogram(
             "arbora_time_to_first_token_seconds", "From the request to its first token.", _FIRST_TOKEN_BUCKETS
         )
@@ -163,8 +206,20 @@ class Metrics:
             "arbora_requests_failed", "Requests by error status, in streams too.", ("status",)
         )
 
+        self.key_answers = self._counter(
+            "arbora_key_answers", "Answers to requests that generate, by API key.", ("key", "status")
+        )
+        self.key_tokens = self._counter(
+            "arbora_key_tokens", "Tokens of served requests, by API key.", ("key", "kind")
+        )
+
     def exposition(self) -> bytes:
-        return generate_latest(self._registry)
+        self.memo.update()
+        shown = self._registry
+        if SHARED in os.environ:
+            shown = CollectorRegistry()
+            MultiProcessCollector(shown)  # type: ignore[no-untyped-call]
+        return generate_latest(shown) + generate_latest(_only(self.scheduler))
 
     def _histogram(self, name: str, documentation: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, documentation, buckets=buckets, registry=self._registry)
@@ -173,22 +228,58 @@ class Metrics:
         return Counter(name, documentation, labels, registry=self._registry)
 
 
+def _only(collector: SchedulerStats) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return registry
+
+
+class Work(NamedTuple):
+    """The numbers of a request that generates; times are in seconds, None if unknown.
+
+    `between_tokens_s` is the mean time between two outputs of a choice. `ends` are the finish reasons of the
+    choices, `abort`, or `error-` with a status.
+    """
+
+    usage: Usage | None
+    sampling: SamplingParams | None
+    queued_s: float | None
+    first_token_s: float | None
+    between_tokens_s: float | None
+    ends: list[str]
+    code: str | None
+
+
 class RequestTimer:
     """Measures one request's latencies from the arrival times of its outputs, and records how it ended."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, key: ApiKey | None = None) -> None:
         self._metrics = metrics
+        self._key = key
         self._started = time.monotonic()
+        self._first: dict[int, float] = {}
         self._last: dict[int, float] = {}
+        self._outputs = 0
+        self._queued_s: float | None = None
+        self._sampling: SamplingParams | None = None
         self._first_token: float | None = None
         self._usage: Usage | None = None
         self._ends: list[str] = []
         self._code: str | None = None
 
+    def accepted(self, sampling: SamplingParams) -> None:
+        self._sampling = sampling
+
     def output(self, arrival: Arrival) -> None:
-        if not arrival.output.tokens:
+        output = arrival.output
+        if output.queued_s is not None:
+            self._queued_s = output.queued_s
+        if not output.tokens:
             return
+        self._outputs += 1
         previous = self._last.get(arrival.choice)
+        if previous is None:
+            self._first[arrival.choice] = arrival.time
         if previous is not None:
             self._metrics.between_tokens.observe(arrival.time - previous)
         elif not self._last:
@@ -205,8 +296,12 @@ class RequestTimer:
             self._metrics.finished.labels(reason).inc()
 
     def reached(self, usage: Usage) -> None:
-        """Records the usage so far for the log, because the request may end early."""
+        """Records the usage once no more tokens follow; the request may have ended early."""
         self._usage = usage
+        self._metrics.memo.update()
+        if self._key is not None:
+            self._metrics.key_tokens.labels(self._key.name, "prompt").inc(usage.prompt_tokens)
+            self._metrics.key_tokens.labels(self._key.name, "completion").inc(usage.completion_tokens)
 
     def failed(self, error: RequestError) -> None:
         """Records a failure after a stream began, so the response's own status was 200."""
@@ -219,16 +314,16 @@ class RequestTimer:
         self._ends = ["abort"]
         self._metrics.finished.labels("abort").inc(choices)
 
-    def log_fields(self) -> list[str]:
-        """The request's numbers as `name=value`, for a log."""
-        parts = []
-        if self._usage is not None:
-            parts += [f"prompt={self._usage.prompt_tokens}", f"cached={self._usage.cached_tokens}"]
-            parts += [f"output={self._usage.completion_tokens}"]
-        if self._first_token is not None:
-            parts.append(f"first_token={self._first_token:.3f}")
-        if self._ends:
-            parts.append(f"finish={','.join(self._ends)}")
-        if self._code:
-            parts.append(f"code={self._code}")
-        return parts
+    def work(self) -> Work:
+        """The request's numbers, for logs and traces."""
+        gaps = self._outputs - len(self._last)
+        total = sum(self._last.values()) - sum(self._first.values())
+        return Work(
+            usage=self._usage,
+            sampling=self._sampling,
+            queued_s=self._queued_s,
+            first_token_s=self._first_token,
+            between_tokens_s=total / gaps if gaps > 0 else None,
+            ends=self._ends,
+            code=self._code,
+        )

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-import time
-from hashlib import sha256
+from datetime import UTC, datetime
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .metrics import RequestTimer
-from .tenants import NAME_LENGTH, SENT_KEY
+from ...runtime.config import LogFormat
+from ...runtime.logs import BARE
+from .outcome import Outcome, with_outcome
 
-TIMER = "arbora.timer"
-"""in the scope of a request that generates: its `RequestTimer`"""
-ERROR_CODE = "arbora.error_code"
-"""in the scope of a refused request: its error's code"""
 LONGEST_PATH = 100  # characters; a path may be as long as a request line
 log = logging.getLogger(__name__)
 
@@ -22,38 +19,69 @@ log = logging.getLogger(__name__)
 class RequestLog:
     """An ASGI application that calls another one for each request and logs the outcome."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, form: LogFormat, model: str) -> None:
         self._app = app
+        self._form = form
+        self._model = model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = time.monotonic()
-        status, request_id = 0, ""
+        await with_outcome(self._app, scope, receive, send, self._log)
 
-        async def watched(message: Message) -> None:
-            nonlocal status, request_id
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                request_id = dict(message.get("headers", ())).get(b"x-request-id", b"").decode("latin-1")
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched)
-        finally:
-            seconds = time.monotonic() - started
-            log.info("%s", _line(scope, status, request_id, seconds))
+    def _log(self, outcome: Outcome) -> None:
+        if self._form == "json":
+            fields = msgspec.json.encode(_fields(outcome, self._model)).decode()
+            log.info("%s", fields, extra=BARE)
+        else:
+            log.info("%s", _line(outcome))
 
 
-def _line(scope: Scope, status: int, request_id: str, seconds: float) -> str:
-    """`status` is 0 if the client disconnected before the response began."""
-    path = ascii(scope["path"][:LONGEST_PATH])[1:-1]
-    parts = [scope["method"], path, str(status or "no-status")]
-    if request_id:
-        parts.append(request_id)
-    if key := scope.get(SENT_KEY):
-        parts.append(f"key={sha256(key.encode()).hexdigest()[:NAME_LENGTH]}")
-    timer = scope.get(TIMER)
-    if isinstance(timer, RequestTimer):
-        parts += timer.log_fields()
-    if code := scope.get(ERROR_CODE):
-        parts.append(f"code={code}")
-    return " ".join([*parts, f"seconds={seconds:.3f}"])
+def _fields(outcome: Outcome, model: str) -> dict[str, object]:
+    """The members of a JSON line. Unknown ones are left out; times are in seconds."""
+    work = outcome.work
+    fields: dict[str, object | None] = {
+        "time": datetime.fromtimestamp(outcome.ended_at, UTC).isoformat(timespec="milliseconds"),
+        "id": outcome.id or None,
+        "method": outcome.method,
+        "path": outcome.path[:LONGEST_PATH],
+        "model": None if work is None else model,
+        "key": outcome.key,
+        "status": outcome.status or None,
+        "code": outcome.code,
+        "total_s": round(outcome.seconds, 6),
+    }
+    if work is not None:
+        fields |= {
+            "prompt_tokens": None if work.usage is None else work.usage.prompt_tokens,
+            "cached_tokens": None if work.usage is None else work.usage.cached_tokens,
+            "output_tokens": None if work.usage is None else work.usage.completion_tokens,
+            "queue_s": _rounded(work.queued_s),
+            "first_token_s": _rounded(work.first_token_s),
+            "between_tokens_s": _rounded(work.between_tokens_s),
+            "finish": work.ends or None,
+        }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+def _line(outcome: Outcome) -> str:
+    """A line of words and `name=value`."""
+    path = ascii(outcome.path[:LONGEST_PATH])[1:-1]
+    parts = [outcome.method, path, str(outcome.status or "no-status")]
+    if outcome.id:
+        parts.append(outcome.id)
+    if outcome.key:
+        parts.append(f"key={outcome.key}")
+    work = outcome.work
+    if work is not None and work.usage is not None:
+        parts += [f"prompt={work.usage.prompt_tokens}", f"cached={work.usage.cached_tokens}"]
+        parts += [f"output={work.usage.completion_tokens}"]
+    if work is not None and work.first_token_s is not None:
+        parts.append(f"first_token={work.first_token_s:.3f}")
+    if work is not None and work.ends:
+        parts.append(f"finish={','.join(work.ends)}")
+    if outcome.code:
+        parts.append(f"code={outcome.code}")
+    return " ".join([*parts, f"seconds={outcome.seconds:.3f}"])

@@ -7,10 +7,11 @@ from hashlib import sha256
 from starlette.requests import Request
 from starlette.types import Scope
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.config import ServeConfig
 from ..work.caller import Caller
 
-SENT_KEY = "arbora.api_key"  # in the scope of a request: the known key that it was sent with
+SENT_KEY = "arbora.api_key"  # in the scope of a request: the `ApiKey` that it was sent with, or None
 BODY_BYTES = "arbora.body_bytes"  # in the scope of a request whose body was read
 NAME_LENGTH = 16
 
@@ -27,7 +28,7 @@ def caller_of(request: Request, config: ServeConfig) -> Caller:
         return size
 
     host = request.client.host if request.client is not None else ""
-    name = request.scope[SENT_KEY] if len(config.api_keys) > 1 else host
+    name = _key_hash(request) if config.has_several_keys else host
     return Caller(name, left, body_bytes)
 
 
@@ -37,21 +38,33 @@ def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:
     With several API keys the tenant is the key: a client could use many names as `user` and so get more than
     its share. With one key or none the tenant is the `user`.
     """
-    name = request.scope[SENT_KEY] if len(config.api_keys) > 1 else user
-    return sha256(name.encode()).hexdigest()[:NAME_LENGTH] if name else ""
+    if config.has_several_keys:
+        return _key_hash(request)[:NAME_LENGTH]
+    return sha256(user.encode()).hexdigest()[:NAME_LENGTH] if user else ""
 
 
-def owner_of(scope: Scope, config: ServeConfig) -> str:
+def owner_of(scope: Scope) -> str:
     """A hash of the API key that the request was sent with; empty on a server without keys."""
-    return sha256(scope[SENT_KEY].encode()).hexdigest()[:NAME_LENGTH] if config.api_keys else ""
+    key: ApiKey | None = scope.get(SENT_KEY)
+    return "" if key is None else key.sha256[:NAME_LENGTH]
 
 
 def cache_scope(request: Request, config: ServeConfig) -> str:
     """The beginning of all namespace names that the request may use. It is the same after a restart."""
     if not config.isolate_keys:
         return ""
-    key: str = request.scope[SENT_KEY]
-    return sha256(key.encode()).hexdigest() + "/"
+    return _key_hash(request) + "/"
+
+
+def key_of(request: Request) -> ApiKey | None:
+    """The key that the request was sent with; None on a server without keys."""
+    key: ApiKey | None = request.scope.get(SENT_KEY)
+    return key
+
+
+def _key_hash(request: Request) -> str:
+    key = key_of(request)
+    return "" if key is None else key.sha256
 
 
 def shown_namespace(name: str) -> str:

@@ -8,6 +8,7 @@ import resource
 import msgspec
 
 KEPT_DESCRIPTORS = 64  # for files, threads and ipc sockets that this process opens later
+SHARED_PER_TURN = 1
 MOST_CONNECTIONS = 16_384  # served, and waiting to be accepted (Linux: net.core.somaxconn at most)
 
 
@@ -50,8 +51,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     handshakes_per_turn: int = 8
 
 
-def limits_of_process() -> Limits:
-    """The limits, with as many connections as this process has descriptors for."""
+def limits_of_process(processes: int = 1) -> Limits:
+    """The limits, with as many connections as this process has descriptors for.
+
+    Several processes accept from one socket; each takes few at a time, so that all get a share.
+    """
+    limits = _with_connections()
+    return limits if processes == 1 else msgspec.structs.replace(limits, accepted_per_turn=SHARED_PER_TURN)
+
+
+def _with_connections() -> Limits:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return Limits()

@@ -27,9 +27,9 @@ def replica_commands() -> Commands:
     return Commands(_module("scheduler", "runtime.scheduler"), model, ())
 
 
-def server_commands() -> Commands:
-    """A replica and the tokenizer process that serves HTTP."""
-    return replica_commands()._replace(tokenizers=(_module("tokenizer", "frontend"),))
+def server_commands(tokenizers: int = 1) -> Commands:
+    """A replica, and as many tokenizer processes, which serve HTTP."""
+    return replica_commands()._replace(tokenizers=(_module("tokenizer", "frontend"),) * tokenizers)
 
 
 def _module(role: str, folder: str) -> Command:

@@ -7,9 +7,11 @@ import logging
 import shlex
 import signal
 import sys
+from pathlib import Path
 
 from ...runtime.config import BUILTIN_MODEL, ServeConfig
 from ...runtime.messages import ModelReady
+from ..keys.key_file import read_key_file
 from .commands import Commands
 from .directory import PrivateDirectory
 from .errors import ServerError
@@ -42,7 +44,7 @@ async def _serve(
     timeouts: Timeouts,
 ) -> int:
     supervisor = Supervisor(directory.path, commands, listening.socket, timeouts)
-    signals = _Signals(supervisor)
+    signals = _Signals(supervisor, config)
     logger.info("starting %s (%s)", config.served_model_name, _model_in_words(config))
     try:
         ready = await supervisor.start()
@@ -86,22 +88,39 @@ def next_step(config: ServeConfig, url: str) -> str:
 
 
 class _Signals:
-    """The first signal drains the server, a second one ends it at once."""
+    """The first signal drains the server, a second one ends it at once. SIGHUP reads the key file, if there
+    is one."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, config: ServeConfig) -> None:
         self.received = 0
         self.exit_code = 0
         self._supervisor = supervisor
+        self._key_file = config.api_key_file
+        self._fixed_keys = config.fixed_keys
         self._drain: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            is_nohup = number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
+            if not is_nohup or self._key_file is not None:
                 loop.add_signal_handler(number, self._handle, number)
 
     def _handle(self, number: signal.Signals) -> None:
+        if number == signal.SIGHUP and self._key_file is not None:
+            self._read_keys(self._key_file)
+            return
         self.received += 1
         if self.received == 1:
             self._drain = asyncio.ensure_future(self._supervisor.drain(DRAIN_SECONDS))
         else:
             self.exit_code = 128 + number
             self._supervisor.end(at_once=True)
+
+    def _read_keys(self, path: Path) -> None:
+        """Makes the keys of the file known. A wrong file changes nothing."""
+        try:
+            keys = read_key_file(path)
+        except ValueError as error:
+            logger.error("%s: %s The keys stay as they were.", path, error)
+            return
+        self._supervisor.set_keys((*self._fixed_keys, *keys))
+        logger.info("read %s: %d keys", path, len(keys))

@@ -14,6 +14,7 @@ from pathlib import Path
 import zmq
 import zmq.asyncio
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.messages import (
     Alive,
     Drain,
@@ -22,6 +23,7 @@ from ...runtime.messages import (
     GiveUp,
     Message,
     ModelReady,
+    NewKeys,
     PeerDown,
     PeerResponds,
     PeerUp,
@@ -38,6 +40,7 @@ from .restarts import Restarts
 from .watchdog import TIMEOUTS, Timeouts, Watchdog, read_process
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
+METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, for files that processes share
 FAILED_GRACE_SECONDS = 1.0
 GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0
@@ -97,6 +100,7 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
         self._scheduler_drained = asyncio.Event()
+        self._new_keys: NewKeys | None = None  # None: those of the configuration
         self._draining = False
         self._saving = False  # the replica saves pages for the next start, and then ends
         self._at_once = False
@@ -129,6 +133,11 @@ class Supervisor:
     async def wait(self) -> None:
         """Waits for `drain` or `end`. Raises ServerError if the server can't go on."""
         await asyncio.shield(self._end)
+
+    def set_keys(self, keys: tuple[ApiKey, ...]) -> None:
+        """Makes these the known API keys of all tokenizer processes, also of later ones."""
+        self._new_keys = NewKeys(keys)
+        self._tell_tokenizers(self._new_keys)
 
     async def drain(self, seconds: float = 0.0, saving_seconds: float = SAVING_SECONDS) -> None:
         """Lets open requests finish, for at most `seconds`, then lets the replica save its cache, then calls
@@ -206,8 +215,8 @@ class Supervisor:
                 self._scheduler_drained.set()
             case Drained(client=client):
                 self._drained[client].set()
-            case Failed(role=role, message=text):
-                domain = self._tokenizers[0] if role == "tokenizer" else self._replica
+            case Failed(role=role, message=text, client=client):
+                domain = self._tokenizers[client] if role == "tokenizer" else self._replica
                 if not domain.was_ready.is_set():
                     raise ServerError(text)
                 logger.error("the %s process could not start again: %s", role, text)
@@ -284,6 +293,8 @@ class Supervisor:
             self._to_scheduler.send(PeerDown("tokenizer", client))
         self._forget(child)
         self._to_tokenizers.pop(client).close(linger_ms=0)
+        for gauges in (self._directory / "metrics").glob(f"gauge_live*_{child.pid}.db"):
+            gauges.unlink(missing_ok=True)
         sockets.remove_ipc_file(sockets.tokenizer_address(self._directory, client))
 
     def _forget(self, child: ChildProcess) -> None:
@@ -293,6 +304,8 @@ class Supervisor:
     def _connect_tokenizer(self, client: int) -> None:
         address = sockets.tokenizer_address(self._directory, client)
         outbox = sockets.Outbox(self._context, address, sockets.ANY_EPOCH)
+        if self._new_keys is not None:
+            outbox.send(self._new_keys)
         up = None if self._model is None else PeerUp(self._epoch, self._model)
         outbox.send(up or PeerDown("replica"))
         if not self._replica_responds:
@@ -305,11 +318,18 @@ class Supervisor:
         if command.role == "tokenizer" and self._listener is not None:
             descriptors.append(self._listener.fileno())
             environment[LISTEN_FD_VARIABLE] = str(self._listener.fileno())
+            if len(self._tokenizers) > 1:
+                environment[METRICS_VARIABLE] = str(self._metrics_directory())
         arguments = ChildArguments(self._directory, epoch, client, os.getpid())
         child = await start_child(command, arguments, environment, descriptors)
         self._children.add(child)
         self._watchdog.begin(child.pid, self._awake.time)
         return child
+
+    def _metrics_directory(self) -> Path:
+        directory = self._directory / "metrics"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        return directory
 
     async def _pause_after(self, domain: Domain, dead: ChildProcess) -> None:
         returncode = await dead.exited()

@@ -17,12 +17,13 @@ from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
 from ..request.conversation import render
+from ..request.fields import MAX_LOGPROBS
 from ..request.grammar_fields import choice_spec, grammar_spec, one_spec, regex_spec, schema_spec
 from ..request.messages import Conversation
 from ..request.prepare import CheckedRequest, Limits, namespace_of, new_id, prepare
 from ..request.reply import Reply
 from ..request.service import Service
-from ..request.validation import MAX_LOGPROBS, check_choices, check_fields, check_range, check_token_ids
+from ..request.validation import check_choices, check_fields, check_range, check_token_ids
 from ..work.caller import Caller
 from .answers import AnswerContext, EventStream, WholeAnswer
 from .errors import error_event

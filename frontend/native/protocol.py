@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct
 
-from ..request.fields import JsonObject, SamplingFields
+from ..request.fields import NULL, JsonObject, SamplingFields
 from ..request.messages import ChatMessage
 from ..request.reply import UnenforcedKeyword, Usage
-
-NULL = Raw(b"null")  # an absent `Raw` field: msgspec has no optional ones
 
 
 class GenerateRequest(SamplingFields, kw_only=True):

@@ -11,7 +11,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 from ..request.constraint import enforced_as_asked
 from ..request.conversation import render, tool_definitions
-from ..request.fields import SamplingFields
+from ..request.fields import MAX_LOGPROBS, SamplingFields
 from ..request.grammar_fields import (
     choice_spec,
     grammar_spec,
@@ -24,7 +24,7 @@ from ..request.grammar_fields import (
 from ..request.service import Service
 from ..request.tool_choice import calls_wanted
 from ..request.tools import ToolUse, tool_use
-from ..request.validation import MAX_LOGPROBS, check_range
+from ..request.validation import check_range
 from .conversation import chat_conversation, prompt_conversation
 from .options import sampling_fields
 from .protocol import ChatRequest, GenerateRequest, PromptRequest

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct
 
-from ..request.fields import JsonObject
+from ..request.fields import NULL, JsonObject
 from ..request.messages import MessageToolCall, Tool
-
-NULL = Raw(b"null")  # an absent `Raw` field: msgspec has no optional ones
 
 
 class Options(Struct, kw_only=True):

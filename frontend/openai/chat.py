@@ -24,7 +24,7 @@ from ..request.reply import Reply
 from ..request.service import Service
 from ..request.tool_choice import calls_wanted, names_function
 from ..request.tools import ToolUse, tool_use
-from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check_word
+from ..request.validation import check_choices, check_range
 from .binding_fields import IN_CHATS
 from .cache_fields import breakpoints, cache_leases, check_cache_fields, messages_to_breakpoints, prewarms
 from .chat_answers import ChatContext, ChatStream, ChatWhole
@@ -34,8 +34,6 @@ from .constraint import constraint
 from .errors import error_event
 from .fixed_fields import INERT_FIELDS
 from .protocol import ChatRequest, PromptFields
-
-REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 _BODY = BodyKind(ChatRequest, INERT_FIELDS, IN_CHATS, {"prompt": "/v1/completions"})
 
@@ -130,13 +128,11 @@ def _valid(service: Service, request: ChatRequest) -> _Valid:
 
 
 def _check(request: ChatRequest) -> None:
-    check_generation(request)
     check_cache_fields(request)
     fewest = 1 if request.prompt_logprobs is None and not prewarms(request) else 0
     check_range("max_tokens", request.max_tokens, fewest, None)
     check_range("max_completion_tokens", request.max_completion_tokens, fewest, None)
-    check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
-    check_word("reasoning_effort", request.reasoning_effort, REASONING_EFFORTS)
+    check_generation(request)
     if request.top_logprobs and not request.logprobs:
         raise RequestError(
             f"top_logprobs is {request.top_logprobs}, but is only allowed when logprobs is true.",

@@ -19,7 +19,7 @@ from ..request.constraint import enforced_as_asked
 from ..request.prepare import CheckedRequest, Limits, namespace_of, prepare
 from ..request.reply import Reply
 from ..request.service import Service
-from ..request.validation import MAX_LOGPROBS, check_choices, check_range, check_token_ids
+from ..request.validation import check_choices, check_token_ids
 from ..work.caller import Caller
 from .binding_fields import IN_COMPLETIONS
 from .cache_fields import cache_leases, check_cache_fields, prewarms
@@ -97,8 +97,6 @@ def _valid(service: Service, request: CompletionRequest, model: ModelReady) -> _
     """Raises `RequestError` for a request that can't be served."""
     check_generation(request)
     check_cache_fields(request)
-    check_range("max_tokens", request.max_tokens, 0, None)
-    check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
     items = _items(request, service.config.max_waiting)
     for item in items:
         if not isinstance(item, str):

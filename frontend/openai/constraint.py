@@ -20,7 +20,7 @@ from ..request.grammar_fields import (
     schema_spec,
 )
 from ..request.validation import check_word, missing_field
-from .protocol import GenerationFields, JsonSchemaFormat, ResponseFormat, StructuredOutputs
+from .protocol import FORMAT_TYPES, GenerationFields, JsonSchemaFormat, ResponseFormat, StructuredOutputs
 from .structural_tag import structural_tag
 
 _SCHEMAS, _TAGS = ("json_schema", "schema"), ("format", "structures", "triggers")
@@ -56,7 +56,7 @@ def _response_format(wanted: ResponseFormat | None) -> Iterable[GrammarSpec | No
     """The constraints in `response_format`: two of its fields may have a schema."""
     if wanted is None:
         return ()
-    check_word("response_format.type", wanted.type, tuple(_FIELDS_BY_TYPE))
+    check_word("response_format.type", wanted.type, FORMAT_TYPES)
     _check_type(wanted)
     schema = schema_spec(wanted.schema, "response_format.schema")
     match wanted.type:

@@ -1,23 +1,28 @@
 """OpenAI's request bodies with vLLM's extra fields.
 
-Types only: `request.validation` checks the ranges. A null field counts as absent.
+A null field counts as absent. `request.validation` checks the declared ranges.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from msgspec import Raw, Struct
 
-from ..request.fields import JsonObject, SamplingFields
+from ..request.declared import one_of, within
+from ..request.fields import NULL, JsonObject, JsonSchema, Salt, SamplingFields, Tokens, TopLogprobs
 from ..request.messages import ChatMessage, Tool, ToolChoice
 
-NULL = Raw(b"null")  # an absent `Raw` field: msgspec has no optional ones
+FORMAT_TYPES = ("text", "json_object", "json_schema", "structural_tag")
+REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+MOST_TTL_SECONDS = 7 * 24 * 3600
 
 
 class JsonSchemaFormat(Struct, kw_only=True):
     name: str | None = None
     description: str | None = None
-    schema: Raw = NULL
+    schema: JsonSchema = NULL
     strict: bool | None = None
 
 
@@ -25,9 +30,9 @@ class ResponseFormat(Struct, kw_only=True):
     """`schema` comes from llama.cpp and Together. `format`, `structures` and `triggers` belong to structural
     tags."""
 
-    type: str
+    type: Annotated[str, one_of(FORMAT_TYPES)]
     json_schema: JsonSchemaFormat | None = None
-    schema: Raw = NULL
+    schema: JsonSchema = NULL
     format: Raw = NULL
     structures: Raw = NULL
     triggers: Raw = NULL
@@ -37,7 +42,7 @@ class StructuredOutputs(Struct, kw_only=True):
     """vLLM's form. `disable_any_whitespace` and `disable_fallback` have no effect: JSON is always compact,
     and there is no other backend."""
 
-    json: Raw = NULL
+    json: JsonSchema = NULL
     regex: str | None = None
     choice: list[str] | None = None
     json_object: bool | None = None
@@ -71,10 +76,10 @@ class GenerationFields(SamplingFields, kw_only=True):
     response_format: ResponseFormat | None = None
     regex: str | None = None
     choice: list[str] | None = None
-    json_schema: Raw = NULL
+    json_schema: JsonSchema = NULL
     grammar: str | None = None
     ebnf: str | None = None
-    guided_json: Raw = NULL
+    guided_json: JsonSchema = NULL
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
@@ -88,19 +93,19 @@ class GenerationFields(SamplingFields, kw_only=True):
 
 class CompletionRequest(GenerationFields, kw_only=True):
     prompt: str | list[str | int | list[int]]
-    logprobs: int | None = None
+    logprobs: TopLogprobs | None = None
     echo: bool | None = None
 
 
 class ChatRequest(GenerationFields, kw_only=True):
     messages: list[ChatMessage]
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Tokens | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs | None = None
     tools: list[Tool] | None = None
     tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Annotated[str, one_of(REASONING_EFFORTS)] | None = None
     include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -117,7 +122,7 @@ class PromptFields(Struct, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: JsonObject | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt | None = None
 
 
 class TokenizeRequest(PromptFields, kw_only=True):
@@ -127,7 +132,7 @@ class TokenizeRequest(PromptFields, kw_only=True):
 
 class PinRequest(PromptFields, kw_only=True):
     prompt: str | list[int] | None = None
-    ttl_s: float
+    ttl_s: Annotated[float, within(0, MOST_TTL_SECONDS, above_low=True)]
 
 
 class DetokenizeRequest(Struct, kw_only=True):

@@ -146,6 +146,30 @@ class MessageDelta(Struct, kw_only=True):
     tool_calls: list[ToolCallPart] | UnsetType = UNSET
 
 
+class ChatChunkChoice(Struct, kw_only=True):
+    """`stop_reason` comes with the finish reason."""
+
+    index: int
+    delta: MessageDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: str | int | UnsetType | None = UNSET
+
+
+class ChatChunk(Struct, kw_only=True):
+    """An event of a stream. The stream ends with the line `data: [DONE]`."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
+
+
 # Text completions.
 
 
@@ -166,6 +190,30 @@ class Completion(Struct, kw_only=True):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage
+    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
+
+
+class CompletionChunkChoice(Struct, kw_only=True):
+    """`stop_reason` comes with the finish reason."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str | None
+    stop_reason: str | int | UnsetType | None = UNSET
+
+
+class CompletionChunk(Struct, kw_only=True):
+    """An event of a stream. The stream ends with the line `data: [DONE]`."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
     unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
     cache_explanation: Explanation | UnsetType = UNSET
 

@@ -7,6 +7,7 @@ One loop receives, and one dictionary maps a request id to its choice; requests 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,16 +16,20 @@ from typing import NamedTuple
 import zmq
 import zmq.asyncio
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import (
     Accepted,
     CacheDropped,
     CacheReport,
     Drain,
+    ForgetPrompts,
+    FromTokenizer,
     Generate,
     GiveUp,
     Message,
     ModelReady,
+    NewKeys,
     Outputs,
     PeerDown,
     PeerResponds,
@@ -35,6 +40,7 @@ from ...runtime.messages import (
     QueryRefused,
     QueryStats,
     Refused,
+    RememberReply,
     Stats,
     TokenizerInbox,
 )
@@ -56,18 +62,21 @@ class EngineClient:
 
     `informed` is set once the supervisor has said whether the replica is up, or has asked to drain.
     `drain_requested` is set when the supervisor asks the process to finish its open requests, and `idle`
-    while no request is open.
+    while no request is open. `on_new_keys` is called with the known API keys when they change.
+    `on_shared` is called with the messages of the other tokenizer processes, of `clients` in all.
     """
 
-    def __init__(self, directory: Path, client: int) -> None:
+    def __init__(self, directory: Path, client: int, clients: int = 1) -> None:
         self.client = client
+        self.directory = directory
+        self.on_shared: Callable[[FromTokenizer], None] = lambda message: None
+        self.on_new_keys: Callable[[tuple[ApiKey, ...]], None] = lambda keys: None
         self.model: ModelReady | None = None
         self.epoch = ANY_EPOCH
         self.informed = asyncio.Event()
         self.drain_requested = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
-        self._directory = directory
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: AsyncInbox[TokenizerInbox] = AsyncInbox(
             zmq.asyncio.Context(self._context),
@@ -76,6 +85,13 @@ class EngineClient:
             ANY_EPOCH,
         )
         self._outbox: Outbox | None = None
+        self._others = [
+            Outbox(self._context, tokenizer_address(directory, other), ANY_EPOCH)
+            for other in range(clients)
+            if other != client
+        ]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # of the loop
         self._responds = True
         self._choices: dict[str, Choice] = {}
         self._questions = Questions()
@@ -134,12 +150,22 @@ class EngineClient:
         """The answer to the message that `question` makes for a number; None if no answer comes in time."""
         return None if self._outbox is None else await self._questions.ask(question, self._send, seconds)
 
+    def share(self, message: FromTokenizer) -> None:
+        """Sends to the other tokenizer processes. May be called from any thread."""
+        if not self._others or self._loop is None:
+            return
+        if threading.get_ident() == self._thread:
+            self._tell_others(message)
+        else:
+            self._loop.call_soon_threadsafe(self._tell_others, message)
+
     def tell(self, message: Message) -> None:
         """Sends a message that has no answer; it is lost while the replica is down."""
         self._send(message)
 
     async def run(self) -> None:
         """Receive until cancelled."""
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         while True:
             self._receive(await self._inbox.receive())
 
@@ -147,15 +173,17 @@ class EngineClient:
         self._inbox.close()
         if self._outbox is not None:
             self._outbox.close()
+        for other in self._others:
+            other.close(linger_ms=0)
         self._context.term()
 
     def _receive(self, message: TokenizerInbox) -> None:
         match message:
             case Outputs():
                 self._deliver(message)
-            case Accepted(request, left_out):
+            case Accepted(request, left_out, allowances):
                 if choice := self._choices.get(request):
-                    choice.generation.answer(choice.number, left_out)
+                    choice.generation.answer(choice.number, left_out, allowances)
             case Refused():
                 self._refuse(message)
             case (
@@ -177,6 +205,10 @@ class EngineClient:
                     self.informed.set()
             case PeerResponds(responds):
                 self._responds = responds
+            case RememberReply() | ForgetPrompts():
+                self.on_shared(message)
+            case NewKeys(keys):
+                self.on_new_keys(keys)
             case Drain():
                 self.drain_requested.set()
                 self.informed.set()
@@ -200,6 +232,7 @@ class EngineClient:
                 param=message.param,
                 code=message.code,
                 retry_after=message.retry_after,
+                allowances=message.allowances,
             )
             choice.generation.refuse(choice.number, error)
 
@@ -210,7 +243,7 @@ class EngineClient:
         self._responds = True
         self.epoch = message.epoch
         self._inbox.move_to(message.epoch)
-        self._outbox = Outbox(self._context, scheduler_address(self._directory, message.epoch), message.epoch)
+        self._outbox = Outbox(self._context, scheduler_address(self.directory, message.epoch), message.epoch)
         for generation in self._open_generations():
             self._send_all(generation)
 
@@ -234,6 +267,10 @@ class EngineClient:
         for index, request in enumerate(generation.requests):
             self._choices[request.request] = Choice(generation, index)
             self._send(request)
+
+    def _tell_others(self, message: Message) -> None:
+        for other in self._others:
+            other.send(message)
 
     def _send(self, message: Message) -> None:
         if self._outbox is not None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ...runtime.api_keys import Allowances
 from ...runtime.errors import RequestError
 from ...runtime.messages import Abort, AwaitTools, Finish, Generate, LeftOut, Message, Output
 from ..work.caller import ClientGoneError
@@ -34,7 +35,8 @@ class Generation:
 
     The engine client feeds it, and one consumer reads it with `accepted` and `next`. If the replica dies
     before a token has left the server, all choices are sent again: `attempt` grows, and the consumer must
-    forget the outputs it has read. `left_out` is known once all choices are accepted.
+    forget the outputs it has read. `left_out`, and the `allowances` of a key with limits, are known once all
+    choices are accepted.
     """
 
     def __init__(self, requests: Sequence[Generate], send: Callable[[Message], None]) -> None:
@@ -42,6 +44,7 @@ class Generation:
         self.attempt = 1
         self.token_left = False
         self.left_out: Sequence[LeftOut] = ()
+        self.allowances: Allowances | None = None
         self._send = send
         self._open = set(range(len(requests)))
         self._unanswered = set(self._open)
@@ -85,8 +88,9 @@ class Generation:
 
     # For the engine client.
 
-    def answer(self, index: int, left_out: Sequence[LeftOut]) -> None:
+    def answer(self, index: int, left_out: Sequence[LeftOut], allowances: Allowances | None = None) -> None:
         self.left_out = left_out
+        self.allowances = allowances
         self._unanswered.discard(index)
         self._wake()
 

@@ -13,12 +13,11 @@ from ...runtime.errors import RequestError
 from ..explain.outline import Outline, outline_of
 from ..text.chat_template import ChatTemplate
 from .legacy_calls import with_tool_calls
-from .messages import ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
+from .messages import PART_TYPES, ROLES, ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
 from .validation import check_count, missing_field
 
 MAX_MESSAGES = 16_384
 MAX_TOOLS = 1024
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 JSON_TYPES = ("null", "boolean", "number", "integer", "string", "object", "array")
 MAX_SCHEMA_DEPTH = 200
 MAX_ARGUMENTS = 1 << 20  # characters of one tool call's arguments
@@ -118,7 +117,7 @@ def _text(content: str | list[ContentPart] | None, where: str) -> str:
 
 
 def _part_text(part: ContentPart, where: str) -> str:
-    if part.type not in ("text", "refusal"):
+    if part.type not in PART_TYPES:
         raise RequestError(
             f"{where} has the type {part.type!r}, but this model takes only parts of type 'text'.",
             param=where,

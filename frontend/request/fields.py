@@ -2,9 +2,45 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from functools import partial
+from typing import Annotated, TypeAlias, get_args
+
+from msgspec import Meta, Raw, Struct, field
+
+from ...runtime.config import UnenforcedDefault
+from ...runtime.messages import PropertyOrder
+from .declared import one_of, within
+
+MAX_CHOICES = 128
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024  # of one string
+MAX_LOGPROBS = 20
+MAX_SEED = 2**63 - 1
 
 JsonObject = dict[str, object]
+NULL: Raw = field(default_factory=partial(Raw, b"null"))
+"""the default of a `Raw` field, which can't be optional: an absent field counts as null"""
+_SCHEMA_TYPES = ["object", "boolean", "string", "null"]
+JsonSchema: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": _SCHEMA_TYPES})]
+"""A JSON schema, or a string with its JSON."""
+
+# The declared ranges hold in every wire format that has the field.
+Temperature: TypeAlias = Annotated[float, within(0, 2)]
+TopP: TypeAlias = Annotated[float, within(0, 1, above_low=True)]
+TopK: TypeAlias = Annotated[int, within(-1)]
+MinP: TypeAlias = Annotated[float, within(0, 1)]
+RepetitionPenalty: TypeAlias = Annotated[float, within(0.01, 100)]
+OccurrencePenalty: TypeAlias = Annotated[float, within(-2, 2)]
+Tokens: TypeAlias = Annotated[int, within(0)]
+TopLogprobs: TypeAlias = Annotated[int, within(0, MAX_LOGPROBS)]
+Seed: TypeAlias = Annotated[int, within(-(2**63), MAX_SEED)]
+Priority: TypeAlias = Annotated[int, within(-(2**31), 2**31 - 1)]
+Order: TypeAlias = Annotated[str, one_of(get_args(PropertyOrder))]
+Unenforced: TypeAlias = Annotated[str, one_of(get_args(UnenforcedDefault))]
+Salt: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
+_STOP_LENGTHS = {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
+StopString: TypeAlias = Annotated[str, Meta(extra_json_schema=_STOP_LENGTHS)]
+StopStrings: TypeAlias = Annotated[list[StopString], Meta(extra_json_schema={"maxItems": MAX_STOP_STRINGS})]
 
 
 class CacheLease(Struct, kw_only=True):
@@ -19,31 +55,31 @@ class CacheLease(Struct, kw_only=True):
 
 
 class SamplingFields(Struct, kw_only=True):
-    """Types only: `validation` checks the ranges. None means that the field is absent."""
+    """None means that the field is absent. `validation.check_fields` checks the declared ranges."""
 
-    max_tokens: int | None = None
-    min_tokens: int | None = None
-    n: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    max_tokens: Tokens | None = None
+    min_tokens: Tokens | None = None
+    n: Annotated[int, within(1, MAX_CHOICES)] | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: OccurrencePenalty | None = None
+    frequency_penalty: OccurrencePenalty | None = None
     logit_bias: dict[str, float] | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
+    seed: Seed | None = None
+    stop: StopString | StopStrings | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    prompt_logprobs: int | None = None
-    prompt_logprobs_start: int | None = None
-    property_order: str | None = None
-    unenforced: str | None = None
+    prompt_logprobs: TopLogprobs | None = None
+    prompt_logprobs_start: Tokens | None = None
+    property_order: Order | None = None
+    unenforced: Unenforced | None = None
     complete_json: bool | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt | None = None
     cache_prompt: bool | None = None
     cache_lease: CacheLease | None = None
-    priority: int | None = None
+    priority: Priority | None = None

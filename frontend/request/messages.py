@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from msgspec import Struct
 
+from .declared import one_of
 from .fields import JsonObject
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+PART_TYPES = ("text", "refusal")
+CHOICE_TYPES = ("function", "allowed_tools")
+CHOICE_MODES = ("auto", "required")
 
 
 class FunctionDefinition(Struct, kw_only=True, omit_defaults=True):
@@ -18,7 +25,7 @@ class FunctionDefinition(Struct, kw_only=True, omit_defaults=True):
 
 
 class Tool(Struct, kw_only=True):
-    type: str
+    type: Annotated[str, one_of(("function",))]
     function: FunctionDefinition | None = None
 
 
@@ -32,12 +39,12 @@ class AllowedTool(Struct, kw_only=True):
 
 
 class AllowedTools(Struct, kw_only=True):
-    mode: str
+    mode: Annotated[str, one_of(CHOICE_MODES)]
     tools: list[AllowedTool]
 
 
 class ToolChoice(Struct, kw_only=True):
-    type: str
+    type: Annotated[str, one_of(CHOICE_TYPES)]
     function: FunctionName | None = None
     allowed_tools: AllowedTools | None = None
 
@@ -60,14 +67,14 @@ class CacheBreakpoint(Struct, kw_only=True):
 
 
 class ContentPart(Struct, kw_only=True):
-    type: str
+    type: Annotated[str, one_of(PART_TYPES)]
     text: str | None = None
     refusal: str | None = None
     prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class ChatMessage(Struct, kw_only=True):
-    role: str
+    role: Annotated[str, one_of(ROLES)]
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[MessageToolCall] | None = None

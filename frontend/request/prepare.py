@@ -84,6 +84,11 @@ class PreparedRequest:
     requests: Sequence[Generate]
     chat: Chat | None
 
+    @property
+    def prompt_tokens(self) -> int:
+        """The sum over the prompts."""
+        return sum(len(request.prompt) // 4 for request in self.requests[:: self.fields.n or 1])
+
     def new_reply(self, generation: Generation) -> Reply:
         """The reply of one attempt, without anything of an earlier attempt."""
         choices = [self._choice_reply(request, generation.left_out) for request in self.requests]
@@ -106,12 +111,12 @@ class PreparedRequest:
         return ChoiceReply(detokenizer, include_stop, tokenizer.eos_tokens, reader)
 
     def _reader(self, chat: Chat, prompt: Tokens, left_out: Sequence[LeftOut]) -> ChatReader:
-        format, memo = chat.reasoning, self.service.memo
+        format = chat.reasoning
         reasoning = None if format is None else ReasoningParser(format, format.open_at_end_of(chat.text))
         allowed = (self.fields.unenforced or self.service.config.unenforced) == "allow"
 
         def remember(text: str, tokens: Tokens) -> None:
-            memo.remember(chat.namespace, chat.text, prompt, text, tokens)
+            self.service.remember(chat.namespace, chat.text, prompt, text, tokens)
 
         return ChatReader(reasoning, chat.use.new_parser(left_out, allowed=allowed), remember)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from importlib.metadata import version
 
 from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
-from ...runtime.messages import Tokens
+from ...runtime.messages import ForgetPrompts, FromTokenizer, RememberReply, Tokens
 from ..explain.recent_prompts import RecentPrompts
 from ..prompt_rules.rules import PromptRules
 from ..replica.engine_client import EngineClient
@@ -49,7 +50,7 @@ class Service:
         long_texts = LongTexts(tokenizer)
         memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)
         tools = detect_format(template)
-        return cls(
+        service = cls(
             config,
             engine,
             tokenizer,
@@ -61,6 +62,8 @@ class Service:
             fingerprint(config),
             FairThreads(),
         )
+        engine.on_shared = partial(_take_shared, memo, service.recent)
+        return service
 
     async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
         """The ids of a text, with the tokenizer's own special tokens around it if `special`.
@@ -91,6 +94,20 @@ class Service:
             check_token_ids(param, memoryview(tokens).cast("i"), model.vocab_size)
         return tokens
 
+    def remember(
+        self, namespace: str | None, prompt_text: str, prompt: Tokens, reply_text: str, reply: Tokens
+    ) -> None:
+        """Remembers the ids of a reply, in all HTTP processes."""
+        self.memo.remember(namespace, prompt_text, prompt, reply_text, reply)
+        if namespace is not None:
+            self.engine.share(RememberReply(namespace, prompt_text, prompt, reply_text, reply))
+
+    def forget_prompts(self, scope: str, namespace: str | None) -> None:
+        """Forgets the ids of one namespace, or of all in `scope`, in all HTTP processes."""
+        forget = ForgetPrompts(scope, namespace)
+        _take_shared(self.memo, self.recent, forget)
+        self.engine.share(forget)
+
     def check_model(self, name: str | None) -> None:
         """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
         served = self.config.model_names
@@ -101,6 +118,19 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+
+def _take_shared(memo: PromptMemo, recent: RecentPrompts, message: FromTokenizer) -> None:
+    if isinstance(message, RememberReply):
+        memo.adopt(message.namespace, message.prompt_text, message.prompt, message.reply_text, message.reply)
+        return
+    scope, namespace = message.scope, message.namespace
+
+    def concerned(name: str) -> bool:
+        return name.startswith(scope) if namespace is None else name == namespace
+
+    memo.drop(concerned)
+    recent.drop(concerned)
 
 
 def fingerprint(config: ServeConfig) -> str:

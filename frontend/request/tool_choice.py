@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...runtime.errors import RequestError
-from .messages import ToolChoice
+from .messages import CHOICE_MODES, CHOICE_TYPES, ToolChoice
 from .tools import CallsWanted
 from .validation import check_word, missing_field
 
@@ -48,12 +48,12 @@ def _allowed(choice: ToolChoice, tools: Tools) -> tuple[str, Tools]:
         raise missing_field("tool_choice.allowed_tools")
     if not allowed.tools:
         raise _wrong_choice("allows no tools")
-    check_word("tool_choice.allowed_tools.mode", allowed.mode, ("auto", "required"))
+    check_word("tool_choice.allowed_tools.mode", allowed.mode, CHOICE_MODES)
     return allowed.mode, [_with_name(tool.function.name, tools) for tool in allowed.tools]
 
 
 def _named(choice: ToolChoice, tools: Tools) -> dict[str, Any]:
-    check_word("tool_choice.type", choice.type, ("function", "allowed_tools"))
+    check_word("tool_choice.type", choice.type, CHOICE_TYPES)
     if choice.function is None:
         raise missing_field("tool_choice.function")
     return _with_name(choice.function.name, tools)

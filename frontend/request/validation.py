@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence, Sized
-from typing import TypeVar, get_args
+from typing import TypeVar
 
-from ...runtime.config import UnenforcedDefault
+import msgspec
+
 from ...runtime.errors import RequestError
-from ...runtime.messages import PropertyOrder
 from ...runtime.sampling_params import SamplingParams
-from .fields import CacheLease, SamplingFields
+from .declared import ranges_of, words_of
+from .fields import MAX_SEED, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, CacheLease, SamplingFields
 
-MAX_CHOICES = 128
 MAX_CHOICES_IN_ALL = 1024
-MAX_STOP_STRINGS = 16
-MAX_STOP_CHARACTERS = 1024  # of one string
-MAX_LOGPROBS = 20
 MAX_BIASED_TOKENS = 1024
 MOST_TTL_S = 7 * 24 * 3600.0  # of a lease or pin
 MOST_KEY_CHARACTERS = 256
 MOST_UNDER_KEY = 64  # leases
 GREEDY_BELOW = 1e-5
-MAX_SEED = 2**63 - 1
 T = TypeVar("T")
 
 
@@ -67,21 +63,7 @@ def missing_field(param: str) -> RequestError:
 
 
 def check_fields(fields: SamplingFields) -> None:
-    check_range("n", fields.n, 1, MAX_CHOICES)
-    check_range("temperature", fields.temperature, 0, 2)
-    check_range("top_p", fields.top_p, 0, 1, above_low=True)
-    check_range("top_k", fields.top_k, -1, None)
-    check_range("min_p", fields.min_p, 0, 1)
-    check_range("repetition_penalty", fields.repetition_penalty, 0.01, 100)
-    check_range("presence_penalty", fields.presence_penalty, -2, 2)
-    check_range("frequency_penalty", fields.frequency_penalty, -2, 2)
-    check_range("min_tokens", fields.min_tokens, 0, None)
-    check_range("prompt_logprobs", fields.prompt_logprobs, 0, MAX_LOGPROBS)
-    check_range("prompt_logprobs_start", fields.prompt_logprobs_start, 0, None)
-    check_range("seed", fields.seed, -(2**63), MAX_SEED)
-    check_range("priority", fields.priority, -(2**31), 2**31 - 1)
-    check_word("property_order", fields.property_order, get_args(PropertyOrder))
-    check_word("unenforced", fields.unenforced, get_args(UnenforcedDefault))
+    check_declared(fields)
     check_salt(fields.cache_salt)
     check_lease(fields.cache_lease)
     stop_strings(fields)
@@ -97,6 +79,14 @@ def check_lease(lease: CacheLease | None) -> None:
 def check_key(param: str, key: str | None) -> None:
     if key is not None:
         check_count(param, key, MOST_KEY_CHARACTERS, "characters")
+
+
+def check_declared(fields: msgspec.Struct) -> None:
+    """Raises a `RequestError` for a field outside of the range or words that its type declares."""
+    for name, (low, high, above_low) in ranges_of(type(fields)).items():
+        check_range(name, getattr(fields, name), low, high, above_low=above_low)
+    for name, words in words_of(type(fields)).items():
+        check_word(name, getattr(fields, name), words)
 
 
 def check_salt(salt: str | None) -> None:

@@ -17,10 +17,10 @@ from ..http.cache_watch import CacheWatch
 from ..http.endpoint import Job
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
-from ..request.fields import SamplingFields
+from ..request.fields import MAX_LOGPROBS, SamplingFields
 from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.service import Service
-from ..request.validation import MAX_LOGPROBS, check_count, check_fields, check_range, check_word
+from ..request.validation import check_count, check_fields, check_range, check_word
 from .answers import Attempts, ResponseContext
 from .context import Context, context_of, conversation_id
 from .fields import RESPONSES

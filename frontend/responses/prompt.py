@@ -8,13 +8,14 @@ from typing import NamedTuple
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 from ..request.conversation import render
+from ..request.fields import NULL
 from ..request.grammar_fields import choice_spec, grammar_spec, object_spec, one_spec, regex_spec, schema_spec
 from ..request.messages import ChatMessage, Conversation
 from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
 from ..request.validation import check_word, missing_field
 from .items import check_items, messages_of
-from .protocol import NULL, Item, PromptFields, ResponsesRequest, TextFormat
+from .protocol import Item, PromptFields, ResponsesRequest, TextFormat
 from .reasoning import check_variables, template_variables
 from .tool_choice import calls_wanted
 from .tools import Called, offered_tools

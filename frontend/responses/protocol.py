@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct
 
-from ..request.fields import JsonObject
+from ..request.fields import NULL, JsonObject
 
-NULL = Raw(b"null")  # an absent `Raw` field: msgspec has no optional ones
 Metadata = dict[str, str]
 
 

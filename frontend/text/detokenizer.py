@@ -6,8 +6,6 @@ import codecs
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from ...runtime.messages import Tokens
 from .stop_strings import StopFound, StopMatcher
 from .tokenizer import Tokenizer
@@ -53,7 +51,7 @@ class Detokenizer:
         self._spaces_to_drop = 0 if continues_text else tokenizer.rules.leading_spaces
         self._include_stop = include_stop
         self._min_tokens = min_tokens
-        self._matcher = StopMatcher(stop)
+        self._matcher = StopMatcher(stop) if any(stop) else None
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._length = 0  # characters decoded so far
         self._held = ""  # the last of them, not yet sent
@@ -71,7 +69,7 @@ class Detokenizer:
             return TextDelta("", self._stopped, self._tokens, ())
         ready: list[str] = []
         offsets: list[int] = []
-        for token in np.frombuffer(tokens, "<i4").tolist():
+        for token in memoryview(tokens).cast("i"):
             offsets.append(self._length)
             self._tokens += 1
             ready.append(self._accept(self._decode(token)))
@@ -94,6 +92,9 @@ class Detokenizer:
 
     def _accept(self, text: str) -> str:
         """Adds decoded text; returns the text that can be sent now."""
+        if self._matcher is None:
+            self._length += len(text)
+            return text
         found = self._matcher.push(text) if self._tokens > self._min_tokens else None
         if found is not None:
             return self._end_at(found, text)

@@ -116,7 +116,32 @@ class PromptMemo:
         fresh, cuts = run_now(self._tokenize(rest, known.tokens))
         if place.tokens + fresh != prompt_tokens:
             return
-        asked = Passage(prompt, prompt_tokens, moved(cuts, known))
+        self._store(namespace, Passage(prompt, prompt_tokens, moved(cuts, known)), reply_text, reply_tokens)
+
+    def adopt(
+        self,
+        namespace: str,
+        prompt_text: str,
+        prompt_tokens: Tokens,
+        reply_text: str,
+        reply_tokens: Tokens,
+    ) -> None:
+        """Stores the ids of a reply of another process, whose memo gave `prompt_tokens`. Tokenizes nothing.
+
+        Nothing is stored if this memo has other ids for the prompt.
+        """
+        prompt = prompt_text.encode()
+        with self._lock:
+            place = self._tree.find(namespace, prompt)
+        if not self.enabled or not self._keeps_replies or not prompt_tokens.startswith(place.tokens):
+            return
+        cuts = self._aligned(prompt[place.end :], prompt_tokens[len(place.tokens) :])
+        if cuts is None:
+            return
+        known = Cut(place.end, len(place.tokens) // 4)
+        self._store(namespace, Passage(prompt, prompt_tokens, moved(cuts, known)), reply_text, reply_tokens)
+
+    def _store(self, namespace: str, asked: Passage, reply_text: str, reply_tokens: Tokens) -> None:
         for reply in whole_tokens(self._tokenizer, self._cuts, reply_text, reply_tokens):
             reply = guarded_as_sent_back(reply, self._control)
             said = Passage(reply.text, reply_tokens[: 4 * reply.tokens], reply.cuts, [(0, len(reply.text))])

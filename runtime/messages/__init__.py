@@ -12,8 +12,9 @@
     | | Flushed | page_store |
     | scheduler → page store | FindPages, FetchPages, EndFetch, UsedPages | page_store |
     | page store → scheduler | Found, Fetched, Forgotten, StoreReport | page_store |
-    | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, Drain, GiveUp | supervision |
+    | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
+    | tokenizer → other tokenizers | RememberReply, ForgetPrompts | tokenizers |
     | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
 
 Token ids travel as `Tokens`: packed little-endian int32, never as lists. Arrays of other types are packed in
@@ -93,12 +94,14 @@ from .steps import (
     StepPlan,
     StepResult,
 )
-from .supervision import Alive, Drain, Drained, Failed, GiveUp, PeerDown, PeerResponds, PeerUp, Ready
+from .supervision import Alive, Drain, Drained, Failed, GiveUp, NewKeys, PeerDown, PeerResponds, PeerUp, Ready
+from .tokenizers import ForgetPrompts, RememberReply
 
 CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt
 CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | PromptExplained | QueryRefused
-FromSupervisor = PeerUp | PeerDown | PeerResponds | Drain | GiveUp
-TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor
+FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
+FromTokenizer = RememberReply | ForgetPrompts
+TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor | FromTokenizer
 FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
 SchedulerInbox = (
     Generate
@@ -146,10 +149,12 @@ __all__ = [
     "FlushPages",
     "Flushed",
     "ForgetPages",
+    "ForgetPrompts",
     "Forgotten",
     "Found",
     "FromModel",
     "FromSupervisor",
+    "FromTokenizer",
     "Generate",
     "GiveUp",
     "GrammarSpec",
@@ -162,6 +167,7 @@ __all__ = [
     "Message",
     "ModelInbox",
     "ModelReady",
+    "NewKeys",
     "Output",
     "Outputs",
     "PageCopy",
@@ -181,6 +187,7 @@ __all__ = [
     "QueryStats",
     "Ready",
     "Refused",
+    "RememberReply",
     "ReplyError",
     "RestoredPages",
     "Row",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ..api_keys import Allowances, Quota
 from ..grammar_spec import GrammarSpec
 from ..sampling_params import SamplingParams
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
@@ -35,6 +36,7 @@ class Generate(Message):
     priority: int = 0  # lower numbers start first
     tenant: str = ""  # the request counts towards this tenant's fair share
     leases: list[LeaseTerms] = []  # ignored without a namespace
+    quota: Quota | None = None  # None: its key has no limits
 
 
 class Abort(Message):
@@ -80,6 +82,7 @@ class LeftOut(Part):
 class Accepted(Message):
     request: str
     left_out: list[LeftOut] = []
+    allowances: Allowances | None = None  # of its key, with this request
 
 
 class Refused(Message):
@@ -91,6 +94,7 @@ class Refused(Message):
     param: str | None = None  # the field at fault
     code: str | None = None
     retry_after: int | None = None  # seconds, if known
+    allowances: Allowances | None = None  # of its key
 
 
 class Logprobs(Part):
@@ -121,6 +125,7 @@ class Output(Part):
     error: ReplyError | None = None
     cached_tokens: int | None = None  # of the prompt; in the first output
     prompt_logprobs: Logprobs | None = None  # of the prompt's last tokens, up to its end; in the first output
+    queued_s: float | None = None  # from its arrival to its start; in the first output
 
 
 class Outputs(Message):

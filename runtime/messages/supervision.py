@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ..api_keys import ApiKey
 from .base import Message
 from .steps import ModelReady
 
@@ -26,6 +27,12 @@ class PeerResponds(Message):
     """Whether the replica, which is up, gives signs of life. A stuck one is ended after a while."""
 
     responds: bool
+
+
+class NewKeys(Message):
+    """The known API keys are these from now on."""
+
+    keys: tuple[ApiKey, ...]
 
 
 class Drain(Message):
@@ -56,6 +63,7 @@ class Failed(Message):
 
     role: Literal["tokenizer", "scheduler", "model"]
     message: str  # for the user
+    client: int = 0
 
 
 class Drained(Message):

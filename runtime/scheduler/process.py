@@ -40,6 +40,7 @@ from ..messages import (
     QueryCache,
     QueryStats,
     Ready,
+    Refused,
     SchedulerInbox,
     StepResult,
     StoreReport,
@@ -61,6 +62,7 @@ from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .budget import StepBudget
 from .clients import Clients
 from .grammar_loader import GrammarLoader
+from .key_rates import KeyRates
 from .refusals import Limits
 from .scheduler import Scheduler
 
@@ -91,6 +93,7 @@ class Loop:
         self._model = self._outbox(model_address(arguments.directory, arguments.epoch))
         self._page_store = self._outbox(page_store_address(arguments.directory, arguments.epoch))
         self._clients = Clients(self._connect_client)
+        self._rates = KeyRates()
         self._draining = False
         self._flushed = False
 
@@ -114,7 +117,7 @@ class Loop:
             self._scheduler.expire_leases(time.time())
             self._scheduler.take_grammars()
             self._scheduler.fetch_ahead()
-            while self._scheduler.plan():
+            while self._scheduler.plan(time.monotonic()):
                 pass
             self._scheduler.tick(time.monotonic())
             self._send()
@@ -158,11 +161,12 @@ class Loop:
     def _handle(self, message: SchedulerInbox) -> None:
         match message:
             case Generate():
-                self._scheduler.submit(message)
+                self._submit(message, time.monotonic())
             case StepResult():
                 self._scheduler.apply(message)
             case Abort() | Finish():
                 self._scheduler.drop(message.request)
+                self._rates.end(message.request)
             case AwaitTools() | EndLease():
                 self._scheduler.order(message)
             case QueryStats():
@@ -171,6 +175,7 @@ class Loop:
                 self._scheduler.control_cache(message, time.time())
             case PeerDown():
                 self._scheduler.drop_client(message.client)
+                self._rates.drop_client(message.client)
                 self._clients.forget(message.client)
             case Drain():
                 self._draining = True
@@ -189,12 +194,24 @@ class Loop:
             case _:
                 assert_never(message)
 
+    def _submit(self, message: Generate, now: float) -> None:
+        """Submits the request if its key's limits allow it."""
+        admitted = self._rates.admit(message, now)
+        if isinstance(admitted, Refused):
+            self._clients.send({message.client: [admitted]})
+        elif admitted:
+            self._scheduler.submit(message, now)
+
     def _send(self) -> None:
         for message in self._scheduler.messages_to_model():
             self._model.send(message)
         for message in self._scheduler.messages_to_store():
             self._page_store.send(message)
-        self._clients.send(self._scheduler.messages_to_clients())
+        messages = self._scheduler.messages_to_clients()
+        for of_client in messages.values():
+            for message in of_client:
+                self._rates.see(message)
+        self._clients.send(messages)
 
     def _connect_client(self, client: int) -> Outbox:
         return self._outbox(tokenizer_address(self._directory, client))
@@ -254,7 +271,8 @@ def _scheduler(
         ready.slots,
         config.max_waiting,
         _most_pinned(ready, config),
-        len(set(config.api_keys)),
+        len({key.sha256 for key in config.api_keys}),
+        bool(config.api_keys) and all(key.best_priority is not None for key in config.api_keys),
     )
     return Scheduler(
         limits,
@@ -271,7 +289,7 @@ def _scheduler(
 
 def _most_pinned(ready: ModelReady, config: ServeConfig) -> int:
     """Pages that may be pinned in a scope: isolated keys have equal shares, other clients share one limit."""
-    sharers = len(set(config.api_keys)) if config.isolate_keys else 1
+    sharers = len({key.sha256 for key in config.api_keys}) if config.isolate_keys else 1
     return _pinnable(ready, config.pin_memory) // sharers
 
 

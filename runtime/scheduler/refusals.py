@@ -23,6 +23,7 @@ class Limits(msgspec.Struct, frozen=True):
     max_waiting: int
     most_pinned: int = 0  # pages in a scope
     keys: int = 0  # API keys; with several, each is a tenant
+    bounded_priorities: bool = False  # each key has a best priority
 
 
 def refusal(message: Generate, limits: Limits, withheld: int) -> Refused | None:

@@ -30,7 +30,7 @@ class Replies:
     def _put(self, request: Request, output: Output) -> None:
         if not request.has_replied:
             request.has_replied = True
-            output.cached_tokens = request.cached_tokens
+            output.cached_tokens, output.queued_s = request.cached_tokens, request.queued_s
             if request.prompt_logprobs:
                 output.prompt_logprobs = joined(request.prompt_logprobs)
                 request.prompt_logprobs = []

@@ -71,8 +71,10 @@ class Request:
     # StoredPages and PageSaver:
     stored: StoredPrefix = field(default_factory=StoredPrefix)
 
-    # Scheduler, when the request first starts:
+    # Scheduler, when the request arrives and first starts:
     cached_tokens: int | None = None  # prompt tokens that the tree or the page store had
+    arrived_at: float = 0.0  # seconds of a monotonic clock
+    queued_s: float | None = None  # from its arrival to its first start
 
     # Replies; the parts of `prompt_logprobs` come from Results:
     sent: int = 0  # tokens that the client knows or gets with the next message

@@ -79,7 +79,9 @@ class Scheduler:
         self._mask_words = -(-vocab_size // 32)
         eos = frozenset(eos_tokens)
         self._planner = StepPlanner(cache, limits.num_pages, lambda request: banned_tokens(request, eos))
-        self._fairness = Fairness(bounds.ahead, own_priorities=limits.keys > 1)
+        self._fairness = Fairness(
+            bounds.ahead, own_priorities=limits.keys > 1 and not limits.bounded_priorities
+        )
         self._stored = StoredPages(cache, host_pages, write_through)
         self._store_counts = StoreCounts()
         self._places = QueuePlaces(limits.max_waiting, limits.keys)
@@ -118,8 +120,11 @@ class Scheduler:
 
     # Messages of the tokenizer processes
 
-    def submit(self, message: Generate) -> None:
-        """The answer is `Accepted` or `Refused`; for a request with a grammar, once that is compiled."""
+    def submit(self, message: Generate, now: float = 0.0) -> None:
+        """The answer is `Accepted` or `Refused`; for a request with a grammar, once that is compiled.
+
+        `now` is in seconds of a monotonic clock.
+        """
         refused = refusal(message, self._limits, self._cache_control.pins.withheld(message))
         if refused is None and not self._places.admits(message.tenant):
             retry_after = self._retry_times.retry_after(message.tenant, hash(message.prompt))
@@ -129,6 +134,7 @@ class Scheduler:
             return
         self._cache_control.leases.arrive(message)
         request = self._requests.create(message)
+        request.arrived_at = now
         if message.grammar is None:
             self._accept(request)
         else:
@@ -236,11 +242,14 @@ class Scheduler:
         """Whether some request waits for its grammar's process; then the next turn must begin soon."""
         return self._results.has_late or bool(self._compiled)
 
-    def plan(self) -> bool:
-        """Plans the next step; False if there is nothing to do or enough steps are in flight."""
+    def plan(self, now: float = 0.0) -> bool:
+        """Plans the next step; False if there is nothing to do or enough steps are in flight.
+
+        `now` is in seconds of the clock of `submit`.
+        """
         if len(self._in_flight) >= STEPS_IN_FLIGHT:
             return False
-        self._admit()
+        self._admit(now)
         decoding, prefilling = self._rows()
         self._carry_out_orders()
         planned = self._planner.build(decoding, prefilling, self._budget)
@@ -328,11 +337,11 @@ class Scheduler:
         self._requests.refuse(request)
         self._replies.add(request.client, refused)
 
-    def _admit(self) -> None:
+    def _admit(self, now: float = 0.0) -> None:
         """Starts the requests that the next step has tokens for."""
-        self._start_requests()
+        self._start_requests(now)
         while self._makes_way():
-            self._start_requests()
+            self._start_requests(now)
 
     def _makes_way(self) -> bool:
         """Retracts a request in the background if another one needs its pages.
@@ -351,13 +360,14 @@ class Scheduler:
         self._requests.retract(retracted)
         return retracted.phase is not Phase.RETRACTING
 
-    def _start_requests(self) -> None:
+    def _start_requests(self, now: float) -> None:
         """Starts requests, and counts their cached tokens."""
         decoding = sum(not request.allocation.prefilling for request in self._requests.running)
         tokens, restored = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
         for request in self._admission.admit(tokens, restored):
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.allocation.ready, request.prompt_length)
+                request.queued_s = now - request.arrived_at
                 self._counts.prompt_tokens_cached += request.cached_tokens
                 if request.namespace is not None:
                     self._cache_control.hits.add(request.prompt_length, request.cached_tokens)

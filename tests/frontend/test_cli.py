@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from arbora.frontend.cli import build_parser, main, option_help, serve_config
+from arbora.frontend.cli import build_parser, main, option_help, serve_config, with_values
 from arbora.frontend.launch.serve import _model_in_words
 from arbora.frontend.options import OPTIONS, from_environment, unknown_variables
+from arbora.runtime.api_keys import ApiKey, plain_key
 from arbora.runtime.config import ServeConfig, load_config
 from arbora.runtime.errors import ConfigError
 
@@ -28,6 +29,10 @@ def model(tmp_path: Path) -> Path:
     (directory / "model.safetensors").touch()
     (directory / "tokenizer.json").touch()
     return directory
+
+
+def plain(*keys: str) -> tuple[ApiKey, ...]:
+    return tuple(map(plain_key, keys))
 
 
 def configured(*flags: str | Path, **environment: str) -> ServeConfig:
@@ -79,7 +84,7 @@ def test_every_option_has_an_environment_variable_of_its_name(model: Path) -> No
     config = configured(
         ARBORA_MODEL=str(model), ARBORA_MAX_MODEL_LEN="77", ARBORA_NO_PREFIX_CACHE="1", ARBORA_API_KEY="a,b"
     )
-    assert (config.max_model_len, config.prefix_cache, config.api_keys) == (77, False, ("a", "b"))
+    assert (config.max_model_len, config.prefix_cache, config.api_keys) == (77, False, plain("a", "b"))
 
 
 def test_a_flag_goes_before_its_variable(model: Path) -> None:
@@ -91,7 +96,7 @@ def test_an_empty_variable_counts_as_not_set() -> None:
 
 
 def test_repeated_api_keys_all_count(model: Path) -> None:
-    assert configured(model, "--api-key", "one", "--api-key", "two").api_keys == ("one", "two")
+    assert configured(model, "--api-key", "one", "--api-key", "two").api_keys == plain("one", "two")
 
 
 def test_allowed_hosts_are_names_alone(model: Path) -> None:
@@ -121,12 +126,38 @@ def test_a_server_with_an_empty_key_does_not_start_without_keys(
         configured(model, *flags, **environment)
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--log-requests", "MODEL"], "text"),
+        (["MODEL", "--log-requests"], "text"),
+        (["--log-requests", "json", "MODEL"], "json"),
+        (["MODEL", "--log-requests=json", "--port", "0"], "json"),
+        (["MODEL"], None),
+    ],
+)
+def test_the_log_of_requests_has_a_form_which_may_be_left_out(
+    model: Path, flags: list[str], expected: str | None
+) -> None:
+    arguments = with_values(["serve", *(str(model) if flag == "MODEL" else flag for flag in flags)])
+    config = serve_config(vars(build_parser().parse_args(arguments)), {})
+    assert (config.model, config.log_requests) == (model, expected)
+
+
+def test_the_variable_of_a_switch_that_became_a_choice_still_works(model: Path) -> None:
+    assert configured(model, ARBORA_LOG_REQUESTS="1").log_requests == "text"
+    assert configured(model, ARBORA_LOG_REQUESTS="0").log_requests is None
+    with pytest.raises(ConfigError, match="ARBORA_LOG_REQUESTS xml: expected one of text, json"):
+        configured(model, ARBORA_LOG_REQUESTS="xml")
+
+
 def test_keys_may_be_in_a_file(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "keys"
     path.write_text("# of the team\none  # Ada's\n\ntwo\n")
     path.chmod(0o600)
-    assert configured(model, "--api-key-file", path).api_keys == ("one", "two")
-    assert configured(model, "--api-key", "zero", "--api-key-file", path).api_keys == ("zero", "one", "two")
+    assert configured(model, "--api-key-file", path).api_keys == plain("one", "two")
+    both = configured(model, "--api-key", "zero", "--api-key-file", path)
+    assert (both.api_keys, both.fixed_keys) == (plain("zero", "one", "two"), plain("zero"))
     assert not caplog.records
     path.chmod(0o644)
     configured(model, "--api-key-file", path)

@@ -11,6 +11,7 @@ import pytest_asyncio
 from arbora.frontend.cors import AllowedOrigins
 from arbora.frontend.hosts import KnownHosts, refusal
 from arbora.frontend.request_ids import MOST_CHARACTERS
+from arbora.runtime.api_keys import plain_key
 from arbora.runtime.config import ServeConfig
 from http_world import HttpWorld, http_world
 from raw_http import Answer, asked, request
@@ -171,5 +172,6 @@ async def test_a_request_id_is_returned_clean_and_short(world: HttpWorld) -> Non
 
 
 def test_other_users_cannot_read_the_saved_keys(tmp_path: Path) -> None:
-    ServeConfig(model=tmp_path, served_model_name="m", api_keys=("secret",)).save(tmp_path)
+    ServeConfig(model=tmp_path, served_model_name="m", api_keys=(plain_key("secret"),)).save(tmp_path)
     assert (tmp_path / "config.json").stat().st_mode & 0o777 == 0o600
+    assert b"secret" not in (tmp_path / "config.json").read_bytes()

@@ -41,6 +41,13 @@ def call_doubles(source: Path) -> None:
     assert (module.double(1), module.double(1.5)) == (2, 3.0)
 
 
+def test_a_bare_line_has_nothing_around_it() -> None:
+    says = 'import logging\nfrom arbora.runtime.logs import BARE, write_log\nwrite_log("info")\n'
+    says += 'logging.getLogger("a").info("%s", "{}", extra=BARE)'
+    said = subprocess.run([sys.executable, "-c", says], capture_output=True, text=True, check=True)
+    assert said.stderr == "{}\n"
+
+
 def test_every_line_has_the_same_format_in_all_processes() -> None:
     said = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, check=True)
     assert said.stderr == 2 * "arbora: news\narbora: warning: worries\n"

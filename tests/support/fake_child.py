@@ -38,7 +38,7 @@ def main() -> None:
     context: Context = zmq.Context()
     supervisor = sockets.Outbox(context, sockets.supervisor_address(arguments.directory), arguments.epoch)
     if behaviour == "refuse":
-        supervisor.send(messages.Failed(role, "the model has a field that no one can read"))
+        supervisor.send(messages.Failed(role, "the model has a field that no one can read", arguments.client))
         supervisor.close()
         sys.exit(1)
     if behaviour == "crash":

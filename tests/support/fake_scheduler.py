@@ -218,6 +218,9 @@ class FakeSupervisor:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._outbox = Outbox(self._context, tokenizer_address(directory, 0), ANY_EPOCH)
 
+    def send(self, message: Message) -> None:
+        self._outbox.send(message)
+
     def peer_up(self, epoch: int, model: ModelReady) -> None:
         self._outbox.send(PeerUp(epoch, model))
 

@@ -21,6 +21,7 @@ from arbora.frontend.process import http_server
 from arbora.frontend.replica.engine_client import EngineClient
 from arbora.frontend.request.service import Service
 from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.runtime.api_keys import ApiKey, plain_key
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Generate
 from certificates import client_context
@@ -120,7 +121,7 @@ async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> No
 @contextlib.asynccontextmanager
 async def http_world(
     template: str | None = CHATML,
-    api_keys: Sequence[str] = (),
+    api_keys: Sequence[str | ApiKey] = (),
     isolate_keys: bool = False,
     replica: bool = True,
     context_length: int = 256,
@@ -138,7 +139,7 @@ async def http_world(
         config = ServeConfig(
             model=model,
             served_model_name=MODEL,
-            api_keys=tuple(api_keys),
+            api_keys=tuple(plain_key(key) if isinstance(key, str) else key for key in api_keys),
             log_level="warning",
             isolate_keys=isolate_keys,
             max_waiting=max_waiting,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 
 import pytest
+from arbora.runtime.api_keys import ApiKey, key_hash
 from http_world import HttpWorld, http_world
 
 HELLO = [{"role": "user", "content": "a very private question"}]
@@ -27,7 +29,7 @@ async def test_a_reply_is_logged_with_its_numbers_and_no_text(
     caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with http_world(log_requests=True, api_keys=("the-secret",)) as world:
+    async with http_world(log_requests="text", api_keys=("the-secret",)) as world:
         headers = {"Authorization": "Bearer the-secret"}
         body = {"model": "tiny", "messages": HELLO, "stream": stream}
         response = await world.http.post("/v1/chat/completions", json=body, headers=headers)
@@ -42,7 +44,7 @@ async def test_a_reply_is_logged_with_its_numbers_and_no_text(
 
 async def test_a_refused_request_is_logged_with_its_status(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with http_world(log_requests=True) as world:
+    async with http_world(log_requests="text") as world:
         await world.http.post("/v1/chat/completions", json={"messages": []})
         assert re.fullmatch(
             r"POST /v1/chat/completions 400 code=invalid_value seconds=.*", await line(world, caplog)
@@ -51,7 +53,7 @@ async def test_a_refused_request_is_logged_with_its_status(caplog: pytest.LogCap
 
 async def test_a_request_without_its_key_is_logged_with_why(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with http_world(log_requests=True, api_keys=("the-secret",)) as world:
+    async with http_world(log_requests="text", api_keys=("the-secret",)) as world:
         await world.http.get("/v1/models")
         assert re.fullmatch(r"GET /v1/models 401 code=invalid_api_key seconds=.*", await line(world, caplog))
 
@@ -61,7 +63,7 @@ async def test_a_stream_that_is_cut_by_the_shutdown_is_logged_with_its_tokens(
 ) -> None:
     caplog.set_level(logging.INFO)
     body = {"messages": HELLO, "stream": True}
-    async with http_world(log_requests=True) as world:
+    async with http_world(log_requests="text") as world:
         world.running.pauses = True
         async with world.http.stream("POST", "/v1/chat/completions", json=body) as response:
             async for event in response.aiter_lines():
@@ -71,6 +73,34 @@ async def test_a_stream_that_is_cut_by_the_shutdown_is_logged_with_its_tokens(
         logged = await line(world, caplog)
     assert " prompt=" in logged and " output=1 " in logged
     assert " finish=error-503 code=shutting_down seconds=" in logged
+
+
+async def test_a_json_line_has_the_numbers_and_no_text(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    key = ApiKey(name="ada", sha256=key_hash("the-secret"))
+    async with http_world(log_requests="json", api_keys=[key]) as world:
+        headers = {"Authorization": "Bearer the-secret"}
+        response = await world.http.post("/v1/chat/completions", json={"messages": HELLO}, headers=headers)
+        logged = json.loads(await line(world, caplog))
+    usage = response.json()["usage"]
+    assert logged["id"] == response.headers["x-request-id"]
+    assert (logged["path"], logged["status"], logged["key"]) == ("/v1/chat/completions", 200, "ada")
+    assert (logged["model"], logged["finish"]) == ("tiny", ["stop"])
+    assert (logged["prompt_tokens"], logged["output_tokens"]) == (
+        usage["prompt_tokens"],
+        usage["completion_tokens"],
+    )
+    assert 0 < logged["first_token_s"] <= logged["total_s"] and logged["between_tokens_s"] >= 0
+    assert "secret" not in str(logged) and "private" not in str(logged)
+
+
+async def test_a_json_line_of_a_refusal_has_its_code(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(log_requests="json") as world:
+        await world.http.get("/nothing")
+        logged = json.loads(await line(world, caplog))
+    assert (logged["method"], logged["status"], logged["code"]) == ("GET", 404, "not_found")
+    assert logged.keys() == {"time", "method", "path", "status", "code", "total_s"}
 
 
 async def test_nothing_is_logged_unless_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from arbora.runtime.api_keys import plain_key
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import ModelReady, PinFits, PrefixPinned, QueryRefused, UnpinPrefix
 from arbora.runtime.scheduler import pin_registry, process
@@ -87,7 +88,12 @@ def test_a_key_with_the_most_pins_leaves_others_theirs(
 )
 def test_isolated_keys_share_the_quota_evenly(keys: tuple[str, ...], isolated: bool, pages: int) -> None:
     ready = ModelReady(64, 16, 256, 8, 512, "cpu", 1024)
-    config = ServeConfig(model=Path("model"), served_model_name="model", api_keys=keys, isolate_keys=isolated)
+    config = ServeConfig(
+        model=Path("model"),
+        served_model_name="model",
+        api_keys=tuple(map(plain_key, keys)),
+        isolate_keys=isolated,
+    )
     assert process._most_pinned(ready, config) == pages
 
 

@@ -1,0 +1,217 @@
+"""Measures what a streamed token costs one HTTP process, and how much it delays the token.
+
+An HTTP process serves the streams of a scheduler that writes tokens at a given rate and has no model. A token
+costs the process's CPU time while it streams, divided by the tokens: that is robust on a busy machine. Its
+inverse is the most tokens a second of one process. The delay of a token is the time from the scheduler's
+message to the arrival of its event at the client. Both are the best of the rounds; the APIs take turns.
+Run: PYTHONSAFEPATH=1 python bench/api_cost.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import socket
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+import zmq
+import zmq.asyncio
+from arbora.frontend.http.http_service import HttpService
+from arbora.frontend.process import http_server
+from arbora.frontend.replica.engine_client import EngineClient
+from arbora.frontend.request.service import Service
+from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.runtime.config import BUILTIN_MODEL, ServeConfig
+from arbora.runtime.messages import Accepted, Generate, ModelReady, Output, Outputs, PeerUp, SchedulerInbox
+from arbora.runtime.processes.garbage import leave_out_existing_objects
+from arbora.runtime.processes.sockets import (
+    ANY_EPOCH,
+    AsyncInbox,
+    Outbox,
+    scheduler_address,
+    tokenizer_address,
+)
+
+EPOCH = 1
+MESSAGES = [{"role": "user", "content": "Say something."}]
+BODIES: dict[str, tuple[str, dict[str, object]]] = {
+    "completions": ("/v1/completions", {"prompt": "Say something."}),
+    "chat": ("/v1/chat/completions", {"messages": MESSAGES}),
+    "messages": ("/v1/messages", {"messages": MESSAGES}),
+}
+
+
+@dataclass
+class Round:
+    cpu_us: float  # of the HTTP process, a token
+    delays_ms: list[float]
+    tokens_per_s: float
+
+
+def serve(directory: Path, listener: socket.socket) -> None:
+    """The HTTP process."""
+
+    async def run() -> None:
+        config = ServeConfig(model=BUILTIN_MODEL, served_model_name="model", log_level="warning")
+        engine = EngineClient(directory, 0)
+        http = HttpService.of(Service.load(config, engine, Tokenizer.load(BUILTIN_MODEL)))
+        server = http_server(http)
+        receiving = asyncio.create_task(engine.run())
+        await engine.informed.wait()
+        leave_out_existing_objects()
+        await server.serve(listener)
+        receiving.cancel()
+
+    uvloop.run(run())
+
+
+class TokenSource:
+    """A scheduler that sends each open request one token in a step. With `pause_s` of 0 a step begins when
+    the clients have read the one before, so the HTTP process is never idle."""
+
+    def __init__(self, directory: Path, tokenizer: Tokenizer, tokens: int) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._inbox: AsyncInbox[SchedulerInbox] = AsyncInbox(
+            zmq.asyncio.Context(context), scheduler_address(directory, EPOCH), SchedulerInbox, EPOCH
+        )
+        self._outbox = Outbox(context, tokenizer_address(directory, 0), EPOCH)
+        supervisor = Outbox(context, tokenizer_address(directory, 0), ANY_EPOCH)
+        supervisor.send(PeerUp(EPOCH, ModelReady(4096, 16, 1 << 15, 256, tokenizer.vocab_size, "cpu", 1024)))
+        text = "The quick brown fox jumps over the lazy dog, and then it rests. "
+        ids = tokenizer.encode(text * 40, add_special_tokens=False)
+        self._ids = [ids[at : at + 4] for at in range(0, len(ids), 4)]
+        self._tokens = tokens
+        self.open: list[str] = []
+        self.sent_at: list[float] = []
+
+    async def wait_for(self, requests: int) -> None:
+        self.open.clear()
+        while len(self.open) < requests:
+            message = await self._inbox.receive()
+            if isinstance(message, Generate):
+                self._outbox.send(Accepted(message.request))
+                self.open.append(message.request)
+
+    def step(self, number: int) -> None:
+        self.sent_at.append(time.perf_counter())
+        last = number == self._tokens - 1
+        token = self._ids[number % len(self._ids)]
+        items = [
+            Output(
+                request, token, finish="length" if last else None, cached_tokens=0 if number == 0 else None
+            )
+            for request in self.open
+        ]
+        self._outbox.send(Outputs(items))
+
+
+class Stream:
+    """A client that notes when each event comes. An event has the words that its API gives to text."""
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self.arrivals: list[float] = []
+        self.ended = False
+
+    async def read(self, port: int, path: str, body: dict[str, object]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        data = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        )
+        writer.write(head.encode() + data)
+        while part := await reader.read(1 << 16):
+            now = time.perf_counter()
+            self.arrivals += [now] * part.count(self._mark)
+        writer.close()
+        self.ended = True
+
+
+MARKS = {"completions": b'"text":"', "chat": b'"content":"', "messages": b'"text_delta"'}
+OPENING = {"completions": 0, "chat": 1, "messages": 0}  # events that have no token's text
+
+
+async def run_round(
+    source: TokenSource, port: int, pid: int, face: str, options: argparse.Namespace
+) -> Round:
+    path, fields = BODIES[face]
+    body = {**fields, "model": "model", "stream": True, "max_tokens": options.tokens}
+    streams = [Stream(MARKS[face]) for _ in range(options.streams)]
+    reading = [asyncio.create_task(stream.read(port, path, body)) for stream in streams]
+    await source.wait_for(options.streams)
+    source.sent_at.clear()
+    before, began = cpu_seconds(pid), time.perf_counter()
+    for number in range(options.tokens):
+        source.step(number)
+        if options.rate:
+            await asyncio.sleep(max(0.0, began + (number + 1) / options.rate - time.perf_counter()))
+        else:
+            while any(len(stream.arrivals) < number - 8 for stream in streams):
+                await asyncio.sleep(0.0005)
+    await asyncio.gather(*reading)
+    seconds, cpu = time.perf_counter() - began, cpu_seconds(pid) - before
+    skipped, delays = OPENING[face], []
+    for stream in streams:
+        came = stream.arrivals[skipped:]
+        delays += [1000 * (at - sent) for at, sent in zip(came, source.sent_at, strict=False)]
+    tokens = options.tokens * options.streams
+    return Round(1e6 * cpu / tokens, sorted(delays), tokens / seconds)
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time of a process's threads."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+
+
+async def measure(options: argparse.Namespace, directory: Path, port: int, pid: int) -> None:
+    source = TokenSource(directory, Tokenizer.load(BUILTIN_MODEL), options.tokens)
+    rounds: dict[str, list[Round]] = {face: [] for face in options.faces}
+    for _ in range(options.rounds):
+        for face in options.faces:
+            rounds[face].append(await run_round(source, port, pid, face, options))
+    print(f"{options.streams} streams of {options.tokens} tokens, best of {options.rounds} rounds")
+    print(f"{'API':<14}{'CPU µs/token':>14}{'tokens/CPU s':>14}{'p50 ms':>9}{'p99 ms':>9}{'tokens/s':>10}")
+    for face, its in rounds.items():
+        cpu = min(each.cpu_us for each in its)
+        p50, p99 = (min(quantile(each.delays_ms, q) for each in its) for q in (0.5, 0.99))
+        rate = max(each.tokens_per_s for each in its)
+        print(f"{face:<14}{cpu:>14.1f}{1e6 / cpu:>14,.0f}{p50:>9.2f}{p99:>9.2f}{rate:>10,.0f}")
+
+
+def quantile(values: list[float], share: float) -> float:
+    return values[min(len(values) - 1, int(share * len(values)))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=300, help="of each stream")
+    parser.add_argument("--rate", type=float, default=0.0, help="steps a second; 0: as fast as they are read")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--faces", nargs="+", choices=BODIES, default=list(BODIES))
+    options = parser.parse_args()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    with tempfile.TemporaryDirectory(prefix="arb", dir="/tmp") as name:
+        process = multiprocessing.get_context("fork").Process(
+            target=serve, args=(Path(name), listener), daemon=True
+        )
+        process.start()
+        try:
+            uvloop.run(measure(options, Path(name), listener.getsockname()[1], process.pid or 0))
+        finally:
+            process.kill()
+            process.join()
+
+
+if __name__ == "__main__":
+    main()

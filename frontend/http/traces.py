@@ -1,0 +1,124 @@
+"""Traces of the requests that generate, for an OpenTelemetry collector. Needs the extra `otel`.
+
+A request's span is made when it has ended, and exported by a thread of OpenTelemetry's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .outcome import Outcome, with_outcome
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+FLUSH_MS = 2000  # at the end of the process
+_CARRIED = (b"traceparent", b"tracestate")  # of W3C's trace context
+
+
+class Traces:
+    """Makes spans. The packages are imported only here: a server without traces does not load them."""
+
+    def __init__(self, provider: TracerProvider, model: str) -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._provider = provider
+        self._tracer = provider.get_tracer("arbora")
+        self._context = TraceContextTextMapPropagator()
+        self._model = model
+
+    @classmethod
+    def to(cls, endpoint: str, model: str) -> Traces:
+        """Traces that go to the collector at a URL."""
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        resource = Resource({"service.name": "arbora"}).merge(Resource.create())
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
+        return cls(provider, model)
+
+    def add(self, outcome: Outcome, headers: dict[bytes, bytes]) -> None:
+        """Makes the span of a request that has ended. `headers` may have the client's trace context."""
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        work = outcome.work
+        if work is None:
+            return
+        carrier = {name.decode(): headers[name].decode("latin-1") for name in _CARRIED if name in headers}
+        operation = _operation(outcome.path)
+        started_at = outcome.ended_at - outcome.seconds
+        span = self._tracer.start_span(
+            f"{operation} {self._model}",
+            context=self._context.extract(carrier),
+            kind=SpanKind.SERVER,
+            attributes=_attributes(outcome, operation, self._model),
+            start_time=_ns(started_at),
+        )
+        if work.first_token_s is not None:
+            if work.queued_s is not None:
+                span.add_event("prefill", timestamp=_ns(started_at + min(work.queued_s, work.first_token_s)))
+            span.add_event("decode", timestamp=_ns(started_at + work.first_token_s))
+        if outcome.code is not None or outcome.status >= 500:
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(_ns(outcome.ended_at))
+
+    def flush(self) -> None:
+        """Exports the spans that wait, within `FLUSH_MS`."""
+        self._provider.force_flush(FLUSH_MS)
+
+
+class Traced:
+    """An ASGI application that calls another one and adds the request to the traces."""
+
+    def __init__(self, app: ASGIApp, traces: Traces) -> None:
+        self._app = app
+        self._traces = traces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        def told(outcome: Outcome) -> None:
+            self._traces.add(outcome, dict(scope["headers"]))
+
+        await with_outcome(self._app, scope, receive, send, told)
+
+
+def _operation(path: str) -> str:
+    return "text_completion" if path.endswith("/completions") and "chat" not in path else "chat"
+
+
+def _attributes(outcome: Outcome, operation: str, model: str) -> dict[str, Any]:
+    """OpenTelemetry's semantic conventions for HTTP and generative AI; times as in vLLM's traces."""
+    work = outcome.work
+    assert work is not None, "a request that generates nothing has no span"
+    usage, sampling = work.usage, work.sampling
+    attributes = {
+        "http.request.method": outcome.method,
+        "http.response.status_code": outcome.status or None,
+        "url.path": outcome.path,
+        "error.type": outcome.code,
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "arbora",
+        "gen_ai.request.model": model,
+        "gen_ai.response.model": model,
+        "gen_ai.response.id": outcome.id or None,
+        "gen_ai.response.finish_reasons": work.ends or None,
+        "gen_ai.request.max_tokens": None if sampling is None else sampling.max_tokens,
+        "gen_ai.request.temperature": None if sampling is None else sampling.temperature,
+        "gen_ai.request.top_p": None if sampling is None else sampling.top_p,
+        "gen_ai.usage.input_tokens": None if usage is None else usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": None if usage is None else usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": None if usage is None else usage.cached_tokens,
+        "gen_ai.latency.time_in_queue": work.queued_s,
+        "gen_ai.latency.time_to_first_token": work.first_token_s,
+        "gen_ai.latency.e2e": outcome.seconds,
+        "arbora.api_key": outcome.key,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

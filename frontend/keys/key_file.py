@@ -1,0 +1,142 @@
+"""Reads a file of API keys.
+
+Each line is a key, or a JSON object with a key's name, its SHA-256 hash and its limits. Empty lines and lines
+that begin with # do not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ...runtime.api_keys import ApiKey, key_hash, plain_key
+
+MOST_PRIORITY = 2**31 - 1
+MOST_COUNT = 2**53
+FIELDS = (
+    "name, key or sha256, requests_per_minute, tokens_per_minute, concurrent_requests, max_tokens, priority, "
+    "best_priority"
+)
+NAME_FORM = "1 to 64 of the characters A-Za-z0-9._@-"
+_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_HASH = re.compile(r"[0-9a-fA-F]{64}")
+_COUNTS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "max_tokens")
+_PRIORITIES = ("priority", "best_priority")
+log = logging.getLogger(__name__)
+
+
+class KeyFile(NamedTuple):
+    path: Path
+    keys: tuple[ApiKey, ...]
+
+
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """The object of one line; exactly one of `key` and `sha256` is given."""
+
+    name: str
+    key: str | None = None
+    sha256: str | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    max_tokens: int | None = None
+    priority: int = 0
+    best_priority: int | None = None
+
+
+_lines = msgspec.json.Decoder(_Line)
+
+
+def read_key_file(path: Path) -> tuple[ApiKey, ...]:
+    """The keys in a file. Logs a warning if other users can read it.
+
+    Raises ValueError with the number of the wrong line.
+    """
+    try:
+        lines = path.read_text("utf-8").splitlines()
+        mode = path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ValueError(f"it can't be read ({reason}). Name a text file with one key a line.") from error
+    keys: list[ApiKey] = []
+    for number, text in enumerate(map(str.strip, lines), 1):
+        try:
+            key = _key_of(text)
+            if key is not None:
+                _check_is_new(key, keys)
+                keys.append(key)
+        except ValueError as error:
+            raise ValueError(f"line {number} {error}") from None
+    if not keys:
+        raise ValueError("there is no key in it. Write one key a line.")
+    if stat.S_IMODE(mode) & 0o077:
+        log.warning("other users of this machine may read %s: run `chmod 600 %s`", path, path)
+    return tuple(keys)
+
+
+def _key_of(text: str) -> ApiKey | None:
+    """The key of a line; None for a line without one. Raises ValueError."""
+    if text.startswith("{"):
+        return _described(text)
+    key = text.partition("#")[0].strip()
+    if len(key.split()) > 1:
+        raise ValueError("has a space within a key. Write one key a line.")
+    return plain_key(key) if key else None
+
+
+def _described(text: str) -> ApiKey:
+    try:
+        line = _lines.decode(text)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"is wrong: {error}. A key has the fields {FIELDS}.") from None
+    except msgspec.DecodeError as error:
+        raise ValueError(f"is no JSON object: {error}.") from None
+    _check_secret(line)
+    _check_numbers(line)
+    given = {field: getattr(line, field) for field in (*_COUNTS, *_PRIORITIES)}
+    digest = line.sha256.lower() if line.sha256 is not None else key_hash(line.key or "")
+    return ApiKey(name=line.name, sha256=digest, **given)
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def _check_secret(line: _Line) -> None:
+    if not is_name(line.name):
+        raise ValueError(f"has the name {line.name!r}; write {NAME_FORM}.")
+    if (line.key is None) == (line.sha256 is None):
+        raise ValueError(f"({line.name}) needs either key or sha256; `arbora key {line.name}` makes a line.")
+    if line.key is not None and len(line.key.split()) != 1:
+        raise ValueError(f"({line.name}) has an empty key, or one with a space.")
+    if line.sha256 is not None and not _HASH.fullmatch(line.sha256):
+        raise ValueError(f"({line.name}) has a wrong sha256: it must have 64 digits of 0-9a-f.")
+
+
+def _check_numbers(line: _Line) -> None:
+    for field in _COUNTS:
+        number = getattr(line, field)
+        if number is not None and not 1 <= number < MOST_COUNT:
+            raise ValueError(f"({line.name}): {field} is {number}, but must be 1 or more.")
+    for field in _PRIORITIES:
+        number = getattr(line, field)
+        if number is not None and abs(number) > MOST_PRIORITY:
+            raise ValueError(f"({line.name}): {field} is {number}, but must be between ±{MOST_PRIORITY}.")
+    if line.best_priority is not None and line.priority < line.best_priority:
+        raise ValueError(
+            f"({line.name}): priority is {line.priority}, better than best_priority {line.best_priority}, as "
+            "lower numbers are better. Raise priority."
+        )
+
+
+def _check_is_new(key: ApiKey, others: list[ApiKey]) -> None:
+    for other in others:
+        if other.sha256 == key.sha256 and other != key:
+            raise ValueError(f"has the key of {other.name} again. Give each client a key of its own.")
+        if other.name == key.name and other != key:
+            raise ValueError(f"has the name {key.name} again. Give each key a name of its own.")

@@ -1,0 +1,28 @@
+"""The API keys that this process knows. They may change while it runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+
+from ...runtime.api_keys import ApiKey, are_several, key_hash
+
+
+class KeyRing:
+    """`several`: clients are told apart by their keys. That is decided when the server starts."""
+
+    def __init__(self, keys: tuple[ApiKey, ...]) -> None:
+        self.several = are_several(keys)
+        self._keys = keys
+
+    def replace(self, keys: Iterable[ApiKey]) -> None:
+        self._keys = tuple(keys)
+
+    def find(self, sent: str) -> ApiKey | None:
+        """The known key that was sent. All keys are compared, so that the time reveals nothing."""
+        digest = key_hash(sent).encode()
+        matches = [key for key in self._keys if secrets.compare_digest(digest, key.sha256.encode())]
+        return matches[0] if matches else None
+
+    def has_name(self, name: str) -> bool:
+        return any(key.name == name for key in self._keys)

@@ -1,0 +1,22 @@
+"""Tokenizer ↔ tokenizer, where several processes serve HTTP: what each remembers of prompts."""
+
+from __future__ import annotations
+
+from .base import Message, Tokens
+
+
+class RememberReply(Message):
+    """A reply's sampled ids, for the conversation's next turn, which any process may get."""
+
+    namespace: str
+    prompt_text: str
+    prompt: Tokens
+    reply_text: str
+    reply: Tokens
+
+
+class ForgetPrompts(Message):
+    """Forget `namespace`, or all namespaces whose names begin with `scope`."""
+
+    scope: str
+    namespace: str | None

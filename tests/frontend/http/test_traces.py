@@ -1,0 +1,111 @@
+"""Traces, as a collector of OpenTelemetry's protocol receives them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arbora.frontend import option_checks
+from arbora.frontend.options import Setting, build_config
+from arbora.runtime.errors import ConfigError
+from http_world import HttpWorld, http_world
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+HELLO = {"messages": [{"role": "user", "content": "a very private question"}], "max_tokens": 50}
+
+
+class Collector:
+    """`spans` are OTLP's; `bodies` the requests that brought them."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.bodies: list[bytes] = []
+
+    def take(self, body: bytes) -> None:
+        self.bodies.append(body)
+        request = ExportTraceServiceRequest.FromString(body)
+        for resource in request.resource_spans:
+            for scope in resource.scope_spans:
+                self.spans += scope.spans
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[tuple[Collector, str]]:
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            collector.take(body)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield collector, f"http://127.0.0.1:{server.server_port}/v1/traces"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def flush(world: HttpWorld) -> None:
+    assert world.http_service.traces is not None
+    world.http_service.traces.flush()
+
+
+def attributes(span: Any) -> dict[str, Any]:
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_is_a_span_with_its_numbers_and_no_text(stream: bool) -> None:
+    with collecting() as (collector, url):
+        async with http_world(otlp_traces_endpoint=url) as world:
+            headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+            body = {**HELLO, "temperature": 0.5, "stream": stream}
+            answer = await world.http.post("/v1/chat/completions", json=body, headers=headers)
+            await world.http.get("/v1/models")
+            flush(world)
+    (span,) = collector.spans
+    assert (span.name, span.trace_id.hex(), span.parent_span_id.hex()) == ("chat tiny", TRACE, PARENT)
+    found = attributes(span)
+    assert found["gen_ai.response.id"] == answer.headers["x-request-id"]
+    assert (found["gen_ai.operation.name"], found["gen_ai.request.temperature"]) == ("chat", 0.5)
+    assert found["http.response.status_code"] == 200
+    assert found["gen_ai.usage.input_tokens"] > 0 and found["gen_ai.usage.output_tokens"] > 0
+    assert [event.name for event in span.events] == ["decode"]  # the scripted scheduler has no queue
+    assert span.start_time_unix_nano <= span.events[0].time_unix_nano <= span.end_time_unix_nano
+    assert not any(b"private" in body or b"Hello" in body for body in collector.bodies)
+
+
+async def test_a_refused_request_is_a_span_with_its_error() -> None:
+    with collecting() as (collector, url):
+        async with http_world(otlp_traces_endpoint=url) as world:
+            await world.http.post("/v1/chat/completions", json={**HELLO, "max_tokens": -1})
+            flush(world)
+    (span,) = collector.spans
+    assert attributes(span)["error.type"] == "invalid_value"
+    assert span.status.code == 2 and not span.parent_span_id
+
+
+async def test_a_collector_that_is_away_delays_no_answer() -> None:
+    async with http_world(otlp_traces_endpoint="http://127.0.0.1:9/v1/traces") as world:
+        assert (await world.http.post("/v1/chat/completions", json=HELLO)).status_code == 200
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(option_checks, "EXPORTER", "opentelemetry.exporter.absent.http")
+    settings = {"otlp_traces_endpoint": Setting("--otlp-traces-endpoint", "http://localhost:4318/v1/traces")}
+    with pytest.raises(ConfigError, match=r"pip install 'arbora\[otel\]'"):
+        build_config(None, settings)

@@ -1,0 +1,225 @@
+"""The OpenAPI document: complete, valid, and true of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from anthropic_world import TEMPLATE, TOOLS, called
+from arbora.frontend.faces import FACES
+from arbora.frontend.http.operation import DescribedRoute
+from arbora.frontend.http_app import server_routes
+from generated_requests import events_of
+from http_world import HttpWorld, http_world
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HELLO: Any = [{"role": "user", "content": "Hello"}]
+CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
+FUNCTIONS = [
+    {
+        "type": "function",
+        "function": {"name": tool["name"], "parameters": tool["input_schema"]},
+    }
+    for tool in TOOLS
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world() -> AsyncIterator[HttpWorld]:
+    async with http_world(TEMPLATE, context_length=2048) as world:
+        yield world
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def document(world: HttpWorld) -> Any:
+    return (await world.http.get("/openapi.json")).json()
+
+
+def schema_of(document: Any, path: str, status: str, media_type: str) -> Any:
+    """The schema of an answer, which allows no members that it does not name."""
+    schemas = {
+        name: {**schema, "additionalProperties": False} if "properties" in schema else schema
+        for name, schema in document["components"]["schemas"].items()
+    }
+    content = document["paths"][path]["post"]["responses"][status]["content"]
+    return {**content[media_type]["schema"], "components": {"schemas": schemas}}
+
+
+def check(value: Any, schema: Any) -> None:
+    Draft202012Validator(schema).validate(value)
+
+
+async def test_the_document_is_valid(document: Any) -> None:
+    validate(document)
+    assert document["openapi"] == "3.1.0"
+
+
+async def test_every_route_declares_its_types(world: HttpWorld) -> None:
+    """A path that ends with a slash is another name of the path without it."""
+    missing = [
+        f"{face.name} {route.path}"
+        for face, route in server_routes(world.http_service, FACES)
+        if not isinstance(route, DescribedRoute) and not route.path.endswith("/")
+    ]
+    assert missing == []
+
+
+async def test_every_face_has_a_name_and_a_type_of_errors() -> None:
+    for face in (FACES.default, *FACES.others):
+        assert face.name
+        assert face.error is not None
+
+
+async def test_every_operation_has_its_own_id_and_a_summary(document: Any) -> None:
+    operations = [each for methods in document["paths"].values() for each in methods.values()]
+    assert len({each["operationId"] for each in operations}) == len(operations)
+    assert all(each["summary"] for each in operations)
+
+
+async def test_fields_have_the_ranges_that_requests_are_checked_for(world: HttpWorld, document: Any) -> None:
+    fields = document["components"]["schemas"]["ChatRequest"]["properties"]
+    assert {"type": "integer", "minimum": 1, "maximum": 128} in fields["n"]["anyOf"]
+    assert {"type": "number", "exclusiveMinimum": 0, "maximum": 1} in fields["top_p"]["anyOf"]
+    assert {"type": "string", "enum": ["schema", "any"]} in fields["property_order"]["anyOf"]
+    for field, value, permitted in [
+        ("n", 129, "between 1 and 128"),
+        ("top_p", 0, "above 0 and at most 1"),
+        ("property_order", "none", "'schema' or 'any'"),
+    ]:
+        refused = await world.http.post(CHAT, json={"messages": HELLO, field: value})
+        assert refused.status_code == 400
+        assert permitted in refused.json()["error"]["message"]
+
+
+async def test_classes_of_one_name_have_names_by_their_package(document: Any) -> None:
+    names = set(document["components"]["schemas"])
+    assert {"OpenaiUsage", "AnthropicUsage", "OpenaiErrorResponse", "AnthropicErrorResponse"} <= names
+    assert not [name for name in names if "." in name]
+
+
+async def test_members_that_a_reply_always_has_are_required(document: Any) -> None:
+    schemas = document["components"]["schemas"]
+    assert {"id", "object", "created", "choices", "usage"} <= set(schemas["ChatCompletion"]["required"])
+    assert "prompt_logprobs" not in schemas["ChatCompletion"]["required"]
+    assert schemas["CompletionRequest"]["required"] == ["prompt"]
+
+
+async def test_a_path_that_two_faces_share_has_the_answers_of_both(document: Any) -> None:
+    operation = document["paths"]["/v1/models"]["get"]
+    assert operation["tags"] == ["OpenAI", "Anthropic"]
+    assert {each["name"] for each in operation["parameters"]} >= {"limit", "anthropic-version"}
+    assert "parameters" not in document["paths"][MESSAGES]["post"]
+    assert len(operation["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]) == 2
+
+
+async def test_the_examples_of_bodies_match_their_schemas(document: Any) -> None:
+    bodies = [
+        operation["requestBody"]["content"].get("application/json", {})
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        if "requestBody" in operation
+    ]
+    with_examples = [body for body in bodies if "example" in body]
+    assert len(with_examples) > 5
+    for body in with_examples:
+        check(body["example"], {**body["schema"], "components": document["components"]})
+
+
+async def test_an_error_status_has_the_form_and_number_of_its_face(document: Any) -> None:
+    responses = document["paths"][MESSAGES]["post"]["responses"]
+    assert {"429", "503", "504", "529"} < set(responses)
+    schema = responses["529"]["content"]["application/json"]["schema"]
+    assert schema == {"$ref": "#/components/schemas/AnthropicErrorResponse"}
+
+
+async def test_without_keys_no_request_needs_one(document: Any) -> None:
+    assert "securitySchemes" not in document["components"]
+    assert "401" not in document["paths"][CHAT]["post"]["responses"]
+
+
+async def test_with_keys_the_document_needs_none_and_says_which_requests_do() -> None:
+    async with http_world(api_keys=("secret",)) as guarded:
+        document = (await guarded.http.get("/openapi.json")).json()
+        validate(document)
+        assert document["paths"][CHAT]["post"]["security"] == [{"bearer": []}, {"key": []}]
+        assert "security" not in document["paths"]["/health"]["get"]
+        assert (await guarded.http.post(CHAT, json={"messages": HELLO})).status_code == 401
+
+
+REQUESTS: Any = [
+    (CHAT, {"messages": HELLO, "n": 2, "logprobs": True, "top_logprobs": 2}),
+    (CHAT, {"messages": HELLO, "tools": FUNCTIONS}),
+    (CHAT, {"messages": HELLO, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}),
+    (TEXT, {"prompt": "Hello", "echo": True, "logprobs": 1, "max_tokens": 50}),
+    (TEXT, {"prompt": ["Hello", [1, 2]], "n": 2, "stop": "e", "max_tokens": 50}),
+    (MESSAGES, {"messages": HELLO, "max_tokens": 500, "tools": TOOLS}),
+    (MESSAGES, {"messages": HELLO, "max_tokens": 2, "context_management": {"edits": []}}),
+]
+TEXTS = ["<think>\nHm.\n</think>\n\nHello.", "Well. " + called("weather", '{"city": "Rome"}')]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+async def test_replies_and_streams_have_only_members_of_their_schemas(
+    world: HttpWorld, document: Any, path: str, body: Any, text: str
+) -> None:
+    world.script = world.says(text)
+    if "stream_options" not in body:
+        reply = await world.http.post(path, json=body)
+        assert reply.status_code == 200
+        check(reply.json(), schema_of(document, path, "200", "application/json"))
+    stream = await world.http.post(path, json={**body, "stream": True})
+    events = list(events_of(stream.content))
+    assert len(events) > 2
+    schema = schema_of(document, path, "200", "text/event-stream")
+    for event in events:
+        check(event, schema)
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_errors_have_only_members_of_their_schemas(world: HttpWorld, document: Any, path: str) -> None:
+    refused = await world.http.post(path, json={"messages": 5})
+    check(refused.json(), schema_of(document, path, "400", "application/json"))
+
+
+async def test_the_page_loads_nothing_from_elsewhere(world: HttpWorld) -> None:
+    page = await world.http.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe-eval" not in policy
+    assert "//" not in page.text
+    for file in ("swagger-ui-bundle.js", "swagger-ui.css", "start.js"):
+        assert f"docs/{file}" in page.text
+        assert (await world.http.get(f"/docs/{file}")).status_code == 200
+
+
+async def test_a_file_of_the_page_is_the_same_unpacked(world: HttpWorld) -> None:
+    packed = await world.http.get("/docs/swagger-ui.css")
+    plain = await world.http.get("/docs/swagger-ui.css", headers={"accept-encoding": "identity"})
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.content == plain.content
+
+
+@pytest.mark.parametrize("file", ["VERSION", "LICENSE", "..%2F__init__.py", "nothing"])
+async def test_only_the_files_of_the_page_are_served(world: HttpWorld, file: str) -> None:
+    answer = await world.http.get(f"/docs/{file}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_the_page_needs_no_key() -> None:
+    async with http_world(api_keys=("secret",)) as guarded:
+        for path in ("/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"):
+            assert (await guarded.http.get(path)).status_code == 200
+
+
+async def test_a_server_of_one_face_lists_that_face_alone() -> None:
+    async with http_world(faces=type(FACES)(FACES.default)) as world:
+        document = (await world.http.get("/openapi.json")).json()
+        assert MESSAGES not in document["paths"]
+        assert [tag["name"] for tag in document["tags"]] == ["OpenAI", "Server"]
