@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import sha256
 
 from starlette.requests import Request
 
 from ...runtime.errors import RequestError
 from ..http.http_service import HttpService
-from ..http.tenants import SENT_KEY
+from ..http.tenants import owner_of
 from .background import Background
 from .store import Store
 
@@ -34,8 +33,7 @@ class ResponsesService:
 
     def owner_of(self, request: Request) -> str:
         """A hash of the API key; empty on a server without keys."""
-        key: str | None = request.scope.get(SENT_KEY)
-        return sha256(key.encode()).hexdigest() if key else ""
+        return owner_of(request.scope)
 
     def store(self, param: str | None = None) -> Store:
         """Raises a 400 `RequestError` naming `param` on a server that stores nothing."""
