@@ -13,10 +13,9 @@ from starlette.responses import Response
 from ...runtime.errors import RequestError
 from ..http.body_kind import BodyKind
 from ..http.http_service import HttpService
-from ..http.tenants import caller_of
+from ..http.tenants import caller_of, owner_of
 from ..request.validation import check_count, check_range, check_word
 from .answers import json_response, limit_of, not_found
-from .owner import owner_of
 from .records import batch_object, page_of
 from .storage import open_store
 from .store import KEPT_SECONDS
@@ -54,7 +53,7 @@ async def create_batch(http: HttpService, request: Request, endpoints: Collectio
     check_word("endpoint", body.endpoint, sorted(endpoints))
     seconds = _window_seconds(body.completion_window)
     _check_metadata(body.metadata)
-    owner = owner_of(request)
+    owner = owner_of(request.scope)
     async with open_store(config) as store:
         await store.sweep()
         if await store.file(body.input_file_id, owner) is None:
@@ -87,14 +86,14 @@ async def create_batch(http: HttpService, request: Request, endpoints: Collectio
 async def list_batches(http: HttpService, request: Request) -> Response:
     limit = limit_of(request, USUALLY_LISTED, MOST_LISTED)
     async with open_store(http.service.config) as store:
-        records = await store.batches(owner_of(request), request.query_params.get("after"), limit + 1)
+        records = await store.batches(owner_of(request.scope), request.query_params.get("after"), limit + 1)
     return json_response(page_of([batch_object(each) for each in records[:limit]], len(records) > limit))
 
 
 async def show_batch(http: HttpService, request: Request) -> Response:
     batch = request.path_params["batch"]
     async with open_store(http.service.config) as store:
-        record = await store.batch(batch, owner_of(request))
+        record = await store.batch(batch, owner_of(request.scope))
     if record is None:
         raise not_found("batch", batch)
     return json_response(batch_object(record))
@@ -102,7 +101,7 @@ async def show_batch(http: HttpService, request: Request) -> Response:
 
 async def cancel_batch(http: HttpService, request: Request) -> Response:
     """Asks the batch's runner to stop. The batch is `cancelled` once its files are written."""
-    batch, owner = request.path_params["batch"], owner_of(request)
+    batch, owner = request.path_params["batch"], owner_of(request.scope)
     async with open_store(http.service.config) as store:
         record = await store.cancel(batch, owner)
         found = record or await store.batch(batch, owner)

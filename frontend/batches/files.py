@@ -9,9 +9,9 @@ from starlette.responses import FileResponse, Response
 
 from ...runtime.errors import RequestError
 from ..http.http_service import HttpService
+from ..http.tenants import owner_of
 from ..request.validation import check_word
 from .answers import json_response, limit_of, not_found
-from .owner import owner_of
 from .records import FileDeleted, FileRecord, file_object, page_of
 from .storage import open_store, storage_errors
 from .store import Store
@@ -26,7 +26,7 @@ async def list_files(http: HttpService, request: Request) -> Response:
     check_word("order", order, ("asc", "desc"))
     async with open_store(http.service.config) as store:
         records = await store.files(
-            owner_of(request),
+            owner_of(request.scope),
             parameters.get("purpose"),
             parameters.get("after"),
             "asc" if order == "asc" else "desc",
@@ -55,7 +55,7 @@ async def file_content(http: HttpService, request: Request) -> Response:
 async def delete_file(http: HttpService, request: Request) -> Response:
     file = request.path_params["file"]
     async with open_store(http.service.config) as store:
-        if not await store.delete_file(file, owner_of(request)):
+        if not await store.delete_file(file, owner_of(request.scope)):
             raise not_found("file", file)
         await store.sweep()
     return json_response(FileDeleted(file))
@@ -63,7 +63,7 @@ async def delete_file(http: HttpService, request: Request) -> Response:
 
 async def _found(store: Store, request: Request) -> FileRecord:
     file = request.path_params["file"]
-    record = await store.file(file, owner_of(request))
+    record = await store.file(file, owner_of(request.scope))
     if record is None:
         raise not_found("file", file)
     return record

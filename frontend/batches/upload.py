@@ -11,12 +11,11 @@ from starlette.responses import Response
 from ...runtime.errors import RequestError
 from ..http.body_memory import Share
 from ..http.http_service import HttpService
-from ..http.tenants import caller_of
+from ..http.tenants import caller_of, owner_of
 from ..request.validation import missing_field
 from ..work.caller import ClientGoneError
 from .answers import json_response, whole_number
 from .form import MAX_FILE_BYTES, UploadForm, file_too_large
-from .owner import owner_of
 from .records import FileRecord, file_object
 from .storage import open_store
 from .store import KEPT_SECONDS, Store
@@ -32,7 +31,7 @@ async def upload_file(http: HttpService, request: Request) -> Response:
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > MAX_FILE_BYTES + FORM_BYTES:
         raise file_too_large()
-    owner = owner_of(request)
+    owner = owner_of(request.scope)
     with http.bodies.memory.share(caller_of(request, http.service.config).name) as share:
         async with open_store(http.service.config) as store:
             await store.sweep()

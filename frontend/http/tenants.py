@@ -28,7 +28,7 @@ def caller_of(request: Request, config: ServeConfig) -> Caller:
         return size
 
     host = request.client.host if request.client is not None else ""
-    name = _key_hash(request) if config.has_several_keys else host
+    name = owner_of(request.scope) if config.has_several_keys else host
     return Caller(name, left, body_bytes)
 
 
@@ -39,32 +39,27 @@ def tenant_of(request: Request, user: str | None, config: ServeConfig) -> str:
     its share. With one key or none the tenant is the `user`.
     """
     if config.has_several_keys:
-        return _key_hash(request)[:NAME_LENGTH]
+        return owner_of(request.scope)[:NAME_LENGTH]
     return sha256(user.encode()).hexdigest()[:NAME_LENGTH] if user else ""
 
 
 def owner_of(scope: Scope) -> str:
-    """A hash of the API key that the request was sent with; empty on a server without keys."""
+    """The hash of the API key that the request was sent with; empty on a server without keys."""
     key: ApiKey | None = scope.get(SENT_KEY)
-    return "" if key is None else key.sha256[:NAME_LENGTH]
+    return "" if key is None else key.sha256
 
 
 def cache_scope(request: Request, config: ServeConfig) -> str:
     """The beginning of all namespace names that the request may use. It is the same after a restart."""
     if not config.isolate_keys:
         return ""
-    return _key_hash(request) + "/"
+    return owner_of(request.scope) + "/"
 
 
 def key_of(request: Request) -> ApiKey | None:
     """The key that the request was sent with; None on a server without keys."""
     key: ApiKey | None = request.scope.get(SENT_KEY)
     return key
-
-
-def _key_hash(request: Request) -> str:
-    key = key_of(request)
-    return "" if key is None else key.sha256
 
 
 def shown_namespace(name: str) -> str:

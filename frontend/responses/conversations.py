@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from ...runtime.errors import RequestError
 from ..http.body_kind import BodyKind, T
-from ..http.tenants import caller_of
+from ..http.tenants import caller_of, owner_of
 from ..request.conversation import MAX_MESSAGES
 from ..request.validation import check_count
 from .create import MOST_METADATA
@@ -35,17 +35,17 @@ async def create(responses: ResponsesService, request: Request) -> Response:
     items = _checked(body.items or ())
     _check_metadata(body.metadata)
     made = Conversation(id=new_id("conv"), created_at=int(time.time()), metadata=body.metadata or {})
-    await store.add_conversation(responses.owner_of(request), made.id, _encode(made), items)
+    await store.add_conversation(owner_of(request.scope), made.id, _encode(made), items)
     return _json(_encode(made))
 
 
 async def show(responses: ResponsesService, request: Request) -> Response:
-    return _json(await responses.store().conversation(responses.owner_of(request), request.path_params["id"]))
+    return _json(await responses.store().conversation(owner_of(request.scope), request.path_params["id"]))
 
 
 async def change(responses: ResponsesService, request: Request) -> Response:
     """Replaces the conversation's metadata."""
-    owner, id, store = responses.owner_of(request), request.path_params["id"], responses.store()
+    owner, id, store = owner_of(request.scope), request.path_params["id"], responses.store()
     body = await _body(responses, request, METADATA)
     _check_metadata(body.metadata)
     known = msgspec.json.decode(await store.conversation(owner, id), type=Conversation)
@@ -56,7 +56,7 @@ async def change(responses: ResponsesService, request: Request) -> Response:
 
 async def delete(responses: ResponsesService, request: Request) -> Response:
     id = request.path_params["id"]
-    await responses.store().delete(responses.owner_of(request), id)
+    await responses.store().delete(owner_of(request.scope), id)
     return _json(_encode(Deleted(id=id, object="conversation.deleted")))
 
 
@@ -65,7 +65,7 @@ async def list_items(responses: ResponsesService, request: Request) -> Response:
 
 
 async def add_items(responses: ResponsesService, request: Request) -> Response:
-    owner, id, store = responses.owner_of(request), request.path_params["id"], responses.store()
+    owner, id, store = owner_of(request.scope), request.path_params["id"], responses.store()
     body = await _body(responses, request, ITEMS)
     items = _checked(body.items)
     await store.add_to_conversation(owner, id, items)
@@ -84,7 +84,7 @@ async def show_item(responses: ResponsesService, request: Request) -> Response:
 
 async def delete_item(responses: ResponsesService, request: Request) -> Response:
     """Deletes an item, and returns the conversation."""
-    owner, id = responses.owner_of(request), request.path_params["id"]
+    owner, id = owner_of(request.scope), request.path_params["id"]
     row = await _row(responses, request)
     await responses.store().delete_item(owner, id, row[0])
     return await show(responses, request)
@@ -96,7 +96,7 @@ async def _body(responses: ResponsesService, request: Request, kind: BodyKind[T]
 
 
 async def _rows(responses: ResponsesService, request: Request) -> list[Row]:
-    return await responses.store().conversation_rows(responses.owner_of(request), request.path_params["id"])
+    return await responses.store().conversation_rows(owner_of(request.scope), request.path_params["id"])
 
 
 async def _row(responses: ResponsesService, request: Request) -> Row:

@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from ...runtime.errors import RequestError
 from ..http.cache_watch import CacheWatch
 from ..http.endpoint import Job
-from ..http.tenants import cache_scope, caller_of, tenant_of
+from ..http.tenants import cache_scope, caller_of, owner_of, tenant_of
 from ..request.constraint import enforced_as_asked
 from ..request.fields import MAX_LOGPROBS, SamplingFields
 from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
@@ -59,7 +59,7 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
     service.check_model(request.model)
     model = service.engine.check_serving()
     stores = _stores(responses, request)
-    owner = responses.owner_of(http_request)
+    owner = owner_of(http_request.scope)
     fields = _sampling_fields(request)
     _check(request, fields)
     context = await context_of(responses, owner, request)

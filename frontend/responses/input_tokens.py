@@ -6,7 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..http.tenants import cache_scope, caller_of
+from ..http.tenants import cache_scope, caller_of, owner_of
 from ..request.prepare import cache_namespace
 from ..request.validation import check_salt
 from .context import context_of
@@ -27,7 +27,7 @@ async def input_tokens(responses: ResponsesService, http_request: Request) -> Re
     service.check_model(request.model)
     check_salt(request.cache_salt)
     model = service.engine.model or service.engine.check_serving()
-    context = await context_of(responses, responses.owner_of(http_request), request)
+    context = await context_of(responses, owner_of(http_request.scope), request)
     caller = context.caller(caller)
     prompt = await service.work.call(caller, prompt_of, service, request, context.earlier, context.own)
     namespace = cache_namespace(cache_scope(http_request, config), request.cache_salt)

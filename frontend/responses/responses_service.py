@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from starlette.requests import Request
-
 from ...runtime.errors import RequestError
 from ..http.http_service import HttpService
-from ..http.tenants import owner_of
 from .background import Background
 from .store import Store
 
@@ -30,10 +27,6 @@ class ResponsesService:
         background = Background(http, store)
         http.closers.append(background.close)
         return cls(http, store, background)
-
-    def owner_of(self, request: Request) -> str:
-        """A hash of the API key; empty on a server without keys."""
-        return owner_of(request.scope)
 
     def store(self, param: str | None = None) -> Store:
         """Raises a 400 `RequestError` naming `param` on a server that stores nothing."""

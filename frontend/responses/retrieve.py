@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from ...runtime.errors import RequestError
+from ..http.tenants import owner_of
 from .create import STREAM_HEADERS
 from .pages import page_of
 from .responses import Deleted
@@ -24,7 +25,7 @@ _OPEN = ("queued", "in_progress")
 
 async def retrieve(responses: ResponsesService, request: Request) -> Response:
     """The response, or its events after number `starting_after` if the query has `stream=true`."""
-    owner, id, store = responses.owner_of(request), request.path_params["id"], responses.store()
+    owner, id, store = owner_of(request.scope), request.path_params["id"], responses.store()
     if request.query_params.get("stream", "false") != "true":
         return _json(await store.response(owner, id))
     after = _starting_after(request.query_params.get("starting_after"))
@@ -46,7 +47,7 @@ async def retrieve(responses: ResponsesService, request: Request) -> Response:
 
 
 async def delete(responses: ResponsesService, request: Request) -> Response:
-    owner, id = responses.owner_of(request), request.path_params["id"]
+    owner, id = owner_of(request.scope), request.path_params["id"]
     await responses.store().delete(owner, id)
     background = responses.background
     run = None if background is None else background.run_of(owner, id)
@@ -57,7 +58,7 @@ async def delete(responses: ResponsesService, request: Request) -> Response:
 
 async def cancel(responses: ResponsesService, request: Request) -> Response:
     """Cancels a background response that still runs. One that has ended stays as it is."""
-    owner, id, store = responses.owner_of(request), request.path_params["id"], responses.store()
+    owner, id, store = owner_of(request.scope), request.path_params["id"], responses.store()
     body = msgspec.json.decode(await store.response(owner, id), type=dict[str, msgspec.Raw])
     if bytes(body["background"]) != b"true":
         raise RequestError(
@@ -71,7 +72,7 @@ async def cancel(responses: ResponsesService, request: Request) -> Response:
 
 async def input_items(responses: ResponsesService, request: Request) -> Response:
     """A page of the items of a response's own input, the last one first by default."""
-    rows = await responses.store().input_items(responses.owner_of(request), request.path_params["id"])
+    rows = await responses.store().input_items(owner_of(request.scope), request.path_params["id"])
     return _json(msgspec.json.encode(page_of(rows, request.query_params)))
 
 

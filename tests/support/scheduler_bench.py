@@ -175,7 +175,9 @@ class SchedulerBench:
         spec = GrammarSpec("regex", grammar, "regex") if grammar is not None else None
         params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
         self.scheduler.submit(
-            Generate(name, client, pack(prompt), params, spec, namespace, priority, tenant, list(leases))
+            Generate(
+                name, client, pack(prompt), params, spec, namespace, priority, tenant, leases=list(leases)
+            )
         )
         self.deliver()
 
