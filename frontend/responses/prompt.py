@@ -8,8 +8,15 @@ from typing import NamedTuple
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 from ..request.conversation import render
-from ..request.fields import NULL
-from ..request.grammar_fields import choice_spec, grammar_spec, object_spec, one_spec, regex_spec, schema_spec
+from ..request.grammar_fields import (
+    choice_spec,
+    grammar_spec,
+    is_null,
+    object_spec,
+    one_spec,
+    regex_spec,
+    schema_spec,
+)
 from ..request.messages import ChatMessage, Conversation
 from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
@@ -86,7 +93,7 @@ def _format(format: TextFormat | None) -> GrammarSpec | None:
         return None
     check_word("text.format.type", format.type, FORMATS)
     if format.type != "json_schema":
-        if format.schema != NULL:
+        if not is_null(format.schema):
             raise RequestError(
                 f"text.format.schema has no effect, as text.format.type is {format.type!r}: make the type "
                 "'json_schema', or leave schema out.",
