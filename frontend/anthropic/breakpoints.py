@@ -28,10 +28,9 @@ class _Marked(NamedTuple):
 
 def breakpoints_of(service: Service, request: PromptRequest) -> list[Breakpoint]:
     """Raises `RequestError`."""
-    marked = list(_marked(request))
-    check_breakpoints("cache_control", len(marked))
+    check_breakpoints("cache_control", _count(request))  # first, as each breakpoint copies what is before it
     found = []
-    for where, control, part in marked:
+    for where, control, part in _marked(request):
         check_word(f"{where}.type", control.type, ("ephemeral",))
         check_word(f"{where}.ttl", control.ttl, tuple(TTL_S))
         text = rendered_to(service.template, conversation_of(part), definitions(part.tools))
@@ -64,6 +63,15 @@ def _marked(request: PromptRequest) -> Iterator[_Marked]:
             yield _Marked(f"messages[{number}].content[{index}].cache_control", control, part)
     if request.cache_control is not None:
         yield _Marked("cache_control", request.cache_control, request)
+
+
+def _count(request: PromptRequest) -> int:
+    contents = [request.system, *(message.content for message in request.messages)]
+    return (
+        (request.cache_control is not None)
+        + sum(tool.cache_control is not None for tool in request.tools or ())
+        + sum(1 for content in contents for _ in _controls(content))
+    )
 
 
 def _controls(content: str | Sequence[ContentBlock] | None) -> Iterator[tuple[int, CacheControl]]:

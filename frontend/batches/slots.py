@@ -19,7 +19,8 @@ class Slots:
     """All batches of this process take slots in turn."""
 
     def __init__(self, config: ServeConfig, engine: EngineClient) -> None:
-        self._most = max(1, min(config.max_running // RUNNING_PART, config.max_waiting // 2))
+        shared = RUNNING_PART * config.api_workers
+        self._most = max(1, min(config.max_running // shared, config.max_waiting // 2))
         self._most_if_busy = max(1, self._most // BUSY_PART)
         self._engine = engine
         self._taken = 0

@@ -123,7 +123,7 @@ def _is_in(message: Mapping[str, Any], reply: str) -> bool:
 def _values(arguments: object) -> str:
     try:
         value = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except ValueError:
+    except (ValueError, RecursionError):
         return str(arguments)
     return json.dumps(value, ensure_ascii=False)
 

@@ -167,7 +167,7 @@ def _message_at(outline: Outline, text: str, character: int) -> Part | None:
     found, end = -1, 0
     for number, message in enumerate(outline.messages):
         content = message["content"].strip()
-        begins = text.find(content[:SHOWN], end)
+        begins = text.find(content[:SHOWN], end, character + SHOWN)
         if 0 <= begins <= character:
             found, end = number, begins + len(content)
     if end <= character:

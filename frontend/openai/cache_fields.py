@@ -72,16 +72,20 @@ def cache_leases(request: GenerationFields, positions: Sequence[Position] = ()) 
 
 def messages_to_breakpoints(request: ChatRequest) -> list[list[ChatMessage]]:
     """The messages up to each breakpoint. Raises `RequestError`."""
+    marked = [
+        (index, place, part.prompt_cache_breakpoint.mode)
+        for index, message in enumerate(request.messages)
+        for place, part in enumerate(message.content if isinstance(message.content, list) else ())
+        if part.prompt_cache_breakpoint is not None
+    ]
+    check_breakpoints(_MARK, len(marked))  # first, as each breakpoint copies the messages before it
     found = []
-    for index, message in enumerate(request.messages):
-        for place, part in enumerate(message.content if isinstance(message.content, list) else ()):
-            if part.prompt_cache_breakpoint is not None:
-                param = f"messages[{index}].content[{place}].{_MARK}.mode"
-                check_word(param, part.prompt_cache_breakpoint.mode, ("explicit",))
-                assert isinstance(message.content, list)
-                cut = replace(message, content=message.content[: place + 1])
-                found.append([*request.messages[:index], cut])
-    check_breakpoints(_MARK, len(found))
+    for index, place, mode in marked:
+        check_word(f"messages[{index}].content[{place}].{_MARK}.mode", mode, ("explicit",))
+        message = request.messages[index]
+        assert isinstance(message.content, list)
+        cut = replace(message, content=message.content[: place + 1])
+        found.append([*request.messages[:index], cut])
     return found
 
 

@@ -205,6 +205,12 @@ class Lifecycle:
         else:
             self._retry_times.ended()
 
+    def drop_lease_terms(self, namespace: str, tenant: str, key: str) -> None:
+        """The tenant's requests that have not ended take no lease under `key`."""
+        for request in (*self._open.values(), *self.residents.values()):
+            if (request.namespace, request.tenant) == (namespace, tenant):
+                request.leases = [terms for terms in request.leases if terms.key != key]
+
     def _release(self, request: Request) -> None:
         """Ends the allocation. The tree keeps the tokens whose KV exists; others are not charged."""
         allocation = request.allocation

@@ -189,6 +189,8 @@ class Scheduler:
 
     def order(self, message: DropCache | AwaitTools | EndLease) -> None:
         """Carries out the order once the requests that have ended are released."""
+        if isinstance(message, EndLease):
+            self._requests.drop_lease_terms(message.namespace, message.tenant, message.key)
         ended = {each.id for each in self._requests.residents.values() if each.is_answered}
         self._orders.append((message, ended))
         self._carry_out_orders()
