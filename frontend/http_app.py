@@ -119,8 +119,7 @@ def _watched(app: ASGIApp, http: HttpService) -> ASGIApp:
 def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:
     config = http.service.config
     if config.api_keys:
-        guarded = KeyedAnswers(app, faces, http.metrics)
-        app = Guard(guarded, faces, http.keys, _open_paths(config))
+        app = Guard(KeyedAnswers(app, faces, http.metrics), faces, http.keys, _open_paths(config))
     origins = AllowedOrigins(config.allowed_origins)
     hosts = hosts_to_check(config)
     if hosts is not None:

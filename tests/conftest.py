@@ -26,6 +26,14 @@ settings.load_profile("patient")
 zmq.Context.__del__ = lambda self: None  # type: ignore[method-assign]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_data_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keeps the user's stored responses, files and batches apart from those of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def same_random_tensors() -> None:
     torch.manual_seed(0)

@@ -15,7 +15,8 @@ from starlette.responses import StreamingResponse
 from ...runtime.errors import RequestError
 from ..http.cache_watch import CacheWatch
 from ..http.endpoint import Job
-from ..http.tenants import cache_scope, caller_of, owner_of, tenant_of
+from ..http.key_limits import with_key_limits
+from ..http.tenants import cache_scope, caller_of, key_of, owner_of, tenant_of
 from ..request.constraint import enforced_as_asked
 from ..request.fields import MAX_LOGPROBS, SamplingFields
 from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
@@ -96,6 +97,8 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         attempts.error_event,
     )
     if request.background:
+        if (key := key_of(http_request)) is not None:
+            job = replace(job, prepared=with_key_limits(job.prepared, key))
         watch = await CacheWatch.begin(http, job.prepared, http_request.scope, explains=False)
         return await _in_background(responses, owner, begun, context.own, job, attempts, watch)
     if not stores:

@@ -111,7 +111,7 @@ OF_RESPONSE: dict[str, type[ResponseEvent]] = {
     "incomplete": Incomplete,
     "failed": Failed,
 }
-EVENTS = (
+EVENTS: tuple[type[Event], ...] = (
     *OF_RESPONSE.values(),
     ItemAdded,
     ItemDone,

@@ -48,7 +48,8 @@ async def test_ids_reach_the_scheduler_and_exact_ids_come_back(world: HttpWorld)
     (choice,) = body["choices"]
     assert choice["token_ids"] == [*world.ids(TEXT), world.tokenizer.eos_tokens[0]]
     assert (choice["text"], choice["finish_reason"]) == (TEXT, "stop")
-    usage = {"prompt_tokens": len(prompt), "cached_tokens": 0, "completion_tokens": len(choice["token_ids"])}
+    counts = {"prompt_tokens": len(prompt), "cached_tokens": 0, "written_tokens": len(prompt)}
+    usage = {**counts, "completion_tokens": len(choice["token_ids"])}
     assert (body["usage"], body["model"], body["prompt_token_ids"]) == (usage, MODEL, None)
 
 
