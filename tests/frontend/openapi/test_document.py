@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 RESPONSES = "/v1/responses"
-FUNCTIONS = [
+FUNCTIONS: Any = [
     {
         "type": "function",
         "function": {"name": tool["name"], "parameters": tool["input_schema"]},

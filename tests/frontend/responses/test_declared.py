@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from responses_world import ResponsesWorld, called, responses_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-TYPES = Union[EVENTS]  # noqa: UP007
+TYPES: Any = Union[EVENTS]  # noqa: UP007
 TAGS = {str(kind.__struct_config__.tag) for kind in get_args(TYPES)}
 TOOLS: Any = [
     {"type": "function", "name": "clock"},
