@@ -19,7 +19,8 @@ from openapi_spec_validator import validate
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: Any = [{"role": "user", "content": "Hello"}]
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
-FUNCTIONS = [
+RESPONSES = "/v1/responses"
+FUNCTIONS: Any = [
     {
         "type": "function",
         "function": {"name": tool["name"], "parameters": tool["input_schema"]},
@@ -158,6 +159,12 @@ REQUESTS: Any = [
     (TEXT, {"prompt": ["Hello", [1, 2]], "n": 2, "stop": "e", "max_tokens": 50}),
     (MESSAGES, {"messages": HELLO, "max_tokens": 500, "tools": TOOLS}),
     (MESSAGES, {"messages": HELLO, "max_tokens": 2, "context_management": {"edits": []}}),
+    (RESPONSES, {"input": HELLO, "top_logprobs": 2, "instructions": "Be brief."}),
+    (
+        RESPONSES,
+        {"input": "Hello", "tools": [{"type": "function", **each["function"]} for each in FUNCTIONS]},
+    ),
+    (RESPONSES, {"input": "Hello", "max_output_tokens": 2, "include": ["reasoning.encrypted_content"]}),
 ]
 TEXTS = ["<think>\nHm.\n</think>\n\nHello.", "Well. " + called("weather", '{"city": "Rome"}')]
 
