@@ -21,7 +21,7 @@ from .storage import open_store
 from .store import KEPT_SECONDS
 from .upload import LEAST_SECONDS, check_anchor
 
-MOST_LISTED, USUALLY_LISTED = 100, 20
+MOST_BATCHES_LISTED, USUALLY_LISTED = 100, 20
 MOST_OPEN = 100
 """batches of one key that have not ended"""
 MOST_METADATA = 16
@@ -84,7 +84,7 @@ async def create_batch(http: HttpService, request: Request, endpoints: Collectio
 
 
 async def list_batches(http: HttpService, request: Request) -> Response:
-    limit = limit_of(request, USUALLY_LISTED, MOST_LISTED)
+    limit = limit_of(request, USUALLY_LISTED, MOST_BATCHES_LISTED)
     async with open_store(http.service.config) as store:
         records = await store.batches(owner_of(request.scope), request.query_params.get("after"), limit + 1)
     return json_response(page_of([batch_object(each) for each in records[:limit]], len(records) > limit))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -13,12 +14,13 @@ from starlette.routing import Route
 from ..http.faces import Face, Handler, route
 from ..http.http_service import HttpService
 from ..http.operation import Operation
-from .batches import CreateBatch, cancel_batch, create_batch, list_batches, show_batch
+from ..request.declared import one_of, within
+from .batches import MOST_BATCHES_LISTED, CreateBatch, cancel_batch, create_batch, list_batches, show_batch
 from .call import Endpoints
-from .files import delete_file, file_content, list_files, show_file
+from .files import MOST_LISTED, ORDERS, delete_file, file_content, list_files, show_file
 from .records import BatchObject, FileDeleted, FileObject, Page
 from .runner import Pace, Runner
-from .upload import upload_file
+from .upload import PURPOSE, upload_file
 
 FILES = "/v1/files"
 UPLOADS = frozenset((FILES,))
@@ -28,11 +30,10 @@ UPLOADS = frozenset((FILES,))
 class Upload(Struct):
     """The form of an upload."""
 
-    file: bytes
-    purpose: str
+    file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+    purpose: Annotated[str, one_of((PURPOSE,))]
 
 
-_PAGE = {"limit": int, "after": str}
 _UPLOAD = Operation(
     summary="Upload the lines of a batch",
     body=Upload,
@@ -41,10 +42,17 @@ _UPLOAD = Operation(
     errors=(507,),
 )
 _LIST_FILES = Operation(
-    summary="List files", query={**_PAGE, "purpose": str, "order": str}, reply=Page[FileObject]
+    summary="List files",
+    query={
+        "limit": Annotated[int, within(1, MOST_LISTED)],
+        "after": str,
+        "purpose": str,
+        "order": Annotated[str, one_of(ORDERS)],
+    },
+    reply=Page[FileObject],
 )
 _SHOW_FILE = Operation(summary="Describe a file", reply=FileObject)
-_DELETE_FILE = Operation(summary="Delete a file", reply=FileDeleted, errors=(409,))
+_DELETE_FILE = Operation(summary="Delete a file", reply=FileDeleted, errors=(507,))
 _CONTENT = Operation(summary="Download a file", reply_type="application/jsonl")
 _CREATE = Operation(
     summary="Run the lines of a file in the background",
@@ -53,9 +61,13 @@ _CREATE = Operation(
     reply=BatchObject,
     errors=(404, 429, 507),
 )
-_LIST = Operation(summary="List batches", query=_PAGE, reply=Page[BatchObject])
+_LIST = Operation(
+    summary="List batches",
+    query={"limit": Annotated[int, within(1, MOST_BATCHES_LISTED)], "after": str},
+    reply=Page[BatchObject],
+)
 _SHOW = Operation(summary="Describe a batch", reply=BatchObject)
-_CANCEL = Operation(summary="Cancel a batch", reply=BatchObject, errors=(409,))
+_CANCEL = Operation(summary="Cancel a batch", reply=BatchObject, errors=(409, 507))
 
 
 def batches_face(faces: Sequence[Face], pace: Pace | None = None) -> Face:

@@ -17,13 +17,14 @@ from .storage import open_store, storage_errors
 from .store import Store
 
 MOST_LISTED = 10_000
+ORDERS = ("asc", "desc")
 
 
 async def list_files(http: HttpService, request: Request) -> Response:
     parameters = request.query_params
     limit = limit_of(request, MOST_LISTED, MOST_LISTED)
     order = parameters.get("order", "desc")
-    check_word("order", order, ("asc", "desc"))
+    check_word("order", order, ORDERS)
     async with open_store(http.service.config) as store:
         records = await store.files(
             owner_of(request.scope),
