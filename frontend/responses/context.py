@@ -10,8 +10,9 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ..request.conversation import MAX_MESSAGES
-from ..request.validation import check_count
+from ..request.validation import check_count, missing_field
 from ..work.caller import Caller
+from .items import check_kind
 from .protocol import Item, PromptFields
 from .responses_service import ResponsesService
 from .store import stored_item
@@ -36,6 +37,8 @@ async def context_of(responses: ResponsesService, owner: str, request: PromptFie
     items = [Item(type="message", role="user", content=given)] if isinstance(given, str) else (given or [])
     check_count("input", items, MAX_MESSAGES, "items")
     own = await _resolved(responses, owner, items)
+    for index, item in enumerate(own):
+        check_kind(item, f"input[{index}]")
     size = sum(len(msgspec.json.encode(item)) for item in earlier)
     return Context(earlier, [stored_item(item) for item in own], size)
 
@@ -62,6 +65,9 @@ async def _earlier(responses: ResponsesService, owner: str, request: PromptField
 
 async def _resolved(responses: ResponsesService, owner: str, items: Sequence[Item]) -> list[Item]:
     """The items, with the stored ones in place of references."""
+    for index, item in enumerate(items):
+        if item.type == "item_reference" and not item.id:
+            raise missing_field(f"input[{index}].id")
     named = {item.id: index for index, item in enumerate(items) if item.type == "item_reference" and item.id}
     if not named:
         return list(items)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,14 +65,14 @@ class Database:
         """Holders that are too old, or beyond the limit on bytes, are removed at the end."""
         connection = await self._opened()
         async with self._lock:
-            await connection.execute("BEGIN IMMEDIATE")
             try:
+                await _whole(connection.execute("BEGIN IMMEDIATE"))
                 yield connection
                 await self._sweep(connection)
+                await _whole(connection.execute("COMMIT"))
             except BaseException:
-                await connection.execute("ROLLBACK")
+                await _whole(connection.rollback())  # without effect if no transaction is open
                 raise
-            await connection.execute("COMMIT")
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -98,6 +98,21 @@ class Database:
             )
             if done.rowcount < 1:
                 return
+
+
+async def _whole(work: Coroutine[Any, Any, object]) -> None:
+    """Waits until the work has ended, even if the caller is cancelled: SQLite's thread does it anyway."""
+    task = asyncio.create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # else asyncio logs that nothing has read it
+        raise cancelled
+    task.result()
 
 
 async def _bytes_used(connection: aiosqlite.Connection) -> int:

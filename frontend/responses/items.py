@@ -28,7 +28,8 @@ def check_items(items: Sequence[Item], where: str = "input") -> None:
         _check(item, f"{where}[{index}]")
 
 
-def _check(item: Item, where: str) -> None:
+def check_kind(item: Item, where: str) -> None:
+    """Raises `RequestError` for an item of a type that can't be read."""
     kind = kind_of(item)
     if kind not in PREFIXES:
         raise RequestError(
@@ -37,6 +38,11 @@ def _check(item: Item, where: str) -> None:
             param=f"{where}.type",
             code="unsupported_content",
         )
+
+
+def _check(item: Item, where: str) -> None:
+    check_kind(item, where)
+    kind = kind_of(item)
     if kind == "message":
         if item.role is None:
             raise missing_field(f"{where}.role")

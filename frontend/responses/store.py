@@ -53,10 +53,12 @@ class Store:
         self._directory = directory
         self._database = Database(directory, most_bytes)
         self._alive: AliveFile | None = None
+        self._has_begun = False
 
     async def add(self, owner: str, response: Response, items: Sequence[Item]) -> None:
         """Stores a response that has ended. `items` are its input. A conversation that it belongs to gets its
         items."""
+        await self._end_interrupted()
         async with self._database.transaction() as connection:
             await self._insert(connection, owner, response, items, None)
             await _add_items(connection, response.id, _encoded(response.output), is_output=True)
@@ -64,6 +66,7 @@ class Store:
 
     async def begin(self, owner: str, response: Response, items: Sequence[Item]) -> None:
         """Stores a response that this process will compute in the background."""
+        await self._end_interrupted()
         if self._alive is None:
             self._alive = AliveFile(self._directory)
         async with self._database.transaction() as connection:
@@ -92,7 +95,7 @@ class Store:
         """Raises a 404 `RequestError` if the owner has no such response."""
         status, runner, body = await self._found(owner, id, "status, runner, body")
         if status in _OPEN and not (runner and is_alive(self._directory, runner)):
-            interrupted = failed(msgspec.json.decode(body, type=Response), _INTERRUPTED)
+            interrupted = _interrupted(body)
             async with self._database.transaction() as connection:
                 await self._end(connection, interrupted)
             return interrupted.status
@@ -234,6 +237,23 @@ class Store:
         if self._alive is not None:
             self._alive.close()
 
+    async def _end_interrupted(self) -> None:
+        """Ends, once, the responses of processes that have ended, so that they can be evicted."""
+        if self._has_begun:
+            return
+        self._has_begun = True
+        named = await self._database.rows("SELECT DISTINCT runner FROM holders WHERE runner IS NOT NULL")
+        ended = [runner for (runner,) in named if not is_alive(self._directory, runner)]
+        if not ended:
+            return
+        async with self._database.transaction() as connection:
+            for runner in ended:
+                rows = await connection.execute_fetchall(
+                    "SELECT body FROM holders WHERE runner = ?", (runner,)
+                )
+                for (body,) in rows:
+                    await self._end(connection, _interrupted(body))
+
     async def _found(self, owner: str, id: str, columns: str, param: str | None = None) -> Row:
         """The columns of a holder. Raises a 404 `RequestError` if the owner has no such one."""
         rows = await self._database.rows(
@@ -289,6 +309,10 @@ class Store:
         if await _touch(connection, id):
             await _add_items(connection, id, _encoded(items), is_output=False)
             await _add_items(connection, id, _encoded(response.output), is_output=True)
+
+
+def _interrupted(body: bytes) -> Response:
+    return failed(msgspec.json.decode(body, type=Response), _INTERRUPTED)
 
 
 def _body(response: Response) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +146,18 @@ async def test_a_response_that_a_restart_interrupted_has_failed(tmp_path: Path) 
         assert (response.status, response.error.code) == ("failed", "server_error")
         assert "stopped" in response.error.message
     assert not list(tmp_path.glob("*.alive"))
+
+
+async def test_a_new_server_ends_the_interrupted_responses_of_others(tmp_path: Path) -> None:
+    async with responses_world(data_dir=tmp_path) as world:
+        world.running.gate.clear()
+        queued = await world.create(background=True)
+    async with responses_world(data_dir=tmp_path) as world:
+        world.says(TEXT)
+        await world.create()
+        with contextlib.closing(sqlite3.connect(tmp_path / "responses.sqlite")) as connection:
+            rows = connection.execute("SELECT status, runner FROM holders WHERE id = ?", (queued.id,))
+            assert rows.fetchall() == [("failed", None)]
 
 
 async def test_another_process_may_follow_and_cancel_a_response(

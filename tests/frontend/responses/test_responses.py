@@ -326,3 +326,14 @@ async def test_a_disconnected_client_aborts_its_response(world: ResponsesWorld) 
     response_id = f"{world.running.of_kind(Generate)[-1].request.rpartition('-')[0]}"
     with pytest.raises(openai.NotFoundError):
         await world.client.responses.retrieve(response_id)
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [({"type": "nonsense"}, "input[0].type"), ({"type": "item_reference"}, "input[0].id")],
+)
+async def test_an_item_that_cannot_be_read_is_refused_by_its_field(
+    world: ResponsesWorld, item: dict[str, Any], param: str
+) -> None:
+    answer = await world.post(input=[item])
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
