@@ -83,7 +83,7 @@ def batch_usages(client: httpx.Client, batch: str) -> list[Any]:
     if found["status"] != "completed" or found["error_file_id"]:
         sys.exit(f"the batch ended so: {found}")
     content = client.get(f"/v1/files/{found['output_file_id']}/content").text
-    return [json.loads(line)["response"]["body"]["usage"] for line in content.splitlines()]
+    return [json.loads(line)["response"]["body"]["usage"] for line in content.removesuffix("\n").split("\n")]
 
 
 def first_tokens_ms(client: httpx.Client, chats: int, label: str) -> list[float]:

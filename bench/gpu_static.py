@@ -10,6 +10,7 @@ the floor of its time: the larger of bytes ÷ bandwidth and operations ÷ the ma
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -121,6 +122,9 @@ def print_plans(results: dict[str, dict[str, int]]) -> None:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     results = compiled()
     print_kernels(results)
     print()

@@ -19,7 +19,7 @@ from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
 from .anthropic.protocol import MessagesRequest
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
-from .cache_answers import CacheStatus, Freed, Pin, PinDeleted
+from .cache_answers import CacheStatus, Freed, LeaseEnds, Pin, PinDeleted
 from .cache_endpoints import drop_cache, end_lease, pin_prefix, show_cache, unpin_prefix
 from .cache_explain import explain_prompt
 from .cors import AllowedOrigins, Cors
@@ -63,7 +63,7 @@ _PIN = Operation(
     errors=(404, 409, 429),
 )
 _UNPIN = Operation(summary="End a pin", reply=PinDeleted)
-_END_LEASE = Operation(summary="End the leases of a key", status=202)
+_END_LEASE = Operation(summary="End the leases of a key", query=_SALT, reply=LeaseEnds, status=202)
 _EXPLAIN = Operation(
     summary="Say why tokens of a prompt are not cached",
     body=ChatRequest,

@@ -5,21 +5,57 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from ..http.faces import Face, Handler, route
 from ..http.http_service import HttpService
-from .batches import cancel_batch, create_batch, list_batches, show_batch
+from ..http.operation import Operation
+from .batches import CreateBatch, cancel_batch, create_batch, list_batches, show_batch
 from .call import Endpoints
 from .files import delete_file, file_content, list_files, show_file
+from .records import BatchObject, FileDeleted, FileObject, Page
 from .runner import Pace, Runner
 from .upload import upload_file
 
 FILES = "/v1/files"
 UPLOADS = frozenset((FILES,))
 """the paths with bodies that may be longer than others"""
+
+
+class Upload(Struct):
+    """The form of an upload."""
+
+    file: bytes
+    purpose: str
+
+
+_PAGE = {"limit": int, "after": str}
+_UPLOAD = Operation(
+    summary="Upload the lines of a batch",
+    body=Upload,
+    body_type="multipart/form-data",
+    reply=FileObject,
+    errors=(507,),
+)
+_LIST_FILES = Operation(
+    summary="List files", query={**_PAGE, "purpose": str, "order": str}, reply=Page[FileObject]
+)
+_SHOW_FILE = Operation(summary="Describe a file", reply=FileObject)
+_DELETE_FILE = Operation(summary="Delete a file", reply=FileDeleted, errors=(409,))
+_CONTENT = Operation(summary="Download a file", reply_type="application/jsonl")
+_CREATE = Operation(
+    summary="Run the lines of a file in the background",
+    body=CreateBatch,
+    example={"input_file_id": "file-…", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+    reply=BatchObject,
+    errors=(404, 429, 507),
+)
+_LIST = Operation(summary="List batches", query=_PAGE, reply=Page[BatchObject])
+_SHOW = Operation(summary="Describe a batch", reply=BatchObject)
+_CANCEL = Operation(summary="Cancel a batch", reply=BatchObject, errors=(409,))
 
 
 def batches_face(faces: Sequence[Face], pace: Pace | None = None) -> Face:
@@ -32,18 +68,20 @@ def batches_face(faces: Sequence[Face], pace: Pace | None = None) -> Face:
     async def run(http: HttpService) -> None:
         await Runner(http, Endpoints(http, faces), pace or Pace()).run()
 
-    return Face(partial(_routes, create), faces[0].error_json, run=run)
+    return Face(
+        partial(_routes, create), faces[0].error_json, run=run, name="OpenAI batches", error=faces[0].error
+    )
 
 
 def _routes(create: Handler, http: HttpService) -> Sequence[Route]:
     return [
-        route("POST", FILES, http, upload_file),
-        route("GET", FILES, http, list_files),
-        route("GET", f"{FILES}/{{file}}", http, show_file),
-        route("DELETE", f"{FILES}/{{file}}", http, delete_file),
-        route("GET", f"{FILES}/{{file}}/content", http, file_content),
-        route("POST", "/v1/batches", http, create),
-        route("GET", "/v1/batches", http, list_batches),
-        route("GET", "/v1/batches/{batch}", http, show_batch),
-        route("POST", "/v1/batches/{batch}/cancel", http, cancel_batch),
+        route("POST", FILES, http, upload_file, _UPLOAD),
+        route("GET", FILES, http, list_files, _LIST_FILES),
+        route("GET", f"{FILES}/{{file}}", http, show_file, _SHOW_FILE),
+        route("DELETE", f"{FILES}/{{file}}", http, delete_file, _DELETE_FILE),
+        route("GET", f"{FILES}/{{file}}/content", http, file_content, _CONTENT),
+        route("POST", "/v1/batches", http, create, _CREATE),
+        route("GET", "/v1/batches", http, list_batches, _LIST),
+        route("GET", "/v1/batches/{batch}", http, show_batch, _SHOW),
+        route("POST", "/v1/batches/{batch}/cancel", http, cancel_batch, _CANCEL),
     ]

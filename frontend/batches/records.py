@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -124,10 +124,13 @@ class BatchObject(Struct, kw_only=True):
     metadata: Raw
 
 
-class Page(Struct):
+T = TypeVar("T", FileObject, BatchObject)
+
+
+class Page(Struct, Generic[T]):
     """One page of a list."""
 
-    data: list[FileObject] | list[BatchObject]
+    data: list[T]
     first_id: str | None
     last_id: str | None
     has_more: bool
@@ -162,6 +165,6 @@ def batch_object(record: BatchRecord) -> BatchObject:
     )
 
 
-def page_of(objects: list[FileObject] | list[BatchObject], has_more: bool) -> Page:
+def page_of(objects: list[T], has_more: bool) -> Page[T]:
     first, last = (objects[0].id, objects[-1].id) if objects else (None, None)
     return Page(objects, first, last, has_more)

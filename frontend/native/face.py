@@ -9,12 +9,23 @@ from starlette.routing import Route
 from ..http.endpoint import GenerationEndpoint
 from ..http.faces import Face
 from ..http.http_service import HttpService
+from ..http.operation import GENERATES, DescribedRoute, Operation
 from .errors import error_json
 from .generate import prepare_generate
+from .protocol import End, ErrorResponse, Event, Generated, GenerateRequest
+
+_GENERATE = Operation(
+    summary="Continue prompts of text or token ids",
+    body=GenerateRequest,
+    example={"prompt": "Once upon a time", "max_tokens": 20},
+    reply=Generated,
+    events=(Event, End),
+    errors=GENERATES,
+)
 
 
 def _routes(http: HttpService) -> Sequence[Route]:
-    return [Route("/generate", GenerationEndpoint(http, prepare_generate), methods=["POST"])]
+    return [DescribedRoute("POST", "/generate", GenerationEndpoint(http, prepare_generate), _GENERATE)]
 
 
-NATIVE = Face(_routes, error_json, prefixes=("/generate",))
+NATIVE = Face(_routes, error_json, prefixes=("/generate",), name="Arbora", error=ErrorResponse)

@@ -21,6 +21,7 @@ TEXTS: Mapping[int, str] = {
     500: "The server has a fault.",
     503: "The server can't take the request now. The header `Retry-After` says when to try again.",
     504: "The reply was not complete within the server's time limit.",
+    507: "Files and batches have no space left.",
     529: "The server can't take the request now. The header `Retry-After` says when to try again.",
 }
 _ALL = (400, 403, 408, 414, 431, 500, 503)

@@ -15,13 +15,12 @@ from ..http.body_kind import BodyKind, T
 from ..http.tenants import caller_of, owner_of
 from ..request.conversation import MAX_MESSAGES
 from ..request.validation import check_count
-from .create import MOST_METADATA
 from .database import Row
 from .fields import CONVERSATIONS, ITEMS, METADATA
 from .ids import new_id
 from .items import check_items
 from .pages import page_of
-from .protocol import Item, Metadata
+from .protocol import MOST_METADATA, Item, Metadata
 from .responses import Conversation, Deleted, ItemList
 from .responses_service import ResponsesService
 from .store import stored_item

@@ -27,7 +27,7 @@ from .context import Context, context_of, conversation_id
 from .fields import RESPONSES
 from .ids import new_id
 from .prompt import Prompt, prompt_of
-from .protocol import Item, ReasoningConfig, ResponsesRequest, TextConfig, TextFormat
+from .protocol import MOST_METADATA, Item, ReasoningConfig, ResponsesRequest, TextConfig, TextFormat
 from .responses import ConversationId, Response
 from .responses_service import ResponsesService, nothing_stored
 
@@ -43,7 +43,6 @@ INCLUDABLE = (
     "code_interpreter_call.outputs",
 )
 """the last six belong to tools and images that no response here has"""
-MOST_METADATA = 16
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _SAME_NAMES = sorted({*ResponsesRequest.__struct_fields__} & {*SamplingFields.__struct_fields__})
 

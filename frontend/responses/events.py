@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from .event_types import (
+    OF_RESPONSE,
+    ArgumentsDone,
+    Event,
+    InputDone,
+    ItemAdded,
+    ItemDone,
+    PartAdded,
+    PartDone,
+    ReasoningDone,
+    TextDone,
+)
 from .output import Added, Change, Done, More
 from .responses import (
     CustomToolCall,
     FunctionCall,
+    OutputItem,
     OutputMessage,
     OutputText,
     ReasoningItem,
@@ -19,6 +32,7 @@ from .responses import (
 )
 
 _encode = msgspec.json.encode
+# Most events are deltas; a template takes less time than a struct.
 _DELTA = (
     b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":%d,"item_id":"%b",'
     b'"output_index":%d,%b"delta":%b%b}\n\n'
@@ -32,10 +46,10 @@ class Events:
     def __init__(self) -> None:
         self._next = 0
         self._index = -1
-        self._item_id = b""
+        self._item_id = ""
 
     def of_response(self, name: str, response: Response) -> bytes:
-        return self._event(f"response.{name}", {"response": response})
+        return _written(OF_RESPONSE[name](response=response, sequence_number=self._number()))
 
     def of_change(self, change: Change) -> bytes:
         match change:
@@ -43,47 +57,51 @@ class Events:
                 name = kind.encode()
                 in_content = _IN_CONTENT if kind.endswith("_text") else b""
                 more = b',"logprobs":' + _encode(logprobs) if kind == "output_text" else b""
-                where = self._item_id, self._index, in_content
+                where = self._item_id.encode(), self._index, in_content
                 return _DELTA % (name, name, self._number(), *where, _encode(text), more)
             case Added(item):
                 self._index += 1
-                self._item_id = item.id.encode()
-                added = self._event("response.output_item.added", {"output_index": self._index, "item": item})
-                if isinstance(item, OutputMessage | ReasoningItem):
-                    part = OutputText() if isinstance(item, OutputMessage) else ReasoningText()
-                    added += self._in_item("response.content_part.added", {"content_index": 0, "part": part})
-                return added
+                self._item_id = item.id
+                return b"".join(map(_written, self._first(item)))
             case Done(item):
-                ended = {"output_index": self._index, "item": item}
-                return self._last(item) + self._event("response.output_item.done", ended)
+                return b"".join(map(_written, self._last(item)))
 
-    def _last(self, item: Any) -> bytes:
-        """The events that have the whole text of the item."""
+    def _first(self, item: OutputItem) -> Iterator[Event]:
+        yield ItemAdded(item=item, output_index=self._index, sequence_number=self._number())
+        match item:
+            case OutputMessage():
+                yield PartAdded(part=OutputText(), **self._place())
+            case ReasoningItem():
+                yield PartAdded(part=ReasoningText(), **self._place())
+
+    def _last(self, item: OutputItem) -> Iterator[Event]:
+        """The events that have the whole text of the item, and the item."""
         match item:
             case OutputMessage(content=[part]):
-                text = {"content_index": 0, "text": part.text, "logprobs": part.logprobs}
-                return self._in_item("response.output_text.done", text) + self._part_done(part)
-            case ReasoningItem(content=[part]):
-                text = {"content_index": 0, "text": part.text}
-                return self._in_item("response.reasoning_text.done", text) + self._part_done(part)
+                yield TextDone(text=part.text, logprobs=part.logprobs, **self._place())
+                yield PartDone(part=part, **self._place())
+            case ReasoningItem(content=[thought]):
+                yield ReasoningDone(text=thought.text, **self._place())
+                yield PartDone(part=thought, **self._place())
             case FunctionCall():
-                call = {"name": item.name, "arguments": item.arguments}
-                return self._in_item("response.function_call_arguments.done", call)
+                yield ArgumentsDone(name=item.name, arguments=item.arguments, **self._place())
             case CustomToolCall():
-                return self._in_item("response.custom_tool_call_input.done", {"input": item.input})
-        return b""
+                yield InputDone(input=item.input, **self._place())
+        yield ItemDone(item=item, output_index=self._index, sequence_number=self._number())
 
-    def _part_done(self, part: OutputText | ReasoningText) -> bytes:
-        return self._in_item("response.content_part.done", {"content_index": 0, "part": part})
-
-    def _in_item(self, name: str, fields: Mapping[str, Any]) -> bytes:
-        place = {"item_id": self._item_id.decode(), "output_index": self._index}
-        return self._event(name, {**place, **fields})
-
-    def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
-        data = _encode({"type": name, "sequence_number": self._number(), **fields})
-        return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+    def _place(self) -> dict[str, Any]:
+        """The members of an event about the open item."""
+        return {
+            "item_id": self._item_id,
+            "output_index": self._index,
+            "sequence_number": self._number(),
+        }
 
     def _number(self) -> int:
         self._next += 1
         return self._next - 1
+
+
+def _written(event: Event) -> bytes:
+    name = str(event.__struct_config__.tag).encode()
+    return b"event: " + name + b"\ndata: " + _encode(event) + b"\n\n"

@@ -13,29 +13,47 @@ from starlette.routing import Route
 from ..http.endpoint import GenerationEndpoint, Job
 from ..http.faces import Face
 from ..http.http_service import HttpService
+from ..http.operation import DescribedRoute, Operation
 from ..openai.errors import error_json
+from ..openai.responses import ErrorResponse
 from . import conversations, retrieve
 from .create import prepare_response
 from .input_tokens import input_tokens
+from .operations import (
+    ADD_ITEMS,
+    CANCEL,
+    CHANGE_CONVERSATION,
+    COUNT,
+    CREATE,
+    CREATE_CONVERSATION,
+    DELETE,
+    DELETE_CONVERSATION,
+    DELETE_ITEM,
+    INPUT_ITEMS,
+    LIST_ITEMS,
+    RETRIEVE,
+    SHOW_CONVERSATION,
+    SHOW_ITEM,
+)
 from .responses_service import ResponsesService
 
 Handler: TypeAlias = Callable[[ResponsesService, Request], Awaitable[Response]]
 
 RESPONSE, CONVERSATION = "/v1/responses/{id}", "/v1/conversations/{id}"
-HANDLERS: Sequence[tuple[str, str, Handler]] = (
-    ("POST", "/v1/responses/input_tokens", input_tokens),
-    ("GET", RESPONSE, retrieve.retrieve),
-    ("DELETE", RESPONSE, retrieve.delete),
-    ("POST", f"{RESPONSE}/cancel", retrieve.cancel),
-    ("GET", f"{RESPONSE}/input_items", retrieve.input_items),
-    ("POST", "/v1/conversations", conversations.create),
-    ("GET", CONVERSATION, conversations.show),
-    ("POST", CONVERSATION, conversations.change),
-    ("DELETE", CONVERSATION, conversations.delete),
-    ("GET", f"{CONVERSATION}/items", conversations.list_items),
-    ("POST", f"{CONVERSATION}/items", conversations.add_items),
-    ("GET", f"{CONVERSATION}/items/{{item}}", conversations.show_item),
-    ("DELETE", f"{CONVERSATION}/items/{{item}}", conversations.delete_item),
+HANDLERS: Sequence[tuple[str, str, Handler, Operation]] = (
+    ("POST", "/v1/responses/input_tokens", input_tokens, COUNT),
+    ("GET", RESPONSE, retrieve.retrieve, RETRIEVE),
+    ("DELETE", RESPONSE, retrieve.delete, DELETE),
+    ("POST", f"{RESPONSE}/cancel", retrieve.cancel, CANCEL),
+    ("GET", f"{RESPONSE}/input_items", retrieve.input_items, INPUT_ITEMS),
+    ("POST", "/v1/conversations", conversations.create, CREATE_CONVERSATION),
+    ("GET", CONVERSATION, conversations.show, SHOW_CONVERSATION),
+    ("POST", CONVERSATION, conversations.change, CHANGE_CONVERSATION),
+    ("DELETE", CONVERSATION, conversations.delete, DELETE_CONVERSATION),
+    ("GET", f"{CONVERSATION}/items", conversations.list_items, LIST_ITEMS),
+    ("POST", f"{CONVERSATION}/items", conversations.add_items, ADD_ITEMS),
+    ("GET", f"{CONVERSATION}/items/{{item}}", conversations.show_item, SHOW_ITEM),
+    ("DELETE", f"{CONVERSATION}/items/{{item}}", conversations.delete_item, DELETE_ITEM),
 )
 
 
@@ -45,12 +63,20 @@ def _routes(http: HttpService) -> Sequence[Route]:
     async def prepared(http: HttpService, request: Request) -> Job | Response:
         return await prepare_response(responses, request)
 
-    create = Route("/v1/responses", GenerationEndpoint(http, prepared), methods=["POST"])
-    return [create, *(_route(responses, *each) for each in HANDLERS)]
+    create = DescribedRoute("POST", "/v1/responses", GenerationEndpoint(http, prepared), CREATE)
+    return [
+        create,
+        *(
+            DescribedRoute(method, path, partial(handler, responses), operation)
+            for method, path, handler, operation in HANDLERS
+        ),
+    ]
 
 
-def _route(responses: ResponsesService, method: str, path: str, handler: Handler) -> Route:
-    return Route(path, partial(handler, responses), methods=[method])
-
-
-RESPONSES = Face(_routes, error_json, prefixes=("/v1/responses", "/v1/conversations"))
+RESPONSES = Face(
+    _routes,
+    error_json,
+    prefixes=("/v1/responses", "/v1/conversations"),
+    name="OpenAI Responses",
+    error=ErrorResponse,
+)

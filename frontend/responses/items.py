@@ -12,11 +12,10 @@ from ..request.messages import CalledFunction, ChatMessage, MessageToolCall
 from ..request.validation import check_count, check_word, missing_field
 from ..text.quoted_grammar import quoted_text
 from .ids import PREFIXES
-from .protocol import Item, Part
+from .protocol import ROLES, Item, Part
 from .reasoning import reasoning_of
 from .tools import LOCAL_SHELL, prompt_name
 
-ROLES = ("user", "assistant", "system", "developer")
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _CALLS = ("function_call", "custom_tool_call", "local_shell_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output", "local_shell_call_output")

@@ -14,12 +14,13 @@ from .responses import ItemList
 
 DEFAULT_LIMIT = 20
 MOST_ITEMS = 100
+ORDERS = ("asc", "desc")
 _MOST_DIGITS = 12
 
 
 def page_of(rows: Sequence[Row], query: Mapping[str, str]) -> ItemList:
     """`rows` have the id and the JSON of each item. The last item comes first, unless `order` is "asc"."""
-    check_word("order", query.get("order"), ("asc", "desc"))
+    check_word("order", query.get("order"), ORDERS)
     ordered = list(rows) if query.get("order") == "asc" else list(reversed(rows))
     after = query.get("after")
     if after is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import UNSET
+
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 from ..request.conversation import render
@@ -22,12 +24,10 @@ from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
 from ..request.validation import check_word, missing_field
 from .items import check_items, messages_of
-from .protocol import Item, PromptFields, ResponsesRequest, TextFormat
+from .protocol import FORMATS, Item, PromptFields, ResponsesRequest, TextFormat
 from .reasoning import check_variables, template_variables
 from .tool_choice import calls_wanted
 from .tools import Called, offered_tools
-
-FORMATS = ("text", "json_schema", "json_object")
 
 
 class Prompt(NamedTuple):
@@ -92,8 +92,9 @@ def _format(format: TextFormat | None) -> GrammarSpec | None:
     if format is None:
         return None
     check_word("text.format.type", format.type, FORMATS)
+    given = None if format.schema is UNSET or is_null(format.schema) else format.schema
     if format.type != "json_schema":
-        if not is_null(format.schema):
+        if given is not None:
             raise RequestError(
                 f"text.format.schema has no effect, as text.format.type is {format.type!r}: make the type "
                 "'json_schema', or leave schema out.",
@@ -103,7 +104,6 @@ def _format(format: TextFormat | None) -> GrammarSpec | None:
         return object_spec(format.type == "json_object", "text.format")
     if not format.name:
         raise missing_field("text.format.name")
-    schema = schema_spec(format.schema, "text.format.schema")
-    if schema is None:
+    if given is None:
         raise missing_field("text.format.schema")
-    return schema
+    return schema_spec(given, "text.format.schema")

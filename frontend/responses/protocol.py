@@ -5,11 +5,42 @@ Types only: other modules check the values. A null field counts as absent.
 
 from __future__ import annotations
 
-from msgspec import Raw, Struct
+from typing import Annotated
 
-from ..request.fields import NULL, JsonObject
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-Metadata = dict[str, str]
+from ..request.declared import one_of, within
+from ..request.fields import (
+    JsonObject,
+    JsonSchema,
+    MinP,
+    OccurrencePenalty,
+    Order,
+    Priority,
+    RepetitionPenalty,
+    Salt,
+    Seed,
+    StopString,
+    StopStrings,
+    Temperature,
+    Tokens,
+    TopK,
+    TopLogprobs,
+    TopP,
+    Unenforced,
+)
+from .ids import PREFIXES
+
+ROLES = ("user", "assistant", "system", "developer")
+ITEM_TYPES = (*PREFIXES, "item_reference")
+TOOL_TYPES = ("function", "custom", "local_shell", "namespace")
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+SUMMARIES = ("auto", "concise", "detailed", "none")
+VERBOSITIES = ("low", "medium", "high")
+FORMATS = ("text", "json_schema", "json_object")
+MOST_METADATA = 16
+
+Metadata = Annotated[dict[str, str], Meta(extra_json_schema={"maxProperties": MOST_METADATA})]
 
 
 class Part(Struct, kw_only=True, omit_defaults=True):
@@ -24,9 +55,9 @@ class Item(Struct, kw_only=True, omit_defaults=True):
     """An item of a conversation. Its `type` says which fields count; without one it is a message."""
 
     id: str | None = None
-    type: str | None = None
+    type: Annotated[str, one_of(ITEM_TYPES)] | None = None
     status: str | None = None
-    role: str | None = None
+    role: Annotated[str, one_of(ROLES)] | None = None
     content: str | list[Part] | None = None
     phase: str | None = None
     call_id: str | None = None
@@ -51,7 +82,7 @@ class InputFormat(Struct, kw_only=True, omit_defaults=True):
 class ToolDefinition(Struct, kw_only=True, omit_defaults=True):
     """A tool, or a namespace of `tools`."""
 
-    type: str
+    type: Annotated[str, one_of(TOOL_TYPES)]
     name: str | None = None
     description: str | None = None
     parameters: JsonObject | None = None
@@ -76,21 +107,21 @@ class ToolChoice(Struct, kw_only=True, omit_defaults=True):
 
 
 class TextFormat(Struct, kw_only=True, omit_defaults=True):
-    type: str
+    type: Annotated[str, one_of(FORMATS)]
     name: str | None = None
     description: str | None = None
-    schema: Raw = NULL
+    schema: JsonSchema | UnsetType = UNSET
     strict: bool | None = None
 
 
 class TextConfig(Struct, kw_only=True, omit_defaults=True):
     format: TextFormat | None = None
-    verbosity: str | None = None
+    verbosity: Annotated[str, one_of(VERBOSITIES)] | None = None
 
 
 class ReasoningConfig(Struct, kw_only=True, omit_defaults=True):
-    effort: str | None = None
-    summary: str | None = None
+    effort: Annotated[str, one_of(EFFORTS)] | None = None
+    summary: Annotated[str, one_of(SUMMARIES)] | None = None
 
 
 class ConversationName(Struct, kw_only=True):
@@ -114,9 +145,9 @@ class PromptFields(Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    truncation: str | None = None
+    truncation: Annotated[str, one_of(("auto", "disabled"))] | None = None
     chat_template_kwargs: JsonObject | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt | None = None
 
 
 class ResponsesRequest(PromptFields, kw_only=True):
@@ -127,29 +158,29 @@ class ResponsesRequest(PromptFields, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     include: list[str] | None = None
-    max_output_tokens: int | None = None
+    max_output_tokens: Annotated[int, within(1)] | None = None
     metadata: Metadata | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_logprobs: int | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_logprobs: TopLogprobs | None = None
     user: str | None = None
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
-    stop: str | list[str] | None = None
-    min_tokens: int | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
+    stop: StopString | StopStrings | None = None
+    min_tokens: Tokens | None = None
+    top_k: TopK | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: OccurrencePenalty | None = None
+    frequency_penalty: OccurrencePenalty | None = None
+    seed: Seed | None = None
     ignore_eos: bool | None = None
-    property_order: str | None = None
-    unenforced: str | None = None
+    property_order: Order | None = None
+    unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_prompt: bool | None = None
-    priority: int | None = None
+    priority: Priority | None = None
 
 
 class ConversationRequest(Struct, kw_only=True):

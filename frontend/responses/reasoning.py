@@ -7,11 +7,8 @@ from collections.abc import Mapping
 
 from ...runtime.errors import RequestError
 from ..request.validation import check_word
-from .protocol import Item, PromptFields
+from .protocol import EFFORTS, SUMMARIES, VERBOSITIES, Item, PromptFields
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-SUMMARIES = ("auto", "concise", "detailed", "none")
-VERBOSITIES = ("low", "medium", "high")
 _MARK = "arbora."
 
 

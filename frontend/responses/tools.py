@@ -11,11 +11,10 @@ from ..request.conversation import tool_definitions
 from ..request.messages import FunctionDefinition, Tool
 from ..request.validation import check_word, missing_field
 from .input_grammar import input_grammar
-from .protocol import ToolDefinition
+from .protocol import TOOL_TYPES, ToolDefinition
 
 Kind = Literal["function", "custom", "local_shell"]
 LOCAL_SHELL = "local_shell"
-_SERVED = ("function", "custom", LOCAL_SHELL, "namespace")
 _SHELL_DESCRIPTION = "Runs a command on the user's machine and returns its output."
 _SHELL_PARAMETERS: dict[str, object] = {
     "type": "object",
@@ -107,7 +106,7 @@ def _placed(tools: Sequence[ToolDefinition]) -> Iterator[_Placed]:
 
 
 def _check_type(tool: ToolDefinition, where: str) -> None:
-    if tool.type not in _SERVED:
+    if tool.type not in TOOL_TYPES:
         raise RequestError(
             f"{where}.type is {tool.type!r}, a tool that runs on OpenAI's servers: leave it out, or define a "
             "tool of the type 'function' and run it in the client.",

@@ -40,7 +40,9 @@ def ended(served: Served, batch: str) -> Any:
 
 def output(served: Served, file: str | None) -> list[Any]:
     assert file is not None
-    return [json.loads(each) for each in served.client.files.content(file).text.splitlines()]
+    return [
+        json.loads(each) for each in served.client.files.content(file).text.removesuffix("\n").split("\n")
+    ]
 
 
 def finished(served: Served, batch: str) -> int:

@@ -68,7 +68,7 @@ class BatchWorld:
         if file is None:
             return []
         content = await self.client.files.content(file)
-        return [json.loads(line) for line in content.text.splitlines()]
+        return [json.loads(line) for line in content.text.removesuffix("\n").split("\n")]
 
 
 @contextlib.asynccontextmanager

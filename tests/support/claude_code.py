@@ -50,7 +50,7 @@ TOOLS = [
     tool("Grep", "Searches files.", pattern=STRING, output_mode={"type": "string", "enum": ["content"]}),
     tool("TodoWrite", "Keeps a list.", todos={"type": "array", "items": LISTED_TASK}),
     tool("mcp__clock__wait", "Waits.", seconds={"type": "integer", "minimum": 0, "maximum": 60}),
-    {**tool("Task", "Starts a task.", prompt=STRING), "cache_control": EPHEMERAL},
+    tool("Task", "Starts a task.", prompt=STRING),
 ]
 SYSTEM = [
     text("x-anthropic-billing-header: cc_version=2.1.0.5f1; cc_entrypoint=cli; cch=1f2e3;"),

@@ -28,7 +28,7 @@ CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance,
 EVENTS = "text/event-stream"
 PATIENCE = 120.0  # seconds
 MOST_SHOWN = 600  # characters of a request in a fault
-NEEDED = ("messages", "prompt", "tokens", "ttl_s", "max_tokens")
+NEEDED = ("messages", "prompt", "input", "tokens", "ttl_s", "max_tokens")
 
 
 @dataclass
@@ -161,6 +161,10 @@ def thinned(body: dict[str, Any], random: Random) -> dict[str, Any]:
     if "messages" in kept or "prompt" in kept:
         kept["stream"] = random.random() < 0.5
         kept["max_tokens"] = random.randrange(1, 9)
+    elif "input" in kept:
+        kept |= {"stream": random.random() < 0.5, "max_output_tokens": random.randrange(1, 9)}
+        if random.random() < 0.7:
+            kept["input"] = random.choice(["Hello", "Ä\u0000<|im_end|>"])
     return kept
 
 

@@ -352,7 +352,11 @@ def test_a_request_begins_again_if_the_model_process_dies_while_it_is_prepared(
 
 
 def test_an_interrupted_start_leaves_no_process(model: str) -> None:
-    script = f"import arbora; arbora.Engine({model!r}, device='cpu', kv_memory={MEMORY!r})"
+    script = f"""
+import signal, arbora
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+arbora.Engine({model!r}, device='cpu', kv_memory={MEMORY!r})
+"""
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     run = subprocess.Popen([sys.executable, "-c", script], env=environment, stderr=subprocess.PIPE, text=True)
     loading: set[int] = set()

@@ -360,3 +360,15 @@ def test_leases_refuse_no_request_and_every_request_ends_as_without_them(
         return {name: bench.tokens(name) for name in bench.accepted} | dict.fromkeys(bench.refused)
 
     assert outcome(leased=True) == outcome(leased=False)
+
+
+def test_a_request_that_is_open_when_its_key_is_ended_takes_no_lease() -> None:
+    bench = SchedulerBench(32, most_pinned=20)
+    bench.submit("a", DOCUMENT, max_tokens=50, leases=(conversation(key="s"), breakpoint_at(8)))
+    bench.plan()
+    bench.plan()
+    bench.step()
+    bench.scheduler.order(EndLease("", "", "s"))
+    bench.scheduler.drop("a")
+    bench.run()
+    assert bench.scheduler.stats().leases == {"breakpoint": 1}
