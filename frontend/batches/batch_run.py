@@ -14,10 +14,11 @@ from typing import Literal
 
 import msgspec
 
-from ...runtime.api_keys import ApiKey
+from ..keys.key_ring import KeyRing
 from ..work.caller import Caller
 from ..work.fair_threads import FairThreads
 from .call import Endpoints, Reply
+from .owner import known_owners
 from .plan import Plan, PlannedLine, parse_line, read_plan
 from .records import BatchRecord, LineError
 from .results import InputLostError, LineFailure, OutputFiles, answered, read_line, write_files
@@ -51,19 +52,21 @@ class Means:
     slots: Slots
     work: FairThreads
     runner: str
+    keys: KeyRing
 
 
 class BatchRun:
-    """`key` is the API key of the batch's requests."""
-
-    def __init__(self, means: Means, record: BatchRecord, key: ApiKey | None) -> None:
+    def __init__(self, means: Means, record: BatchRecord) -> None:
         self._means = means
         self._store = means.store
         self._record = record
-        self._key = key
         self._input = means.store.path(record.input_file)
         self._early: EarlyEnd | None = None
         self._stopped = asyncio.Event()
+        self._sleeping = 0
+        self._none_sleeps = asyncio.Event()
+        """cleared while a line waits for its next attempt: the batch starts no other line"""
+        self._none_sleeps.set()
         if record.status == "cancelling":
             self.stop("cancelled")
 
@@ -71,6 +74,11 @@ class BatchRun:
         """Ends the batch with the lines that are finished. The first call decides."""
         self._early = self._early or early
         self._stopped.set()
+
+    def is_keyless(self) -> bool:
+        """True if the server no longer has the API key, and the batch has lines to run."""
+        has_lines = self._early is None and self._record.status in ("validating", "in_progress")
+        return has_lines and self._record.owner not in known_owners(self._means.keys)
 
     async def run(self) -> None:
         """Does what is left to do. If the status was changed meanwhile, the next runner continues."""
@@ -130,6 +138,7 @@ class BatchRun:
         slots = self._means.slots
         async with asyncio.TaskGroup() as tasks:
             for line in lines:
+                await self._none_sleeps.wait()
                 await slots.take()
                 tasks.create_task(self._run_line(line)).add_done_callback(lambda _: slots.free())
 
@@ -148,12 +157,25 @@ class BatchRun:
         """The answer, after as many attempts as it takes while the server is overloaded or starting."""
         deaths, wait = 0, FIRST_WAIT_S
         while True:
-            reply = await self._means.endpoints.call(self._record.endpoint, body, self._key)
+            while self.is_keyless():  # the runner soon cancels this run
+                await self._sleep(FIRST_WAIT_S)
+            key = known_owners(self._means.keys).get(self._record.owner)
+            reply = await self._means.endpoints.call(self._record.endpoint, body, key)
             deaths += b'"model_died"' in reply.body
             if reply.status not in (429, 503) or deaths >= MOST_DEATHS:
                 return reply
-            await asyncio.sleep(min(reply.retry_after or wait, MOST_WAIT_S))
+            await self._sleep(min(reply.retry_after or wait, MOST_WAIT_S))
             wait = min(2 * wait, MOST_WAIT_S)
+
+    async def _sleep(self, seconds: float) -> None:
+        self._sleeping += 1
+        self._none_sleeps.clear()
+        try:
+            await self._means.slots.sleep(seconds)
+        finally:
+            self._sleeping -= 1
+            if not self._sleeping:
+                self._none_sleeps.set()
 
     async def _save(self, number: int, failed: bool, result: bytes) -> None:
         """Stores a line's result. Waits while the disk is full."""

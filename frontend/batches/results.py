@@ -114,7 +114,7 @@ def write_files(
 def _results(database: Path, batch: str) -> Iterator[tuple[int, int, bytes]]:
     """The number of each line with a result, whether it failed, and the line to write; by number."""
     with closing(
-        sqlite3.connect(f"file:{database}?mode=ro", uri=True, check_same_thread=False)
+        sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
     ) as connection:
         yield from connection.execute(
             "SELECT number, failed, line FROM results WHERE batch = ? ORDER BY number", (batch,)

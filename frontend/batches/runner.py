@@ -38,6 +38,7 @@ class Pace:
 class Runner:
     def __init__(self, http: HttpService, endpoints: Endpoints, pace: Pace) -> None:
         self._config = http.service.config
+        self._keys = http.keys
         self._engine = http.service.engine
         self._work = http.service.work
         self._endpoints = endpoints
@@ -67,7 +68,7 @@ class Runner:
                 await asyncio.wait_for(self._engine.drain_requested.wait(), pause)
 
     async def _serve(self, store: Store, path: Path) -> None:
-        means = Means(store, path, self._endpoints, self._slots, self._work, self._id)
+        means = Means(store, path, self._endpoints, self._slots, self._work, self._id, self._keys)
         draining = asyncio.create_task(self._engine.drain_requested.wait())
         try:
             while not draining.done():
@@ -91,7 +92,7 @@ class Runner:
             if task.done():
                 del self._runs[batch]
                 await self._release(store, batch, task)
-            elif batch not in statuses:
+            elif batch not in statuses or run.is_keyless():
                 task.cancel()
             elif statuses[batch] == "cancelling":
                 run.stop("cancelled")
@@ -102,13 +103,16 @@ class Runner:
 
     async def _start_runs(self, means: Means) -> None:
         while len(self._runs) < MOST_BATCHES:
-            owners = known_owners(self._config)
             record = await means.store.claim(
-                self._id, self._pace.lease, self._config.model_names, owners.keys(), MOST_OF_OWNER
+                self._id,
+                self._pace.lease,
+                self._config.model_names,
+                known_owners(self._keys).keys(),
+                MOST_OF_OWNER,
             )
             if record is None:
                 return
-            run = BatchRun(means, record, owners.get(record.owner))
+            run = BatchRun(means, record)
             self._runs[record.id] = run, asyncio.create_task(run.run())
 
     async def _release(self, store: Store, batch: str, task: asyncio.Task[None]) -> None:

@@ -43,6 +43,16 @@ class Slots:
         self._taken -= 1
         self._changed.set()
 
+    async def sleep(self, seconds: float) -> None:
+        """Others may take the caller's slot meanwhile. It has one again at the end, also if cancelled."""
+        self.free()
+        try:
+            await asyncio.sleep(seconds)
+            await self.take()
+        except asyncio.CancelledError:
+            self._taken += 1
+            raise
+
     def _limit(self) -> int:
         is_busy = self._engine.open_requests > self._taken
         return self._most_if_busy if is_busy else self._most

@@ -199,8 +199,8 @@ class Store:
         return await self._one(
             BatchRecord,
             "UPDATE batches SET runner = :runner, lease_until = :until WHERE id = (SELECT id FROM batches "
-            f"WHERE status IN ({OPEN_LIST}) AND lease_until <= :now AND {of_owner} < :most AND ("
-            "status IN ('cancelling', 'finalizing') OR expires_at <= :now OR ("
+            f"WHERE status IN ({OPEN_LIST}) AND lease_until <= :now AND ("
+            f"status IN ('cancelling', 'finalizing') OR expires_at <= :now OR ({of_owner} < :most AND "
             "model IN (SELECT value FROM json_each(:models)) AND "
             "owner IN (SELECT value FROM json_each(:owners)))) "
             f"ORDER BY {of_owner}, created_at, rowid LIMIT 1) RETURNING *",
@@ -318,7 +318,8 @@ class Store:
     ) -> list[T]:
         """The rows after the row `after`, from the newest on if `order` is desc."""
         sign = "<" if order == "desc" else ">"
-        place = f"(created_at, rowid) {sign} (SELECT created_at, rowid FROM {table} WHERE id = :after)"
+        place = f"(created_at, rowid) {sign} (SELECT created_at, rowid FROM {table} "
+        place += "WHERE id = :after AND owner = :owner)"
         rows = await self._connection.execute_fetchall(
             f"SELECT * FROM {table} WHERE owner = :owner AND {condition} AND (:after IS NULL OR {place}) "
             f"ORDER BY created_at {order}, rowid {order} LIMIT :most",

@@ -1,7 +1,7 @@
 """Reads a file of API keys.
 
-Each line is a key, or a JSON object with a key's name, its SHA-256 hash and its limits. Empty lines and lines
-that begin with # do not count.
+Each line is a key, or a JSON object with a key's name, its SHA-256 hash and its limits. Empty lines and
+comments do not count. A comment begins with # at the start of a line or after a space.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ FIELDS = (
 )
 NAME_FORM = "1 to 64 of the characters A-Za-z0-9._@-"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_COMMENT = re.compile(r"(^|\s+)#.*")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "max_tokens")
 _PRIORITIES = ("priority", "best_priority")
@@ -83,7 +84,7 @@ def _key_of(text: str) -> ApiKey | None:
     """The key of a line; None for a line without one. Raises ValueError."""
     if text.startswith("{"):
         return _described(text)
-    key = text.partition("#")[0].strip()
+    key = _COMMENT.sub("", text)
     if len(key.split()) > 1:
         raise ValueError("has a space within a key. Write one key a line.")
     return plain_key(key) if key else None

@@ -13,16 +13,16 @@ class KeyRing:
 
     def __init__(self, keys: tuple[ApiKey, ...]) -> None:
         self.several = are_several(keys)
-        self._keys = keys
+        self.keys = keys
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
-        self._keys = tuple(keys)
+        self.keys = tuple(keys)
 
     def find(self, sent: str) -> ApiKey | None:
         """The known key that was sent. All keys are compared, so that the time reveals nothing."""
         digest = key_hash(sent).encode()
-        matches = [key for key in self._keys if secrets.compare_digest(digest, key.sha256.encode())]
+        matches = [key for key in self.keys if secrets.compare_digest(digest, key.sha256.encode())]
         return matches[0] if matches else None
 
     def has_name(self, name: str) -> bool:
-        return any(key.name == name for key in self._keys)
+        return any(key.name == name for key in self.keys)

@@ -18,6 +18,7 @@ from arbora.frontend.batches.schema import NAME, SCHEMA, VERSION
 from arbora.frontend.batches.slots import Slots
 from arbora.frontend.batches.store import Store
 from arbora.frontend.database import open_database
+from arbora.frontend.keys.key_ring import KeyRing
 from arbora.frontend.work.fair_threads import FairThreads
 from batch_world import CHATS, chat, jsonl
 
@@ -138,15 +139,21 @@ class CrashWorld:
         connection, store = await self.store(death)
         self._processes += 1
         runner = f"process {self._processes}"
-        config = SimpleNamespace(max_running=4 * self._slots, max_waiting=16)
+        config = SimpleNamespace(max_running=4 * self._slots, max_waiting=16, api_workers=1)
         slots = Slots(cast(Any, config), cast(Any, SimpleNamespace(open_requests=0)))
         means = Means(
-            store, self.directory / f"{NAME}.sqlite", cast(Any, self.answers), slots, FairThreads(), runner
+            store,
+            self.directory / f"{NAME}.sqlite",
+            cast(Any, self.answers),
+            slots,
+            FairThreads(),
+            runner,
+            KeyRing(()),
         )
         try:
             record = await store.claim(runner, -1, ["tiny"], [OWNER], 8)
             if record is not None:
-                await BatchRun(means, record, None).run()
+                await BatchRun(means, record).run()
         except KilledError:
             pass
         except BaseExceptionGroup as group:

@@ -248,3 +248,12 @@ async def test_old_files_are_removed_first(tmp_path: Path, monkeypatch: pytest.M
             await batches.client.files.retrieve(old.id)
         new = await batches.upload(chat("a"))
         await batches.world.until(lambda: stored(batches) == [new.id])
+
+
+async def test_a_page_after_another_key_s_file_is_empty(tmp_path: Path) -> None:
+    async with batch_world(tmp_path, api_keys=("one", "two"), data_size=1 << 30) as batches:
+        files = [(await batches.upload(chat("a"))).id for _ in range(2)]
+        batches.client = batches.with_key("two")
+        await batches.upload(chat("b"))
+        page = await batches.client.files.list(order="asc", after=files[0])
+        assert page.data == []

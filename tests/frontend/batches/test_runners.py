@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from arbora.runtime.api_keys import plain_key
 from arbora.runtime.messages import Generate, Refused
 from batch_crashes import CrashWorld, Death
 from batch_world import BatchWorld, batch_world, chat
@@ -53,6 +54,58 @@ async def test_a_server_without_the_batch_s_key_leaves_it(tmp_path: Path) -> Non
     async with batch_world(tmp_path, api_keys=("two", "one")) as third:
         third.client = third.with_key("one")
         assert (await third.ended(batch)).status == "completed"
+
+
+async def test_a_key_may_come_and_go_while_its_batches_run(tmp_path: Path) -> None:
+    async with batch_world(tmp_path, api_keys=("one", "other")) as batches:
+        ring = batches.world.http_service.keys
+        ring.replace([plain_key("one"), plain_key("two")])
+        batches.client = batches.with_key("two")
+        assert (await batches.run(chat("a"))).status == "completed"
+        batches.world.running.gate.clear()
+        batch = await batches.start(chat("b"))
+        await batches.world.until(lambda: bool(batches.world.running.rows))
+        ring.replace([plain_key("one")])
+        await batches.world.until(lambda: not batches.world.running.rows)
+        seen = len(batches.world.running.of_kind(Generate))
+        batches.world.running.gate.set()
+        await asyncio.sleep(0.3)
+        assert len(batches.world.running.of_kind(Generate)) == seen
+        ring.replace([plain_key("one"), plain_key("two")])
+        assert (await batches.ended(batch)).status == "completed"
+
+
+async def test_a_line_that_waits_does_not_stop_other_batches(tmp_path: Path) -> None:
+    async with batch_world(tmp_path, max_running=4) as batches:  # one slot
+
+        def refuse(request: Generate) -> Refused | None:
+            text = batches.world.text(list(memoryview(request.prompt).cast("i")))
+            return Refused(request.request, 429, "full", None, "queue_full", 1) if "limited" in text else None
+
+        batches.world.running.refuse = refuse
+        limited = await batches.start(*(chat(str(number), "limited") for number in range(5)))
+        await batches.world.until(lambda: bool(batches.world.running.of_kind(Generate)))
+        assert (await batches.run(chat("b"), chat("c"))).request_counts.completed == 2
+        await batches.client.batches.cancel(limited.id)
+        assert (await batches.ended(limited)).status == "cancelled"
+        assert (await batches.run(chat("d"))).request_counts.completed == 1
+
+
+async def test_a_waiting_batch_is_cancelled_beside_the_two_that_run(tmp_path: Path) -> None:
+    async with batch_world(tmp_path) as batches:
+        batches.world.running.gate.clear()
+        for name in "ab":
+            await batches.until(await batches.start(chat(name)), "in_progress")
+        waiting = await batches.start(chat("c"))
+        await batches.client.batches.cancel(waiting.id)
+        assert (await batches.ended(waiting)).status == "cancelled"
+
+
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b"])
+async def test_the_data_directory_may_have_characters_of_urls(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    async with batch_world(tmp_path / name) as batches:
+        assert (await batches.run(chat("a"))).status == "completed"
 
 
 async def test_a_line_is_tried_again_while_the_queue_is_full(tmp_path: Path) -> None:

@@ -33,6 +33,13 @@ def test_plain_keys_and_described_ones_share_a_file(tmp_path: Path) -> None:
     )
 
 
+def test_a_key_may_contain_a_hash_sign(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("abc#def # Ada's\n")
+    path.chmod(0o600)
+    assert read_key_file(path) == (plain_key("abc#def"),)
+
+
 def test_a_key_may_be_given_by_its_hash(tmp_path: Path) -> None:
     line = json.dumps({"name": "ada", "sha256": key_hash("secret").upper()})
     ring = KeyRing(read(tmp_path, line))
