@@ -41,7 +41,7 @@ async def batches(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bat
 
 
 def stored(batches: BatchWorld) -> list[str]:
-    return sorted(path.name for path in (batches.data / "files").iterdir())
+    return sorted(path.name for path in (batches.data / "files").glob("*"))
 
 
 async def test_a_file_comes_back_as_it_was_sent(batches: BatchWorld) -> None:
