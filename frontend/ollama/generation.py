@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -12,11 +12,12 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...runtime.messages import ModelReady
+from ...runtime.messages import LeaseTerms, ModelReady
 from ..http.body_kind import BodyKind
 from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
+from ..request.leases import keep_alive_lease
 from ..request.prepare import Chat, CheckedRequest, chat_of, namespace_of, new_id, prepare
 from ..request.reply import Reply
 from ..request.service import Service
@@ -66,7 +67,8 @@ async def _prepared(
         return _loaded(name, is_chat=is_chat, keep_alive=seconds)
     check_context(request, model)
     prompt = await service.work.call(caller, prompt_of, service, request)
-    checked = await _checked(http, http_request, request, prompt, model)
+    lease = keep_alive_lease(seconds or 0.0)
+    checked = await _checked(http, http_request, request, prompt, model, [lease] if lease else [])
     prepared = prepare(service, checked)
     context = AnswerContext(
         model=name,
@@ -84,7 +86,12 @@ async def _prepared(
 
 
 async def _checked(
-    http: HttpService, http_request: Request, request: PromptRequest, prompt: Prompt, model: ModelReady
+    http: HttpService,
+    http_request: Request,
+    request: PromptRequest,
+    prompt: Prompt,
+    model: ModelReady,
+    leases: Sequence[LeaseTerms],
 ) -> CheckedRequest:
     service = http.service
     caller = caller_of(http_request, service.config)
@@ -110,6 +117,7 @@ async def _checked(
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=None,
         chat=chat,
+        leases=leases,
     )
 
 

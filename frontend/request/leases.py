@@ -43,14 +43,9 @@ def conversation_lease(ttl_s: float, key: str = "") -> LeaseTerms:
 
 
 def keep_alive_lease(seconds: float, key: str = "") -> LeaseTerms | None:
-    """Ollama's `keep_alive`; None for 0 seconds. A negative number means as long as possible."""
-    ttl_s = MOST_TTL_S if seconds < 0 else min(seconds, MOST_TTL_S)
+    """Ollama's `keep_alive`, which may be infinite; None for 0 seconds."""
+    ttl_s = min(seconds, MOST_TTL_S)
     return LeaseTerms("keep_alive", ttl_s, key) if ttl_s else None
-
-
-def stored_lease(response_id: str, ttl_s: float) -> LeaseTerms:
-    """Leases a stored response with its prompt; `end_lease` ends it under the response's id."""
-    return LeaseTerms("stored", min(ttl_s, MOST_TTL_S), response_id)
 
 
 def breakpoint_leases(positions: Sequence[Position]) -> list[LeaseTerms]:

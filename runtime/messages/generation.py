@@ -9,7 +9,7 @@ from ..grammar_spec import GrammarSpec
 from ..sampling_params import SamplingParams
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
 
-LeaseKind = Literal["conversation", "breakpoint", "keep_alive", "stored", "session", "tool_pause"]
+LeaseKind = Literal["conversation", "breakpoint", "keep_alive", "session", "tool_pause"]
 BACKGROUND_PRIORITY = 1 << 31
 """Of requests that start after all others, also after those of other API keys. Clients can't choose it."""
 
