@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from ..database.errors import is_full
 from ..keys.key_ring import KeyRing
 from ..work.caller import Caller
 from ..work.fair_threads import FairThreads
@@ -23,7 +24,6 @@ from .plan import Plan, PlannedLine, parse_line, read_plan
 from .records import BatchRecord, LineError
 from .results import InputLostError, LineFailure, OutputFiles, answered, read_line, write_files
 from .slots import Slots
-from .storage import is_full
 from .store import Store
 
 EarlyEnd = Literal["cancelled", "expired", "failed"]

@@ -8,12 +8,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from ...runtime.errors import RequestError
+from ..database.errors import storage_errors
 from ..http.http_service import HttpService
 from ..http.tenants import owner_of
 from ..request.validation import check_word
 from .answers import json_response, limit_of, not_found
 from .records import FileDeleted, FileRecord, file_object, page_of
-from .storage import open_store, storage_errors
+from .storage import CONTENTS, open_store
 from .store import Store
 
 MOST_LISTED = 10_000
@@ -46,7 +47,7 @@ async def file_content(http: HttpService, request: Request) -> Response:
     async with open_store(http.service.config) as store:
         record = await _found(store, request)
         path = store.path(record.id)
-    with storage_errors():
+    with storage_errors(CONTENTS):
         found = path.stat()
     if not stat.S_ISREG(found.st_mode):
         raise RequestError(f"{record.id} is damaged.", status=500, code="storage_failed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +31,8 @@ from .prompt import Prompt, prompt_of
 from .protocol import MOST_METADATA, Item, ReasoningConfig, ResponsesRequest, TextConfig, TextFormat
 from .responses import ConversationId, Response
 from .responses_service import ResponsesService, nothing_stored
+
+log = logging.getLogger(__name__)
 
 ENCRYPTED, LOGPROBS = "reasoning.encrypted_content", "message.output_text.logprobs"
 INCLUDABLE = (
@@ -107,8 +110,14 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
 
 
 async def _store(responses: ResponsesService, owner: str, attempts: Attempts, items: Sequence[Item]) -> None:
+    """A reply that can't be stored is sent nevertheless; the log says so."""
     assert attempts.final is not None, "the reply has ended"
-    await responses.store().add(owner, attempts.final, items)
+    try:
+        await responses.store().add(owner, attempts.final, items)
+    except RequestError as error:
+        if error.status not in (503, 507):
+            raise
+        log.error("the response %s is not stored: %s", attempts.final.id, error)
 
 
 async def _in_background(

@@ -12,6 +12,7 @@ from typing import Any
 import aiosqlite
 
 from ..database import open_database
+from ..database.errors import storage_errors
 
 VERSION = 1
 MOST_AGE_S = 30 * 24 * 3600
@@ -43,6 +44,7 @@ CREATE INDEX by_id ON items (id)
 """
 """a holder is a response or a conversation; `used` is in seconds since 1970"""
 
+CONTENTS = "responses"
 Row = Sequence[Any]
 
 
@@ -57,22 +59,25 @@ class Database:
         self._swept = 0.0
 
     async def rows(self, statement: str, values: Iterable[Any] = ()) -> list[Row]:
-        connection = await self._opened()
-        return list(await connection.execute_fetchall(statement, tuple(values)))
+        with storage_errors(CONTENTS):
+            connection = await self._opened()
+            return list(await connection.execute_fetchall(statement, tuple(values)))
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[aiosqlite.Connection]:
-        """Holders that are too old, or beyond the limit on bytes, are removed at the end."""
-        connection = await self._opened()
-        async with self._lock:
-            try:
-                await _whole(connection.execute("BEGIN IMMEDIATE"))
-                yield connection
-                await self._sweep(connection)
-                await _whole(connection.execute("COMMIT"))
-            except BaseException:
-                await _whole(connection.rollback())  # without effect if no transaction is open
-                raise
+        """Holders that are too old, or beyond the limit on bytes, are removed at the end. Raises
+        `RequestError` if the disk or the database fails."""
+        with storage_errors(CONTENTS):
+            connection = await self._opened()
+            async with self._lock:
+                try:
+                    await _whole(connection.execute("BEGIN IMMEDIATE"))
+                    yield connection
+                    await self._sweep(connection)
+                    await _whole(connection.execute("COMMIT"))
+                except BaseException:
+                    await _whole(connection.rollback())  # without effect if no transaction is open
+                    raise
 
     async def close(self) -> None:
         if self._connection is not None:

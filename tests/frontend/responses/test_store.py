@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -269,3 +270,21 @@ async def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
         await connection.execute(insert)
     assert len(await opened.rows("SELECT id FROM holders")) == 1
     await opened.close()
+
+
+async def test_a_database_that_fails_loses_no_reply(
+    world: ResponsesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def locked(*_: Any) -> Any:
+        raise sqlite3.OperationalError("database is locked")
+
+    world.says("Yes")
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "_opened", locked)
+        response = await world.create(input="A")
+        with pytest.raises(openai.InternalServerError, match="database of responses") as error:
+            await world.create(input="B", previous_response_id=response.id)
+    assert text_of(response.output[0]) == "Yes"
+    assert error.value.status_code == 503
+    with pytest.raises(openai.NotFoundError):
+        await world.client.responses.retrieve(response.id)
