@@ -1,4 +1,4 @@
-"""Anthropic's `cache_control`: breakpoints up to which a prompt is leased."""
+"""Anthropic's `cache_control`: marks in a prompt. The prompt up to a mark stays cached for a time."""
 
 from __future__ import annotations
 

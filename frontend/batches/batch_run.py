@@ -43,8 +43,8 @@ _LOST = LineError("input_file_lost", "The content of the input file was removed 
 
 
 @dataclass(frozen=True)
-class Means:
-    """What all batches of a process share. `database` is the path of the store's database."""
+class RunnerContext:
+    """The objects that all batches of a process share. `database` is the path of the store's database."""
 
     store: Store
     database: Path
@@ -56,7 +56,7 @@ class Means:
 
 
 class BatchRun:
-    def __init__(self, means: Means, record: BatchRecord) -> None:
+    def __init__(self, means: RunnerContext, record: BatchRecord) -> None:
         self._means = means
         self._store = means.store
         self._record = record
@@ -81,7 +81,7 @@ class BatchRun:
         return has_lines and self._record.owner not in known_owners(self._means.keys)
 
     async def run(self) -> None:
-        """Does what is left to do. If the status was changed meanwhile, the next runner continues."""
+        """Runs the batch to its end. Stops if another process has changed its status."""
         expiry = asyncio.get_running_loop().call_later(
             max(0.0, self._record.expires_at - time.time()), self.stop, "expired"
         )

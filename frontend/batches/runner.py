@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...runtime.errors import RequestError
 from ..http.http_service import HttpService
-from .batch_run import BatchRun, Means
+from .batch_run import BatchRun, RunnerContext
 from .call import Endpoints
 from .owner import known_owners
 from .slots import Slots
@@ -68,7 +68,7 @@ class Runner:
                 await asyncio.wait_for(self._engine.drain_requested.wait(), pause)
 
     async def _serve(self, store: Store, path: Path) -> None:
-        means = Means(store, path, self._endpoints, self._slots, self._work, self._id, self._keys)
+        means = RunnerContext(store, path, self._endpoints, self._slots, self._work, self._id, self._keys)
         draining = asyncio.create_task(self._engine.drain_requested.wait())
         try:
             while not draining.done():
@@ -101,7 +101,7 @@ class Runner:
         else:
             self._slots.may_start.set()
 
-    async def _start_runs(self, means: Means) -> None:
+    async def _start_runs(self, means: RunnerContext) -> None:
         while len(self._runs) < MOST_BATCHES:
             record = await means.store.claim(
                 self._id,

@@ -9,14 +9,14 @@ from ...runtime.config import ServeConfig
 from ..replica.engine_client import EngineClient
 
 RUNNING_PART = 4
-"""Lines may fill one in so many of the places of --max-running …"""
+"""All lines together may have 1 / RUNNING_PART of the slots of --max-running."""
 BUSY_PART = 8
-"""… and one in so many of these while other requests are open."""
+"""While other requests are open, lines may have 1 / BUSY_PART of these."""
 LOOK_AGAIN_S = 0.1
 
 
 class Slots:
-    """All batches of this process take slots in turn."""
+    """A line runs while it has a slot. The batches of this process get slots in the order of asking."""
 
     def __init__(self, config: ServeConfig, engine: EngineClient) -> None:
         shared = RUNNING_PART * config.api_workers

@@ -189,7 +189,8 @@ class Store:
         owners: Collection[str],
         most_of_owner: int,
     ) -> BatchRecord | None:
-        """Leases an open batch that no runner has: of these models and owners, or one that only has to end.
+        """Assigns an open batch that no runner has. Its model and owner must be among these, unless it
+        runs no more lines.
 
         Owners with fewer batches under way come first, then the oldest batch.
         """

@@ -55,8 +55,8 @@ def parting(tokens: Tokens, outline: Outline, near: Nearest, decode: Decode) -> 
 
 
 def first_difference(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> Part | None:
-    """The first part that the earlier prompt has not at the same place; None if one outline begins with the
-    other. A changed system prompt comes before changed tools, as in most templates' texts."""
+    """The first part that differs from the earlier prompt's part at that position. None if one outline
+    begins with the other. A changed system prompt comes before changed tools, as in most templates' texts."""
     tools, said = _split(parts)
     earlier_tools, earlier_said = _split(earlier)
     if _has_system(said) != _has_system(earlier_said) or (

@@ -22,7 +22,7 @@ PATTERNS: dict[VolatileKind, re.Pattern[str]] = {
 
 
 def volatile_kind(line: str, earlier: str) -> VolatileKind | None:
-    """What alone differs between two lines; None if other text differs, or nothing does."""
+    """The kind of text that is the only difference between two lines; None if there is another or none."""
     if line == earlier:
         return None
     for kind, pattern in PATTERNS.items():

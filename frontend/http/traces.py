@@ -1,4 +1,4 @@
-"""Traces of the requests that generate, for an OpenTelemetry collector. Needs the extra `otel`.
+"""OpenTelemetry traces of requests that generate text. Needs the extra `otel`.
 
 A request's span is made when it has ended, and exported by a thread of OpenTelemetry's.
 """

@@ -78,4 +78,4 @@ class Backend(Protocol):
         """Computes the prompt, so that it is in the cache."""
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:
-        """The program with this session has ended: its prefixes need not stay in the cache."""
+        """Ends the leases that keep the prefixes of one program run in the cache."""

@@ -14,7 +14,7 @@ from .protocol import Options, PromptRequest
 TEMPERATURE, TOP_K, TOP_P = 0.8, 40, 0.9
 """the defaults of Ollama's API"""
 REST_OF_CONTEXT = (-1, -2)
-"""the values of `num_predict` that set no limit"""
+"""values of `num_predict` that mean no limit"""
 _CHECKS = checks_of({f"options.{name}": field for name, field in FIXED_OPTIONS.items()}, {})
 
 

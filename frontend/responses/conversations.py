@@ -1,4 +1,4 @@
-"""/v1/conversations: conversations whose items the server keeps."""
+"""The endpoints of /v1/conversations, which store the items of conversations."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ MOST_TOKENS = 1 << 20  # of a prompt that is only counted, unless the model's co
 
 
 async def input_tokens(responses: ResponsesService, http_request: Request) -> Response:
-    """The tokens of the prompt that /v1/responses would make of the same fields."""
+    """Counts the tokens of the prompt that /v1/responses would render from the same fields."""
     http = responses.http
     service, config = http.service, http.service.config
     caller = caller_of(http_request, config)

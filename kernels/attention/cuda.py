@@ -224,7 +224,7 @@ def processors(device: torch.device) -> int:
 
 
 def stages(head_dim: int, device: torch.device) -> int:
-    """Triton's pipeline depth: with 3, two blocks of keys and values are copied ahead."""
+    """Stages of Triton's software pipeline. Three stages copy two blocks of keys and values ahead."""
     if head_dim <= 128 or device.type != "cuda":
         return 3
     memory = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]

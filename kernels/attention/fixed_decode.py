@@ -74,7 +74,7 @@ class FixedPlan:
         self._work = Work(scratch.tables, scratch.partial, scratch.partial_sum, shape.window)
 
     def plan(self, batch: AttentionBatch) -> dict[str, NDArray[np.int64]] | None:
-        """The arrays to set; None if the step exceeds the buffers."""
+        """The step's items and merges, by array; None if the step exceeds the buffers."""
         groups = batch.groups if self.shape.window is None else ()
         tables, starts = batch.device_tables()
         assert tables is self._work.tables

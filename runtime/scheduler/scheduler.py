@@ -43,11 +43,11 @@ from .lease_registry import Key
 from .lifecycle import Lifecycle
 from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
 from .queue_places import QueuePlaces
-from .rank import is_background
 from .refusals import Limits, grammar_refusal, queue_full, refusal
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
 from .results import Results, StepOutcome
+from .retraction import to_retract, youngest_in_background
 from .retry_times import RetryTimes
 from .stored_pages import StoredPages
 from .wait_budget import WaitBudget
@@ -350,17 +350,22 @@ class Scheduler:
 
         True if they are free at once, and not only when the steps in flight are done.
         """
-        if not self._admission.lacks_pages:
+        if not self._admission.lacks_pages or self._is_retracting:
             return False
-        residents = self._requests.residents.values()
-        background = [request for request in self._requests.running if is_background(request.priority)]
-        is_retracting = any(other.phase is Phase.RETRACTING for other in residents)
-        if not background or is_retracting:
+        request = youngest_in_background(self._requests.running)
+        if request is None:
             return False
-        retracted = max(background, key=lambda request: request.arrival)
+        self._retract(request)
+        return request.phase is not Phase.RETRACTING
+
+    @property
+    def _is_retracting(self) -> bool:
+        """Whether a retracted request waits for the steps in flight to release its pages."""
+        return any(other.phase is Phase.RETRACTING for other in self._requests.residents.values())
+
+    def _retract(self, request: Request) -> None:
         self._counts.retractions += 1
-        self._requests.retract(retracted)
-        return retracted.phase is not Phase.RETRACTING
+        self._requests.retract(request)
 
     def _start_requests(self, now: float) -> None:
         """Starts requests, and counts their cached tokens."""
@@ -399,25 +404,11 @@ class Scheduler:
         False: the request sits out this step, until the steps in flight release the retracted pages.
         """
         while request.phase is Phase.RUNNING and not self._planner.ensure_pages(request):
-            if any(other.phase is Phase.RETRACTING for other in self._requests.residents.values()):
+            if self._is_retracting:
                 return False
-            self._counts.retractions += 1
-            self._requests.retract(self._to_retract())
+            own_priorities = self._fairness.own_priorities
+            self._retract(to_retract(self._requests.running, own_priorities=own_priorities))
         return request.phase is Phase.RUNNING
-
-    def _to_retract(self) -> Request:
-        """The youngest request of the worst priority; with own priorities, of the tenant of the youngest.
-
-        Requests in the background come first in any case.
-        """
-        running = self._requests.running
-        background = [request for request in running if is_background(request.priority)]
-        if background:
-            running = background
-        elif self._fairness.own_priorities:
-            youngest = max(running, key=lambda request: request.arrival)
-            running = [request for request in running if request.tenant == youngest.tenant]
-        return max(running, key=lambda request: (request.priority, request.arrival))
 
     def _carry_out_orders(self) -> None:
         while self._orders:

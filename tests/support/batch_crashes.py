@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import msgspec
-from arbora.frontend.batches.batch_run import BatchRun, Means
+from arbora.frontend.batches.batch_run import BatchRun, RunnerContext
 from arbora.frontend.batches.call import Reply
 from arbora.frontend.batches.records import BatchRecord
 from arbora.frontend.batches.schema import NAME, SCHEMA, VERSION
@@ -141,7 +141,7 @@ class CrashWorld:
         runner = f"process {self._processes}"
         config = SimpleNamespace(max_running=4 * self._slots, max_waiting=16, api_workers=1)
         slots = Slots(cast(Any, config), cast(Any, SimpleNamespace(open_requests=0)))
-        means = Means(
+        means = RunnerContext(
             store,
             self.directory / f"{NAME}.sqlite",
             cast(Any, self.answers),

@@ -89,7 +89,7 @@ def message(role: str, text: str) -> dict[str, Any]:
 def first_turn(model: str) -> dict[str, Any]:
     return {
         "model": model,
-        "instructions": "You are a coding agent running in the Codex CLI.",
+        "instructions": "You write code in the Codex CLI.",
         "input": [
             message("developer", "<permissions instructions>Read only.</permissions instructions>"),
             message("user", "<environment_context>\n  <cwd>/work</cwd>\n</environment_context>"),

@@ -12,6 +12,7 @@ from anthropic_world import HELLO, TOOLS, AnthropicWorld, anthropic_world
 from arbora.frontend.anthropic.protocol import MessagesRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_paths import paths
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 BLOCKS: Any = [
@@ -71,12 +72,6 @@ async def check(world: AnthropicWorld, body: Any) -> None:
         answer = await world.http_world.http.post(path, content=json.dumps(body))
         assert answer.status_code in (200, 400, 404), answer.text
         assert answer.status_code == 200 or answer.json()["type"] == "error"
-
-
-def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value inside a JSON value."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path] * bool(path) + [each for key, inner in pairs for each in paths(inner, (*path, key))]
 
 
 @settings(max_examples=60)

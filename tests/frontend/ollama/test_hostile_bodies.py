@@ -11,6 +11,7 @@ import pytest_asyncio
 from arbora.frontend.ollama.protocol import ChatRequest, GenerateRequest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_paths import paths
 from ollama_world import HELLO, TOOLS, OllamaWorld, ollama_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -60,12 +61,6 @@ async def check(world: OllamaWorld, body: Any) -> None:
         answer = await world.http_world.http.post(path, content=json.dumps(body))
         assert answer.status_code in (200, 400, 404), answer.text
         assert answer.status_code == 200 or isinstance(answer.json()["error"], str)
-
-
-def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The path of every value inside a JSON value."""
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path] * bool(path) + [each for key, inner in pairs for each in paths(inner, (*path, key))]
 
 
 @settings(max_examples=60)
