@@ -1,10 +1,8 @@
 """The types, tools and questions of the tests. Schemas make the small model's answers certain."""
 
-from __future__ import annotations
-
 from typing import Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 MODEL = "arbora-builtin"
 NAME = "My name is Ada."
@@ -15,10 +13,10 @@ RESULT = "sunny"
 
 
 class Person(BaseModel):
-    """A person with a name and an age."""
+    """A person with a name and an age, of which only one fits."""
 
-    name: str
-    age: int
+    name: Literal["Ada"]
+    age: int = Field(ge=36, le=36)
 
 
 class Judgement(BaseModel):
@@ -27,7 +25,6 @@ class Judgement(BaseModel):
     verdict: Literal["yes"]
 
 
-City = Literal["Rome"]
 WEATHER = {
     "type": "function",
     "function": {
@@ -43,7 +40,7 @@ WEATHER = {
 }
 
 
-def weather(city: City) -> str:
+def weather(city: Literal["Rome"]) -> str:
     """Look the weather up.
 
     Args:

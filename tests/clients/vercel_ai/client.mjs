@@ -14,7 +14,7 @@ const chat = await generateText({ ...common, prompt: 'My name is Ada.' });
 let streamed = '';
 for await (const part of streamText({ ...common, prompt: 'My name is Ada.' }).textStream) streamed += part;
 
-const person = z.object({ name: z.string(), age: z.number().int() });
+const person = z.object({ name: z.enum(['Ada']), age: z.number().int().min(36).max(36) });
 const structured = await generateText({
   ...common,
   output: Output.object({ schema: person }),

@@ -155,7 +155,7 @@ REQUESTS: Any = [
         {"input": "Hello", "tools": [{"type": "function", **each["function"]} for each in FUNCTIONS]},
     ),
     (GENERATE, {"prompt": ["Hello", "Hi"], "n": 2, "logprobs": 2, "return_prompt_token_ids": True}),
-    (GENERATE, {"messages": HELLO, "max_tokens": 2, "stop": "e"}),
+    (GENERATE, {"messages": HELLO, "max_tokens": 50, "stop": "zz"}),
     (RESPONSES, {"input": "Hello", "max_output_tokens": 2, "include": ["reasoning.encrypted_content"]}),
 ]
 TEXTS = ["<think>\nHm.\n</think>\n\nHello.", "Well. " + called("weather", '{"city": "Rome"}')]
@@ -173,7 +173,7 @@ async def test_replies_and_streams_have_only_members_of_their_schemas(
         check(reply.json(), schema_of(document, path, "200", "application/json"))
     stream = await world.http.post(path, json={**body, "stream": True})
     events = list(events_of(stream.content))
-    assert len(events) > 2
+    assert len(events) > 1  # outputs that arrive together are one event of /generate
     schema = schema_of(document, path, "200", "text/event-stream")
     for event in events:
         check(event, schema)
@@ -211,7 +211,6 @@ async def test_answers_of_ollamas_api_have_only_members_of_their_schemas(
         ("get", "/api/ps"),
         ("get", "/api/version"),
         ("post", "/api/show"),
-        ("get", "/cache"),
         ("get", "/v1/models"),
         ("get", "/version"),
     ],
@@ -243,11 +242,14 @@ async def test_batches_and_files_have_only_members_of_their_schemas(tmp_path: Pa
         upload: Any = {"data": form, "files": {"file": ("in.jsonl", jsonl(chat("a"), chat("b", n=0)))}}
         file = await checked("post", "/v1/files", "/v1/files", **upload)
         assert file["expires_at"] == file["created_at"] + 3600
-        fields = document["components"]["schemas"]["BatchesUpload"]["properties"]
+        fields = document["components"]["schemas"]["Upload"]["properties"]
         assert set(form) < set(fields)
         body: Any = {"input_file_id": file["id"], "endpoint": CHAT, "metadata": {"a": "b"}}
         made = await checked("post", "/v1/batches", "/v1/batches", json=body)
-        await batches.client.batches.cancel((await batches.start(chat("c"))).id)
+        batches.world.running.gate.clear()
+        open_batch = await batches.until(await batches.start(chat("c")), "in_progress")
+        await checked("post", f"/v1/batches/{open_batch.id}/cancel", "/v1/batches/{batch}/cancel")
+        batches.world.running.gate.set()
         ended = await batches.ended(await batches.client.batches.retrieve(made["id"]))
         assert ended.request_counts.to_dict() == {"total": 2, "completed": 1, "failed": 1}
         await checked("get", f"/v1/batches/{ended.id}", "/v1/batches/{batch}")
