@@ -67,6 +67,9 @@ class BatchRun:
         self._none_sleeps = asyncio.Event()
         """cleared while a line waits for its next attempt: the batch starts no other line"""
         self._none_sleeps.set()
+        self._has_space = asyncio.Event()
+        """cleared while the owner may use no more bytes: the batch starts no line"""
+        self._has_space.set()
         if record.status == "cancelling":
             self.stop("cancelled")
 
@@ -74,6 +77,17 @@ class BatchRun:
         """Ends the batch with the lines that are finished. The first call decides."""
         self._early = self._early or early
         self._stopped.set()
+
+    @property
+    def owner(self) -> str:
+        return self._record.owner
+
+    def limit(self, space_left: int) -> None:
+        """Starts no more lines while the owner has no bytes left."""
+        if space_left > 0:
+            self._has_space.set()
+        else:
+            self._has_space.clear()
 
     def is_keyless(self) -> bool:
         """True if the server no longer has the API key, and the batch has lines to run."""
@@ -139,6 +153,7 @@ class BatchRun:
         async with asyncio.TaskGroup() as tasks:
             for line in lines:
                 await self._none_sleeps.wait()
+                await self._has_space.wait()
                 await slots.take()
                 tasks.create_task(self._run_line(line)).add_done_callback(lambda _: slots.free())
 

@@ -75,6 +75,7 @@ class Runner:
                 await self._sweep(store)
                 await self._look_after_runs(store)
                 await self._start_runs(means)
+                await store.shrink()
                 tasks = [task for _, task in self._runs.values()]
                 await asyncio.wait(
                     (draining, *tasks), timeout=self._pace.poll, return_when=asyncio.FIRST_COMPLETED
@@ -96,10 +97,8 @@ class Runner:
                 task.cancel()
             elif statuses[batch] == "cancelling":
                 run.stop("cancelled")
-        if await store.is_full():
-            self._slots.may_start.clear()
-        else:
-            self._slots.may_start.set()
+        for run, _ in self._runs.values():
+            run.limit(await store.left(run.owner))
 
     async def _start_runs(self, means: RunnerContext) -> None:
         while len(self._runs) < MOST_BATCHES:
@@ -113,6 +112,7 @@ class Runner:
             if record is None:
                 return
             run = BatchRun(means, record)
+            run.limit(await means.store.left(record.owner))
             self._runs[record.id] = run, asyncio.create_task(run.run())
 
     async def _release(self, store: Store, batch: str, task: asyncio.Task[None]) -> None:

@@ -26,13 +26,9 @@ class Slots:
         self._taken = 0
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
-        self.may_start = asyncio.Event()
-        """cleared while no line may start"""
-        self.may_start.set()
 
     async def take(self) -> None:
         async with self._turn:
-            await self.may_start.wait()
             while self._taken >= self._limit():
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):

@@ -117,7 +117,7 @@ class CrashWorld:
     async def begin(self, seconds: int = 3600) -> BatchRecord:
         connection, store = await self.store()
         store.path(FILE).write_bytes(jsonl(*self.lines))
-        await store.begin_file(FILE, OWNER, "batch")
+        await store.begin_file(FILE, OWNER, "batch", 1)
         await store.finish_file(FILE, "in.jsonl", 1, 3600)
         record = await store.create_batch(
             owner=OWNER,
