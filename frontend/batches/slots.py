@@ -16,7 +16,7 @@ LOOK_AGAIN_S = 0.1
 
 
 class Slots:
-    """A line runs while it has a slot. The batches of this process get slots in the order of asking."""
+    """A line runs while it has a slot. Batches of this process get slots in the order in which they ask."""
 
     def __init__(self, config: ServeConfig, engine: EngineClient) -> None:
         shared = RUNNING_PART * config.api_workers
@@ -40,7 +40,7 @@ class Slots:
         self._changed.set()
 
     async def sleep(self, seconds: float) -> None:
-        """Others may take the caller's slot meanwhile. It has one again at the end, also if cancelled."""
+        """Frees the caller's slot meanwhile. It has a slot again at the end, also if it is cancelled."""
         self.free()
         try:
             await asyncio.sleep(seconds)

@@ -138,7 +138,7 @@ class Store:
         )
 
     async def remove_file(self, file: str) -> None:
-        """Removes the content first: a file without a row would never be found again."""
+        """Removes a file: its content first, because content without a row stays until a runner's sweep."""
         await asyncio.to_thread(self.path(file).unlink, missing_ok=True)
         await self._write("DELETE FROM files WHERE id = ?", (file,))
 
@@ -216,7 +216,7 @@ class Store:
         return await self._page(BatchRecord, "batches", "true", {}, owner, after, "desc", most)
 
     async def cancel(self, batch: str, owner: str) -> BatchRecord | None:
-        """The batch in cancelling. None if the owner has no such batch that could be cancelled."""
+        """The batch, now cancelling. None if the owner has no such batch, or it can't be cancelled."""
         return await self._one(
             BatchRecord,
             "UPDATE batches SET status = 'cancelling', cancelling_at = coalesce(cancelling_at, ?) "
@@ -271,14 +271,14 @@ class Store:
         return {row["id"]: row["status"] for row in rows}
 
     async def release(self, batch: str, runner: str, seconds: float = 0) -> None:
-        """Any runner may lease the batch after so many seconds."""
+        """Ends the runner's lease. Any runner may lease the batch after so many seconds."""
         await self._write(
             "UPDATE batches SET runner = '', lease_until = ? WHERE id = ? AND runner = ?",
             (time.time() + seconds, batch, runner),
         )
 
     async def begin(self, batch: str, runner: str, total: int) -> bool:
-        """The batch is valid. False if another runner has it, or it is no longer to begin."""
+        """Starts a batch whose file is valid. False if another runner has it, or it was cancelled."""
         return bool(
             await self._write(
                 "UPDATE batches SET status = 'in_progress', in_progress_at = ?, total = ? "
@@ -303,7 +303,7 @@ class Store:
         )
 
     async def finalize(self, batch: str, runner: str) -> bool:
-        """All lines have a result. False if another runner has the batch, or it was cancelled."""
+        """Marks a batch whose lines have results. False if another runner has it, or it was cancelled."""
         return bool(
             await self._write(
                 "UPDATE batches SET status = 'finalizing', finalizing_at = ? "
@@ -313,7 +313,7 @@ class Store:
         )
 
     async def hold_output(self, file: str, owner: str, filename: str, size: int) -> None:
-        """A file that becomes visible with the end of its batch, or is removed by a later sweep."""
+        """Adds a file that becomes visible at the end of its batch, or is removed by a later sweep."""
         now = int(time.time())
         await self._write(
             "INSERT INTO files VALUES (?, ?, 'batch_output', ?, ?, ?, ?, 'incomplete')",
