@@ -174,8 +174,8 @@ class Background:
                     run.append(events)
                 else:
                     last = events
-            await run.watch.count()
             await self._end(run, last)
+            await run.watch.count()
         except ClientGoneError:
             timer.aborted(len(run.job.prepared.requests))
             await self._end_cancelled(run)
@@ -207,8 +207,8 @@ class Background:
         run.is_ending = True
         try:
             is_stored = await self._store.finish(final, run.items, b"".join((*run.events, last)))
-        except RequestError as error:
-            log.error("the end of the response %s is not stored: %s", final.id, error)
+        except Exception as error:
+            _log_unstored(final, error)
             if final.status != "failed":
                 final = failed(run.response, _NOT_STORED)
                 last = run.attempts.closing_instead(final)
@@ -239,8 +239,8 @@ class Background:
         try:
             await self._store.finish(final, run.items, b"".join(run.events))
             run.unstored = None
-        except RequestError as error:
-            log.error("the end of the response %s is not stored: %s", final.id, error)
+        except Exception as error:
+            _log_unstored(final, error)
 
     async def _close_when_ended(self, run: Run) -> None:
         """Another process may cancel or delete the response."""
@@ -255,3 +255,8 @@ class Background:
             if status not in ("queued", "in_progress"):
                 run.generation.close()
                 return
+
+
+def _log_unstored(final: Response, error: Exception) -> None:
+    is_expected = isinstance(error, RequestError)
+    log.error("the end of the response %s is not stored: %s", final.id, error, exc_info=not is_expected)

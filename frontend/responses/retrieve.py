@@ -51,6 +51,7 @@ async def delete(responses: ResponsesService, request: Request) -> Response:
     await responses.store().delete(owner, id)
     run = _run(responses, request)
     if run is not None:
+        run.unstored = None
         run.generation.close()
     return _json(msgspec.json.encode(Deleted(id=id, object="response")))
 
@@ -58,7 +59,7 @@ async def delete(responses: ResponsesService, request: Request) -> Response:
 async def cancel(responses: ResponsesService, request: Request) -> Response:
     """Cancels a background response that still runs. One that has ended stays as it is."""
     owner, id, store = owner_of(request.scope), request.path_params["id"], responses.store()
-    if not await _is_background(store, owner, id):
+    if _run(responses, request) is None and not await _is_background(store, owner, id):
         raise RequestError(
             f"{id} was not made with background: true: close the connection of a request to cancel it.",
             code="invalid_value",
