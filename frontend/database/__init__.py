@@ -93,6 +93,7 @@ def _create_tables(path: Path, schema: str, version: int) -> None:
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
         if _version(connection):
             return
+        connection.executescript(_PRAGMAS)
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version = {version}; COMMIT;")

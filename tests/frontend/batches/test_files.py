@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
+import sqlite3
 import stat
 import threading
 import time
@@ -199,16 +201,22 @@ async def test_a_key_s_results_stop_only_its_own_batches(tmp_path: Path) -> None
 async def test_an_upload_that_stops_ends_and_takes_no_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upload, "PIECE_SECONDS", 0.5)
+    def uploads() -> int:
+        with contextlib.closing(sqlite3.connect(tmp_path / "batches.sqlite")) as connection:
+            ((found,),) = connection.execute("SELECT count(*) FROM files")
+        return int(found)
+
+    monkeypatch.setattr(upload, "PIECE_SECONDS", 1.0)
     monkeypatch.setattr(upload, "MOST_UPLOADS", 3)
     async with batch_world(tmp_path, data_size=400_000) as batches:
+        assert (await batches.client.files.list()).data == []
         idle = [asyncio.create_task(slow_upload(batches, 150_000)) for _ in range(3)]
-        await batches.world.until(lambda: len(stored(batches)) == 3)
+        await batches.world.until(lambda: uploads() == 3)
         with pytest.raises(openai.RateLimitError, match="3 uploads have not ended yet"):
-            await batches.upload(chat("a"))
+            await batches.client.files.create(file=io.BytesIO(b" " * 150_000), purpose="batch")
         answers = await asyncio.gather(*idle)
         assert {(answer.status, b"too slow" in answer.body) for answer in answers} == {(408, True)}
-        assert stored(batches) == []
+        assert uploads() == 0
         await batches.client.files.create(file=io.BytesIO(b" " * 150_000), purpose="batch")
 
 
