@@ -65,7 +65,8 @@ class Runner:
                     log.exception("batches do not run at the moment")
                     pause = self._pace.retry
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._engine.drain_requested.wait(), pause)
+                async with asyncio.timeout(pause):  # wait_for may lose a cancellation
+                    await self._engine.drain_requested.wait()
 
     async def _serve(self, store: Store, path: Path) -> None:
         context = RunnerContext(store, path, self._endpoints, self._slots, self._work, self._id, self._keys)

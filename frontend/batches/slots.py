@@ -32,7 +32,8 @@ class Slots:
             while self._taken >= self._limit():
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), LOOK_AGAIN_S)
+                    async with asyncio.timeout(LOOK_AGAIN_S):  # wait_for may lose a cancellation
+                        await self._changed.wait()
             self._taken += 1
 
     def free(self) -> None:
