@@ -29,6 +29,11 @@ export function count(number) {
   return Math.round(number).toLocaleString("en-US");
 }
 
+/** A number with at most one digit after the point. */
+export function decimal(number) {
+  return number.toLocaleString("en-US", { maximumFractionDigits: Math.abs(number) < 10 ? 1 : 0 });
+}
+
 /** "1 token", "2 tokens". */
 export function plural(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;

@@ -46,7 +46,7 @@ export function boxes(nodes, top) {
   return found;
 }
 
-/** How recently a node was used: 0 in use, 1 within a tenth of the tokens that the cache holds, …, 3 long ago. */
+/** How recently a node was used: 0 just now, 1 within a tenth of the tokens that the cache holds, …, 3 long ago. */
 export function heat(node, cacheTokens) {
   if (node.idle === 0) return 0;
   const part = node.idle / Math.max(1, cacheTokens);

@@ -3,6 +3,10 @@ import { element } from "./dom.js";
 
 const HEIGHT = 170; // pixels
 
+function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB");
+}
+
 /** A chart of some `series`, each `{label, colour}`; the colours are names of the page's CSS variables. */
 export class Plot {
   #rows = []; // times in seconds, then the values of each series
@@ -66,7 +70,7 @@ export class Plot {
       cursor: { show: false },
       scales: { y: { range: (_, least, most) => [0, this.most ?? (Math.max(most ?? 0, 0) * 1.1 || 1)] } },
       series: [{}, ...lines],
-      axes: [axis, { ...axis, size: 58, values: (_, ticks) => ticks.map(this.format) }],
+      axes: [{ ...axis, space: 80, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 58, values: (_, ticks) => ticks.map(this.format) }],
     };
     this.#chart = new globalThis.uPlot(options, this.#data(), this.place);
   }

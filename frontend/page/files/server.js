@@ -1,6 +1,6 @@
 // The operators' view: numbers and plots from /metrics and /cache.
 import { getJson, getText } from "./api.js";
-import { byId, count, element, size } from "./dom.js";
+import { byId, count, decimal, element, size } from "./dom.js";
 import { Samples, byLabel, growth, parseMetrics, total } from "./metrics.js";
 import { Plot } from "./plots.js";
 
@@ -8,8 +8,8 @@ const WINDOW_SECONDS = 20; // rates and quantiles are of so much time
 const KEPT_SECONDS = 300;
 const CAUSES = ["new", "short", "evicted", "namespace", "volatile", "tools", "system", "history", "template", "off"];
 const milliseconds = (seconds) => (seconds < 1 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`);
-const percent = (part) => `${Math.round(part * 100)} %`;
-const rate = (value) => `${count(value)}/s`;
+const percent = (part) => `${decimal(part * 100)} %`;
+const rate = (value) => `${decimal(value)}/s`;
 
 export class ServerView {
   #samples = new Samples(WINDOW_SECONDS);
@@ -26,7 +26,7 @@ export class ServerView {
       speed: plot("Tokens a second", rate, [...two("generated", "prompt, computed"), { label: "prompt, cached", colour: "c3" }]),
       hits: plot("Hit rate of prompt tokens", percent, [{ label: "cached", colour: "c1" }], { most: 1 }),
       missed: plot("Missed prompt tokens by cause", rate, CAUSES.map((label, index) => ({ label, colour: `c${index + 1}` })), { stacked: true }),
-      queue: plot("Requests", count, two("running", "waiting")),
+      queue: plot("Requests", decimal, two("running", "waiting")),
       pages: plot("Pages of the KV cache", count, [
         { label: "used", colour: "c2" },
         { label: "cached", colour: "c1" },

@@ -4,9 +4,9 @@ import { count, drawn, element, plural } from "./dom.js";
 import { boxes, branchTokens, childrenOf, heat, neighbour, oneLine } from "./icicle.js";
 
 const ROW = 26; // pixels
-const LETTER = 6.4; // pixels, the width of a letter in a box
+const LETTER = 6.9; // pixels, the width of a letter in a box
 const NARROW = 2; // pixels; boxes are not narrower
-const HEATS = ["in use", "used lately", "used before", "not used for long"];
+const HEATS = ["just used", "used lately", "used before", "not used for long"];
 
 export class TreeView {
   #tree = null;
