@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -80,7 +81,7 @@ def test_the_server_s_refusal_is_shown_in_its_own_words(page: Page, faults: list
 def test_a_reply_can_be_stopped_and_the_chat_goes_on(page: Page) -> None:
     settle(page, schema='{"type": "string", "minLength": 100000, "maxLength": 200000}')
     say(page, "Write.")
-    page.wait_for_function("document.querySelector('.schema-view pre')?.textContent.length > 20")
+    expect(page.locator(".schema-view pre")).to_have_text(re.compile(".{20}"))
     expect(page.locator(".open-part")).to_contain_text("Open: the value (string)")
     page.click("#stop")
     expect(page.locator(".note")).to_have_text("You stopped the reply.")
