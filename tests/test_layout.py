@@ -73,6 +73,7 @@ MAY_IMPORT = {
     "frontend.responses": REQUEST
     | {"frontend.request", "frontend.http", "frontend.openai", "frontend.database"},
     "frontend.openapi": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.page": {"frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"kernels"},
