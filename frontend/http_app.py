@@ -104,8 +104,8 @@ def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
     return [*faces.routes(http), *((server, each) for each in own)]
 
 
-def create_app(http: HttpService, faces: Faces) -> ASGIApp:
-    described = server_routes(http, faces)
+def create_app(http: HttpService, faces: Faces, described: Sequence[tuple[Face, Route]]) -> ASGIApp:
+    """The application of the routes `described`."""
     open_paths = _open_paths(http.service.config)
     routes = [*faces.joined(described), *document_routes(http, described, open_paths), *page_routes(http)]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
