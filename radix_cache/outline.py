@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain, islice
@@ -10,7 +10,7 @@ from itertools import chain, islice
 from .node import Node
 from .packed import TOKEN_BYTES
 
-MOST_VISITED = 8_192  # nodes, so that an outline never takes long
+MOST_VISITED = 4_096  # nodes, so that an outline never takes long
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +41,6 @@ class Outline:
     is_complete: bool
 
 
-@dataclass(slots=True)
-class _Branch:
-    """A node with the sums over it and its descendants."""
-
-    node: Node
-    tokens: int
-    nodes: int = 1
-    requests: int = 0
-    pins: int = 0
-    leases: int = 0
-
-    def add(self, below: _Branch) -> None:
-        self.tokens += below.tokens
-        self.nodes += below.nodes
-        self.requests += below.requests
-        self.pins += below.pins
-        self.leases += below.leases
-
-
 def outline(
     roots: Iterable[Node],
     most: int,
@@ -73,22 +54,50 @@ def outline(
     `requests` and `pins` are the numbers of those that end at a node. Nodes near the roots are visited first.
     """
     visited = visit(roots)
-    branches = {node: _branch(node, requests, pins) for node in visited}
-    for node in reversed(visited):
-        if node.parent is not None:
-            branches[node.parent].add(branches[node])
+    order = {node: place for place, node in enumerate(visited)}
+    parents = [-1 if node.parent is None else order[node.parent] for node in visited]
+    lengths = [len(node.tokens) // TOKEN_BYTES for node in visited]
+    tokens = _sums(lengths, parents)
+    sizes = _sums([1] * len(visited), parents)
     # A branch has no more tokens than its parent, and the parent was visited first: so it is listed too.
-    order = dict(zip(visited, range(len(visited)), strict=True))
-    listed = nlargest(most, visited, key=lambda node: (branches[node].tokens, -order[node]))
-    listed.sort(key=order.__getitem__)
-    index = dict(zip(listed, range(len(listed)), strict=True))
-    folded = {node: branches[node].nodes - 1 for node in listed}
-    for node in listed:
-        if node.parent is not None:
-            folded[node.parent] -= branches[node].nodes
-    shown = shown_tokens * TOKEN_BYTES
-    nodes = [_outlined(branches[node], index, folded[node], shown, now) for node in listed]
+    places = range(len(visited))
+    listed = sorted(nlargest(most, places, key=lambda place: (tokens[place], -place)))
+    index = {place: number for number, place in enumerate(listed)}
+    folded = {place: sizes[place] - 1 for place in listed}
+    for place in listed:
+        if parents[place] >= 0:
+            folded[parents[place]] -= sizes[place]
+    request_sums = _sums([requests.get(node, 0) for node in visited], parents)
+    pin_sums = _sums([pins.get(node, 0) for node in visited], parents)
+    lease_sums = _sums([node.leases for node in visited], parents)
+    nodes = [
+        OutlinedNode(
+            page=node.pages[0] if node.pages else None,
+            parent=index.get(parents[place]),
+            namespace=node.namespace or "",
+            head=node.tokens[: shown_tokens * TOKEN_BYTES],
+            tokens=lengths[place],
+            pages=len(node.pages),
+            hits=node.hits,
+            idle=0 if node.locks else now - node.last_use,
+            requests=request_sums[place],
+            pins=pin_sums[place],
+            leases=lease_sums[place],
+            tokens_below=tokens[place] - lengths[place],
+            folded=folded[place],
+        )
+        for place, node in ((place, visited[place]) for place in listed)
+    ]
     return Outline(nodes, len(visited) < MOST_VISITED)
+
+
+def _sums(values: Sequence[int], parents: Sequence[int]) -> list[int]:
+    """The sum of the values over each node's branch. Parents come before their children."""
+    sums = list(values)
+    for place in range(len(sums) - 1, -1, -1):
+        if sums[place] and parents[place] >= 0:
+            sums[parents[place]] += sums[place]
+    return sums
 
 
 def visit(roots: Iterable[Node]) -> list[Node]:
@@ -97,34 +106,3 @@ def visit(roots: Iterable[Node]) -> list[Node]:
     for node in found:
         found += islice(chain(node.children.values(), node.ghosts.values()), MOST_VISITED - len(found))
     return found
-
-
-def _branch(node: Node, requests: Mapping[Node, int], pins: Mapping[Node, int]) -> _Branch:
-    return _Branch(
-        node,
-        len(node.tokens) // TOKEN_BYTES,
-        requests=requests.get(node, 0),
-        pins=pins.get(node, 0),
-        leases=node.leases,
-    )
-
-
-def _outlined(branch: _Branch, index: Mapping[Node, int], folded: int, shown: int, now: int) -> OutlinedNode:
-    node = branch.node
-    assert node.namespace is not None, "nodes without a namespace are not kept"
-    tokens = len(node.tokens) // TOKEN_BYTES
-    return OutlinedNode(
-        page=node.pages[0] if node.pages else None,
-        parent=None if node.parent is None else index[node.parent],
-        namespace=node.namespace,
-        head=node.tokens[:shown],
-        tokens=tokens,
-        pages=len(node.pages),
-        hits=node.hits,
-        idle=0 if node.locks else now - node.last_use,
-        requests=branch.requests,
-        pins=branch.pins,
-        leases=branch.leases,
-        tokens_below=branch.tokens - tokens,
-        folded=folded,
-    )

@@ -12,9 +12,12 @@ export class Plot {
   #rows = []; // times in seconds, then the values of each series
   #chart = null;
 
-  /** `format` writes a value of the axis; `stacked` series are drawn on top of each other. */
-  constructor(container, { title, series, format, stacked = false, most = null, points }) {
-    Object.assign(this, { series, format, stacked, most, points });
+  /**
+   * `format` writes a value; `stacked` series are drawn on top of each other; `most` is the fixed end of the axis.
+   * `isWhole`: the values are whole numbers. `hidesZero`: the line below the chart leaves out zeros.
+   */
+  constructor(container, { title, series, format, points, stacked = false, most = null, isWhole = false, hidesZero = false }) {
+    Object.assign(this, { series, format, points, stacked, most, isWhole, hidesZero });
     this.#rows = [[], ...series.map(() => [])];
     this.place = element("div", { class: "plot-area" });
     this.values = element("p", { class: "plot-values" });
@@ -30,10 +33,11 @@ export class Plot {
       if (this.#rows[index].length > this.points) this.#rows[index].shift();
     });
     this.values.replaceChildren(
-      ...this.series.flatMap(({ label, colour }, index) => [
-        element("span", { class: `swatch ${colour}` }),
-        `${label} ${values[index] === null ? "–" : this.format(values[index])} `,
-      ]),
+      ...this.series.flatMap(({ label, colour }, index) =>
+        this.hidesZero && !values[index]
+          ? []
+          : [element("span", { class: `swatch ${colour}` }), `${label} ${values[index] === null ? "–" : this.format(values[index])} `],
+      ),
     );
     if (this.#chart) this.#chart.setData(this.#data());
     else this.#create();
@@ -70,7 +74,7 @@ export class Plot {
       cursor: { show: false },
       scales: { y: { range: (_, least, most) => [0, this.most ?? (Math.max(most ?? 0, 0) * 1.1 || 1)] } },
       series: [{}, ...lines],
-      axes: [{ ...axis, space: 80, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 58, values: (_, ticks) => ticks.map(this.format) }],
+      axes: [{ ...axis, size: 28, space: 80, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => (this.isWhole && !Number.isInteger(tick) ? "" : this.format(tick))) }],
     };
     this.#chart = new globalThis.uPlot(options, this.#data(), this.place);
   }

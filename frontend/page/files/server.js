@@ -25,13 +25,13 @@ export class ServerView {
       between: plot("Time between tokens", milliseconds, two("median", "95 %")),
       speed: plot("Tokens a second", rate, [...two("generated", "prompt, computed"), { label: "prompt, cached", colour: "c3" }]),
       hits: plot("Hit rate of prompt tokens", percent, [{ label: "cached", colour: "c1" }], { most: 1 }),
-      missed: plot("Missed prompt tokens by cause", rate, CAUSES.map((label, index) => ({ label, colour: `c${index + 1}` })), { stacked: true }),
-      queue: plot("Requests", decimal, two("running", "waiting")),
+      missed: plot("Missed prompt tokens by cause", rate, CAUSES.map((label, index) => ({ label, colour: `c${index + 1}` })), { stacked: true, hidesZero: true }),
+      queue: plot("Requests", count, two("running", "waiting"), { isWhole: true }),
       pages: plot("Pages of the KV cache", count, [
         { label: "used", colour: "c2" },
         { label: "cached", colour: "c1" },
         { label: "free", colour: "c0" },
-      ], { stacked: true }),
+      ], { stacked: true, isWhole: true }),
     };
   }
 
@@ -115,7 +115,7 @@ function shares({ namespaces }) {
 function protectedPrefixes({ pins, leases }) {
   const until = (seconds) => new Date(seconds * 1000).toLocaleTimeString();
   const rows = [
-    ...pins.map((pin) => ["pin", pin.id, count(pin.tokens), until(pin.expires_at)]),
+    ...pins.map((pin) => ["pin", `${pin.id.slice(0, 12)}…`, count(pin.tokens), until(pin.expires_at)]),
     ...leases.map((lease) => [lease.kind, lease.key, count(lease.tokens), until(lease.ends_at)]),
   ];
   return table("Pins and leases", ["kind", "id or key", "tokens", "until"], rows.slice(0, 20));

@@ -57,7 +57,8 @@ export class TreeView {
     const hadFocus = this.#chart.contains(document.activeElement);
     const svg = drawn("svg", { width, height: rows * ROW, role: "tree", "aria-label": `Prefix tree of ${plural(held, "token")}` }, stripes());
     svg.append(...laid.map((box) => this.#box(box, width, held)));
-    this.#chart.replaceChildren(svg);
+    const note = this.#tree.is_complete ? "" : element("p", { class: "hint" }, "The tree is larger than one answer counts: the widths are of the part near the roots.");
+    this.#chart.replaceChildren(svg, note);
     this.#known = new Set(this.#tree.names);
     const focus = svg.querySelector('[tabindex="0"]') ?? svg.querySelector("[role=treeitem]");
     focus?.setAttribute("tabindex", "0");
