@@ -39,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "arguments",
         metavar="NAME=VALUE",
         nargs="*",
-        help="an argument of the program: JSON or text, or @FILE for the text of a file; after -- it may "
-        "begin with a dash",
+        help="an argument of the program: JSON or text, or @FILE for the text of a file",
     )
     add_server(parser)
     parser.add_argument(
