@@ -132,7 +132,7 @@ def _hub_errors(model: str, revision: str | None) -> Iterator[None]:
             raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error
         raise ConfigError(
             f"MODEL {model}: the disk of the hub's cache is full. Free space there, or set HF_HUB_CACHE to a "
-            "directory on another disk; the download continues where it stopped."
+            "directory on another disk; complete files are not downloaded again."
         ) from error
     except Exception as error:  # a network failure must not look like a bug of ours
         raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error

@@ -13,8 +13,8 @@ from ..launch.program_name import program_name
 from .output import JSON_HELP, print_json
 
 DESCRIPTION = (
-    "Download a model from the hub into its cache, where `arbora serve MODEL` finds it. A download that was\n"
-    "interrupted continues where it stopped. HF_ENDPOINT and HF_TOKEN name another hub and your token."
+    "Download a model from the hub into its cache, where `arbora serve MODEL` finds it. Files that are\n"
+    "complete are not downloaded again. HF_ENDPOINT and HF_TOKEN name another hub and your token."
 )
 EXAMPLE = "arbora pull Qwen/Qwen3-0.6B"
 

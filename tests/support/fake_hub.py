@@ -17,7 +17,7 @@ PIECE = 1 << 16
 
 
 class FakeHub:
-    """`breaks_after`: bytes of a file after which the connection breaks, while it is set. `ranges` has the
+    """`breaks_after`: bytes of a file after which the connection breaks once. `downloads` has the name and the
     Range header of each download."""
 
     def __init__(self, url: str, files: Mapping[str, bytes]) -> None:
@@ -26,7 +26,7 @@ class FakeHub:
         self.breaks_after: int | None = None
         self.delay_s = 0.0
         """before each piece of a file"""
-        self.ranges: list[str | None] = []
+        self.downloads: list[tuple[str, str | None]] = []
 
 
 @contextmanager
@@ -77,10 +77,11 @@ def fake_hub(files: Mapping[str, bytes]) -> Iterator[FakeHub]:
             self.end_headers()
             if not with_body:
                 return
-            hub.ranges.append(wanted)
+            hub.downloads.append((name, wanted))
             for at in range(begin, len(data), PIECE):
                 if hub.breaks_after is not None and at >= hub.breaks_after:
-                    self.connection.close()
+                    hub.breaks_after = None
+                    self.close_connection = True
                     return
                 time.sleep(hub.delay_s)
                 self.wfile.write(data[at : at + PIECE])

@@ -22,16 +22,18 @@ class Terminal:
     def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
         self.process = process
         self._master = master
-        self.raw = ""
+        self._raw = ""
+        self._seen = 0
 
     def wait_for(self, text: str, seconds: float = PATIENCE) -> str:
         """Waits until `text` was written after the last match, and returns all that was written up to it."""
         deadline = time.monotonic() + seconds
-        while text not in (shown := _CONTROL.sub("", self.raw)):
+        while text not in (shown := _CONTROL.sub("", self._raw)[self._seen :]):
             assert time.monotonic() < deadline, f"{text!r} was not written, but: {shown}"
             self._read()
-        self.raw = ""
-        return shown
+        end = shown.index(text) + len(text)
+        self._seen += end
+        return shown[:end]
 
     def type(self, keys: str) -> None:
         os.write(self._master, keys.encode())
@@ -44,7 +46,7 @@ class Terminal:
     def _read(self) -> None:
         if select.select([self._master], [], [], 0.1)[0]:
             try:
-                self.raw += os.read(self._master, 65536).decode(errors="replace")
+                self._raw += os.read(self._master, 65536).decode(errors="replace")
             except OSError:  # the program has ended
                 time.sleep(0.05)
 

@@ -140,7 +140,8 @@ def report(found: Estimate) -> Iterator[RenderableType]:
         f"KV cache: {found.kv_bytes_per_token:,} bytes a token, {in_units(found.page_bytes)} a page of "
         f"{found.page_size} tokens"
     )
-    rows = [_fit_row(found.chosen, " (chosen)"), *(_fit_row(fit, "") for fit in found.formats)]
+    others = [fit for fit in found.formats if fit.format != found.chosen.format]
+    rows = [_fit_row(found.chosen, " (chosen)"), *(_fit_row(fit, "") for fit in others)]
     heads = ("weights", "bytes", "KV cache", "pages", f"requests of {found.context:,} tokens")
     yield table("What fits", heads, rows)
     if any(fit.is_expanded for fit in (found.chosen, *found.formats)):

@@ -15,10 +15,11 @@ ENDED: Piece = {"delta": {}, "finish_reason": "stop"}
 LONG: list[Piece] = [{"delta": {"content": f"word{number} "}} for number in range(400)]
 
 
-def say(chat: Terminal, text: str, answer: str) -> str:
-    """Types a line and waits for the answer, and then for the line of figures."""
-    chat.type(text + ENTER)
-    return chat.wait_for(answer)
+def say(chat: Terminal, keys: str, answer: str = "first after") -> None:
+    """Types at the prompt and waits for the answer; without one for the figures that follow a reply."""
+    chat.wait_for(">")
+    chat.type(keys)
+    chat.wait_for(answer)
 
 
 def test_a_conversation_on_a_terminal(tmp_path: Path) -> None:
@@ -30,22 +31,20 @@ def test_a_conversation_on_a_terminal(tmp_path: Path) -> None:
         terminal(["chat", "--url", stub.url, "--system", "be brief"], XDG_STATE_HOME=tmp_path) as chat,
     ):
         chat.wait_for("/help lists commands")
-        say(chat, "hi", "first after")
-        chat.type("one" + ALT_ENTER + "two" + ENTER)
-        chat.wait_for("first after")
-        chat.type('"""three' + ENTER + "four" + '"""' + ENTER)
-        chat.wait_for("first after")
-        say(chat, "/set temperature 0.2", "temperature 0.2")
-        say(chat, "/set temprature 1", "Did you mean temperature?")
-        say(chat, "/system be kind", "system message: be kind")
-        say(chat, f"/save {saved}", "saved in")
-        chat.type("/mod" + TAB)
-        chat.wait_for("/model")
+        say(chat, "hi" + ENTER)
+        say(chat, "one" + ALT_ENTER + "two" + ENTER)
+        say(chat, '"""three' + ENTER + "four" + '"""' + ENTER)
+        say(chat, "/set temperature 0.2" + ENTER, "temperature 0.2\n")
+        say(chat, "/set temprature 1" + ENTER, "Did you mean temperature?")
+        say(chat, "/system be kind" + ENTER, "system message: be kind")
+        say(chat, f"/save {saved}" + ENTER, "saved in")
+        say(chat, "/mod", "show or change the model")  # the menu
+        chat.type(TAB)
+        chat.wait_for("el")
         chat.type(ENTER)
         chat.wait_for("model: stub")
-        chat.type(UP * 6 + ENTER)  # the text before the five commands
-        chat.wait_for("first after")
-        chat.type("/exit" + ENTER)
+        say(chat, UP * 6 + ENTER)  # the text before the five commands
+        say(chat, "/exit" + ENTER, "/exit")
         assert chat.exit_code() == 0
     asked = [[turn["content"] for turn in request["messages"]] for request in stub.requests]
     assert asked[0] == ["be brief", "hi"]
@@ -65,12 +64,11 @@ def test_ctrl_c_ends_a_reply_and_the_conversation_goes_on(tmp_path: Path) -> Non
         chat_server(LONG, ["Fine", ENDED], delay_s=0.02) as stub,
         terminal(["chat", "--url", stub.url], XDG_STATE_HOME=tmp_path) as chat,
     ):
-        chat.wait_for("/help lists commands")
-        chat.type("count" + ENTER)
-        chat.wait_for("word9")
+        say(chat, "count" + ENTER, "word9")
         chat.type(CTRL_C)
         chat.wait_for("interrupted; the conversation keeps what has arrived")
-        say(chat, "go on", "first after")
+        say(chat, "go on" + ENTER)
+        chat.wait_for(">")
         chat.type(CTRL_D)
         assert chat.exit_code() == 0
     kept = stub.requests[1]["messages"][1]
