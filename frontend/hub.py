@@ -140,7 +140,7 @@ def _hub_errors(model: str, revision: str | None) -> Iterator[None]:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     with disable_progress_bars():
         yield
@@ -148,14 +148,15 @@ def _without_bars() -> Iterator[None]:
 
 def _bar_of_bytes(model: str, quiet: bool) -> Any:
     """A class of bars of which only the one for bytes is shown. A file that is no terminal gets none."""
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils.tqdm import tqdm
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class Bar(tqdm):
         def __init__(self, *arguments: Any, **settings: Any) -> None:
             is_shown = settings.get("name") == BYTES_BAR and not quiet
             settings["disable"] = settings.get("disable") if is_shown else True
             settings.pop("bar_format", None)
-            super().__init__(*arguments, **{**settings, "desc": model, "dynamic_ncols": True})
+            settings |= {"desc": model, "dynamic_ncols": True}
+            super().__init__(*arguments, **settings)  # type: ignore[no-untyped-call]
 
         def set_description(self, *_: Any, **__: Any) -> None:
             """Keeps the model's name."""

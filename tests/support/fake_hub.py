@@ -17,8 +17,8 @@ PIECE = 1 << 16
 
 
 class FakeHub:
-    """`breaks_after`: bytes of a file after which the connection breaks once. `downloads` has the name and the
-    Range header of each download."""
+    """`breaks_after`: bytes of a file after which the connection breaks once. `downloads` has the name and
+    the Range header of each download."""
 
     def __init__(self, url: str, files: Mapping[str, bytes]) -> None:
         self.url = url

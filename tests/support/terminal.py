@@ -8,12 +8,14 @@ import re
 import select
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 PATIENCE = 60.0
+ROWS, COLUMNS = 40, 100
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>]|\r")
 ENTER, ALT_ENTER, CTRL_C, CTRL_D, TAB, UP = "\r", "\x1b\r", "\x03", "\x04", "\t", "\x1b[A"
 
@@ -53,9 +55,10 @@ class Terminal:
 
 @contextmanager
 def terminal(arguments: Sequence[str], **environment: str | Path) -> Iterator[Terminal]:
-    """`python -m arbora` with these arguments, on a terminal of 100 columns."""
+    """`python -m arbora` with these arguments."""
     master, slave = pty.openpty()
-    own = {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    termios.tcsetwinsize(slave, (ROWS, COLUMNS))
+    own = {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "arbora", *arguments],
         stdin=slave,
@@ -76,7 +79,6 @@ def terminal(arguments: Sequence[str], **environment: str | Path) -> Iterator[Te
 def _take_terminal() -> None:
     """Makes the terminal the session's, so that Ctrl-C sends a signal."""
     import fcntl
-    import termios
 
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)

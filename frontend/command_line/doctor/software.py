@@ -19,7 +19,7 @@ PACKAGE = "arbora"
 
 def check_python() -> Finding:
     found = platform.python_version()
-    wanted = distribution(PACKAGE).metadata.get("Requires-Python", "")
+    wanted = distribution(PACKAGE).metadata["Requires-Python"]
     if SpecifierSet(wanted).contains(found, prereleases=True):
         return Finding("python", "ok", f"{found} at {sys.executable}")
     return Finding(

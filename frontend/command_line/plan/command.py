@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar, cast, get_args
 
 from ....runtime.byte_sizes import in_units
 from ....runtime.config import DType, KvDType, QuantizeMethod
@@ -94,9 +94,9 @@ def _question(parsed: argparse.Namespace) -> Question:
         memory=memory or _memory(gpu),
         gpu=gpu,
         context=context,
-        dtype=dtype,
-        quantize=quantize,
-        kv_dtype=kv_dtype,
+        dtype=cast(DType, dtype),
+        quantize=cast(QuantizeMethod | None, quantize),
+        kv_dtype=cast(KvDType, kv_dtype),
         price=price,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ....runtime.config import KvDType, QuantizeMethod, ServeConfig
+from ....runtime.config import DType, KvDType, QuantizeMethod, ServeConfig
 from ....runtime.errors import ConfigError
 from ....runtime.model.decoder_config import DecoderConfig, load_decoder_config
 from ....runtime.model.devices import choose_dtype, kv_dtype
@@ -31,7 +31,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
     gpu: Gpu | None
     context: int | None
-    dtype: str
+    dtype: DType
     quantize: QuantizeMethod | None
     kv_dtype: KvDType
     price: float | None
