@@ -19,12 +19,13 @@ def client(url: str) -> Anthropic:
 
 
 def test_message_and_stream(client: Anthropic) -> None:
-    fields = {"model": MODEL, "max_tokens": 50, "messages": [{"role": "user", "content": NAME}]}
-    reply = client.messages.create(**fields, temperature=0)
+    messages = [{"role": "user", "content": NAME}]
+    fields = {"model": MODEL, "max_tokens": 50, "messages": messages, "extra_body": {"temperature": 0}}
+    reply = client.messages.create(**fields)
     assert reply.content[0].text == GREETING
-    with client.messages.stream(**fields, temperature=0) as stream:
+    with client.messages.stream(**fields) as stream:
         assert "".join(stream.text_stream) == GREETING
-    assert client.messages.count_tokens(model=MODEL, messages=fields["messages"]).input_tokens == (
+    assert client.messages.count_tokens(model=MODEL, messages=messages).input_tokens == (
         reply.usage.input_tokens
         + reply.usage.cache_read_input_tokens
         + reply.usage.cache_creation_input_tokens

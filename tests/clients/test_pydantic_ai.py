@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from people import ASK_WEATHER, EXTRACT, GREETING, MODEL, NAME, RESULT, Judgement, Person, weather
 from pydantic_ai import Agent, NativeOutput, RunContext, ToolOutput
+from pydantic_ai.capabilities import PrepareOutputTools, PrepareTools
 from pydantic_ai.messages import ToolReturnPart
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -49,8 +50,7 @@ async def test_tool_loop(v1: str, kind: type) -> None:
         output_type=Judgement,
         model_settings=COLD,
         tools=[weather],
-        prepare_tools=first,
-        prepare_output_tools=later,
+        capabilities=[PrepareTools(first), PrepareOutputTools(later)],
     )
     result = await agent.run(ASK_WEATHER)
     parts = [part for message in result.all_messages() for part in message.parts]

@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 import dspy
+import litellm
 import pytest
 from people import EXTRACT, GREETING, MODEL, NAME, RESULT, weather
+
+
+# Without this DSPy asks for any JSON object instead of one of the signature's schema.
+litellm.register_model(
+    {f"openai/{MODEL}": {"litellm_provider": "openai", "mode": "chat", "supports_response_schema": True}}
+)
 
 
 @pytest.fixture
