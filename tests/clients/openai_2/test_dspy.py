@@ -9,7 +9,6 @@ import litellm
 import pytest
 from people import EXTRACT, GREETING, MODEL, NAME, RESULT, weather
 
-
 # Without this DSPy asks for any JSON object instead of one of the signature's schema.
 litellm.register_model(
     {f"openai/{MODEL}": {"litellm_provider": "openai", "mode": "chat", "supports_response_schema": True}}
