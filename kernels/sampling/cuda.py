@@ -38,7 +38,7 @@ class _Chunks(NamedTuple):
 def sample(
     logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None, out: Sampled | None = None
 ) -> Sampled:
-    """See `sampling.sample`. out: where to write tokens, bad and states."""
+    """See `sampling.sample`. out: where to write the results."""
     chunks = _new_chunks(logits, batch, top_logprobs)
     x = _process(logits, batch, chunks)
     cuts = _cut(x, batch, chunks)
@@ -178,10 +178,9 @@ def _new_result(
     rows = len(logits)
     if out is None:
         states = None if batch.automata is None else _ints(logits, rows)
-        bad = logits.new_empty(rows, dtype=torch.bool)
-        out = Sampled(_ints(logits, rows), bad, None, None, None, states)
-    if top_logprobs is None:
-        return replace(out, logprobs=None, top_ids=None, top_logprobs=None)
+        out = Sampled(_ints(logits, rows), _ints(logits, rows), None, None, None, states)
+    if top_logprobs is None or out.logprobs is not None:
+        return out
     return replace(
         out,
         logprobs=logits.new_empty(rows),

@@ -100,7 +100,7 @@ def finish_kernel(
             token = tl.load(winners + row * chunks + at)
     token = tl.where(is_bad, 0, token)
     tl.store(tokens + row, token)
-    tl.store(bad + row, is_bad)
+    tl.store(bad + row, is_bad.to(tl.int32) + has_nan.to(tl.int32))
     if registers is not None:
         tl.store(states + row, advance(tl.load(slots + row), token, registers, tables))
     if raw_maxima is not None:

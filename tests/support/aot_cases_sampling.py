@@ -58,7 +58,7 @@ FINISH = {
     "top_count": "i32",
     "chunks": "i32",
     "tokens": "*i32",
-    "bad": "*i1",
+    "bad": "*i32",
     "floor": "fp32",
 }
 RACED = {"scores": "*fp32", "winners": "*i32"}
