@@ -166,7 +166,7 @@ class Frame:
     def load(self, batch: AttentionBatch, inputs: Arrays) -> bool:
         """Prepares for a step. Returns False, without writing anything, if the step exceeds the buffers or
         runs faster outside a frame."""
-        if self._hides_groups(batch):
+        if self._wastes_groups(batch):
             return False
         arrays = dict(inputs)
         for plan in self._plans:
@@ -179,8 +179,11 @@ class Frame:
         self._arrays.set(arrays)
         return True
 
-    def _hides_groups(self, batch: AttentionBatch) -> bool:
-        """Whether a layer's window ignores groups although every row still fits into the window."""
+    def _wastes_groups(self, batch: AttentionBatch) -> bool:
+        """Whether a layer with a window reads no groups, although no row is longer than the window yet.
+
+        Outside a frame such a layer reads the groups' shared pages once.
+        """
         longest = int(batch.kv_lengths.max())
         windows = [plan.shape.window for plan in self._plans]
         return bool(batch.groups) and any(window is not None and window >= longest for window in windows)
