@@ -99,8 +99,8 @@ class PrefixCache:
         """Matches at most the first `limit` tokens and locks the match.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
-        and then calls `copied`. An unlocked partial page that matches to its end is adopted instead: it moves
-        from the tree to the request as the last of `Lock.pages`, and nothing is copied.
+        and then calls `copied`. A partial page that matches to its end and is neither locked nor leased is
+        adopted instead: it moves from the tree to the request as the last of `Lock.pages`, without a copy.
         """
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, limit)
@@ -119,6 +119,7 @@ class PrefixCache:
         """The step that made `Lock.copy` is done: its source may be evicted from now on."""
         assert lock.source is not None, "the lock has no copy to make"
         self._tree.unlock(lock.source)
+        self._tree.free_covered_tail(lock.source)
         lock.source = None
         self._verify()
 
@@ -208,7 +209,7 @@ class PrefixCache:
         This includes the matched nodes, because the fault may have come from them. `pages` as in `release`.
         """
         if lock.source is not None:
-            self.copied(lock)
+            self._tree.unlock(lock.source)
         self._free(lock.duplicates + list(pages[lock.depth // self.page_size :]))
         self._tree.prune(self._unlock(lock))
         self._verify()
@@ -341,7 +342,7 @@ class PrefixCache:
         """Adopts the page in which the match ends, the first of `match.inside`, or locks it to be copied."""
         leaf = match.inside
         assert leaf is not None
-        if not leaf.locks and len(leaf.tokens) == match.tail * TOKEN_BYTES:
+        if not leaf.locks and not leaf.leases and len(leaf.tokens) == match.tail * TOKEN_BYTES:
             self._tree.remove(leaf)
             self._own(leaf.pages)
             lock.pages += leaf.pages

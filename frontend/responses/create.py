@@ -18,8 +18,10 @@ from ..http.cache_watch import CacheWatch
 from ..http.endpoint import IN_BACKGROUND, Job
 from ..http.key_limits import with_key_limits
 from ..http.tenants import cache_scope, caller_of, key_of, owner_of, tenant_of
+from ..openai.cache_fields import DEFAULT_TTL_S
 from ..request.constraint import enforced_as_asked
 from ..request.fields import MAX_LOGPROBS, SamplingFields
+from ..request.leases import conversation_lease
 from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.service import Service
 from ..request.validation import check_count, check_fields, check_range, check_word
@@ -90,6 +92,7 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         logprobs=_logprobs(request),
         prompt_logprobs=None,
         chat=chat,
+        leases=[conversation_lease(DEFAULT_TTL_S)] if stores else [],
     )
     facts = ResponseContext(
         begun=begun,

@@ -31,7 +31,8 @@ from .plan import COLUMNS
 LEVELS = 3
 """A frame has places for two levels of groups and for single rows."""
 
-KINDS = ("small items", "large items")
+ITEM_ARRAYS = ("small items", "large items")
+"""names of the arrays of work items, by the size of their tiles"""
 MERGES = "merges"
 LARGE_GROUP: Group = (0, GROUP_QUERIES, 0)
 ANY_LENGTH = np.full(1, np.iinfo(np.int32).max, np.int32)
@@ -69,7 +70,9 @@ class FixedPlan:
         self.shape = shape
         self._tiles = tiles
         most = max_splits(shape, device) + LEVELS * rows
-        items = {name: np.zeros((most, COLUMNS), np.int32) for name, _ in zip(KINDS, tiles, strict=False)}
+        items = {
+            name: np.zeros((most, COLUMNS), np.int32) for name, _ in zip(ITEM_ARRAYS, tiles, strict=False)
+        }
         self._arrays = FixedArrays({**items, MERGES: np.zeros((rows, 3), np.int32)}, device)
         self._work = Work(scratch.tables, scratch.partial, scratch.partial_sum, shape.window)
 
@@ -79,8 +82,8 @@ class FixedPlan:
         tables, starts = batch.device_tables()
         assert tables is self._work.tables
         plan = plan_decode(batch, groups, self.shape, self._tiles[-1], tables.device)
-        kinds = by_size(with_table_starts(plan, starts), self._tiles[0], self.shape)
-        arrays = {**dict(zip(KINDS, kinds, strict=True)), MERGES: plan.merges}
+        small_and_large = by_size(with_table_starts(plan, starts), self._tiles[0], self.shape)
+        arrays = {**dict(zip(ITEM_ARRAYS, small_and_large, strict=True)), MERGES: plan.merges}
         fits = plan.partials <= len(self._work.partial) and self._arrays.fits(arrays)
         return arrays if fits else None
 
@@ -89,7 +92,7 @@ class FixedPlan:
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         tensors = self._arrays.tensors
-        launches = [Launch(each, tensors[name]) for name, each in zip(KINDS, self._tiles, strict=False)]
+        launches = [Launch(each, tensors[name]) for name, each in zip(ITEM_ARRAYS, self._tiles, strict=False)]
         return attend(self._work, launches, tensors[MERGES], q, kv, scale)
 
 
@@ -103,9 +106,9 @@ class Frame:
     def __init__(
         self, shapes: Sequence[Shape], rows: int, scratch: Scratch, element_size: int, *, large_groups: bool
     ) -> None:
-        kinds: list[list[Group]] = [[], [LARGE_GROUP]] if large_groups else [[]]
+        typical: list[list[Group]] = [[], [LARGE_GROUP]] if large_groups else [[]]
         self._plans = [
-            FixedPlan(shape, rows, scratch, [decode_tiles(shape, groups, element_size) for groups in kinds])
+            FixedPlan(shape, rows, scratch, [decode_tiles(shape, groups, element_size) for groups in typical])
             for shape in shapes
         ]
         self.batch = AttentionBatch(
@@ -123,7 +126,7 @@ class Frame:
     def load(self, batch: AttentionBatch) -> bool:
         """Prepares for a step. Returns False, without writing anything, if the step exceeds the buffers or
         runs faster outside a frame."""
-        if self._hides_groups(batch):
+        if self._wastes_groups(batch):
             return False
         arrays = [plan.plan(batch) for plan in self._plans]
         if any(each is None for each in arrays):
@@ -132,8 +135,11 @@ class Frame:
             plan.set(each or {})
         return True
 
-    def _hides_groups(self, batch: AttentionBatch) -> bool:
-        """Whether a layer's window ignores groups although every row still fits into the window."""
+    def _wastes_groups(self, batch: AttentionBatch) -> bool:
+        """Whether a layer with a window reads no groups, although no row is longer than the window yet.
+
+        Outside a frame such a layer reads the groups' shared pages once.
+        """
         longest = int(batch.kv_lengths.max())
         windows = [plan.shape.window for plan in self._plans]
         return bool(batch.groups) and any(window is not None and window >= longest for window in windows)

@@ -188,7 +188,7 @@ async def test_a_key_s_results_stop_only_its_own_batches(tmp_path: Path) -> None
         batches.client = batches.with_key("two")
         assert (await batches.run(chat("a"))).status == "completed"
         batches.client = batches.with_key("one")
-        found = await batches.client.batches.retrieve(stopped.id)
+        found: Any = await batches.client.batches.retrieve(stopped.id)
         assert (found.status, 0 < found.request_counts.completed < 60) == ("in_progress", True)
         await asyncio.sleep(0.2)
         again = await batches.client.batches.retrieve(stopped.id)

@@ -124,7 +124,9 @@ async def test_a_cancelled_stream_ends_with_the_cancelled_response(world: Respon
     assert (seen[-1].type, seen[-1].response.status) == ("response.incomplete", "cancelled")
     assert seen[-1].response.to_dict() == cancelled.to_dict()
     assert [event.sequence_number for event in seen] == list(range(len(seen)))
-    again = [event async for event in await world.client.responses.retrieve(cancelled.id, stream=True)]
+    again: list[Any] = [
+        event async for event in await world.client.responses.retrieve(cancelled.id, stream=True)
+    ]
     assert [event.to_dict() for event in again] == [event.to_dict() for event in seen]
 
 
@@ -176,7 +178,7 @@ async def test_a_response_that_a_restart_interrupted_has_failed(tmp_path: Path) 
         assert response.error is not None
         assert (response.status, response.error.code) == ("failed", "server_error")
         assert "stopped" in response.error.message
-        stream = await world.client.responses.retrieve(queued.id, stream=True, starting_after=5)
+        stream: Any = await world.client.responses.retrieve(queued.id, stream=True, starting_after=5)
         (event,) = [event async for event in stream]
         assert (event.type, event.sequence_number) == ("response.failed", 6)
     assert not list(tmp_path.glob("*.alive"))
@@ -204,7 +206,7 @@ async def test_another_process_may_follow_and_cancel_a_response(
         first, second = await world.create(background=True), await world.create(background=True)
         assert (await other.client.responses.cancel(first.id)).status == "cancelled"
         await world.http_world.until(lambda: len(world.running.rows) == 1)
-        stream = await other.client.responses.retrieve(second.id, stream=True)
+        stream: Any = await other.client.responses.retrieve(second.id, stream=True)
         world.running.gate.set()
         events = [event async for event in stream]
         assert events[-1].type == "response.completed"
@@ -219,7 +221,7 @@ async def test_a_stream_ends_when_another_process_cancels_its_response(
         world.says(TEXT)
         world.running.gate.clear()
         queued = await world.create(background=True)
-        stream = await world.client.responses.retrieve(queued.id, stream=True)
+        stream: Any = await world.client.responses.retrieve(queued.id, stream=True)
         await other.client.responses.cancel(queued.id)
         events = [event async for event in stream]
         assert [event.type for event in events][-1] == "response.incomplete"
@@ -238,7 +240,7 @@ async def test_a_response_whose_end_cannot_be_stored_has_failed(
         world.says(TEXT)
         world.running.gate.clear()
         queued = await world.create(background=True)
-        stream = await world.client.responses.retrieve(queued.id, stream=True)
+        stream: Any = await world.client.responses.retrieve(queued.id, stream=True)
         with monkeypatch.context() as patch:
             patch.setattr(Database, "_opened", locked)
             await asyncio.sleep(0.2)  # a check of the database fails and does not end the response
