@@ -1,5 +1,6 @@
 # make serve            install what is needed, then serve the built-in model (MODEL=… another, ARGS=… more options)
 # make test             every check: lint, types, tests
+# make test-browser     the page in a headless Chromium, which must be installed
 # make lint             ruff and mypy alone
 # make bench            the benchmarks; URL=… is the server to measure, which must run
 # make sbom             a software bill of materials (CycloneDX) of what is installed, as build/arbora.cdx.json
@@ -25,7 +26,7 @@ TORCH := $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 COMPILED := $(VENV)/.compiled-$(shell find grammars kernels runtime/automaton_format.py -name '*.py' | \
   LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16)
 
-.PHONY: serve test lint bench sbom clean
+.PHONY: serve test test-browser lint bench sbom clean
 .DELETE_ON_ERROR:
 
 serve: $(COMPILED)
@@ -35,6 +36,10 @@ serve: $(COMPILED)
 test: export OMP_NUM_THREADS ?= 1
 test: lint $(COMPILED)
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+
+test-browser: $(VENV)/.installed-for-tests $(COMPILED)
+	@$(PIP) install --editable ".[browser]"
+	$(BIN)/pytest tests/browser
 
 lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	$(BIN)/ruff check .

@@ -30,7 +30,7 @@ from .cors import AllowedOrigins
 from .faces import FACES
 from .http.faces import Faces
 from .http.http_service import HttpService
-from .http_app import create_app
+from .http_app import create_app, server_routes
 from .ingress.connection import Ingress
 from .ingress.connections import Connections
 from .ingress.limits import Limits, limits_of_process
@@ -106,8 +106,9 @@ def http_server(
     config = http.service.config
     limits = limits or limits_of_process(config.api_workers)
     failed = http.metrics.failed
+    routes = server_routes(http, faces)
     return HttpServer(
-        _reporting(create_app(http, faces), progress),
+        _reporting(create_app(http, faces, routes), progress),
         Ingress(
             limits=limits,
             connections=Connections(limits),
@@ -120,7 +121,7 @@ def http_server(
             uploads=UPLOADS,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
-        partial(faces.run, http),
+        partial(faces.run, http, routes),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from .keyed_pages import KeyedPages, Missing, everything, keyed, missing
 from .leases import Lease, Leases
 from .lock import Copy, Lock
 from .node import Node
+from .outline import Outline, outline, visit
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .page_keys import PageKeys
@@ -291,6 +293,20 @@ class PrefixCache:
         """The prefixes that saved the most computing, each with its first and last `shown_tokens` tokens."""
         roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
         return popular_prefixes(roots, most, shown_tokens, self._tree.now)
+
+    def outline(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> Outline:
+        """The largest branches of these namespaces, at most `most` nodes with their first tokens."""
+        roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
+        pins = Counter(lock.node for lock in self._pins.locks if lock.node is not None)
+        locks = Counter(lock.node for lock in self._locks if lock.node is not None)
+        return outline(roots, most, locks - pins, pins, shown_tokens, self._tree.now)
+
+    def edge(self, namespace: str, page: int, most: int) -> bytes | None:
+        """The first `most` tokens of the node whose first page is `page`; None if it is not found in time."""
+        root = self._tree.roots.get(namespace)
+        nodes = visit([root]) if root is not None else []
+        found = (node.tokens[: most * TOKEN_BYTES] for node in nodes if node.pages[:1] == (page,))
+        return next(found, None)
 
     def stats(self) -> CacheStats:
         return CacheStats(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import Message, Scope
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ..http.endpoint import IN_BACKGROUND, internal_error
-from ..http.faces import ANSWER_ID, Face, Faces
+from ..http.faces import ANSWER_ID, Applications, Face, Faces
 from ..http.http_service import HttpService
 from ..http.tenants import SENT_KEY
 
@@ -32,15 +32,10 @@ class Reply(NamedTuple):
 class Endpoints:
     """The endpoints that lines may name, by their paths."""
 
-    def __init__(self, http: HttpService, faces: Sequence[Face]) -> None:
+    def __init__(self, http: HttpService, faces: Sequence[Face], apps: Applications) -> None:
         self._faces = Faces(faces[0], faces[1:])
         self._failed = http.metrics.failed
-        self.apps: Mapping[str, ASGIApp] = {
-            route.path: route.app
-            for face in faces
-            for route in face.routes(http)
-            if route.path in face.batched
-        }
+        self._apps = apps
 
     async def call(self, path: str, body: bytes, key: ApiKey | None) -> Reply:
         """The answer, also to a refused request."""
@@ -62,7 +57,7 @@ class Endpoints:
         }
         answer = _Answer(body)
         try:
-            await self.apps[path](scope, answer.receive, answer.send)
+            await self._apps[path](scope, answer.receive, answer.send)
         except Exception as error:
             refusal = _as_refusal(error)
             self._failed.labels(refusal.status).inc()

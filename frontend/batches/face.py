@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..http.faces import Face, Handler, route
+from ..http.faces import Applications, Face, Handler, route
 from ..http.http_service import HttpService
 from ..http.operation import Operation
 from ..request.declared import one_of, within
@@ -77,8 +77,8 @@ def batches_face(faces: Sequence[Face], pace: Pace | None = None) -> Face:
     async def create(http: HttpService, request: Request) -> Response:
         return await create_batch(http, request, endpoints)
 
-    async def run(http: HttpService) -> None:
-        await Runner(http, Endpoints(http, faces), pace or Pace()).run()
+    async def run(http: HttpService, apps: Applications) -> None:
+        await Runner(http, Endpoints(http, faces, apps), pace or Pace()).run()
 
     return Face(
         partial(_routes, create), faces[0].error_json, run=run, name="OpenAI batches", error=faces[0].error

@@ -117,7 +117,7 @@ class CacheWatch:
 
     async def _count(self, question: Question, matched: int) -> None:
         count = partial(tokens_by_cause, question, matched, self._decode)
-        if question.length <= LONG_TOKENS or not question.has_parted:
+        if question.length <= LONG_TOKENS or not question.differs:
             causes, _ = count()
         else:
             causes, _ = await run_off_loop(self._http.service.work, count)

@@ -47,15 +47,16 @@ Answer: TypeAlias = Attempt[bytes, bytes]
 or the whole body."""
 
 
-async def _nothing() -> None:
-    pass
+async def _unchanged(last: bytes) -> bytes:
+    return last
 
 
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format, whose media type is `stream_type`. `finished` is awaited before the last
-    part of the answer is sent. `explains`: the answer says why tokens of the prompt were not cached."""
+    stream, into the wire format, whose media type is `stream_type`. `finished` takes the last part of the
+    answer and returns the part to send. `explains`: the answer says why tokens of the prompt were not cached.
+    """
 
     request_id: str
     prepared: PreparedRequest
@@ -63,7 +64,7 @@ class Job:
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
     explains: bool = False
-    finished: Callable[[], Awaitable[None]] = _nothing
+    finished: Callable[[bytes], Awaitable[bytes]] = _unchanged
     stream_type: bytes = EVENT_STREAM
 
 
@@ -205,5 +206,4 @@ async def answer_parts(
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
     last = await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()
-    await job.finished()
-    yield last
+    yield await job.finished(last)

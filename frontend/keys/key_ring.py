@@ -9,7 +9,7 @@ from ...runtime.api_keys import ApiKey, are_several, key_hash
 
 
 class KeyRing:
-    """`several`: clients are told apart by their keys. That is decided when the server starts."""
+    """`several`: the server tells clients apart by their keys. It is decided at the start."""
 
     def __init__(self, keys: tuple[ApiKey, ...]) -> None:
         self.several = are_several(keys)

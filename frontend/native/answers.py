@@ -54,8 +54,8 @@ def _tops(entries: Sequence[TokenLogprob]) -> TopLogprobs:
 
 
 class EventStream:
-    """Events with the text and tokens that outputs add to a choice. Tokens that a stop string could still
-    take back wait, as their text does."""
+    """Events with the text and tokens that outputs add to a choice. Tokens that may belong to a stop string
+    are held back, as their text is."""
 
     def __init__(self, context: AnswerContext, reply: Reply) -> None:
         self.reply = reply
@@ -64,7 +64,7 @@ class EventStream:
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]  # of tokens not yet sent
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
-        """One event for each choice that has pieces: its tokens are known as of the last of them."""
+        """One event for each choice that has pieces, with its tokens up to the last piece."""
         events = b""
         for index in dict.fromkeys(piece.choice for piece in pieces):
             own = [piece for piece in pieces if piece.choice == index]

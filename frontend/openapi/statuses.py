@@ -1,4 +1,4 @@
-"""The error statuses of an endpoint, and what each means."""
+"""The error statuses of an endpoint, and their meanings."""
 
 from __future__ import annotations
 

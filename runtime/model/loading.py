@@ -13,6 +13,7 @@ from ...kernels.arithmetic import arithmetic
 from ..byte_sizes import in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
+from ..logs import ProgressLine
 from ..messages import ModelReady
 from ..vocabulary import Vocabulary
 from .decoder import Decoder
@@ -73,7 +74,11 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             partial(expected_tensors, shape),
         )
     with weights_outside_heap():
-        weights = load_weights(checkpoint, formats.choose, shape, dtype, device, config.deterministic)
+        progress = ProgressLine()
+        weights = load_weights(
+            checkpoint, formats.choose, shape, dtype, device, config.deterministic, progress.show
+        )
+        progress.end()
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     tables = PageTables(config.max_running, context, config.page_size, device)
     graphs = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 
 import pytest
-from arbora.frontend.chat_cli import Server
 from arbora.frontend.cli import main
+from arbora.frontend.command_line.chat.server import Server
 from chat_stub import Piece, chat_server
 
 
@@ -157,7 +157,7 @@ def test_a_chat_asks_only_at_a_terminal(
 
 def test_a_chat_sends_its_key() -> None:
     with chat_server() as stub:
-        Server(stub.url + "/v1/", "secret").model()
+        Server(stub.url + "/v1/", "secret").models()
     assert stub.keys == ["Bearer secret"]
 
 

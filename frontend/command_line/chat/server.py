@@ -1,28 +1,22 @@
-"""`arbora chat`: a conversation with a running server, in the terminal."""
+"""A server with OpenAI's API, to which a chat sends its conversation."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
-import os
 import ssl
-import sys
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from ..runtime.errors import ConfigError
-from .launch.program_name import program_name
+from ....runtime.errors import ConfigError
+from ...launch.program_name import program_name
+from ..server_option import DEFAULT_URL
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 TIMEOUT_SECONDS = 600.0
-COMMANDS = "/reset begins anew, /exit ends"
-FULL = "(this turn is forgotten: a shorter one may fit, and /reset starts a new conversation)"
-CUT = "\n(the reply has reached its limit)"
-DIM, PLAIN = "\x1b[2m", "\x1b[22m"  # ECMA-48
-Turn = dict[str, str]
+OWNER = "arbora"
 
 
 class ReplyError(Exception):
@@ -37,12 +31,29 @@ class KeyNeededError(ReplyError):
     """The server answers only requests with an API key that it knows."""
 
 
-class Piece(NamedTuple):
-    """A part of a reply: of the reasoning before it, or of its text. `is_cut`: a limit ended it."""
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens of the prompt, of them found in the cache, and of the reply."""
 
-    reasoning: str
-    text: str
-    is_cut: bool
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a streamed reply. The last pieces have the finish reason, the usage and the explanation."""
+
+    reasoning: str = ""
+    text: str = ""
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    explanation: dict[str, Any] | None = None
+    """why tokens of the prompt were not in the cache"""
+
+
+class Model(msgspec.Struct, frozen=True):
+    name: str
+    is_arboras: bool
+    """served by Arbora, which explains cache misses"""
 
 
 class Server:
@@ -61,11 +72,12 @@ class Server:
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
 
-    def model(self) -> str:
-        """The name of the served model. Raises ConfigError if the server doesn't name one."""
+    def models(self) -> list[Model]:
+        """The served models, at least one. Raises ConfigError if the server lists none."""
         try:
             with self._request("GET", "/v1/models") as response:
-                return str(msgspec.json.decode(response.read())["data"][0]["id"])
+                cards = msgspec.json.decode(response.read())["data"]
+                listed = [Model(str(card["id"]), card.get("owned_by") == OWNER) for card in cards]
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(
                 f"the certificate of {self._url} is not trusted ({error.verify_message}). Set SSL_CERT_FILE "
@@ -87,14 +99,22 @@ class Server:
             ) from error
         except (ReplyError, http.client.HTTPException, msgspec.DecodeError, LookupError, TypeError) as error:
             raise ConfigError(f"the server at {self._url} does not tell its model: {error}") from error
+        if not listed:
+            raise ConfigError(f"the server at {self._url} lists no model.")
+        return listed
 
-    def reply(self, model: str, turns: list[Turn]) -> Iterator[Piece]:
-        """Yields the pieces of the next turn. Raises ReplyError."""
-        body = msgspec.json.encode({"model": model, "messages": turns, "stream": True})
+    def reply(
+        self, model: str, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any] | None = None
+    ) -> Generator[Piece, None, None]:
+        """Yields the pieces of the next turn; closing the iterator ends the request. Raises ReplyError.
+
+        fields: more fields of the request
+        """
+        body = {"model": model, "messages": messages, "stream": True, **(fields or {})}
         try:
-            with self._request("POST", "/v1/chat/completions", body) as response:
+            with self._request("POST", "/v1/chat/completions", msgspec.json.encode(body)) as response:
                 yield from _pieces(response)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
             raise ReplyError(f"the connection broke: {error}") from error
 
     @contextlib.contextmanager
@@ -113,73 +133,6 @@ class Server:
             connection.close()
 
 
-def chat(url: str, api_key: str | None, system: str | None) -> int:
-    """Talks until /exit or the end of the input. Raises ConfigError if there is no server."""
-    server = Server(url, api_key)
-    model = server.model()
-    print(f"{model} at {url}. {COMMANDS}.")
-    start = [{"role": "system", "content": system}] if system else []
-    turns = list(start)
-    with contextlib.suppress(EOFError, KeyboardInterrupt):
-        while (text := _read_line()) != "/exit":
-            if text == "/reset":
-                turns = list(start)
-            elif text.startswith("/") and not text.startswith("//"):
-                print(f"There is no {text.split()[0]}. {COMMANDS}, //text says what begins with a slash.")
-            elif text:
-                _take_turn(server, model, turns, text.removeprefix("/"))
-    print()
-    return 0
-
-
-def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None:
-    """Adds the user's message and the reply to `turns`, or neither without a whole reply."""
-    question: Turn = {"role": "user", "content": text}
-    shown = _Shown()
-    try:
-        for piece in server.reply(model, [*turns, question]):
-            shown.add(piece)
-        turns += [question, {"role": "assistant", "content": shown.text}]
-        print()
-    except KeyboardInterrupt:
-        print("\n(interrupted: this turn is forgotten)")
-    except ReplyError as error:
-        print(f"\n(no reply: {error})", file=sys.stderr)
-        if error.code == "context_length_exceeded":
-            print(FULL, file=sys.stderr)
-
-
-class _Shown:
-    """Prints a reply: the reasoning first, dimmed on a terminal, then an empty line and the text."""
-
-    def __init__(self) -> None:
-        self._dims = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        self._is_reasoning = False
-        self.text = ""
-
-    def add(self, piece: Piece) -> None:
-        if piece.reasoning:
-            self._is_reasoning = True
-            self._print(f"{DIM}{piece.reasoning}{PLAIN}" if self._dims else piece.reasoning)
-        if piece.text:
-            if self._is_reasoning:
-                self._print("\n\n")
-            self._is_reasoning = False
-            self._print(piece.text)
-            self.text += piece.text
-        if piece.is_cut:
-            self._print(CUT)
-
-    def _print(self, text: str) -> None:
-        print(text, end="", flush=True)
-
-
-def _read_line() -> str:
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  (gives `input` line editing)
-    return input("> " if sys.stdin.isatty() else "").strip()
-
-
 def _pieces(lines: http.client.HTTPResponse) -> Iterator[Piece]:
     """The pieces in a stream of server-sent events."""
     for line in lines:
@@ -189,10 +142,22 @@ def _pieces(lines: http.client.HTTPResponse) -> Iterator[Piece]:
         event: Any = msgspec.json.decode(data)
         if "error" in event:
             raise ReplyError(str(event["error"]["message"]))
-        for choice in event["choices"]:
-            delta = choice["delta"]
-            reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
-            yield Piece(reasoning, delta.get("content") or "", choice.get("finish_reason") == "length")
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta") or {}
+            yield Piece(
+                reasoning=delta.get("reasoning_content") or delta.get("reasoning") or "",
+                text=delta.get("content") or "",
+                finish_reason=choice.get("finish_reason"),
+            )
+        if event.get("usage") or event.get("cache_explanation"):
+            yield Piece(usage=_usage(event.get("usage")), explanation=event.get("cache_explanation"))
+
+
+def _usage(usage: dict[str, Any] | None) -> Usage | None:
+    if not usage:
+        return None
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return Usage(usage.get("prompt_tokens", 0), cached, usage.get("completion_tokens", 0))
 
 
 def _refusal(status: int, body: bytes) -> ReplyError:

@@ -1,4 +1,4 @@
-"""A streaming client for any OpenAI-compatible server, that notes when each piece of text came."""
+"""A streaming client of a server with OpenAI's API that notes when each piece of text arrived."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-try:
-    import httpx
-except ImportError:
-    raise SystemExit("this needs the package httpx: pip install httpx, or run `make bench`") from None
+import httpx
+
+from ....runtime.errors import ConfigError
 
 
 @dataclass
@@ -42,19 +41,20 @@ class Client:
         # A connection for each request: some servers close idle ones without a word, and the request is lost.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         headers = {"Authorization": f"Bearer {api_key}"}
-        self._http = httpx.AsyncClient(base_url=url, timeout=timeout, limits=limits, headers=headers)
+        base = url.rstrip("/").removesuffix("/v1")
+        self._http = httpx.AsyncClient(base_url=base, timeout=timeout, limits=limits, headers=headers)
         self.model = ""
 
     async def open(self) -> None:
-        """Raises SystemExit if no server answers."""
+        """Finds the model. Raises ConfigError if no server answers."""
         try:
             answer = (await self._http.get("/v1/models")).raise_for_status()
             self.model = answer.json()["data"][0]["id"]
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
             await self.close()
-            raise SystemExit(
-                f"no server at {self._http.base_url} lists a model: {error}. "
-                "Start one, or name another with --url (make bench URL=…)."
+            raise ConfigError(
+                f"no server at {self._http.base_url} lists a model: {error}. Start one, or name another with "
+                "--url."
             ) from None
 
     async def close(self) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
-from openai_client import Client, Reply
+from arbora.frontend.command_line.bench.client import Client, Reply
+from arbora.runtime.errors import ConfigError
 
 EVENTS = [
     'data: {"choices": [{"delta": {"content": "Hi"}, "finish_reason": null}]}',
@@ -78,5 +75,5 @@ def test_a_missing_server_is_named_before_the_first_request() -> None:
     async def open_client() -> None:
         await Client("http://127.0.0.1:1").open()
 
-    with pytest.raises(SystemExit, match=r"no server at http://127\.0\.0\.1:1"):
+    with pytest.raises(ConfigError, match=r"no server at http://127\.0\.0\.1:1"):
         asyncio.run(open_client())
