@@ -74,7 +74,7 @@ def weigh_kernel(
     CHUNK: tl.constexpr,
     BUCKETS: tl.constexpr,
 ):
-    """One program for chunk c of row r, for TOP_P: adds the masses of its tokens to those of their buckets."""
+    """One program for chunk c of row r, for TOP_P: adds the masses of its tokens to their buckets."""
     row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     floor = tl.load(bounds + 2 * row + 1)
     reaches = order_key(tl.load(maxima + row * chunks + chunk)) >= floor
