@@ -85,7 +85,8 @@ def next_step(config: ServeConfig, url: str) -> str:
         return f"ask it with `curl --unix-socket {shlex.quote(str(config.uds))} http://localhost/v1/models`"
     key = " --api-key KEY" if config.api_keys else ""
     return (
-        f"talk to it in another terminal with `{program_name()} chat --url {url}{key}`; its API is {url}/v1"
+        f"open {url} in a browser, or talk to it in another terminal with "
+        f"`{program_name()} chat --url {url}{key}`; its API is {url}/v1"
     )
 
 

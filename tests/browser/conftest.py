@@ -1,4 +1,7 @@
-"""A headless Chromium, and servers of the built-in model for it. Without a Chromium the tests fail."""
+"""A headless Chromium, and servers of the built-in model for it. Without a Chromium the tests fail.
+
+They run alone: Playwright's event loop runs until the session ends, and other tests start loops of their own.
+"""
 
 from __future__ import annotations
 

@@ -270,9 +270,9 @@ def test_a_reply_with_calls_is_put_together_from_its_chunks() -> None:
         call(0, arguments='"Oslo"}'),
         {"tool_calls": [{"index": 1, "id": "c2", "function": {"name": "time", "arguments": "{}"}}]},
     ]
-    chunks = [{"choices": [{"delta": delta}]} for delta in deltas]
+    chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in deltas]
     chunks.append({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
-    chunks.append({"choices": [], "usage": {"prompt_tokens": 40}})  # type: ignore[dict-item]
+    chunks.append({"choices": [], "usage": {"prompt_tokens": 40}})
     replies = PageModule("reply")
     reply = replies.run("chunks.reduce(extend, emptyReply())", chunks=chunks)
     assert (reply["content"], reply["reasoning"], reply["finish"]) == ("I ask.", "Hm. ", "tool_calls")
