@@ -32,8 +32,7 @@ from .http.endpoint import internal_error
 from .http.faces import Face, Faces, route
 from .http.http_service import HttpService
 from .http.operation import Operation
-from .http.request_log import RequestLog
-from .http.traces import Traced
+from .http.watched import watched
 from .openai.protocol import ChatRequest, CompletionRequest, PinRequest
 from .openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
 from .openapi.endpoint import document_routes
@@ -110,17 +109,7 @@ def create_app(http: HttpService, faces: Faces, described: Sequence[tuple[Face, 
     routes = [*faces.joined(described), *document_routes(http, described, open_paths), *page_routes(http)]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    return _watched(RequestIds(_guarded(app, faces, http), faces), http)
-
-
-def _watched(app: ASGIApp, http: HttpService) -> ASGIApp:
-    """The application with the log of requests and their traces, as far as they are configured."""
-    config = http.service.config
-    if http.traces is not None:
-        app = Traced(app, http.traces)
-    if config.log_requests is not None:
-        app = RequestLog(app, config.log_requests, config.served_model_name)
-    return app
+    return watched(RequestIds(_guarded(app, faces, http), faces), http)
 
 
 def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:

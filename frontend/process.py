@@ -37,6 +37,7 @@ from .ingress.limits import Limits, limits_of_process
 from .ingress.server import HttpServer
 from .ingress.turns import Turns
 from .model_tokenizer import load_tokenizer
+from .native.face import WEBSOCKETS
 from .replica.engine_client import EngineClient
 from .request.service import Service
 from .text.tokenizer import Tokenizer
@@ -119,6 +120,7 @@ def http_server(
             error_json=faces.error_json,
             origin_headers=AllowedOrigins(config.allowed_origins).headers,
             uploads=UPLOADS,
+            websockets=WEBSOCKETS,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
         partial(faces.run, http, routes),

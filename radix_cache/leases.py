@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from operator import attrgetter
 
 from .node import Node
@@ -84,8 +85,11 @@ class Leases:
         assert lease.node is not None
         self._num += 1
         counts = self._pages.setdefault(lease.owner, Counter())
-        self._owners.update(page for page in lease.pages if page not in counts)
+        before = len(counts)
         counts.update(lease.pages)
+        self._owners.update(
+            islice(reversed(counts), len(counts) - before)
+        )  # dicts keep new keys at their end
         self._place(lease, lease.node)
         self._push_end(lease)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,13 +10,10 @@ from typing import NamedTuple
 from starlette.types import Message, Scope
 
 from ...runtime.api_keys import ApiKey
-from ...runtime.errors import RequestError
-from ..http.endpoint import IN_BACKGROUND, internal_error
+from ..http.endpoint import IN_BACKGROUND, refusal_of
 from ..http.faces import ANSWER_ID, Applications, Face, Faces
 from ..http.http_service import HttpService
 from ..http.tenants import SENT_KEY
-
-log = logging.getLogger(__name__)
 
 
 class Reply(NamedTuple):
@@ -59,20 +55,11 @@ class Endpoints:
         try:
             await self._apps[path](scope, answer.receive, answer.send)
         except Exception as error:
-            refusal = _as_refusal(error)
+            refusal = refusal_of(error, "a line of a batch failed")
             self._failed.labels(refusal.status).inc()
             answer = _Answer(b"")
             await self._faces.error_response(scope, refusal)(scope, answer.receive, answer.send)
         return answer.reply(scope[ANSWER_ID])
-
-
-def _as_refusal(error: Exception) -> RequestError:
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, RecursionError):
-        return RequestError("The request's JSON is nested too deeply.", code="invalid_json")
-    log.error("a line of a batch failed", exc_info=error)
-    return internal_error()
 
 
 class _Answer:

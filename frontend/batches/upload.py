@@ -31,6 +31,8 @@ FORM_BYTES = 64 * 1024
 """most bytes of a body beside its file"""
 PURPOSE = "batch"
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+ANCHOR_EVENT = "created_at"
+"""the only event from which the time of a file is counted"""
 LEAST_SECONDS = 3600
 
 
@@ -113,7 +115,9 @@ def _checked_fields(form: UploadForm) -> int:
 
 
 def check_anchor(name: str, anchor: str | None) -> None:
-    if anchor != "created_at":
+    if anchor != ANCHOR_EVENT:
         raise RequestError(
-            f"{name} is {(anchor or '')[:100]!r}, but must be 'created_at'.", param=name, code="invalid_value"
+            f"{name} is {(anchor or '')[:100]!r}, but must be {ANCHOR_EVENT!r}.",
+            param=name,
+            code="invalid_value",
         )

@@ -161,6 +161,16 @@ async def _send_stream(
     await send({"type": "http.response.body", "body": b""})
 
 
+def refusal_of(error: Exception, failure: str) -> RequestError:
+    """The error that a client sees. A bug of the server is logged as `failure`."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, RecursionError):  # the server recurses only over data that the client sent
+        return RequestError("The request's JSON is nested too deeply.", code="invalid_json")
+    log.error(failure, exc_info=error)
+    return internal_error()
+
+
 def internal_error() -> RequestError:
     """The error that a client sees for a bug of the server. The log has the details."""
     return RequestError("The server failed to answer this request.", status=500, code="internal_error")

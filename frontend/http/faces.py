@@ -158,9 +158,11 @@ def shortened(text: str, most: int) -> str:
 
 def error_headers(error: RequestError) -> dict[str, str]:
     """The header that says when to try again (429 and 503), not to try again (504 and 507; OpenAI's and
-    Anthropic's clients read it), or how to authenticate (401)."""
+    Anthropic's clients read it), how to authenticate (401), or which protocol to ask for (426)."""
     if error.status in (504, 507):
         return {"x-should-retry": "false"}
+    if error.status == 426:
+        return {"upgrade": "websocket", "sec-websocket-version": "13"}
     if error.status in (429, 503):
         return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}
