@@ -1,5 +1,7 @@
 # make serve            install what is needed, then serve the built-in model (MODEL=… another, ARGS=… more options)
 # make test             every check: lint, types, tests
+# make test-clients     other projects' clients (docs/clients.md), installed in .venv-clients*; needs Node
+# make test-browser     the page in a headless Chromium, which must be installed
 # make lint             ruff and mypy alone
 # make bench            the benchmarks; URL=… is the server to measure, which must run
 # make sbom             a software bill of materials (CycloneDX) of what is installed, as build/arbora.cdx.json
@@ -25,7 +27,10 @@ TORCH := $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 COMPILED := $(VENV)/.compiled-$(shell find grammars kernels runtime/automaton_format.py -name '*.py' | \
   LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16)
 
-.PHONY: serve test lint bench sbom clean
+CLIENTS := .venv-clients
+VERCEL := tests/clients/vercel_ai
+
+.PHONY: serve test test-browser test-clients lint bench sbom clean
 .DELETE_ON_ERROR:
 
 serve: $(COMPILED)
@@ -36,11 +41,31 @@ test: export OMP_NUM_THREADS ?= 1
 test: lint $(COMPILED)
 	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
+test-browser: $(VENV)/.installed-for-tests $(COMPILED)
+	@$(PIP) install --editable ".[browser]"
+	$(BIN)/pytest tests/browser
+
 lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$(TYPING) $(BIN)/mypy -p arbora
 	MYPYPATH=$(TYPING):tests/support:bench:bench/lib:docs/examples $(BIN)/mypy tests bench docs/examples
+
+# The clients need versions of their own of many packages, so they are not installed beside the server.
+test-clients: $(COMPILED) $(CLIENTS)/.installed $(CLIENTS)-openai-2/.installed $(VERCEL)/node_modules
+	$(CLIENTS)/bin/pytest -c tests/clients/pytest.ini --ignore=tests/clients/openai_2 tests/clients
+	$(CLIENTS)-openai-2/bin/pytest -c tests/clients/pytest.ini tests/clients/openai_2
+
+$(CLIENTS)/.installed: tests/clients/requirements.txt
+$(CLIENTS)-openai-2/.installed: tests/clients/openai_2/requirements.txt
+$(CLIENTS)/.installed $(CLIENTS)-openai-2/.installed:
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip --disable-pip-version-check --quiet install --requirement $<
+	@touch $@
+
+$(VERCEL)/node_modules: $(VERCEL)/package.json
+	cd $(VERCEL) && npm install --no-audit --no-fund --no-package-lock
+	@touch $@
 
 bench: $(VENV)/.installed-for-tests $(COMPILED)
 	$(BIN)/python bench/serve.py --url $(URL)
@@ -57,7 +82,7 @@ sbom: $(VENV)/.installed
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find $(FOLDERS) tests bench -name __pycache__ -type d -exec rm -rf {} +
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(CLIENTS) $(CLIENTS)-openai-2 $(VERCEL)/node_modules
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \

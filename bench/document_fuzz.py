@@ -2,8 +2,9 @@
 
     python bench/document_fuzz.py --bodies 10000 --out document-fuzz.md
 
-Starts `arbora serve` with the built-in model and a short context. Half of the bodies are valid by the
-document, and half of those are reduced to a few fields, so that more of them are served. The run fails if an
+Starts `arbora serve` with the built-in model, a short context and a data directory of its own. Half of the
+bodies are valid by the document, and half of those are reduced to a few fields, so that more of them are
+served. The run fails if an
 answer has a status of 500 or above, a status or media type that the document lacks, or a body or an event of
 a stream that does not match its schema; or if a process ends. Another `--seed` gives other requests.
 """
@@ -11,7 +12,9 @@ a stream that does not match its schema; or if a process ends. Another `--seed` 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -44,7 +47,8 @@ def report(options: argparse.Namespace, outcome: Outcome, wrong: list[str], seco
 
 
 def run(options: argparse.Namespace) -> bool:
-    server = ServerProcess(options.out.with_suffix(".log"), *SERVER)
+    data = tempfile.mkdtemp(prefix="document-fuzz-")
+    server = ServerProcess(options.out.with_suffix(".log"), *SERVER, "--data-dir", data)
     try:
         started, pids = time.monotonic(), main_pids(server.pid)
         fuzz = DocumentFuzz(server.url, options.seed)
@@ -62,6 +66,7 @@ def run(options: argparse.Namespace) -> bool:
             wrong.append(f"{tracebacks} tracebacks in the server's log")
     finally:
         server.stop()
+        shutil.rmtree(data)
     text = report(options, fuzz.outcome, wrong, seconds).rstrip()
     options.out.write_text(text + "\n")
     print(text)

@@ -5,7 +5,7 @@
 Prints a table; `--output` appends a JSON line for each run. Times are those of the client, in milliseconds.
 `cached` is the share of prompt tokens that the server reports as cached; `itl_tail` is `itl_p99` ÷ `itl_p50`.
 
-It needs the package httpx, which `make bench` installs, and a server that runs.
+It needs a server that runs.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 sys.path.append(str(Path(__file__).parent / "lib"))
-from openai_client import Client, Reply
+from arbora.frontend.command_line.bench.client import Client
+from arbora.frontend.command_line.bench.figures import figures
+from arbora.runtime.errors import ConfigError
 from workloads import WORKLOADS, World
 
 COLUMNS = [
@@ -53,41 +57,11 @@ async def run_workload(
     replies = await WORKLOADS[name](world)
     elapsed = time.perf_counter() - started
     await client.close()
-    return {"workload": name, "seed": seed, "seconds": round(elapsed, 3), **summary(replies, elapsed)}
-
-
-def summary(replies: list[Reply], elapsed: float) -> dict[str, Any]:
-    good = [reply for reply in replies if reply.error is None]
     for reply in replies:
         if reply.error is not None:
             print(f"error: {reply.error}", file=sys.stderr)
-    gaps = [gap for reply in good for gap in reply.gaps]
-    itl_p50, itl_p99 = _ms(gaps, 50), _ms(gaps, 99)
-    output_tokens = sum(reply.output_tokens for reply in good)
-    prompt_tokens = sum(reply.prompt_tokens for reply in good)
-    return {
-        "requests": len(replies),
-        "errors": len(replies) - len(good),
-        "prompt_tokens": prompt_tokens,
-        "output_tokens": output_tokens,
-        "tok_per_s": round(output_tokens / elapsed, 2),
-        "prompt_tok_per_s": round(prompt_tokens / elapsed, 1),
-        "req_per_s": round(len(good) / elapsed, 3),
-        "ttft_p50": _ms([reply.ttft for reply in good], 50),
-        "ttft_p90": _ms([reply.ttft for reply in good], 90),
-        "itl_p50": itl_p50,
-        "itl_p99": itl_p99,
-        "itl_tail": round(itl_p99 / itl_p50, 2) if itl_p50 and itl_p99 else None,
-        "e2e_p50": _ms([reply.finished for reply in good], 50),
-        "cached": round(sum(reply.cached_tokens for reply in good) / max(1, prompt_tokens), 4),
-    }
-
-
-def _ms(seconds: list[float], percent: int) -> float | None:
-    if not seconds:
-        return None
-    ordered = sorted(seconds)
-    return round(1000 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 1)
+    found = msgspec.structs.asdict(figures(replies, elapsed))
+    return {"workload": name, "seed": seed, "seconds": round(elapsed, 3), **found}
 
 
 def median(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -128,9 +102,11 @@ def main() -> None:
         runs = []
         for run in range(options.runs):
             seed = options.seed + run
-            runs.append(
-                asyncio.run(run_workload(options.url, name, seed, options.in_flight, options.api_key))
-            )
+            try:
+                done = asyncio.run(run_workload(options.url, name, seed, options.in_flight, options.api_key))
+            except ConfigError as error:
+                raise SystemExit(str(error)) from None
+            runs.append(done)
             if options.output:
                 with options.output.open("a") as file:
                     file.write(json.dumps(runs[-1]) + "\n")

@@ -27,6 +27,7 @@ from ..runtime.messages import (
     QueryCache,
     QueryRefused,
     Tokens,
+    TreeReport,
     UnpinPrefix,
 )
 from ..runtime.sampling_params import SamplingParams
@@ -49,7 +50,7 @@ ANSWER_SECONDS = 10.0
 DROP_SECONDS = 600.0  # the disk is overwritten before the answer: some GB in ten seconds
 PIN_ATTEMPTS = 3  # computed pages may be evicted before they are pinned
 NOT_CACHED = "prefix_not_cached"
-Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned)
+Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned, TreeReport)
 
 _BODY = BodyKind(PinRequest, INERT_FIELDS)
 
@@ -58,12 +59,14 @@ async def show_cache(http: HttpService, request: Request) -> Response:
     service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
-    salt = _salt(request)
+    salt = salt_of(request)
     check_salt(salt)
     own = cache_namespace(scope, salt)
     client = service.engine.client
     tenant = tenant_of(request, None, service.config) or None
-    report = await _ask(service, CacheReport, lambda query: QueryCache(client, query, scope, own, tenant))
+    report = await ask_scheduler(
+        service, CacheReport, lambda query: QueryCache(client, query, scope, own, tenant)
+    )
 
     def decode(tokens: Tokens) -> str:
         return service.tokenizer.decode(tokens, skip_special_tokens=False)
@@ -79,11 +82,11 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
     service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
-    salt = _salt(request)
+    salt = salt_of(request)
     namespace = None if salt is None else cache_namespace(scope, salt)
     client = service.engine.client
     try:
-        dropped = await _ask(
+        dropped = await ask_scheduler(
             service, CacheDropped, lambda query: DropCache(client, query, scope, namespace), DROP_SECONDS
         )
     finally:  # an order without an answer may still be carried out
@@ -126,14 +129,14 @@ async def unpin_prefix(http: HttpService, request: Request) -> Response:
     service.engine.check_serving()
     scope = cache_scope(request, service.config)
     pin, client = request.path_params["id"], service.engine.client
-    await _ask(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
+    await ask_scheduler(service, PrefixPinned, lambda query: UnpinPrefix(client, query, pin, scope))
     return _json(PinDeleted(pin))
 
 
 async def end_lease(http: HttpService, request: Request) -> Response:
     """Ends the leases under a key of the caller's. Answers 202 before they have ended."""
     service = http.service
-    salt = _salt(request, "user")
+    salt = salt_of(request, "user")
     service.engine.check_serving()
     check_salt(salt)
     namespace = cache_namespace(cache_scope(request, service.config), salt)
@@ -143,7 +146,8 @@ async def end_lease(http: HttpService, request: Request) -> Response:
     return _json(LeaseEnds(key), 202)
 
 
-def _salt(request: Request, *more: str) -> str | None:
+def salt_of(request: Request, *more: str) -> str | None:
+    """The query parameter `cache_salt`. Parameters other than it and `more` are refused."""
     _check_query(request, "cache_salt", *more)
     return request.query_params.get("cache_salt")
 
@@ -194,11 +198,13 @@ def _prompt_param(request: PinRequest) -> str:
 async def _pin(service: Service, computing: Generate, order: PinPrefix, param: str) -> PinnedPrefix:
     """`param` is the field with the prefix."""
     check = CheckPin(order.client, 0, order.scope, order.namespace, order.tokens)
-    await _ask(service, PinFits, lambda query: replace(check, query=query), param=param)
+    await ask_scheduler(service, PinFits, lambda query: replace(check, query=query), param=param)
     for attempt in range(1, PIN_ATTEMPTS + 1):
         await _compute(service, computing)
         try:
-            answer = await _ask(service, PrefixPinned, lambda query: replace(order, query=query), param=param)
+            answer = await ask_scheduler(
+                service, PrefixPinned, lambda query: replace(order, query=query), param=param
+            )
         except RequestError as error:
             if error.code != NOT_CACHED or attempt == PIN_ATTEMPTS:
                 raise
@@ -220,7 +226,7 @@ async def _compute(service: Service, request: Generate) -> None:
             raise early_end(output)
 
 
-async def _ask(
+async def ask_scheduler(
     service: Service,
     kind: type[Answer],
     question: Callable[[int], CacheControl],

@@ -1,4 +1,4 @@
-"""The command line: `arbora serve`, `arbora chat`, `arbora key`, `arbora --version`."""
+"""The command line: `serve` and `key` are here; the other commands are in `command_line`."""
 
 from __future__ import annotations
 
@@ -6,38 +6,70 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import version
 from logging import getLogger
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NamedTuple, NoReturn, Protocol, cast, get_args
 
 from ..runtime.config import LogFormat, ServeConfig
 from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
-from .chat_cli import DEFAULT_URL, chat
 from .keys.key_file import NAME_FORM, is_name
 from .keys.new_key import line_of, new_key
 from .launch.commands import server_commands
 from .launch.program_name import program_name
 from .launch.serve import serve
-from .option_values import split_keys
 from .options import OPTIONS, Option, Setting, build_config, from_environment, unknown_variables
 from .unknown_options import ELSEWHERE, unknown_arguments
 
 INTERRUPTED = 130
 
 
+class CommandModule(Protocol):
+    """A module of `command_line` that defines a command."""
+
+    DESCRIPTION: str
+    EXAMPLE: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, parsed: argparse.Namespace) -> int:
+        """Returns the exit code. Raises ConfigError."""
+
+
+class Command(NamedTuple):
+    help: str
+    module: str
+    """loaded only when the command is used, so that a server loads none of them"""
+
+    def load(self) -> CommandModule:
+        return cast(CommandModule, import_module(self.module, __package__))
+
+
+COMMANDS = {
+    "chat": Command("talk to a running server", ".command_line.chat.command"),
+    "run": Command("run a program of the language", ".command_line.run"),
+    "bench": Command("measure a running server", ".command_line.bench.command"),
+    "pull": Command("download a model", ".command_line.pull"),
+    "plan": Command("estimate a model's memory, speed and cost", ".command_line.plan.command"),
+    "doctor": Command("check this machine", ".command_line.doctor.command"),
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0, 1 if a server or conversation failed, 2 for a setting that can't be used."""
+    """Returns the exit code: 0, 1 if the command failed, 2 for a setting that can't be used."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    parsed, unknown = build_parser().parse_known_args(with_values(given))
-    if unknown and parsed.command == "serve":
-        parsed.fail(unknown_arguments(unknown, [option.flag for option in OPTIONS], ELSEWHERE))
-    elif unknown:
-        parsed.fail(unknown_arguments(unknown, CHAT_OPTIONS if parsed.command == "chat" else (), {}))
+    parsed, unknown = build_parser(given[:1]).parse_known_args(with_values(given))
+    if parsed.command == "run":  # argparse takes no positional arguments behind options
+        parsed.arguments += [argument for argument in unknown if not argument.startswith("-")]
+        unknown = [argument for argument in unknown if argument.startswith("-") and argument != "--"]
+    if unknown:
+        elsewhere = ELSEWHERE if parsed.command == "serve" else {}
+        parsed.fail(unknown_arguments(unknown, parsed.flags, elsewhere))
     try:
-        if parsed.command == "chat":
-            return chat(parsed.url, parsed.api_key, parsed.system)
+        if parsed.command in COMMANDS:
+            return COMMANDS[parsed.command].load().run(parsed)
         if parsed.command == "key":
             print_new_key(parsed.name)
             return 0
@@ -116,16 +148,30 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"arbora: error: {sentence} {advice}\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(chosen: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of all commands. Of those in COMMANDS only the `chosen` ones have their arguments."""
     parser = _Parser(prog="arbora", description="Serve open-weight language models.")
     parser.add_argument("--version", action="version", version=f"arbora {version('arbora')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="start a server", description=SERVE, epilog=SERVE_EPILOG))
-    _add_chat(commands.add_parser("chat", help="talk to a running server", description=CHAT))
+    for name, command in COMMANDS.items():
+        if name in chosen:
+            _add_command(commands.add_parser(name, help=command.help), command.load())
+        else:
+            commands.add_parser(name, help=command.help)
     key = commands.add_parser("key", help="make an API key", description=KEY)
-    key.set_defaults(fail=key.error)
+    key.set_defaults(fail=key.error, flags=())
     key.add_argument("name", metavar="NAME", help="the name of the key in logs and metrics")
     return parser
+
+
+def _add_command(parser: argparse.ArgumentParser, module: CommandModule) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = module.DESCRIPTION
+    parser.epilog = f"example:\n  {module.EXAMPLE}"
+    module.add_arguments(parser)
+    flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+    parser.set_defaults(fail=parser.error, flags=flags)
 
 
 SERVE = "Start a server with OpenAI's HTTP API and print its address when it is ready."
@@ -133,12 +179,10 @@ SERVE_EPILOG = (
     "Every option can be set by a variable too: --max-model-len by ARBORA_MAX_MODEL_LEN, and so on."
 )
 KEY = "Print a new API key, and its line for an --api-key-file, which has only the key's hash."
-CHAT_OPTIONS = ("--url", "--api-key", "--system")
-CHAT = "Talk to a running server, turn by turn. /reset begins anew, /exit ends."
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(fail=parser.error)
+    parser.set_defaults(fail=parser.error, flags=[option.flag for option in OPTIONS])
     parser.add_argument(
         "model",
         nargs="?",
@@ -163,15 +207,6 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
             )
         else:
             parser.add_argument(option.flag, metavar=option.metavar, help=option_help(option))
-
-
-def _add_chat(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(fail=parser.error)
-    url = os.environ.get("ARBORA_URL", DEFAULT_URL)
-    key = next(iter(split_keys(os.environ.get("ARBORA_API_KEY", ""))), None)
-    parser.add_argument("--url", default=url, metavar="URL", help=f"the server's address (default: {url})")
-    parser.add_argument("--api-key", default=key, metavar="KEY", help="the key that the server asks for")
-    parser.add_argument("--system", metavar="TEXT", help="a system message to begin with")
 
 
 def option_help(option: Option) -> str:

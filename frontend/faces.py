@@ -10,4 +10,4 @@ from .ollama.face import OLLAMA
 from .openai.face import OPENAI
 from .responses.face import RESPONSES
 
-FACES = Faces(OPENAI, (ANTHROPIC, RESPONSES, NATIVE, OLLAMA, batches_face((OPENAI, ANTHROPIC))))
+FACES = Faces(OPENAI, (ANTHROPIC, RESPONSES, NATIVE, OLLAMA, batches_face((OPENAI, ANTHROPIC, RESPONSES))))

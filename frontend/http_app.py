@@ -22,6 +22,7 @@ from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_answers import CacheStatus, Freed, LeaseEnds, Pin, PinDeleted
 from .cache_endpoints import drop_cache, end_lease, pin_prefix, show_cache, unpin_prefix
 from .cache_explain import explain_prompt
+from .cache_tree import CacheTree, NodeText, show_node, show_tree
 from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
 from .explain.explanation import Explanation
@@ -31,11 +32,12 @@ from .http.endpoint import internal_error
 from .http.faces import Face, Faces, route
 from .http.http_service import HttpService
 from .http.operation import Operation
-from .http.request_log import RequestLog
-from .http.traces import Traced
+from .http.watched import watched
 from .openai.protocol import ChatRequest, CompletionRequest, PinRequest
 from .openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
 from .openapi.endpoint import document_routes
+from .page.endpoint import OPEN_PATHS as PAGE_PATHS
+from .page.endpoint import page_routes
 from .request.service import VERSION
 from .request_ids import RequestIds
 from .text.close_names import close_name
@@ -54,6 +56,8 @@ class Version(msgspec.Struct):
 
 _SALT = {"cache_salt": str}
 _SHOW_CACHE = Operation(summary="Show the contents of the prefix cache", query=_SALT, reply=CacheStatus)
+_SHOW_TREE = Operation(summary="Show the largest branches of the prefix tree", query=_SALT, reply=CacheTree)
+_SHOW_NODE = Operation(summary="Show the text of a node of the prefix tree", query=_SALT, reply=NodeText)
 _DROP_CACHE = Operation(summary="Drop cached pages that are not in use", query=_SALT, reply=Freed)
 _PIN = Operation(
     summary="Compute a prefix and keep it",
@@ -82,6 +86,8 @@ def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
     server = replace(faces.default, name="Server")
     own = [
         route("GET", "/cache", http, show_cache, _SHOW_CACHE),
+        route("GET", "/cache/tree", http, show_tree, _SHOW_TREE),
+        route("GET", "/cache/tree/{id}", http, show_node, _SHOW_NODE),
         route("DELETE", "/cache", http, drop_cache, _DROP_CACHE),
         route("POST", "/cache/pin", http, pin_prefix, _PIN),
         route("POST", "/cache/explain", http, explain_prompt, _EXPLAIN),
@@ -97,23 +103,13 @@ def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
     return [*faces.routes(http), *((server, each) for each in own)]
 
 
-def create_app(http: HttpService, faces: Faces) -> ASGIApp:
-    described = server_routes(http, faces)
+def create_app(http: HttpService, faces: Faces, described: Sequence[tuple[Face, Route]]) -> ASGIApp:
+    """The application of the routes `described`."""
     open_paths = _open_paths(http.service.config)
-    routes = [*faces.joined(described), *document_routes(http, described, open_paths)]
+    routes = [*faces.joined(described), *document_routes(http, described, open_paths), *page_routes(http)]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    return _watched(RequestIds(_guarded(app, faces, http), faces), http)
-
-
-def _watched(app: ASGIApp, http: HttpService) -> ASGIApp:
-    """The application with the log of requests and their traces, as far as they are configured."""
-    config = http.service.config
-    if http.traces is not None:
-        app = Traced(app, http.traces)
-    if config.log_requests is not None:
-        app = RequestLog(app, config.log_requests, config.served_model_name)
-    return app
+    return watched(RequestIds(_guarded(app, faces, http), faces), http)
 
 
 def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:
@@ -129,7 +125,7 @@ def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:
 
 def _open_paths(config: ServeConfig) -> frozenset[str]:
     """The paths that need no key."""
-    open_paths = OPEN_PATHS | DOCUMENT_PATHS
+    open_paths = OPEN_PATHS | DOCUMENT_PATHS | PAGE_PATHS
     return open_paths - {METRICS_PATH} if config.protect_metrics else open_paths
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from ..runtime.config import BUILTIN_MODEL
 from ..runtime.errors import ConfigError
 from .gguf.directory import SHARD, gguf_directory
+from .hub import download, download_config, no_weights
 
 BUILTIN_NAME = "arbora-builtin"
-HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
 _PATH_STARTS = ("/", "./", "../", "~")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -52,6 +52,18 @@ def find_model(model: str | None) -> Path:
     return _checked(_from_hub(model), f"MODEL {model}")
 
 
+def find_config(model: str | None) -> Path:
+    """As `find_model`, but a hub id needs no weights: only its config.json is downloaded."""
+    if model is None or Path(model).expanduser().exists() or not _is_hub_id(model):
+        return find_model(model)
+    return download_config(model)
+
+
+def _is_hub_id(model: str) -> bool:
+    starts_as_path = model.startswith(_PATH_STARTS) or model.endswith(".gguf")
+    return not starts_as_path and _HUB_ID.fullmatch(model) is not None
+
+
 def _checked(directory: Path, what: str) -> Path:
     weights = [*directory.glob("*.safetensors")]
     ggufs = sorted(path.name for path in directory.glob("*.gguf"))
@@ -73,25 +85,7 @@ def _checked(directory: Path, what: str) -> Path:
 
 
 def _from_hub(model: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
-
-    try:
-        found = Path(snapshot_download(model, allow_patterns=HUB_FILES, ignore_patterns=["*/*"]))
-    except GatedRepoError as error:
-        reason = "its owner asks you to accept terms first; then log in with `hf auth login`"
-        raise ConfigError(f"MODEL {model}: {reason}.") from error
-    except RepositoryNotFoundError as error:
-        reason = "there is no such directory, and the hub has no such model that you may read"
-        raise ConfigError(f"MODEL {model}: {reason}.") from error
-    except LocalEntryNotFoundError as error:
-        reason = "there is no such directory, no copy in the hub's cache, and the hub can't be reached"
-        raise ConfigError(f"MODEL {model}: {reason}. Name a directory, or run without MODEL.") from error
-    except Exception as error:  # a network failure must not look like a bug of ours
-        raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error
+    found = download(model)
     if not any(found.glob("*.safetensors")):
-        raise ConfigError(
-            f"MODEL {model} has no *.safetensors file on the hub. If it has GGUF files, choose one: "
-            f"`hf download {model} --include '*Q4_K_M*' --local-dir .`, then name that file."
-        )
+        raise ConfigError(no_weights(model))
     return found

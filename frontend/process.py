@@ -30,13 +30,14 @@ from .cors import AllowedOrigins
 from .faces import FACES
 from .http.faces import Faces
 from .http.http_service import HttpService
-from .http_app import create_app
+from .http_app import create_app, server_routes
 from .ingress.connection import Ingress
 from .ingress.connections import Connections
 from .ingress.limits import Limits, limits_of_process
 from .ingress.server import HttpServer
 from .ingress.turns import Turns
 from .model_tokenizer import load_tokenizer
+from .native.face import WEBSOCKETS
 from .replica.engine_client import EngineClient
 from .request.service import Service
 from .text.tokenizer import Tokenizer
@@ -106,8 +107,9 @@ def http_server(
     config = http.service.config
     limits = limits or limits_of_process(config.api_workers)
     failed = http.metrics.failed
+    routes = server_routes(http, faces)
     return HttpServer(
-        _reporting(create_app(http, faces), progress),
+        _reporting(create_app(http, faces, routes), progress),
         Ingress(
             limits=limits,
             connections=Connections(limits),
@@ -118,9 +120,10 @@ def http_server(
             error_json=faces.error_json,
             origin_headers=AllowedOrigins(config.allowed_origins).headers,
             uploads=UPLOADS,
+            websockets=WEBSOCKETS,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
-        partial(faces.run, http),
+        partial(faces.run, http, routes),
     )
 
 

@@ -6,6 +6,7 @@ from .gittins import GittinsPolicy
 from .keyed_pages import KeyedPages, Missing
 from .leases import Lease, Leases
 from .lock import Copy, Lock
+from .outline import Outline, OutlinedNode
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .popular import Prefix
 from .prefix_cache import CacheStats, Dropped, PrefixCache
@@ -24,6 +25,8 @@ __all__ = [
     "LeastRecentlyUsed",
     "Lock",
     "Missing",
+    "Outline",
+    "OutlinedNode",
     "Prefix",
     "PrefixCache",
     "common_tokens",

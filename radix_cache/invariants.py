@@ -133,6 +133,11 @@ def _check_leases(tree: RadixTree, nodes: list[Node]) -> None:
         assert lease.tokens == sum(len(node.tokens) for node in path) // TOKEN_BYTES
         pages.setdefault(lease.owner, Counter()).update(lease.pages)
     assert tree.leases.owners() == {owner: len(counts) for owner, counts in pages.items()}
+    assert tree.leases.num_pages == len(set().union(*pages.values()))
+    for at_node in tree.leases.at.values():
+        assert at_node == sorted(at_node, key=lambda lease: lease.break_order)
+    may_break = {node for node in nodes if node.leases and not node.locks and not node.children}
+    assert tree.leases.offered == may_break, "exactly the unlocked leaves with leases may lose them"
 
 
 def check_continues(lock: Lock, tokens: bytes) -> None:

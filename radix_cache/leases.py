@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import islice
+from operator import attrgetter
 
 from .node import Node
+
+_break_order = attrgetter("break_order")
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
     """Protects the pages from the root to the end of a node.
 
-    A lease locks nothing: if only leased pages are left to evict, a lease is broken. `node` is None once it
-    has ended or was broken.
+    A lease locks nothing: if only leased pages are left to evict, leases are broken. `node` is None once the
+    lease has ended or was broken.
     """
 
     owner: str  # its pages count towards this owner's quota
@@ -34,15 +39,21 @@ class Lease:
 
 
 class Leases:
-    """The leases of one cache. An owner's page counts once, even under several of its leases."""
+    """The leases of one cache. An owner's page counts once, even under several of its leases.
+
+    Breaking a lease gains pages only where it ends at an unlocked leaf. The tree reports these leaves
+    (`offer`, `withhold`), and `break_leaf` breaks all leases of one leaf.
+    """
 
     def __init__(self) -> None:
-        self.at: dict[Node, list[Lease]] = {}
+        self.at: dict[Node, list[Lease]] = {}  # by `break_order`
         self._ended: list[Lease] = []  # by the cache itself, since the last call of `take_ended`
         self._pages: dict[str, Counter[int]] = {}  # by owner: page id -> leases that protect it
+        self._owners: Counter[int] = Counter()  # page id -> owners that lease it
+        self._offered: dict[Node, int] = {}  # ticket of each offered leaf's valid entry in `_breaks`
         # Heaps, in which some entries are stale:
         self._ends: list[tuple[float, int, Lease]] = []
-        self._breaks: list[tuple[tuple[bool, float], int, Lease]] = []
+        self._breaks: list[tuple[tuple[bool, float], int, Node]] = []
         self._tickets = 0
         self._num = 0
 
@@ -52,7 +63,12 @@ class Leases:
     @property
     def num_pages(self) -> int:
         """Leased pages; a page that several owners lease counts once."""
-        return len(set().union(*self._pages.values()))
+        return len(self._owners)
+
+    @property
+    def offered(self) -> Set[Node]:
+        """The unlocked leaves with leases."""
+        return self._offered.keys()
 
     def pages_of(self, owner: str) -> int:
         return len(self._pages.get(owner, ()))
@@ -68,19 +84,48 @@ class Leases:
     def add(self, lease: Lease) -> None:
         assert lease.node is not None
         self._num += 1
-        self._pages.setdefault(lease.owner, Counter()).update(lease.pages)
+        counts = self._pages.setdefault(lease.owner, Counter())
+        before = len(counts)
+        counts.update(lease.pages)
+        self._owners.update(
+            islice(reversed(counts), len(counts) - before)
+        )  # dicts keep new keys at their end
         self._place(lease, lease.node)
-        self._push(lease)
+        self._push_end(lease)
 
     def renew(self, lease: Lease, ends_at: float) -> None:
         """Gives the lease another end."""
+        node = lease.node
+        assert node is not None, "the lease has ended"
+        self._displace(lease, node)
         lease.ends_at = ends_at
-        self._push(lease)
+        self._place(lease, node)
+        self._push_end(lease)
 
     def on_path(self, lease: Lease) -> list[Lease]:
-        """The other leases that end at the lease's node or at its ancestors."""
+        """The other leases whose tokens begin the lease's tokens, or are the same.
+
+        They end at the lease's node, at its ancestors, or at tails beside those.
+        """
         assert lease.node is not None, "the lease has ended"
-        return [each for node in lease.node.path() for each in self.at.get(node, ()) if each is not lease]
+        nodes = [each for node in lease.node.path() for each in (node, *node.tails_beside())]
+        return [each for node in nodes for each in self.at.get(node, ()) if each is not lease]
+
+    def first_to_free(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Of all leases of one owner, the first by `break_order` whose end leaves the owner fewer pages.
+
+        The leases that end at one node leave fewer pages only together.
+        """
+        by_node: dict[Node, list[Lease]] = {}
+        for lease in leases:
+            if lease.node is not None:
+                by_node.setdefault(lease.node, []).append(lease)
+        outermost = [
+            group
+            for group in by_node.values()
+            if self._pages[group[0].owner][group[0].pages[-1]] == len(group)
+        ]
+        return min(outermost, key=lambda group: max(map(_break_order, group)))
 
     def remove(self, lease: Lease) -> Node:
         """Ends a lease; returns its node."""
@@ -88,6 +133,8 @@ class Leases:
         assert node is not None, "the lease has ended"
         self._num -= 1
         self._displace(lease, node)
+        if node in self._offered:
+            self.offer(node) if node in self.at else self.withhold(node)
         self._uncount(lease, lease.pages)
         lease.node = None
         return node
@@ -100,20 +147,40 @@ class Leases:
                 return lease
             heappop(self._ends)
 
-    def break_one(self) -> Node:
-        """Breaks the first lease by `break_order`; returns its node. There must be one."""
+    def offer(self, leaf: Node) -> None:
+        """The leaf is unlocked, so breaking its leases makes its pages evictable."""
+        self._tickets += 1
+        self._offered[leaf] = self._tickets
+        heappush(self._breaks, (self._order_of(leaf), self._tickets, leaf))
+        if len(self._breaks) > 64 + 2 * len(self._offered):
+            self._breaks = [(self._order_of(leaf), ticket, leaf) for leaf, ticket in self._offered.items()]
+            heapify(self._breaks)
+
+    def withhold(self, leaf: Node) -> None:
+        """The leaf is locked, extended or removed; no effect if it was not offered."""
+        self._offered.pop(leaf, None)
+
+    def break_leaf(self) -> Node:
+        """Breaks all leases of one offered leaf, and returns it. At least one leaf must be offered.
+
+        Leaves are compared by the last of their leases in `break_order`, and the first leaf is taken.
+        """
         while True:
-            order, _, lease = heappop(self._breaks)
-            if lease.node is not None and order == lease.break_order:
+            _, ticket, leaf = heappop(self._breaks)
+            if self._offered.get(leaf) == ticket:
                 break
-        lease.is_broken = True
-        self._ended.append(lease)
-        return self.remove(lease)
+        del self._offered[leaf]
+        for lease in list(self.at[leaf]):
+            lease.is_broken = True
+            self._ended.append(lease)
+            self.remove(lease)
+        return leaf
 
     def move_up(self, leaf: Node) -> None:
         """The leaf leaves the tree: its leases end at its parent, and those at the root are over."""
         parent = leaf.parent
         assert parent is not None
+        self.withhold(leaf)
         for lease in list(self.at.get(leaf, ())):
             if parent.parent is None:
                 self.remove(lease)
@@ -132,9 +199,14 @@ class Leases:
         ended, self._ended = self._ended, []
         return ended
 
+    def _order_of(self, leaf: Node) -> tuple[bool, float]:
+        return self.at[leaf][-1].break_order
+
     def _place(self, lease: Lease, node: Node) -> None:
         node.leases += 1
-        self.at.setdefault(node, []).append(lease)
+        insort(self.at.setdefault(node, []), lease, key=_break_order)
+        if node in self._offered:
+            self.offer(node)
 
     def _displace(self, lease: Lease, node: Node) -> None:
         node.leases -= 1
@@ -148,16 +220,15 @@ class Leases:
             counts[page] -= 1
             if not counts[page]:
                 del counts[page]
+                self._owners[page] -= 1
+                if not self._owners[page]:
+                    del self._owners[page]
         if not counts:
             del self._pages[lease.owner]
 
-    def _push(self, lease: Lease) -> None:
-        if len(self._ends) > 64 + 2 * self._num or len(self._breaks) > 64 + 2 * self._num:
-            self._tickets, leases = self._num, list(self)
-            self._ends = [(each.ends_at, ticket, each) for ticket, each in enumerate(leases)]
-            self._breaks = [(each.break_order, ticket, each) for ticket, each in enumerate(leases)]
-            heapify(self._ends)
-            heapify(self._breaks)
+    def _push_end(self, lease: Lease) -> None:
         self._tickets += 1
         heappush(self._ends, (lease.ends_at, self._tickets, lease))
-        heappush(self._breaks, (lease.break_order, self._tickets, lease))
+        if len(self._ends) > 64 + 2 * self._num:
+            self._ends = [(each.ends_at, ticket, each) for ticket, each in enumerate(self)]
+            heapify(self._ends)

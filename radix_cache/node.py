@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .packed import KEY_BYTES, common_bytes
+from .packed import KEY_BYTES, TOKEN_BYTES, common_bytes
 from .sorted_keys import SortedKeys
 
 # Shared by all nodes without children, which are most.
@@ -143,6 +143,21 @@ class Node:
         """Whether the first page of a child begins with `tokens`."""
         _, key = self._around(tokens)
         return key is not None and key.startswith(tokens)
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether a sibling's first page begins with the tokens of this node, a tail of less than a page."""
+        assert self.parent is not None
+        _, key = self.parent._around(self.key + b"\0")
+        return key is not None and key.startswith(self.key)
+
+    def tails_beside(self) -> Iterator[Node]:
+        """The siblings whose tokens, less than a page, begin this node's first page."""
+        siblings = self.parent.children if self.parent is not None else {}
+        if len(siblings) > 1:
+            for end in range(TOKEN_BYTES, len(self.key), TOKEN_BYTES):
+                if (tail := siblings.get(self.key[:end])) is not None:
+                    yield tail
 
     def _around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
         """The children's last key before `key` and the first from `key` on; None where no token is shared."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from .keyed_pages import KeyedPages, Missing, everything, keyed, missing
 from .leases import Lease, Leases
 from .lock import Copy, Lock
 from .node import Node
+from .outline import Outline, outline, visit
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .page_keys import PageKeys
@@ -97,8 +99,8 @@ class PrefixCache:
         """Matches at most the first `limit` tokens and locks the match.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
-        and then calls `copied`. An unlocked partial page that matches to its end is adopted instead: it moves
-        from the tree to the request as the last of `Lock.pages`, and nothing is copied.
+        and then calls `copied`. A partial page that matches to its end and is neither locked nor leased is
+        adopted instead: it moves from the tree to the request as the last of `Lock.pages`, without a copy.
         """
         root = self._tree.open_root(namespace)
         match = self._tree.find(root, tokens, limit)
@@ -117,6 +119,7 @@ class PrefixCache:
         """The step that made `Lock.copy` is done: its source may be evicted from now on."""
         assert lock.source is not None, "the lock has no copy to make"
         self._tree.unlock(lock.source)
+        self._tree.free_covered_tail(lock.source)
         lock.source = None
         self._verify()
 
@@ -206,7 +209,7 @@ class PrefixCache:
         This includes the matched nodes, because the fault may have come from them. `pages` as in `release`.
         """
         if lock.source is not None:
-            self.copied(lock)
+            self._tree.unlock(lock.source)
         self._free(lock.duplicates + list(pages[lock.depth // self.page_size :]))
         self._tree.prune(self._unlock(lock))
         self._verify()
@@ -291,6 +294,20 @@ class PrefixCache:
         roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
         return popular_prefixes(roots, most, shown_tokens, self._tree.now)
 
+    def outline(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> Outline:
+        """The largest branches of these namespaces, at most `most` nodes with their first tokens."""
+        roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
+        pins = Counter(lock.node for lock in self._pins.locks if lock.node is not None)
+        locks = Counter(lock.node for lock in self._locks if lock.node is not None)
+        return outline(roots, most, locks - pins, pins, shown_tokens, self._tree.now)
+
+    def edge(self, namespace: str, page: int, most: int) -> bytes | None:
+        """The first `most` tokens of the node whose first page is `page`; None if it is not found in time."""
+        root = self._tree.roots.get(namespace)
+        nodes = visit([root]) if root is not None else []
+        found = (node.tokens[: most * TOKEN_BYTES] for node in nodes if node.pages[:1] == (page,))
+        return next(found, None)
+
     def stats(self) -> CacheStats:
         return CacheStats(
             total=self._allocator.num_pages,
@@ -325,7 +342,7 @@ class PrefixCache:
         """Adopts the page in which the match ends, the first of `match.inside`, or locks it to be copied."""
         leaf = match.inside
         assert leaf is not None
-        if not leaf.locks and len(leaf.tokens) == match.tail * TOKEN_BYTES:
+        if not leaf.locks and not leaf.leases and len(leaf.tokens) == match.tail * TOKEN_BYTES:
             self._tree.remove(leaf)
             self._own(leaf.pages)
             lock.pages += leaf.pages

@@ -187,9 +187,8 @@ class RadixTree:
         child.locks = 1
         self._count(child, len(child.pages))
         before = node.link(child)
-        if before is not None and not before.locks and child.key.startswith(before.tokens):
-            self.remove(before)
-            self._allocator.free(before.pages)
+        if before is not None and child.key.startswith(before.tokens):
+            self.free_covered_tail(before)
 
     def _count(self, node: Node, pages: int) -> None:
         self.num_pages += pages
@@ -245,6 +244,7 @@ class RadixTree:
                 return
             self.num_evictable -= len(current.pages)
             self.policy.discard(current)
+            self.leases.withhold(current)
             current = current.parent
 
     def unlock(self, node: Node, generated: int = 0) -> None:
@@ -277,22 +277,37 @@ class RadixTree:
 
     def add_lease(self, lease: Lease) -> None:
         """The lease's node is evicted after all nodes without leases."""
-        assert lease.node is not None
-        if not lease.node.leases and self._may_be_evicted(lease.node):
-            self.policy.discard(lease.node)
+        node = lease.node
+        assert node is not None
+        if not node.leases and self._may_be_evicted(node):
+            self.policy.discard(node)
         self.leases.add(lease)
+        self._settle(node)
 
     def end_lease(self, lease: Lease) -> None:
-        self._settle(self.leases.remove(lease))
+        node = self.leases.remove(lease)
+        if not node.leases:
+            self._settle(node)
+            self.free_covered_tail(node)
+
+    def free_covered_tail(self, leaf: Node) -> None:
+        """Frees a tail whose tokens begin a sibling's first page, unless it is locked or leased."""
+        is_tail = leaf.parent is not None and len(leaf.tokens) < self.page_bytes
+        if is_tail and not leaf.locks and not leaf.leases and leaf.is_covered:
+            self.remove(leaf)
+            self._allocator.free(leaf.pages)
 
     def _may_be_evicted(self, node: Node) -> bool:
         return not node.locks and not node.children
 
     def _settle(self, node: Node) -> None:
-        """Queues an unlocked leaf without leases for eviction; drops a root without children."""
-        if not self._may_be_evicted(node) or node.leases:
+        """Queues an unlocked leaf for eviction, after all others if it has leases; drops a root without
+        children."""
+        if not self._may_be_evicted(node):
             return
-        if node.parent is not None:
+        if node.leases:
+            self.leases.offer(node)
+        elif node.parent is not None:
             self.policy.add(node)
         else:
             self.history.drop_below(node)
@@ -361,7 +376,7 @@ class RadixTree:
         return self._pop_leaf()
 
     def _pop_leaf(self) -> Node:
-        """The next leaf to evict. If all leaves are leased, breaks leases."""
-        while not len(self.policy):
-            self._settle(self.leases.break_one())
+        """The next leaf to evict. If all leaves are leased, breaks the leases of one."""
+        if not len(self.policy):
+            self._settle(self.leases.break_leaf())
         return self.policy.pop()

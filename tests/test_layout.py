@@ -43,6 +43,7 @@ REQUEST = SHARED_MODULES | {
     "frontend.text",
     "frontend.work",
 }
+COMMAND = {"frontend.command_line", "frontend.option_values"}
 MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # modules outside of its folders assemble the folders below
     "frontend.work": SHARED_MODULES,
@@ -65,6 +66,15 @@ MAY_IMPORT = {
     "frontend.request": REQUEST,
     "frontend.http": REQUEST | {"frontend.request", "frontend.keys"},
     "frontend.batches": REQUEST | {"frontend.request", "frontend.http", "frontend.database", "frontend.keys"},
+    "frontend.command_line": SHARED_MODULES | {"frontend"},
+    "frontend.command_line.bench": SHARED_MODULES | COMMAND,
+    "frontend.command_line.chat": SHARED_MODULES | COMMAND | {"frontend.launch", "frontend.text"},
+    "frontend.command_line.doctor": SHARED_MODULES
+    | COMMAND
+    | {"frontend.launch", "frontend.options", "runtime.model.devices"},
+    "frontend.command_line.plan": SHARED_MODULES
+    | COMMAND
+    | {"frontend.model_source", "frontend.text", "runtime.model", "kernels.linear"},
     "frontend.database": {"runtime.errors"},
     "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
     "frontend.native": REQUEST | {"frontend.request", "frontend.http"},
@@ -73,6 +83,7 @@ MAY_IMPORT = {
     "frontend.responses": REQUEST
     | {"frontend.request", "frontend.http", "frontend.openai", "frontend.database"},
     "frontend.openapi": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.page": {"frontend.http"},
     "frontend.ingress": SHARED_MODULES | {"frontend.http"},
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"kernels"},

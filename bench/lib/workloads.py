@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from openai_client import Client, Reply
+from arbora.frontend.command_line.bench.client import Client, Reply
+from arbora.frontend.command_line.bench.texts import Texts
 
 Messages = list[dict[str, str]]
 Workload = Callable[["World"], Awaitable[list[Reply]]]
-
-_CONSONANTS = "bdfgklmnprstvw"
-_VOWELS = "aeiou"
-_SYLLABLES = [consonant + vowel for consonant in _CONSONANTS for vowel in _VOWELS]
-_CALIBRATION_WORDS = 2000
 
 
 class World:
@@ -23,25 +18,18 @@ class World:
 
     def __init__(self, client: Client, seed: str, in_flight: int) -> None:
         self.client = client
-        self._random = random.Random(seed)
+        self._texts = Texts(seed)
         self._gate = asyncio.Semaphore(in_flight)
-        self._words_per_token = 1.0
 
     async def calibrate(self) -> None:
-        """Learns how many words of this text make a token of the server's tokenizer."""
-        tokens = await self.client.count_tokens(self._words(_CALIBRATION_WORDS))
-        self._words_per_token = _CALIBRATION_WORDS / tokens
+        await self._texts.calibrate(self.client)
 
     def text(self, tokens: int) -> str:
-        return self._words(max(1, round(tokens * self._words_per_token)))
+        return self._texts.text(tokens)
 
     async def ask(self, messages: Messages, **options: Any) -> Reply:
         async with self._gate:
             return await self.client.chat(messages, temperature=0, **options)
-
-    def _words(self, count: int) -> str:
-        pick = self._random
-        return " ".join("".join(pick.choices(_SYLLABLES, k=pick.randint(1, 3))) for _ in range(count))
 
 
 def user(text: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ..request.cut_input import whole_input
+from ..request.cut_input import InputFragments, whole_input
 from ..request.fields import JsonObject
 from ..request.leases import Position
 from ..request.reply import Piece, Reply
@@ -131,6 +131,7 @@ class MessageStream:
         self._blocks = Blocks(context.shown)
         self._has_begun = False
         self._index = -1
+        self._input = InputFragments()
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
         events = b"".join(self._bytes(self._blocks.push(piece)) for piece in pieces)
@@ -157,15 +158,20 @@ class MessageStream:
 
     def _event(self, event: Event) -> bytes:
         match event:
+            case More("tool_use", text):
+                return self._delta("tool_use", self._input.feed(text))
             case More(kind, text):
-                return _DELTA % (self._index, _DELTA_HEADS[kind], _encode(text))
+                return self._delta(kind, text)
             case Begun(block):
                 self._index += 1
                 return _BLOCK_START % (self._index, _encode(block))
             case Signed(signature):
                 return _DELTA % (self._index, _DELTA_HEADS["signature"], _encode(signature))
             case Ended():
-                return _BLOCK_STOP % self._index
+                return self._delta("tool_use", self._input.end()) + _BLOCK_STOP % self._index
+
+    def _delta(self, kind: str, text: str) -> bytes:
+        return _DELTA % (self._index, _DELTA_HEADS[kind], _encode(text)) if text else b""
 
 
 def _event(name: bytes, data: bytes) -> bytes:

@@ -28,7 +28,7 @@ from .store import Store
 
 EarlyEnd = Literal["cancelled", "expired", "failed"]
 MOST_DEATHS = 3
-"""The line is answered with an error after the model has died so often while it answered the line."""
+"""A line gets an error once the model has died so many times while it answered the line."""
 FIRST_WAIT_S, MOST_WAIT_S = 1, 30
 log = logging.getLogger(__name__)
 
@@ -56,17 +56,20 @@ class RunnerContext:
 
 
 class BatchRun:
-    def __init__(self, means: RunnerContext, record: BatchRecord) -> None:
-        self._means = means
-        self._store = means.store
+    def __init__(self, context: RunnerContext, record: BatchRecord) -> None:
+        self._context = context
+        self._store = context.store
         self._record = record
-        self._input = means.store.path(record.input_file)
+        self._input = context.store.path(record.input_file)
         self._early: EarlyEnd | None = None
         self._stopped = asyncio.Event()
         self._sleeping = 0
         self._none_sleeps = asyncio.Event()
         """cleared while a line waits for its next attempt: the batch starts no other line"""
         self._none_sleeps.set()
+        self._has_space = asyncio.Event()
+        """cleared while the owner may use no more bytes: the batch starts no line"""
+        self._has_space.set()
         if record.status == "cancelling":
             self.stop("cancelled")
 
@@ -75,10 +78,21 @@ class BatchRun:
         self._early = self._early or early
         self._stopped.set()
 
+    @property
+    def owner(self) -> str:
+        return self._record.owner
+
+    def limit(self, space_left: int) -> None:
+        """Starts no more lines while the owner has no bytes left."""
+        if space_left > 0:
+            self._has_space.set()
+        else:
+            self._has_space.clear()
+
     def is_keyless(self) -> bool:
         """True if the server no longer has the API key, and the batch has lines to run."""
         has_lines = self._early is None and self._record.status in ("validating", "in_progress")
-        return has_lines and self._record.owner not in known_owners(self._means.keys)
+        return has_lines and self._record.owner not in known_owners(self._context.keys)
 
     async def run(self) -> None:
         """Runs the batch to its end. Stops if another process has changed its status."""
@@ -99,20 +113,20 @@ class BatchRun:
             if self._early or plan is None or plan.errors:
                 await self._end_unstarted(plan)
                 return
-            if not await self._store.begin(record.id, self._means.runner, len(plan.lines)):
+            if not await self._store.begin(record.id, self._context.runner, len(plan.lines)):
                 return
         if plan is None:
             self.stop("failed")
         if plan is not None and record.status != "finalizing" and not self._early:
             await self._run_until_stopped(plan)
-        if self._early is None and not await self._store.finalize(record.id, self._means.runner):
+        if self._early is None and not await self._store.finalize(record.id, self._context.runner):
             return
         await self._end(plan)
 
     async def _plan(self) -> Plan | None:
         """None if the input file is lost."""
         try:
-            return await self._means.work.run(
+            return await self._context.work.run(
                 Caller("batches"), read_plan(self._input, self._record.endpoint)
             )
         except FileNotFoundError:
@@ -135,10 +149,11 @@ class BatchRun:
             await asyncio.wait((running,))
 
     async def _run_lines(self, lines: Sequence[PlannedLine]) -> None:
-        slots = self._means.slots
+        slots = self._context.slots
         async with asyncio.TaskGroup() as tasks:
             for line in lines:
                 await self._none_sleeps.wait()
+                await self._has_space.wait()
                 await slots.take()
                 tasks.create_task(self._run_line(line)).add_done_callback(lambda _: slots.free())
 
@@ -159,8 +174,8 @@ class BatchRun:
         while True:
             while self.is_keyless():  # the runner soon cancels this run
                 await self._sleep(FIRST_WAIT_S)
-            key = known_owners(self._means.keys).get(self._record.owner)
-            reply = await self._means.endpoints.call(self._record.endpoint, body, key)
+            key = known_owners(self._context.keys).get(self._record.owner)
+            reply = await self._context.endpoints.call(self._record.endpoint, body, key)
             deaths += b'"model_died"' in reply.body
             if reply.status not in (429, 503) or deaths >= MOST_DEATHS:
                 return reply
@@ -171,7 +186,7 @@ class BatchRun:
         self._sleeping += 1
         self._none_sleeps.clear()
         try:
-            await self._means.slots.sleep(seconds)
+            await self._context.slots.sleep(seconds)
         finally:
             self._sleeping -= 1
             if not self._sleeping:
@@ -195,7 +210,7 @@ class BatchRun:
         errors = [_LOST] if plan is None else plan.errors
         status = self._early or "failed"
         shown = msgspec.json.encode(errors).decode() if status == "failed" else None
-        await self._store.end(self._record.id, self._means.runner, status, errors=shown)
+        await self._store.end(self._record.id, self._context.runner, status, errors=shown)
 
     async def _end(self, plan: Plan | None) -> None:
         record, store = self._record, self._store
@@ -212,7 +227,7 @@ class BatchRun:
             shown.append(name if size else None)
         await store.end(
             record.id,
-            self._means.runner,
+            self._context.runner,
             status,
             output_file=shown[0],
             error_file=shown[1],
@@ -223,9 +238,9 @@ class BatchRun:
     async def _write_files(
         self, names: Sequence[str], unfinished: Sequence[PlannedLine], *, has_input: bool
     ) -> OutputFiles:
-        means = self._means
+        context = self._context
         steps = write_files(
-            means.database,
+            context.database,
             self._record.id,
             self._input if has_input else None,
             unfinished,
@@ -233,4 +248,4 @@ class BatchRun:
             self._store.path(names[0]),
             self._store.path(names[1]),
         )
-        return await means.work.run(Caller("batches"), steps)
+        return await context.work.run(Caller("batches"), steps)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,12 +15,13 @@ from ...runtime.errors import RequestError
 from ..http.body_kind import BodyKind
 from ..http.http_service import HttpService
 from ..http.tenants import caller_of, owner_of
+from ..request.declared import one_of, within
 from ..request.validation import check_count, check_range, check_word
 from .answers import json_response, limit_of, not_found
 from .records import batch_object, page_of
 from .storage import open_store
 from .store import KEPT_SECONDS
-from .upload import LEAST_SECONDS, check_anchor
+from .upload import ANCHOR_EVENT, LEAST_SECONDS, check_anchor
 
 MOST_BATCHES_LISTED, USUALLY_LISTED = 100, 20
 MOST_OPEN = 100
@@ -27,19 +29,24 @@ MOST_OPEN = 100
 MOST_METADATA = 16
 KEY_CHARACTERS, VALUE_CHARACTERS = 64, 512
 _WINDOW = re.compile(r"([1-9][0-9]{0,5})([mhd])")
+Window = Annotated[str, Meta(extra_json_schema={"pattern": f"^{_WINDOW.pattern}$"})]
+Metadata = Annotated[
+    dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": VALUE_CHARACTERS})]],
+    Meta(extra_json_schema={"maxProperties": MOST_METADATA, "propertyNames": {"maxLength": KEY_CHARACTERS}}),
+]
 _UNIT_SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600}
 
 
 class OutputExpiry(Struct, kw_only=True):
-    anchor: str
-    seconds: int
+    anchor: Annotated[str, one_of((ANCHOR_EVENT,))]
+    seconds: Annotated[int, within(LEAST_SECONDS, KEPT_SECONDS)]
 
 
 class CreateBatch(Struct, kw_only=True):
     input_file_id: str
     endpoint: str
-    completion_window: str = "24h"
-    metadata: dict[str, str] | None = None
+    completion_window: Window = "24h"
+    metadata: Metadata | None = None
     output_expires_after: OutputExpiry | None = None
 
 

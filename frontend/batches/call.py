@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from starlette.types import ASGIApp, Message, Scope
+from starlette.types import Message, Scope
 
 from ...runtime.api_keys import ApiKey
-from ...runtime.errors import RequestError
-from ..http.endpoint import IN_BACKGROUND, internal_error
-from ..http.faces import ANSWER_ID, Face, Faces
+from ..http.endpoint import IN_BACKGROUND, refusal_of
+from ..http.faces import ANSWER_ID, Applications, Face, Faces
 from ..http.http_service import HttpService
 from ..http.tenants import SENT_KEY
-
-log = logging.getLogger(__name__)
 
 
 class Reply(NamedTuple):
@@ -32,15 +28,10 @@ class Reply(NamedTuple):
 class Endpoints:
     """The endpoints that lines may name, by their paths."""
 
-    def __init__(self, http: HttpService, faces: Sequence[Face]) -> None:
+    def __init__(self, http: HttpService, faces: Sequence[Face], apps: Applications) -> None:
         self._faces = Faces(faces[0], faces[1:])
         self._failed = http.metrics.failed
-        self.apps: Mapping[str, ASGIApp] = {
-            route.path: route.app
-            for face in faces
-            for route in face.routes(http)
-            if route.path in face.batched
-        }
+        self._apps = apps
 
     async def call(self, path: str, body: bytes, key: ApiKey | None) -> Reply:
         """The answer, also to a refused request."""
@@ -62,22 +53,13 @@ class Endpoints:
         }
         answer = _Answer(body)
         try:
-            await self.apps[path](scope, answer.receive, answer.send)
+            await self._apps[path](scope, answer.receive, answer.send)
         except Exception as error:
-            refusal = _as_refusal(error)
+            refusal = refusal_of(error, "a line of a batch failed")
             self._failed.labels(refusal.status).inc()
             answer = _Answer(b"")
             await self._faces.error_response(scope, refusal)(scope, answer.receive, answer.send)
         return answer.reply(scope[ANSWER_ID])
-
-
-def _as_refusal(error: Exception) -> RequestError:
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, RecursionError):
-        return RequestError("The request's JSON is nested too deeply.", code="invalid_json")
-    log.error("a line of a batch failed", exc_info=error)
-    return internal_error()
 
 
 class _Answer:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ..http.faces import Face, Handler, route
+from ..http.faces import Applications, Face, Handler, route
 from ..http.http_service import HttpService
 from ..http.operation import Operation
 from ..request.declared import one_of, within
@@ -20,7 +20,8 @@ from .call import Endpoints
 from .files import MOST_LISTED, ORDERS, delete_file, file_content, list_files, show_file
 from .records import BatchObject, FileDeleted, FileObject, Page
 from .runner import Pace, Runner
-from .upload import PURPOSE, upload_file
+from .store import KEPT_SECONDS
+from .upload import ANCHOR, ANCHOR_EVENT, LEAST_SECONDS, PURPOSE, SECONDS, upload_file
 
 FILES = "/v1/files"
 UPLOADS = frozenset((FILES,))
@@ -32,6 +33,10 @@ class Upload(Struct):
 
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
     purpose: Annotated[str, one_of((PURPOSE,))]
+    anchor: Annotated[str, one_of((ANCHOR_EVENT,))] | UnsetType = field(name=ANCHOR, default=UNSET)
+    seconds: Annotated[int, within(LEAST_SECONDS, KEPT_SECONDS)] | UnsetType = field(
+        name=SECONDS, default=UNSET
+    )
 
 
 _UPLOAD = Operation(
@@ -77,8 +82,8 @@ def batches_face(faces: Sequence[Face], pace: Pace | None = None) -> Face:
     async def create(http: HttpService, request: Request) -> Response:
         return await create_batch(http, request, endpoints)
 
-    async def run(http: HttpService) -> None:
-        await Runner(http, Endpoints(http, faces), pace or Pace()).run()
+    async def run(http: HttpService, apps: Applications) -> None:
+        await Runner(http, Endpoints(http, faces, apps), pace or Pace()).run()
 
     return Face(
         partial(_routes, create), faces[0].error_json, run=run, name="OpenAI batches", error=faces[0].error

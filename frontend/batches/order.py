@@ -15,7 +15,7 @@ _PROMPT_FIELDS = ("cache_salt", "tools", "system", "instructions", "messages", "
 
 
 def prefix_key(fields: dict[str, Raw]) -> bytes:
-    """A sort key of a request's body: the more of two prompts is alike from the start, the closer they sort.
+    """A sort key of a request's body: the longer two prompts are alike from the start, the closer they sort.
 
     It has a hash for each chunk of the prompt's JSON. Sorting by the text itself would need the whole file in
     memory, and rendering and tokenizing would take as long as an API request each.

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds. A lease outlives several polls; it ends so long after its process was killed."""
+    """Times in seconds. A lease is longer than several polls, and ends that time after its process died."""
 
     poll: float = 1.0
     lease: float = 15.0
@@ -65,16 +65,18 @@ class Runner:
                     log.exception("batches do not run at the moment")
                     pause = self._pace.retry
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._engine.drain_requested.wait(), pause)
+                async with asyncio.timeout(pause):  # wait_for may lose a cancellation
+                    await self._engine.drain_requested.wait()
 
     async def _serve(self, store: Store, path: Path) -> None:
-        means = RunnerContext(store, path, self._endpoints, self._slots, self._work, self._id, self._keys)
+        context = RunnerContext(store, path, self._endpoints, self._slots, self._work, self._id, self._keys)
         draining = asyncio.create_task(self._engine.drain_requested.wait())
         try:
             while not draining.done():
                 await self._sweep(store)
                 await self._look_after_runs(store)
-                await self._start_runs(means)
+                await self._start_runs(context)
+                await store.shrink()
                 tasks = [task for _, task in self._runs.values()]
                 await asyncio.wait(
                     (draining, *tasks), timeout=self._pace.poll, return_when=asyncio.FIRST_COMPLETED
@@ -96,14 +98,12 @@ class Runner:
                 task.cancel()
             elif statuses[batch] == "cancelling":
                 run.stop("cancelled")
-        if await store.is_full():
-            self._slots.may_start.clear()
-        else:
-            self._slots.may_start.set()
+        for run, _ in self._runs.values():
+            run.limit(await store.left(run.owner))
 
-    async def _start_runs(self, means: RunnerContext) -> None:
+    async def _start_runs(self, context: RunnerContext) -> None:
         while len(self._runs) < MOST_BATCHES:
-            record = await means.store.claim(
+            record = await context.store.claim(
                 self._id,
                 self._pace.lease,
                 self._config.model_names,
@@ -112,7 +112,8 @@ class Runner:
             )
             if record is None:
                 return
-            run = BatchRun(means, record)
+            run = BatchRun(context, record)
+            run.limit(await context.store.left(record.owner))
             self._runs[record.id] = run, asyncio.create_task(run.run())
 
     async def _release(self, store: Store, batch: str, task: asyncio.Task[None]) -> None:
@@ -122,7 +123,7 @@ class Runner:
         await store.release(batch, self._id, 0 if error is None else self._pace.retry)
 
     async def _end_runs(self, store: Store) -> None:
-        """Another runner may have the batches at once."""
+        """Ends all runs and their leases, so that other runners may have the batches at once."""
         runs, self._runs = self._runs, {}
         for _, task in runs.values():
             task.cancel()

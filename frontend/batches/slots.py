@@ -16,7 +16,7 @@ LOOK_AGAIN_S = 0.1
 
 
 class Slots:
-    """A line runs while it has a slot. The batches of this process get slots in the order of asking."""
+    """A line runs while it has a slot. Batches of this process get slots in the order in which they ask."""
 
     def __init__(self, config: ServeConfig, engine: EngineClient) -> None:
         shared = RUNNING_PART * config.api_workers
@@ -26,17 +26,14 @@ class Slots:
         self._taken = 0
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
-        self.may_start = asyncio.Event()
-        """cleared while no line may start"""
-        self.may_start.set()
 
     async def take(self) -> None:
         async with self._turn:
-            await self.may_start.wait()
             while self._taken >= self._limit():
                 self._changed.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), LOOK_AGAIN_S)
+                    async with asyncio.timeout(LOOK_AGAIN_S):  # wait_for may lose a cancellation
+                        await self._changed.wait()
             self._taken += 1
 
     def free(self) -> None:
@@ -44,7 +41,7 @@ class Slots:
         self._changed.set()
 
     async def sleep(self, seconds: float) -> None:
-        """Others may take the caller's slot meanwhile. It has one again at the end, also if cancelled."""
+        """Frees the caller's slot meanwhile. It has a slot again at the end, also if it is cancelled."""
         self.free()
         try:
             await asyncio.sleep(seconds)

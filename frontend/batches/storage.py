@@ -43,6 +43,6 @@ async def open_store(config: ServeConfig) -> AsyncIterator[Store]:
         try:
             files = directory / "files"
             files.mkdir(mode=0o700, exist_ok=True)
-            yield Store(connection, files, config.data_size // SHARE)
+            yield Store(connection, files, config.data_size // SHARE, shares=config.has_several_keys)
         finally:
             await connection.close()

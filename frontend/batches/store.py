@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import time
@@ -13,58 +14,96 @@ import aiosqlite
 import msgspec
 
 from ...runtime.errors import RequestError
+from ..database.space import shrink
 from .records import BatchRecord, FileRecord, Status
 from .schema import ENDED_LIST, OPEN_LIST
 
 KEPT_SECONDS = 30 * 24 * 3600
 """how long files and ended batches are kept"""
-UPLOAD_SECONDS = 600
-"""an upload without progress for so long counts as abandoned"""
+UPLOAD_SECONDS = 120
+"""An upload without progress for so long is removed. Its process was killed."""
 Order = Literal["asc", "desc"]
 T = TypeVar("T")
 
-_USED = (
-    "((SELECT coalesce(sum(bytes), 0) FROM files) + (SELECT coalesce(sum(result_bytes), 0) FROM batches "
-    f"WHERE status IN ({OPEN_LIST})))"
-)
+
+def _used(condition: str) -> str:
+    """The bytes of files and results. A result counts twice, because it is written to a file at the end."""
+    return (
+        f"((SELECT coalesce(sum(bytes), 0) FROM files WHERE {condition}) + (SELECT coalesce("
+        f"2 * sum(result_bytes), 0) FROM batches WHERE status IN ({OPEN_LIST}) AND {condition}))"
+    )
+
+
+_FREE = f"(:most - {_used('true')})"
+_LEFT = f"(CASE WHEN :shares THEN ({_FREE} - {_used('owner = :owner')}) / 2 ELSE {_FREE} END)"
+"""The bytes that an owner may still use. If keys share the space, an owner never uses more than it leaves
+free, so others find some space at any time."""
 _UNUSED_INPUT = f"id NOT IN (SELECT input_file FROM batches WHERE status IN ({OPEN_LIST}))"
 
 
 class Store:
-    """`most_bytes` is the limit of all files and of the results that are not in a file yet."""
+    """`most_bytes` is the limit of all files and of the results that are not in a file yet.
 
-    def __init__(self, connection: aiosqlite.Connection, directory: Path, most_bytes: int) -> None:
+    shares: several keys share this space
+    """
+
+    def __init__(
+        self, connection: aiosqlite.Connection, directory: Path, most_bytes: int, *, shares: bool = False
+    ) -> None:
         self._connection = connection
+        self._space = {"most": most_bytes, "shares": shares}
         self.directory = directory
-        self.most_bytes = most_bytes
 
     def path(self, file: str) -> Path:
         return self.directory / file
 
     # Files.
 
-    async def begin_file(self, file: str, owner: str, purpose: str) -> None:
-        """An incomplete file, which no request sees."""
-        now = int(time.time())
-        await self._write(
-            "INSERT INTO files VALUES (?, ?, ?, '', 0, ?, ?, 'incomplete')",
-            (file, owner, purpose, now, now + UPLOAD_SECONDS),
-        )
+    async def begin_file(self, file: str, owner: str, purpose: str, most_open: int) -> None:
+        """Adds an incomplete file, which no request sees.
 
-    async def reserve(self, file: str, size: int) -> None:
-        """The file may grow to this size. Raises a 507 `RequestError` beyond the limit of all files."""
+        Raises a 429 `RequestError` if the owner has `most_open` of them.
+        """
+        now = int(time.time())
+        added = await self._write(
+            "INSERT INTO files SELECT ?, ?2, ?3, '', 0, ?4, ?, 'incomplete' WHERE "
+            "(SELECT count(*) FROM files WHERE owner = ?2 AND purpose = ?3 AND state = 'incomplete' "
+            "AND expires_at > ?4) < ?",
+            (file, owner, purpose, now, now + UPLOAD_SECONDS, most_open),
+        )
+        if not added:
+            raise RequestError(
+                f"{most_open} uploads have not ended yet: wait for one of them.",
+                status=429,
+                code="too_many_uploads",
+            )
+
+    async def check_space(self, owner: str, size: int) -> None:
+        """Raises a 507 `RequestError` for a file that exceeds the bytes that its owner may still use."""
+        if size > await self.left(owner):
+            raise self._full()
+
+    async def reserve(self, file: str, owner: str, size: int) -> None:
+        """Lets a file grow to this size. Raises a 507 `RequestError` if its owner may not use so much."""
+        values = {"size": size, "until": int(time.time()) + UPLOAD_SECONDS, "file": file, "owner": owner}
         changed = await self._write(
-            f"UPDATE files SET bytes = max(bytes, ?1), expires_at = ?2 WHERE id = ?3 "
-            f"AND {_USED} - bytes + max(bytes, ?1) <= ?4",
-            (size, int(time.time()) + UPLOAD_SECONDS, file, self.most_bytes),
+            "UPDATE files SET bytes = max(bytes, :size), expires_at = :until "
+            f"WHERE id = :file AND (bytes >= :size OR :size - bytes <= {_LEFT})",
+            values | self._space,
         )
         if not changed:
-            raise RequestError(
-                f"Files and batches may use {self.most_bytes} bytes on this server (half of --data-size), "
-                "and this file exceeds what is left: delete files that you no longer need.",
-                status=507,
-                code="storage_full",
-            )
+            raise self._full()
+
+    def _full(self) -> RequestError:
+        most = self._space["most"]
+        limit = f"Files and batches may use {most} bytes on this server (half of --data-size)"
+        if self._space["shares"]:
+            limit += ", and those of one key no more than stays free"
+        return RequestError(
+            f"{limit}; this file exceeds that: delete files that you no longer need.",
+            status=507,
+            code="storage_full",
+        )
 
     async def finish_file(self, file: str, filename: str, size: int, seconds: int) -> FileRecord | None:
         """Makes the file visible, until it expires in so many seconds. None if it was removed meanwhile."""
@@ -99,8 +138,8 @@ class Store:
         )
 
     async def remove_file(self, file: str) -> None:
-        """Removes the content first: a file without a row would never be found again."""
-        self.path(file).unlink(missing_ok=True)
+        """Removes a file: its content first, because content without a row stays until a runner's sweep."""
+        await asyncio.to_thread(self.path(file).unlink, missing_ok=True)
         await self._write("DELETE FROM files WHERE id = ?", (file,))
 
     async def sweep(self) -> None:
@@ -119,9 +158,16 @@ class Store:
     async def known_files(self) -> set[str]:
         return {row["id"] for row in await self._connection.execute_fetchall("SELECT id FROM files")}
 
-    async def is_full(self) -> bool:
-        (row,) = await self._connection.execute_fetchall(f"SELECT {_USED} AS used")
-        return int(row["used"]) >= self.most_bytes
+    async def left(self, owner: str) -> int:
+        """The bytes that the owner's files and results may still use; negative if they use too much."""
+        (row,) = await self._connection.execute_fetchall(
+            f"SELECT {_LEFT} AS unused", {"owner": owner} | self._space
+        )
+        return int(row["unused"])
+
+    async def shrink(self) -> None:
+        """Removes some free pages from the database's file, if it has many."""
+        await shrink(self._connection)
 
     # Batches, for requests.
 
@@ -170,7 +216,7 @@ class Store:
         return await self._page(BatchRecord, "batches", "true", {}, owner, after, "desc", most)
 
     async def cancel(self, batch: str, owner: str) -> BatchRecord | None:
-        """The batch in cancelling. None if the owner has no such batch that could be cancelled."""
+        """The batch, now cancelling. None if the owner has no such batch, or it can't be cancelled."""
         return await self._one(
             BatchRecord,
             "UPDATE batches SET status = 'cancelling', cancelling_at = coalesce(cancelling_at, ?) "
@@ -225,14 +271,14 @@ class Store:
         return {row["id"]: row["status"] for row in rows}
 
     async def release(self, batch: str, runner: str, seconds: float = 0) -> None:
-        """Any runner may lease the batch after so many seconds."""
+        """Ends the runner's lease. Any runner may lease the batch after so many seconds."""
         await self._write(
             "UPDATE batches SET runner = '', lease_until = ? WHERE id = ? AND runner = ?",
             (time.time() + seconds, batch, runner),
         )
 
     async def begin(self, batch: str, runner: str, total: int) -> bool:
-        """The batch is valid. False if another runner has it, or it is no longer to begin."""
+        """Starts a batch whose file is valid. False if another runner has it, or it was cancelled."""
         return bool(
             await self._write(
                 "UPDATE batches SET status = 'in_progress', in_progress_at = ?, total = ? "
@@ -257,7 +303,7 @@ class Store:
         )
 
     async def finalize(self, batch: str, runner: str) -> bool:
-        """All lines have a result. False if another runner has the batch, or it was cancelled."""
+        """Marks a batch whose lines have results. False if another runner has it, or it was cancelled."""
         return bool(
             await self._write(
                 "UPDATE batches SET status = 'finalizing', finalizing_at = ? "
@@ -267,7 +313,7 @@ class Store:
         )
 
     async def hold_output(self, file: str, owner: str, filename: str, size: int) -> None:
-        """A file that becomes visible with the end of its batch, or is removed by a later sweep."""
+        """Adds a file that becomes visible at the end of its batch, or is removed by a later sweep."""
         now = int(time.time())
         await self._write(
             "INSERT INTO files VALUES (?, ?, 'batch_output', ?, ?, ?, ?, 'incomplete')",

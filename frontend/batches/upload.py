@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -20,10 +21,18 @@ from .records import FileRecord, file_object
 from .storage import open_store
 from .store import KEPT_SECONDS, Store
 
-PIECE_BYTES = 1024 * 1024  # of the body that are parsed and written at a time
-FORM_BYTES = 64 * 1024  # of a body beside its file
+PIECE_BYTES = 1024 * 1024
+"""bytes of the body that are parsed and written at a time"""
+PIECE_SECONDS = 60
+"""most seconds for a piece to arrive"""
+MOST_UPLOADS = 16
+"""uploads of one key that have not ended"""
+FORM_BYTES = 64 * 1024
+"""most bytes of a body beside its file"""
 PURPOSE = "batch"
 ANCHOR, SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+ANCHOR_EVENT = "created_at"
+"""the only event from which the time of a file is counted"""
 LEAST_SECONDS = 3600
 
 
@@ -43,12 +52,17 @@ async def _receive(store: Store, request: Request, owner: str, share: Share, dec
     """The stored file. Nothing of it remains if the request fails."""
     file = f"file-{secrets.token_hex(12)}"
     form = UploadForm(request.headers.get("content-type", ""), store.path(file))
-    await store.begin_file(file, owner, PURPOSE)
+    await store.check_space(owner, declared)
+    await store.begin_file(file, owner, PURPOSE, MOST_UPLOADS)
     record = None
     try:
-        await store.reserve(file, declared)
         share.add(PIECE_BYTES)
-        await _write_pieces(store, request, form, file)
+        received = 0
+        chunks = request.stream()
+        while piece := await _piece(chunks):
+            received += len(piece)
+            await store.reserve(file, owner, received)
+            await asyncio.to_thread(form.feed, piece)
         await asyncio.to_thread(form.finish)
         seconds = _checked_fields(form)
         record = await store.finish_file(file, form.filename or "", form.size, seconds)
@@ -61,21 +75,25 @@ async def _receive(store: Store, request: Request, owner: str, share: Share, dec
     return record
 
 
-async def _write_pieces(store: Store, request: Request, form: UploadForm, file: str) -> None:
-    received = 0
+async def _piece(chunks: AsyncIterator[bytes]) -> bytes:
+    """The next piece of the body; empty at its end. Raises `RequestError` if it takes too long."""
     piece = bytearray()
     try:
-        async for data in request.stream():
-            piece += data
-            if len(piece) >= PIECE_BYTES:
-                received += len(piece)
-                await store.reserve(file, received)
-                await asyncio.to_thread(form.feed, bytes(piece))
-                piece.clear()
+        async with asyncio.timeout(PIECE_SECONDS):
+            async for data in chunks:
+                piece += data
+                if len(piece) >= PIECE_BYTES:
+                    break
     except ClientDisconnect:
         raise ClientGoneError from None
-    await store.reserve(file, received + len(piece))
-    await asyncio.to_thread(form.feed, bytes(piece))
+    except TimeoutError:
+        raise RequestError(
+            f"The upload is too slow: {len(piece)} bytes came in {PIECE_SECONDS} s, but {PIECE_BYTES} or the "
+            "rest of the body must come in that time.",
+            status=408,
+            code="request_timeout",
+        ) from None
+    return bytes(piece)
 
 
 def _checked_fields(form: UploadForm) -> int:
@@ -97,7 +115,9 @@ def _checked_fields(form: UploadForm) -> int:
 
 
 def check_anchor(name: str, anchor: str | None) -> None:
-    if anchor != "created_at":
+    if anchor != ANCHOR_EVENT:
         raise RequestError(
-            f"{name} is {(anchor or '')[:100]!r}, but must be 'created_at'.", param=name, code="invalid_value"
+            f"{name} is {(anchor or '')[:100]!r}, but must be {ANCHOR_EVENT!r}.",
+            param=name,
+            code="invalid_value",
         )

@@ -2,54 +2,109 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import fcntl
 import os
+import sqlite3
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiosqlite
 
-BUSY_S = 10.0  # that a statement waits for another process of this or another server
+BUSY_S = 10.0
+"""seconds that a statement waits for another connection, of this process or of another one"""
+LOG_BYTES = 4 * 1024 * 1024
+"""most bytes of the write-ahead log that stay on the disk once its pages are in the database's file"""
+_RETRY_S = 0.05
+_PRAGMAS = f"PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = {LOG_BYTES};"
 
 
 async def open_database(directory: Path, name: str, schema: str, version: int) -> aiosqlite.Connection:
-    """Opens the database `name`.sqlite, and makes it with the statements `schema` if it is new.
+    """Opens the database `name`.sqlite. A new one gets the tables of the statements `schema`.
 
-    Processes may do that at once, so the statements must have no effect on tables that exist.
-    Only the user may read it. Every server that uses the directory shares it. Raises OSError if it can't be
-    opened, or if another version of Arbora made it with another `version` of the schema.
+    Only the server's user may read it. All servers that use the directory share it. Raises OSError if it
+    can't be opened, or if its tables have another `version`.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / f"{name}.sqlite"
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     try:
-        connection = await aiosqlite.connect(path, timeout=BUSY_S, isolation_level=None)
-    except aiosqlite.Error as error:
+        if await asyncio.to_thread(_version_at, path) == 0:
+            await asyncio.to_thread(_create, path, schema, version)
+        return await _connected(path, version)
+    except sqlite3.Error as error:
         raise OSError(f"{path}: {error}") from error
+
+
+async def _connected(path: Path, version: int) -> aiosqlite.Connection:
+    connection = await aiosqlite.connect(path, timeout=BUSY_S, isolation_level=None)
     try:
-        await connection.execute("PRAGMA journal_mode = WAL")
-        await connection.execute("PRAGMA synchronous = NORMAL")
-        await connection.execute("PRAGMA foreign_keys = ON")
-        await _make(connection, path, schema, version)
-    except BaseException as error:
+        rows = list(await connection.execute_fetchall("PRAGMA user_version"))
+        if (found := int(rows[0][0])) != version:
+            raise OSError(
+                f"{path}: it has version {found} of its tables, and this server needs {version}: move the "
+                "file away, or give another --data-dir"
+            )
+        await connection.executescript(_PRAGMAS)
+    except BaseException:
         await connection.close()
-        if isinstance(error, aiosqlite.Error):
-            raise OSError(f"{path}: {error}") from error
         raise
     return connection
 
 
-async def _make(connection: aiosqlite.Connection, path: Path, schema: str, version: int) -> None:
-    found = await _version(connection)
-    if found == 0:
-        await connection.executescript(f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version = {version}; COMMIT;")
-    elif found != version:
-        raise OSError(
-            f"{path}: it has version {found} of its tables, and this server needs {version}: move the file "
-            "away, or give another --data-dir"
-        )
+def _version_at(path: Path) -> int:
+    """The version of the database's tables; 0 if it has none yet."""
+    if not path.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
+        return _version(connection)
 
 
-async def _version(connection: aiosqlite.Connection) -> int:
-    async with connection.execute("PRAGMA user_version") as rows:
-        row = await rows.fetchone()
-    assert row is not None, "the pragma has a value"
-    return int(row[0])
+def _version(connection: sqlite3.Connection) -> int:
+    ((found,),) = connection.execute("PRAGMA user_version")
+    return int(found)
+
+
+def _create(path: Path, schema: str, version: int) -> None:
+    """Creates the tables unless another process has done so meanwhile.
+
+    SQLite refuses the change to a write-ahead log at once while another connection reads the file. One
+    process at a time changes it, and tries again after such a refusal.
+    """
+    deadline = time.monotonic() + BUSY_S
+    with _alone(path.with_suffix(".lock")):
+        # Closing a descriptor of a database ends all locks that this process has on it: only a new file is
+        # opened here.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        while True:
+            try:
+                _create_tables(path, schema, version)
+                return
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > deadline:
+                    raise
+            time.sleep(_RETRY_S)
+
+
+def _create_tables(path: Path, schema: str, version: int) -> None:
+    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
+        if _version(connection):
+            return
+        connection.executescript(_PRAGMAS)
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version = {version}; COMMIT;")
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Waits until no other process or thread holds the lock on this file."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -109,7 +109,7 @@ async def ask_score(
     service: Service, tokens: Tokens, start: int, options: ScoreOptions, prompt_name: str
 ) -> PreparedRequest:
     """A request for the log-probabilities of the tokens from position `start` on, without a reply."""
-    given = {name: options.get(name) for name in ("cache_salt", "cache_prompt", "priority")}
+    given = {name: options.get(name) for name in ("cache_salt", "cache_prompt", "cache_lease", "priority")}
     fields = _fields({**given, "max_tokens": 0, "prompt_logprobs": 0, "prompt_logprobs_start": start})
     return _prepared(service, {}, fields, tokens, None, prompt_name)
 

@@ -120,12 +120,14 @@ class TokenizeOptions(Rendering, total=False):
 
 
 class ScoreOptions(TypedDict, total=False):
-    """The options of `Engine.score`; each means the same as for a chat."""
+    """The options of `Engine.score`; each means the same as for a chat. `cache_lease` keeps what the choices
+    share."""
 
     tools: Sequence[Mapping[str, object]]
     chat_template_kwargs: Mapping[str, object]
     cache_salt: str
     cache_prompt: bool
+    cache_lease: Mapping[str, object]
     priority: int
 
 

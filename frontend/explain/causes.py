@@ -1,4 +1,4 @@
-"""Decides why a prompt left the nearest earlier one, from the parts of both."""
+"""Finds the first difference between a prompt and the nearest earlier one, and its cause."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ Cause = Literal[
     "template",
     "off",
 ]
-AROUND = 96  # tokens on each side of the point where two prompts part that are read for its line
+AROUND = 96  # tokens decoded on each side of the first difference, to find its line
 Decode = Callable[[Tokens], str]
 
 
-class Parting(NamedTuple):
-    """Why and in which part a prompt left an earlier one. Without a part it is the prompt as a whole."""
+class FirstDifference(NamedTuple):
+    """The first difference between two prompts. `part` is None if it lies in no single part."""
 
     cause: Cause
     part: Part | None
     note: str
 
 
-def parting(tokens: Tokens, outline: Outline, near: Nearest, decode: Decode) -> Parting:
-    """The first difference decides: in the tools, the system prompt or a message, or in the rendered text of
-    messages that are the same."""
+def find_difference(tokens: Tokens, outline: Outline, near: Nearest, decode: Decode) -> FirstDifference:
+    """The first tool, system prompt or message that differs. If all are equal, the chat template rendered an
+    equal message as another text."""
     line, earlier = lines_at(tokens, near.shared, decode), lines_at(near.tokens, near.shared, decode)
-    part = first_difference(outline.parts, near.seen.parts)
+    part = first_changed_part(outline.parts, near.seen.parts)
     kind = volatile_kind(line, earlier)
     if kind is not None and (part is not None or not outline.parts):
-        return Parting("volatile", part, f"A line differs only in its {kind.replace('_', ' ')}.")
+        return FirstDifference("volatile", part, f"A line differs only in its {kind.replace('_', ' ')}.")
     if not outline.parts or not near.seen.parts:
-        return Parting("history", None, "The text was changed here.")
+        return FirstDifference("history", None, "The text was changed here.")
     if part is None:
         return _after_equal_parts(outline, near, decode)
     if part.kind == "tool":
-        return Parting("tools", part, _tools_note(outline.parts, near.seen.parts))
+        return FirstDifference("tools", part, _tools_note(outline.parts, near.seen.parts))
     if part.kind == "system":
-        return Parting("system", part, "The system prompt was changed.")
-    return Parting("history", part, _history_note(part, near.seen.parts))
+        return FirstDifference("system", part, "The system prompt was changed.")
+    return FirstDifference("history", part, _history_note(part, near.seen.parts))
 
 
-def first_difference(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> Part | None:
+def first_changed_part(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> Part | None:
     """The first part that differs from the earlier prompt's part at that position. None if one outline
     begins with the other. A changed system prompt comes before changed tools, as in most templates' texts."""
     tools, said = _split(parts)
@@ -98,17 +98,17 @@ def _history_note(part: Part, earlier: tuple[Part, ...]) -> str:
     return "This message was changed, or messages before it were added or removed."
 
 
-def _after_equal_parts(outline: Outline, near: Nearest, decode: Decode) -> Parting:
+def _after_equal_parts(outline: Outline, near: Nearest, decode: Decode) -> FirstDifference:
     """All messages that both prompts have are the same. The next one is the reply, if it was sent back."""
     said, earlier = _split(outline.parts)[1], _split(near.seen.parts)[1]
     if near.shared < near.seen.prompt_tokens or len(said) <= len(earlier):
         note = "The chat template renders earlier messages in another way now that others follow."
-        return Parting("template", None, note)
+        return FirstDifference("template", None, note)
     reply, text = said[len(earlier)], decode(near.tokens[4 * near.seen.prompt_tokens :])
     if reply.role == "assistant" and _is_in(outline.messages[len(earlier)], text):
         note = "The chat template left out a part of the reply, such as its reasoning, or wrote it anew."
-        return Parting("template", reply, note)
-    return Parting("history", reply, "The reply was not sent back as the model wrote it.")
+        return FirstDifference("template", reply, note)
+    return FirstDifference("history", reply, "The reply was not sent back as the model wrote it.")
 
 
 def _is_in(message: Mapping[str, Any], reply: str) -> bool:

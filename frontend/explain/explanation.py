@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from ...runtime.messages import Tokens
-from .causes import Cause, Decode, Parting, parting
+from .causes import Cause, Decode, FirstDifference, find_difference
 from .outline import Outline, Part
 from .recent_prompts import Nearest
 from .repeated import repeated_tokens
 
 RUN_PAGES = 2  # shorter runs of equal tokens may be chance
-SHOWN = 60  # characters on each side of the point where two prompts part
+SHOWN = 60  # characters shown on each side of the first difference
 _SHOWN_TOKENS = 64  # decoded for them
 ONCE_CACHED: frozenset[Cause] = frozenset(
     ("evicted", "namespace", "volatile", "tools", "system", "history", "template")
@@ -22,10 +22,10 @@ ONCE_CACHED: frozenset[Cause] = frozenset(
 
 
 class Difference(Struct, kw_only=True):
-    """Where a prompt leaves the nearest earlier one. `part` is "tool", "system", "message" or "prompt".
+    """The first difference between a prompt and the nearest earlier one.
 
-    `token` and `character` are positions in the rendered prompt. `prompt` and `earlier` are the two texts
-    around them, shortened, with control characters escaped.
+    `part` is "tool", "system", "message" or "prompt". `token` and `character` are positions in the rendered
+    prompt. `prompt` and `earlier` are the two texts around them, shortened, with control characters escaped.
     """
 
     cause: Cause
@@ -55,8 +55,9 @@ class Question:
     """A prompt and what is known of earlier ones.
 
     `near` is the nearest earlier prompt and `elsewhere` the longest beginning in another namespace of the
-    caller. `remembered` is how far the tree knows the prompt, evicted pages included, and `behind` are tokens
-    that follow its match in the tree; both are asked for only if the request wants an explanation.
+    caller. `remembered` is the number of the prompt's tokens that the tree remembers, evicted pages
+    included, and `behind` are the tokens that follow its match in the tree. The scheduler is asked for
+    both, only if the request wants an explanation.
     `is_off`: the request or the server has the cache off.
     """
 
@@ -74,17 +75,19 @@ class Question:
         return len(self.tokens) // 4
 
     @property
-    def has_parted(self) -> bool:
+    def differs(self) -> bool:
         """Whether the prompt and the nearest one differ, rather than one being the beginning of the other."""
         return self.near is not None and self.near.shared < min(self.length, self.near.length)
 
 
-def tokens_by_cause(asked: Question, matched: int, decode: Decode) -> tuple[dict[Cause, int], Parting | None]:
-    """The tokens that were not matched, by cause, and why the prompt left the nearest one.
+def tokens_by_cause(
+    asked: Question, matched: int, decode: Decode
+) -> tuple[dict[Cause, int], FirstDifference | None]:
+    """The tokens that were not matched, by cause, and the first difference to the nearest prompt.
 
     In the order of positions: tokens that were cached once at the same place (`short` or `evicted`), tokens
     that are cached in another namespace, and the rest. Of the rest, runs of two pages' length that the
-    nearest prompt has too were lost by the first difference; the others are new.
+    nearest prompt has too are counted under the cause of the first difference; the others are new.
     """
     found: dict[Cause, int] = {}
     length = asked.length
@@ -99,19 +102,19 @@ def tokens_by_cause(asked: Question, matched: int, decode: Decode) -> tuple[dict
     if asked.elsewhere >= at + asked.page_size:
         found["namespace"], at = asked.elsewhere - at, asked.elsewhere
     lost = _repeated(asked, at)
-    left = None
+    difference = None
     if lost and asked.near is not None:
-        left = parting(asked.tokens, asked.outline, asked.near, decode)
-        found[left.cause], at = lost, at + lost
+        difference = find_difference(asked.tokens, asked.outline, asked.near, decode)
+        found[difference.cause], at = lost, at + lost
     if at < length:
         found["new"] = length - at
-    return found, left
+    return found, difference
 
 
 def _repeated(asked: Question, at: int) -> int:
-    """The tokens from `at` on in runs that the nearest prompt has too, after it was left."""
+    """How many tokens from `at` on are in runs that the nearest prompt has after the first difference."""
     near = asked.near
-    if near is None or not asked.has_parted:
+    if near is None or not asked.differs:
         return 0
     earlier = near.tokens[4 * near.shared :]
     repeated = repeated_tokens(asked.tokens[4 * at :], earlier, RUN_PAGES * asked.page_size)
@@ -119,37 +122,43 @@ def _repeated(asked: Question, at: int) -> int:
 
 
 def explain(asked: Question, matched: int, decode: Decode) -> Explanation:
-    causes, left = tokens_by_cause(asked, matched, decode)
+    causes, difference = tokens_by_cause(asked, matched, decode)
     return Explanation(
         prompt_tokens=asked.length,
         matched_tokens=matched,
         could_match_tokens=matched + sum(count for cause, count in causes.items() if cause in ONCE_CACHED),
         causes=causes,
-        difference=_difference(asked, matched, left, decode),
+        difference=_difference(asked, matched, difference, decode),
         prompt_rules=asked.outline.rules,
     )
 
 
-def _difference(asked: Question, matched: int, left: Parting | None, decode: Decode) -> Difference | None:
+def _difference(
+    asked: Question, matched: int, difference: FirstDifference | None, decode: Decode
+) -> Difference | None:
     near, tree_has = asked.near, asked.behind
-    if left is not None and near is not None:
-        return _shown(asked, near.shared, near.tokens[4 * near.shared :], left, decode)
-    if near is not None and asked.has_parted:
-        unlike = Parting("new", None, "What follows is new: the earlier prompt has other text from here on.")
+    if difference is not None and near is not None:
+        return _shown(asked, near.shared, near.tokens[4 * near.shared :], difference, decode)
+    if near is not None and asked.differs:
+        unlike = FirstDifference(
+            "new", None, "What follows is new: the earlier prompt has other text from here on."
+        )
         return _shown(asked, near.shared, near.tokens[4 * near.shared :], unlike, decode)
     if near is None and tree_has and 0 < matched < asked.length:
-        unlike = Parting("new", None, "The cache has other text from here on.")
+        unlike = FirstDifference("new", None, "The cache has other text from here on.")
         return _shown(asked, matched, tree_has, unlike, decode)
     return None
 
 
-def _shown(asked: Question, token: int, earlier: Tokens, left: Parting, decode: Decode) -> Difference:
+def _shown(
+    asked: Question, token: int, earlier: Tokens, difference: FirstDifference, decode: Decode
+) -> Difference:
     start = decode(asked.tokens[: 4 * token])
     before = start[-SHOWN:]
-    part = left.part or _message_at(asked.outline, decode(asked.tokens), len(start))
+    part = difference.part or _message_at(asked.outline, decode(asked.tokens), len(start))
     end = 4 * _SHOWN_TOKENS
     return Difference(
-        cause=left.cause,
+        cause=difference.cause,
         part="prompt" if part is None else part.kind,
         index=None if part is None else part.number,
         role=None if part is None or part.kind == "tool" else part.role,
@@ -157,7 +166,7 @@ def _shown(asked: Question, token: int, earlier: Tokens, left: Parting, decode: 
         character=len(start),
         prompt=escaped(before + decode(asked.tokens[4 * token :][:end])[:SHOWN]),
         earlier=escaped(before + decode(earlier[:end])[:SHOWN]),
-        note=left.note,
+        note=difference.note,
     )
 
 

@@ -15,7 +15,11 @@ from ..text.passage import common_length
 from .outline import Part
 
 MAX_BYTES = 16 << 20
-PART_BYTES = 200  # one part with its entry in the index, about
+# What Python's objects take beside the tokens, about:
+PROMPT_BYTES = 480
+PART_BYTES = 200  # with its entry in the index
+PLACE_BYTES = 360
+OWNER_BYTES = 320
 MOST_PLACES = 16  # of one owner, that a prompt is looked up in
 _tokens = attrgetter("tokens")
 
@@ -28,7 +32,7 @@ class Place(NamedTuple):
     namespace: str
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Seen:
     """An earlier prompt, followed by the tokens of its reply once that has ended.
 
@@ -42,7 +46,7 @@ class Seen:
 
     @property
     def size(self) -> int:
-        return len(self.tokens) + PART_BYTES * (len(self.parts) + 1)
+        return PROMPT_BYTES + len(self.tokens) + PART_BYTES * len(self.parts)
 
 
 class Nearest(NamedTuple):
@@ -58,7 +62,7 @@ class Nearest(NamedTuple):
         return len(self.tokens) // 4
 
 
-@dataclass
+@dataclass(slots=True)
 class _Prompts:
     """The prompts of one place, in the order of their tokens, and the latest one that has each part."""
 
@@ -130,10 +134,17 @@ class RecentPrompts:
         places = self._of_owner.get(place.owner)
         return None if places is None else places.get(place.namespace)
 
+    def _open(self, place: Place) -> _Prompts:
+        if place.owner not in self._of_owner:
+            self._of_owner[place.owner] = OrderedDict()
+            self.bytes_used += OWNER_BYTES
+        prompts = self._of_owner[place.owner][place.namespace] = _Prompts()
+        self.bytes_used += PLACE_BYTES
+        return prompts
+
     def _insert(self, seen: Seen) -> None:
-        places = self._of_owner.setdefault(seen.place.owner, OrderedDict())
-        prompts = places.setdefault(seen.place.namespace, _Prompts())
-        places.move_to_end(seen.place.namespace)
+        prompts = self._prompts(seen.place) or self._open(seen.place)
+        self._of_owner[seen.place.owner].move_to_end(seen.place.namespace)
         insort(prompts.ordered, seen, key=_tokens)
         prompts.with_part.update((part.digest, seen) for part in seen.parts)
         self._by_age[seen] = None
@@ -152,8 +163,10 @@ class RecentPrompts:
         self.bytes_used -= seen.size
         if not prompts.ordered:
             del places[seen.place.namespace]
+            self.bytes_used -= PLACE_BYTES
         if not places:
             del self._of_owner[seen.place.owner]
+            self.bytes_used -= OWNER_BYTES
 
 
 def _take_out(prompts: _Prompts, seen: Seen) -> None:

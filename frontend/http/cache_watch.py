@@ -87,10 +87,10 @@ class CacheWatch:
         return await run_off_loop(self._http.service.work, partial(explain, question, matched, decode))
 
     def computed(self, reply: Reply) -> None:
-        """Remembers the prompts, once each has an output."""
+        """Remembers the prompts, once all have been computed."""
         if len(self._seen) == len(self._requests):
             return
-        if any(not choice.has_output for choice in reply.choices[:: self._step]):
+        if any(not choice.has_begun for choice in reply.choices[:: self._step]):
             return
         recent = self._http.service.recent
         self._seen = [
@@ -117,7 +117,7 @@ class CacheWatch:
 
     async def _count(self, question: Question, matched: int) -> None:
         count = partial(tokens_by_cause, question, matched, self._decode)
-        if question.length <= LONG_TOKENS or not question.has_parted:
+        if question.length <= LONG_TOKENS or not question.differs:
             causes, _ = count()
         else:
             causes, _ = await run_off_loop(self._http.service.work, count)

@@ -47,15 +47,16 @@ Answer: TypeAlias = Attempt[bytes, bytes]
 or the whole body."""
 
 
-async def _nothing() -> None:
-    pass
+async def _unchanged(last: bytes) -> bytes:
+    return last
 
 
 @dataclass(frozen=True)
 class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format, whose media type is `stream_type`. `finished` is awaited before the last
-    part of the answer is sent. `explains`: the answer says why tokens of the prompt were not cached."""
+    stream, into the wire format, whose media type is `stream_type`. `finished` takes the last part of the
+    answer and returns the part to send. `explains`: the answer says why tokens of the prompt were not cached.
+    """
 
     request_id: str
     prepared: PreparedRequest
@@ -63,7 +64,7 @@ class Job:
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
     explains: bool = False
-    finished: Callable[[], Awaitable[None]] = _nothing
+    finished: Callable[[bytes], Awaitable[bytes]] = _unchanged
     stream_type: bytes = EVENT_STREAM
 
 
@@ -160,6 +161,16 @@ async def _send_stream(
     await send({"type": "http.response.body", "body": b""})
 
 
+def refusal_of(error: Exception, failure: str) -> RequestError:
+    """The error that a client sees. A bug of the server is logged as `failure`."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, RecursionError):  # the server recurses only over data that the client sent
+        return RequestError("The request's JSON is nested too deeply.", code="invalid_json")
+    log.error(failure, exc_info=error)
+    return internal_error()
+
+
 def internal_error() -> RequestError:
     """The error that a client sees for a bug of the server. The log has the details."""
     return RequestError("The server failed to answer this request.", status=500, code="internal_error")
@@ -205,5 +216,4 @@ async def answer_parts(
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])
     is_long = usage.prompt_tokens + usage.completion_tokens > MANY_TOKENS
     last = await run_off_loop(work, answer.closing) if has_logprobs and is_long else answer.closing()
-    await job.finished()
-    yield last
+    yield await job.finished(last)

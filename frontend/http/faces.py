@@ -28,6 +28,8 @@ ALLOWANCES = "arbora.allowances"
 """in the scope of a request whose key has limits: its `Allowances`"""
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 Handler: TypeAlias = Callable[[HttpService, Request], Awaitable[Response]]
+Applications: TypeAlias = Mapping[str, ASGIApp]
+"""by their paths"""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Face:
     `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`,
     and what is left to their key in the `allowance_headers`, by default in OpenAI's.
     Requests on the paths `batched` may be lines of a batch. `run` does the work of the face that is no
-    request, until it is cancelled. /openapi.json lists
-    the API by its `name`, with errors of the type `error`.
+    request, until it is cancelled; it gets the applications of all `batched` paths. /openapi.json lists the
+    API by its `name`, with errors of the type `error`.
     """
 
     routes: Callable[[HttpService], Sequence[Route]]
@@ -52,7 +54,7 @@ class Face:
     statuses: Mapping[int, int] = field(default_factory=dict)
     allowance_headers: Callable[[Allowances], Headers] | None = None
     batched: tuple[str, ...] = ()
-    run: Callable[[HttpService], Awaitable[None]] | None = None
+    run: Callable[[HttpService, Applications], Awaitable[None]] | None = None
     name: str = ""
     error: type[Struct] | None = None
 
@@ -87,12 +89,13 @@ class Faces:
     def of(self, path: str, headers: Headers = ()) -> Face:
         return next((face for face in self.others if face.has(path, headers)), self.default)
 
-    async def run(self, http: HttpService) -> None:
-        """Does the work of the faces that is no request, until it is cancelled."""
+    async def run(self, http: HttpService, routes: Sequence[tuple[Face, Route]]) -> None:
+        """Does the work of the faces that is no request, until it is cancelled. `routes` are all routes."""
+        batched = {route.path: route.app for face, route in routes if route.path in face.batched}
         async with asyncio.TaskGroup() as tasks:
             for face in (self.default, *self.others):
                 if face.run is not None:
-                    tasks.create_task(_run(face.run(http)))
+                    tasks.create_task(_run(face.run(http, batched)))
 
     def error_json(self, path: str, error: RequestError) -> bytes:
         """For requests whose headers and id are unknown."""
@@ -155,9 +158,11 @@ def shortened(text: str, most: int) -> str:
 
 def error_headers(error: RequestError) -> dict[str, str]:
     """The header that says when to try again (429 and 503), not to try again (504 and 507; OpenAI's and
-    Anthropic's clients read it), or how to authenticate (401)."""
+    Anthropic's clients read it), how to authenticate (401), or which protocol to ask for (426)."""
     if error.status in (504, 507):
         return {"x-should-retry": "false"}
+    if error.status == 426:
+        return {"upgrade": "websocket", "sec-websocket-version": "13"}
     if error.status in (429, 503):
         return {"retry-after": str(error.retry_after or RETRY_AFTER_SECONDS)}
     return {"www-authenticate": "Bearer"} if error.status == 401 else {}

@@ -10,10 +10,12 @@ from typing import TypeAlias, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...runtime.errors import RequestError
+from ..http.upgrade import UPGRADE, Upgrade
 from .connections import Connections, too_many_connections
 from .head import Head, HeadReader, malformed, requested_origin, requested_path
 from .limits import Limits
 from .parser import MessageParser
+from .raw_answer import RawAnswer
 from .refusal import refusal_bytes
 from .turns import Turns
 from .wire import Wire
@@ -27,7 +29,8 @@ class Ingress:
     """The objects and functions that all connections of a server share.
 
     `always_served` are the paths that are answered at once, and even on connections beyond the limit. Bodies
-    on the paths `uploads` may be longer than others. `on_refused` gets the status of each refusal; `progress`
+    on the paths `uploads` may be longer than others; requests on the paths `websockets` may become
+    WebSockets. `on_refused` gets the status of each refusal; `progress`
     is called for each new connection and each piece of input. `origin_headers` are the headers for a page of
     an origin, which is empty for other clients.
     """
@@ -41,6 +44,7 @@ class Ingress:
     error_json: ErrorJson
     origin_headers: Callable[[str], Mapping[str, str]] = lambda origin: {}
     uploads: Collection[str] = ()
+    websockets: Collection[str] = ()
 
 
 class Connection(asyncio.Protocol):
@@ -66,6 +70,8 @@ class Connection(asyncio.Protocol):
         self._keep_alive = False  # after the answer to the request that is being read
         self._is_extra = False  # beyond the limit: only `always_served` paths are answered
         self._refusal: RequestError | None = None
+        self._upgrade: Upgrade | None = None  # of a request that asked for a WebSocket
+        self._ending_at: float | None = None  # when such a connection was told to end
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._loop = asyncio.get_running_loop()
@@ -98,7 +104,9 @@ class Connection(asyncio.Protocol):
         self._wire.check(now)
         if self._wire.is_closing():
             return
-        if self._body is not None:
+        if self._ending_at is not None and now - self._ending_at > self._limits.linger_seconds:
+            self._wire.close()
+        elif self._body is not None:
             if self._inner.flow.read_paused:
                 self._body.begin_step(now)
             elif self._body.is_unneeded(now, self._limits):
@@ -118,15 +126,21 @@ class Connection(asyncio.Protocol):
         """Stops the connection after the request that is being read or answered."""
         self._keep_alive = False
         self._end_after_answer()
+        self._end_upgrade()
 
     def evict(self, error: RequestError) -> None:
-        if self._head.has_begun or self._body is not None or self._next is not None:
+        if self._upgrade is not None:
+            self._end_upgrade()
+        elif self._head.has_begun or self._body is not None or self._next is not None:
             self._refuse(error)
         else:
             self._wire.close()
 
     def _take(self, data: bytes) -> None:
         while data and not self._wire.is_closing():
+            if self._upgrade is not None:
+                self._inner.on_body(data)
+                return
             if self._body is not None:
                 data = self._take_body(self._body, data)
             elif self._is_answering or self._next is not None:
@@ -186,9 +200,30 @@ class Connection(asyncio.Protocol):
         )
         if self._parser.is_complete:
             self._connections.has_request(self)
+            if head.asks_for_websocket and requested_path(head.text) in self._ingress.websockets:
+                self._offer_upgrade()
         else:
             is_upload = requested_path(head.text) in self._ingress.uploads
             self._body = _Body(head.length, self._loop.time(), is_upload)
+
+    def _offer_upgrade(self) -> None:
+        """Lets the application answer with 101. All further bytes are for it, and the answer is the last."""
+        cycle = self._inner.cycle
+        cycle.scope[UPGRADE] = self._upgrade = Upgrade(asyncio.Event(), self._set_busy)  # type: ignore[typeddict-unknown-key]
+        cycle.send = RawAnswer(cycle).send  # type: ignore[method-assign]
+        cycle.more_body = True
+        self._keep_alive = cycle.keep_alive = False
+
+    def _end_upgrade(self) -> None:
+        if self._upgrade is not None and self._ending_at is None:
+            self._ending_at = self._loop.time()
+            self._upgrade.ending.set()
+
+    def _set_busy(self, busy: bool) -> None:
+        if busy:
+            self._connections.has_request(self)
+        else:
+            self._connections.waits(self)
 
     def _take_body(self, body: _Body, data: bytes) -> bytes:
         """Returns the bytes after the body."""
@@ -239,7 +274,8 @@ class Connection(asyncio.Protocol):
         return requested_path(head), requested_origin(head)
 
     def _expects_input(self) -> bool:
-        return self._body is not None or self._head.has_begun or self._refusal is not None
+        is_reading = self._body is not None or self._head.has_begun
+        return is_reading or self._refusal is not None or self._upgrade is not None
 
     def _refuse(self, error: RequestError, head: bytes | None = None) -> None:
         """Sends the refusal, unless the request has an answer already, and closes the connection.

@@ -1,4 +1,4 @@
-"""Collects the head of an HTTP request, checks it, and removes offers to change the protocol."""
+"""Collects the head of an HTTP request, checks it, and removes requests to change the protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .limits import Limits
 
 END = b"\r\n\r\n"
 _BODY_LENGTHS = (b"content-length", b"transfer-encoding")
-# These ask for another protocol (HTTP/2, WebSocket). A server may ignore them, as this one does.
+# These ask for another protocol. The parser must not see them; only WebSocket is served, on some paths.
 _OFFERS = (b"upgrade", b"http2-settings")
 _VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _MOST_DIGITS = 19  # of a length that fits into 64 bits
@@ -20,6 +20,7 @@ class Head(NamedTuple):
 
     text: bytes
     length: int | None
+    asks_for_websocket: bool = False
 
 
 class HeadReader:
@@ -108,11 +109,14 @@ def checked_head(text: bytes, limits: Limits) -> Head:
     kept = [first]
     lengths: dict[bytes, bytes] = {}
     hosts = 0
+    asked = {b"upgrade": set[bytes](), b"connection": set[bytes]()}
     for line in lines:
         if line[:1] in (b" ", b"\t"):
             raise malformed("a header is continued on a second line")
         name, _, value = line.partition(b":")
         name = name.lower()
+        if name in asked:
+            asked[name].update(each.strip(b" \t").lower() for each in value.split(b","))
         if name in _OFFERS:
             continue
         if name in _BODY_LENGTHS:
@@ -123,7 +127,9 @@ def checked_head(text: bytes, limits: Limits) -> Head:
         kept.append(line)
     if hosts > 1 or (not hosts and version == b"HTTP/1.1"):
         raise malformed("it must have one Host header")
-    return Head(b"\r\n".join(kept) + END, _body_length(lengths))
+    is_websocket = b"websocket" in asked[b"upgrade"] and b"upgrade" in asked[b"connection"]
+    asks = is_websocket and first.startswith(b"GET ") and version == b"HTTP/1.1"
+    return Head(b"\r\n".join(kept) + END, _body_length(lengths), asks)
 
 
 def _body_length(lengths: dict[bytes, bytes]) -> int | None:

@@ -16,5 +16,5 @@ def new_key() -> str:
 
 
 def line_of(name: str, key: str) -> str:
-    """The key's line without limits. It has the hash alone, so the file does not reveal the key."""
+    """The key's line without limits. It has only the hash, so the file does not reveal the key."""
     return json.dumps({"name": name, "sha256": key_hash(key)})

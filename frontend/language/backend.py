@@ -24,6 +24,8 @@ class ChatPrompt(msgspec.Struct, frozen=True):
 
 
 Prompt: TypeAlias = TextPrompt | ChatPrompt
+Lease: TypeAlias = Mapping[str, Any]
+"""The HTTP API's field `cache_lease`. Servers without the field ignore it."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,15 +69,15 @@ class Backend(Protocol):
         """`sampling` has the HTTP API's fields, and `regex`, `json_schema`, `choices` or `grammar`. `on_text`
         gets the text as it arrives."""
 
-    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
-        """The log-probability of each choice after the prompt.
+    async def score(self, prompt: Prompt, choices: Sequence[str], lease: Lease) -> Scores:
+        """The log-probability of each choice after the prompt. The lease keeps what the choices share.
 
         Scored are the tokens in which the prompt with a choice differs from the prompt alone and from the
         others, so text that merges into the prompt's last token counts too.
         """
 
-    async def prefill(self, prompt: Prompt) -> Reply:
-        """Computes the prompt, so that it is in the cache."""
+    async def prefill(self, prompt: Prompt, lease: Lease) -> Reply:
+        """Computes the prompt, so that it is in the cache, and leases it."""
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:
         """Ends the leases that keep the prefixes of one program run in the cache."""

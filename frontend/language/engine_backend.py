@@ -7,7 +7,7 @@ from typing import Any
 
 from ..engine.completion import Completion, CompletionPart
 from ..engine.engine import Engine
-from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt
+from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
 from .streamed_reply import StreamedReply
 
 CONCURRENCY = 256
@@ -28,20 +28,20 @@ class EngineBackend:
             return _reply(await self._engine.agenerate(prompt.text, **options))
         return _reply(await self._engine.achat(_messages(prompt), **options))
 
-    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
+    async def score(self, prompt: Prompt, choices: Sequence[str], lease: Lease) -> Scores:
         text = prompt.text if isinstance(prompt, TextPrompt) else _messages(prompt)
-        scores = await self._engine.ascore(text, choices)
+        scores = await self._engine.ascore(text, choices, cache_lease=lease)
         return Scores(
             scores=tuple(Score(score.logprob, score.tokens) for score in scores),
             prompt_tokens=sum(score.usage.prompt_tokens for score in scores),
             cached_tokens=sum(score.usage.cached_tokens for score in scores),
         )
 
-    async def prefill(self, prompt: Prompt) -> Reply:
+    async def prefill(self, prompt: Prompt, lease: Lease) -> Reply:
         if isinstance(prompt, TextPrompt):
-            return _reply(await self._engine.agenerate(prompt.text, max_tokens=0))
+            return _reply(await self._engine.agenerate(prompt.text, max_tokens=0, cache_lease=lease))
         tokens = await self._engine.atokenize(_messages(prompt), **_continuing(prompt))
-        return _reply(await self._engine.agenerate(tokens, max_tokens=0))
+        return _reply(await self._engine.agenerate(tokens, max_tokens=0, cache_lease=lease))
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:
         await self._engine.aend_lease(session, cache_salt)

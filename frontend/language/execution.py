@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..engine.completion import ToolCall
-from .backend import Backend, OnText, Reply, Scores
+from .backend import Backend, Lease, OnText, Reply, Scores
 from .background import submit
 from .errors import ProgramError
 from .expressions import Expression, Gen, Joined, Select, Text, ToolAnswer, Turn
@@ -148,12 +148,16 @@ class Execution:
         if self._on_part is not None and gen.name is not None:
             name, on_part = gen.name, self._on_part
             on_text = lambda text: on_part(name, text)  # noqa: E731
-        self._salts.add(gen.sampling.get("cache_salt"))
-        lease = {"key": self._session, "ttl_s": SESSION_S, "most": MOST_BRANCHES}
-        return await self._backend.reply(transcript.prompt(), {"cache_lease": lease, **gen.sampling}, on_text)
+        sampling = {"cache_lease": self._lease(gen.sampling.get("cache_salt")), **gen.sampling}
+        return await self._backend.reply(transcript.prompt(), sampling, on_text)
 
     async def score(self, select: Select, transcript: Transcript) -> Scores:
-        return await self._backend.score(transcript.prompt(), select.choices)
+        return await self._backend.score(transcript.prompt(), select.choices, self._lease(None))
+
+    def _lease(self, salt: str | None) -> Lease:
+        """The session's lease for a call with this `cache_salt`."""
+        self._salts.add(salt)
+        return {"key": self._session, "ttl_s": SESSION_S, "most": MOST_BRANCHES}
 
     def tell(self, name: str | None, text: str) -> None:
         """Reports the text of a call that does not arrive in pieces."""

@@ -13,3 +13,8 @@ class FinishedState(State):
 
     trace: Trace
     result: Any
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its calls, in the order in which they were appended."""
+        return list(self._outcomes)

@@ -9,7 +9,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from ..engine.completion import ToolCall
-from .backend import ChatPrompt, OnText, Prompt, Reply, Score, Scores, TextPrompt
+from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
 from .errors import BackendError
 from .http_client import CONNECTIONS, HttpClient
 from .scoring import first_scored
@@ -39,7 +39,7 @@ class HttpBackend:
                 reply.take(event)
         return reply.whole()
 
-    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
+    async def score(self, prompt: Prompt, choices: Sequence[str], lease: Lease) -> Scores:
         model, kind = await self._server()
         if not kind.scores:
             raise UnsupportedError(
@@ -53,6 +53,7 @@ class HttpBackend:
             "prompt": tokens[1:],
             "max_tokens": kind.least_tokens,
             "prompt_logprobs": 0,
+            **fields_for(kind, {"cache_lease": lease}),
             **({"prompt_logprobs_start": first} if kind.scores_from else {}),
         }
         answer = await self._client.post("/v1/completions", body)
@@ -67,12 +68,13 @@ class HttpBackend:
             cached_tokens=usage[1],
         )
 
-    async def prefill(self, prompt: Prompt) -> Reply:
+    async def prefill(self, prompt: Prompt, lease: Lease) -> Reply:
         model, kind = await self._server()
         tokens = await self._tokens(model, kind, prompt, "") if kind.scores else None
+        sampling = {"max_tokens": kind.least_tokens, "cache_lease": lease}
         if tokens is None:
-            return await self.reply(prompt, {"max_tokens": kind.least_tokens}, None)
-        body = {"model": model, "prompt": tokens, "max_tokens": kind.least_tokens}
+            return await self.reply(prompt, sampling, None)
+        body = {"model": model, "prompt": tokens, **fields_for(kind, sampling)}
         return _reply(await self._client.post("/v1/completions", body))
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:

@@ -35,6 +35,11 @@ class Program:
     def __call__(self, state: State, *arguments: Any, **named: Any) -> Any:
         return self._function(state, *arguments, **named)
 
+    @property
+    def parameters(self) -> list[inspect.Parameter]:
+        """Those of the function after the state."""
+        return list(inspect.signature(self._function).parameters.values())[1:]
+
     def run(self, *arguments: Any, backend: object = None, **named: Any) -> FinishedState:
         """Runs the program to its end. Raises `ProgramError` for a statement that failed.
 

@@ -11,6 +11,7 @@ import msgspec
 from .backend import Prompt, TextPrompt
 from .background import submit
 from .default_backend import backend_of
+from .execution import SESSION_S
 from .expressions import Expression, Gen, Joined, Select, Text, ToolAnswer, Turn
 from .program import Program
 from .state import Outcome, State
@@ -77,12 +78,13 @@ def trace(program: Program, *arguments: Any, **named: Any) -> Outline:
 
 
 def prewarm(program: Program, *arguments: Any, backend: object = None, **named: Any) -> int:
-    """Computes the prompts that are known before the program runs, so that they are in the cache. Returns how
-    many tokens were computed."""
-    found = backend_of(backend)
-    replies = [
-        submit(found.prefill(prompt)).result() for prompt in trace(program, *arguments, **named).prompts()
-    ]
+    """Computes the prompts that are known before the program runs, and leases them for `SESSION_S`.
+
+    Returns how many tokens were computed.
+    """
+    found, lease = backend_of(backend), {"ttl_s": SESSION_S}
+    prompts = trace(program, *arguments, **named).prompts()
+    replies = [submit(found.prefill(prompt, lease)).result() for prompt in prompts]
     return sum(reply.prompt_tokens - reply.cached_tokens for reply in replies)
 
 

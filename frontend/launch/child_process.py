@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
+from ...runtime.logs import CLEAR, PROGRESS_VARIABLE, is_on_terminal
 from ...runtime.processes.child import ChildArguments
 
 LAST_LINES = 20
@@ -66,7 +67,10 @@ class ChildProcess(asyncio.SubprocessProtocol):
         await self.kill()
 
     def last_lines(self) -> str:
-        return "\n".join(self._tail.decode(errors="replace").splitlines()[-LAST_LINES:])
+        """The last lines of its log, without the progress that a line replaced."""
+        lines = self._tail.decode(errors="replace").split("\n")
+        logged = [line.rpartition(CLEAR)[2].removesuffix("\r") for line in lines]
+        return "\n".join([line for line in logged if line][-LAST_LINES:])
 
     async def _wait(self) -> int:
         await self._ended
@@ -114,11 +118,15 @@ async def start_child(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        env={**command.defaults, **os.environ, "PYTHONSAFEPATH": "1", **environment},
+        env={**command.defaults, **os.environ, "PYTHONSAFEPATH": "1", **_progress(), **environment},
         pass_fds=file_descriptors,
         start_new_session=True,
     )
     return child
+
+
+def _progress() -> dict[str, str]:
+    return {PROGRESS_VARIABLE: "1"} if is_on_terminal() else {}
 
 
 def describe_exit(returncode: int) -> str:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from ...runtime.config import BUILTIN_MODEL, ServeConfig
+from ...runtime.logs import ProgressLine
 from ...runtime.messages import ModelReady
 from ..keys.key_file import read_key_file
 from .commands import Commands
@@ -48,6 +49,7 @@ async def _serve(
     logger.info("starting %s (%s)", config.served_model_name, _model_in_words(config))
     try:
         ready = await supervisor.start()
+        ProgressLine().end()
         print(ready_line(config, ready, listening.url), flush=True)
         logger.info("%s", next_step(config, listening.url))
         await supervisor.wait()
@@ -83,7 +85,8 @@ def next_step(config: ServeConfig, url: str) -> str:
         return f"ask it with `curl --unix-socket {shlex.quote(str(config.uds))} http://localhost/v1/models`"
     key = " --api-key KEY" if config.api_keys else ""
     return (
-        f"talk to it in another terminal with `{program_name()} chat --url {url}{key}`; its API is {url}/v1"
+        f"open {url} in a browser, or talk to it in another terminal with "
+        f"`{program_name()} chat --url {url}{key}`; its API is {url}/v1"
     )
 
 

@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
+from ...runtime.errors import RequestError
 from ...runtime.messages import Tokens
 from ..request.logprobs import TokenLogprob, prompt_entries
 from ..request.reply import Piece, Reply
+from .errors import error_event
 from .protocol import Choice, End, Event, Generated, TopLogprobs
 
 _encode = msgspec.json.encode
-_DONE = b"data: [DONE]\n\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """The bytes of each part of an answer. `always_streams`: a whole answer is a stream of one part."""
+
+    event: Callable[[Event], bytes]
+    end: Callable[[End], bytes]
+    whole: Callable[[Generated], bytes]
+    error: Callable[[RequestError], bytes]
+    always_streams: bool = False
+
+
+def _sent_event(value: Struct) -> bytes:
+    return b"data: " + _encode(value) + b"\n\n"
+
+
+HTTP_FORM = Form(
+    event=_sent_event,
+    end=lambda end: _sent_event(end) + b"data: [DONE]\n\n",
+    whole=_encode,
+    error=error_event,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerContext:
     """The facts about a request that its answer needs. `choices` is their number for each prompt."""
 
+    form: Form
     id: str
     model: str
     fingerprint: str
@@ -54,8 +80,8 @@ def _tops(entries: Sequence[TokenLogprob]) -> TopLogprobs:
 
 
 class EventStream:
-    """Events with the text and tokens that outputs add to a choice. Tokens that a stop string could still
-    take back wait, as their text does."""
+    """Events with the text and tokens that outputs add to a choice. Tokens that may belong to a stop string
+    are held back, as their text is."""
 
     def __init__(self, context: AnswerContext, reply: Reply) -> None:
         self.reply = reply
@@ -64,7 +90,7 @@ class EventStream:
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]  # of tokens not yet sent
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
-        """One event for each choice that has pieces: its tokens are known as of the last of them."""
+        """One event for each choice that has pieces, with its tokens up to the last piece."""
         events = b""
         for index in dict.fromkeys(piece.choice for piece in pieces):
             own = [piece for piece in pieces if piece.choice == index]
@@ -74,7 +100,7 @@ class EventStream:
         return events
 
     def closing(self) -> bytes:
-        return b"data: " + _encode(self._context.end(self.reply)) + b"\n\n" + _DONE
+        return self._context.form.end(self._context.end(self.reply))
 
     def _event(self, index: int, text: str, finish: str | None) -> bytes:
         choice = self.reply.choices[index]
@@ -94,7 +120,7 @@ class EventStream:
             finish_reason=finish,
             stop_reason=choice.stop_reason if finish else None,
         )
-        return b"data: " + _encode(event) + b"\n\n"
+        return self._context.form.event(event)
 
 
 class WholeAnswer:
@@ -115,7 +141,7 @@ class WholeAnswer:
     def closing(self) -> bytes:
         end = msgspec.structs.asdict(self._context.end(self.reply))
         choices = [self._choice(index) for index in range(len(self.reply.choices))]
-        return _encode(Generated(**end, choices=choices))
+        return self._context.form.whole(Generated(**end, choices=choices))
 
     def _choice(self, index: int) -> Choice:
         choice, context = self.reply.choices[index], self._context

@@ -21,7 +21,7 @@ FIXED_FIELDS = {
     "image_data": FixedField(("[]",)),
     "return_hidden_states": FixedField(("false",)),
 }
-"""mostly SGLang's"""
+"""fields of other servers, mostly SGLang's"""
 
 INERT_FIELDS: Mapping[str, FieldCheck] = checks_of(FIXED_FIELDS, {})
 

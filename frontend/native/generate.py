@@ -25,8 +25,7 @@ from ..request.reply import Reply
 from ..request.service import Service
 from ..request.validation import check_choices, check_fields, check_range, check_token_ids
 from ..work.caller import Caller
-from .answers import AnswerContext, EventStream, WholeAnswer
-from .errors import error_event
+from .answers import HTTP_FORM, AnswerContext, EventStream, Form, WholeAnswer
 from .fields import IN_GENERATE, INERT_FIELDS
 from .protocol import GenerateRequest
 
@@ -43,8 +42,8 @@ class _Valid(NamedTuple):
     grammar: GrammarSpec | None
 
 
-async def prepare_generate(http: HttpService, http_request: Request) -> Job:
-    """Raises `RequestError` for a request that can't be served."""
+async def prepare_generate(http: HttpService, http_request: Request, form: Form = HTTP_FORM) -> Job:
+    """The answer has the form `form`. Raises `RequestError` for a request that can't be served."""
     service = http.service
     caller = caller_of(http_request, service.config)
     request = await http.bodies.read(http_request, caller, _BODY)
@@ -70,6 +69,7 @@ async def prepare_generate(http: HttpService, http_request: Request) -> Job:
         prompt_logprobs=request.prompt_logprobs,
     )
     context = AnswerContext(
+        form=form,
         id=id,
         model=service.config.served_model_name,
         fingerprint=service.fingerprint,
@@ -80,7 +80,8 @@ async def prepare_generate(http: HttpService, http_request: Request) -> Job:
         wants_prompt_ids=bool(request.return_prompt_token_ids),
     )
     streams = bool(request.stream)
-    return Job(id, prepare(service, checked), streams, partial(_answer, streams, context), error_event)
+    answer = partial(_answer, streams, context)
+    return Job(id, prepare(service, checked), streams or form.always_streams, answer, form.error)
 
 
 def _answer(streams: bool, context: AnswerContext, reply: Reply) -> EventStream | WholeAnswer:

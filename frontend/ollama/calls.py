@@ -1,4 +1,4 @@
-"""Collects the parts of tool calls: Ollama's streams have each call whole."""
+"""Collects the parts of tool calls, because Ollama's streams have only whole calls."""
 
 from __future__ import annotations
 

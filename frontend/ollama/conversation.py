@@ -52,8 +52,10 @@ def _check(message: Message, where: str) -> None:
 
 
 def _with_call_ids(messages: Sequence[Message]) -> Iterator[ChatMessage]:
-    """Ollama's calls and results have no ids, which templates need: a result answers the first open call of
-    its tool, or the first of all if it names no tool."""
+    """The messages with the ids of calls that templates need, because Ollama's calls and results have none.
+
+    A result answers the first open call of its tool, or the first of all if it names no tool.
+    """
     calls_so_far = 0
     open_calls: list[tuple[str, str]] = []  # ids and names
     for message in messages:
@@ -74,7 +76,7 @@ def _with_call_ids(messages: Sequence[Message]) -> Iterator[ChatMessage]:
 
 
 def _with_id(call: MessageToolCall, number: int) -> MessageToolCall:
-    """The id, if the call has none, is one that Mistral's templates accept: nine letters and digits."""
+    """The call with an id. A new one has nine letters and digits, as Mistral's templates require."""
     return msgspec.structs.replace(call, id=call.id or f"call{number:05d}", type="function")
 
 

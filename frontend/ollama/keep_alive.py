@@ -1,4 +1,4 @@
-"""Ollama's `keep_alive`: for how long the model, and what it computed, is to be kept after a request."""
+"""Ollama's `keep_alive`: how long the model and the cached prompt stay after a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a model say about it, read once at start-up."""
+"""Facts about a model, read once from its files at start-up."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _parameters(path: Path) -> int:
 
 
 def _shown(parameters: int) -> str:
-    """Such as "7.6B" or "40.7M"; empty if the number is unknown."""
+    """The number as a text such as "7.6B" or "40.7M"; empty if it is unknown."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
         if parameters >= size:
             return f"{parameters / size:.1f}{unit}"

@@ -97,7 +97,7 @@ class Models:
 
 
 def _capabilities(service: Service) -> list[str]:
-    """What Ollama's clients ask about, by the template and the model's form of reasoning."""
+    """The model's abilities under Ollama's names, by its template and its form of reasoning."""
     takes_tools = service.template is not None and "tools" in service.template.source([])
     return [
         "completion",

@@ -20,7 +20,7 @@ NOT_SERVED = {
     ("POST", "/api/copy"): "give the model another name by --served-model-name.",
     ("DELETE", "/api/delete"): _ONE_MODEL,
 }
-"""why, by method and path"""
+"""the reasons, by method and path"""
 
 
 async def refuse(http: HttpService, request: Request) -> Response:

@@ -55,7 +55,8 @@ class TokenLogprob(Struct):
 class Answer(Struct, kw_only=True):
     """A line of a stream, or a whole answer. /api/chat has `message`, /api/generate `response`.
 
-    `prompt_cached_count` of the prompt's tokens were found in the cache; it is Arbora's, as `unenforced` is.
+    `prompt_cached_count` of the prompt's tokens were found in the cache. This field and `unenforced` are
+    Arbora's.
     """
 
     model: str
@@ -77,7 +78,7 @@ class Answer(Struct, kw_only=True):
 
 
 class Details(Struct, kw_only=True):
-    """`parameter_size` is such as "0.6B", empty if it is unknown."""
+    """`parameter_size` is a text such as "0.6B"; it is empty if unknown."""
 
     parent_model: str = ""
     format: str

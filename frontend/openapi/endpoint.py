@@ -18,7 +18,7 @@ from .viewer import PATHS, Viewer
 
 DOCUMENT_PATH = "/openapi.json"
 OPEN_PATHS = frozenset((DOCUMENT_PATH, *PATHS))
-"""paths that need no key: they say only what every server of this version can do"""
+"""paths that need no key: they describe only what every server of this version can do"""
 
 
 def document_routes(

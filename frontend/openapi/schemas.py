@@ -54,7 +54,7 @@ def structs_in(types: Iterable[Any]) -> list[type[Struct]]:
 
 
 def _any_value(kind: type) -> Json:
-    """The schema of `object`. msgspec takes an empty one for none."""
+    """The schema of `object`, which is not empty because msgspec ignores an empty schema."""
     return {"description": "any JSON value"}
 
 

@@ -1,4 +1,4 @@
-"""The error statuses of an endpoint, and what each means."""
+"""The error statuses of an endpoint, and their meanings."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ TEXTS: Mapping[int, str] = {
     413: "The body is too large.",
     414: "The URL is too long.",
     415: "The body is compressed, or not of the type that the endpoint takes.",
+    426: "The path is for WebSockets, and the request does not ask for one.",
     429: "Too many requests wait. The header `Retry-After` says when to try again.",
     431: "The headers are too large.",
     500: "The server has a fault.",

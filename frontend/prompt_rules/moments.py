@@ -1,4 +1,4 @@
-"""Patterns of dates and times of day, as prompts have them."""
+"""Patterns of the dates and times of day that occur in prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that take lines which differ in every request out of system prompts, so that prompts begin alike."""
+"""Rules that remove lines that differ in each request from system prompts, so that prompts begin alike."""
 
 from __future__ import annotations
 

@@ -43,6 +43,7 @@ from ...runtime.messages import (
     RememberReply,
     Stats,
     TokenizerInbox,
+    TreeReport,
 )
 from ...runtime.processes.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
 from .generation import Generation
@@ -193,6 +194,7 @@ class EngineClient:
                 | PinFits()
                 | PrefixPinned()
                 | PromptExplained()
+                | TreeReport()
                 | QueryRefused()
             ):
                 self._questions.answer(message)

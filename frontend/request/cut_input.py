@@ -12,6 +12,9 @@ _SPACE = " \t\r\n"
 _HIGH, _LOW = r"u[dD][89abAB][0-9a-fA-F]{2}", r"u[dD][c-fC-F][0-9a-fA-F]{2}"
 # Pairs and other escapes come before single halves, so that they are passed over whole.
 _ESCAPE = re.compile(rf"\\{_HIGH}\\{_LOW}|\\(?P<half>{_HIGH}|{_LOW})|\\.", re.DOTALL)
+_COMPLETE = re.compile(r"(?:[^\\]|\\u[0-9a-fA-F]{4}|\\[^u])*", re.DOTALL)
+_LAST_HIGH = re.compile(rf"\\{_HIGH}$")
+_MOST_HELD = len(r"\ud83d\ude0")
 
 
 def _refuse(constant: str) -> None:
@@ -26,12 +29,43 @@ def whole_input(arguments: str) -> Raw:
 
     Half of a surrogate pair, which is no character, becomes U+FFFD.
     """
-    text = _ESCAPE.sub(lambda found: "\\ufffd" if found["half"] else found[0], arguments)
+    text = _without_halves(arguments)
     try:
         msgspec.json.decode(text, type=dict[str, Raw])
     except msgspec.DecodeError:
         text = _complete_members(text)
     return Raw(text.encode())
+
+
+class InputFragments:
+    """The JSON of one object that comes in fragments, with U+FFFD for half of a surrogate pair."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def feed(self, fragment: str) -> str:
+        """The text up to an escape at its end that may go on in the next fragment."""
+        text = self._held + fragment
+        end = len(text)
+        if "\\" in text:
+            complete = _COMPLETE.match(text)
+            assert complete is not None, "the pattern matches the empty text"
+            end = complete.end()
+            if (high := _LAST_HIGH.search(complete[0])) is not None:
+                end = high.start()
+            if len(text) - end > _MOST_HELD:  # it is no escape of JSON
+                end = len(text)
+        self._held = text[end:]
+        return _without_halves(text[:end])
+
+    def end(self) -> str:
+        """The rest of the text."""
+        text, self._held = self._held, ""
+        return _without_halves(text)
+
+
+def _without_halves(text: str) -> str:
+    return _ESCAPE.sub(lambda found: "\\ufffd" if found["half"] else found[0], text)
 
 
 def _complete_members(text: str) -> str:

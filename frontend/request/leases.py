@@ -32,9 +32,9 @@ class Position(NamedTuple):
     ttl_s: float
 
 
-def session_lease(lease: CacheLease) -> LeaseTerms:
-    """The terms of a checked `cache_lease`."""
-    return LeaseTerms("session", lease.ttl_s, lease.key or "", most=lease.most or 1)
+def session_lease(lease: CacheLease, end: int | None = None) -> LeaseTerms:
+    """The terms of a checked `cache_lease`: the first `end` tokens, or the prompt and the reply."""
+    return LeaseTerms("session", lease.ttl_s, lease.key or "", end, lease.most or 1)
 
 
 def conversation_lease(ttl_s: float, key: str = "") -> LeaseTerms:

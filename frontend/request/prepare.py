@@ -179,9 +179,14 @@ def _leases(checked: CheckedRequest) -> list[LeaseTerms]:
     lease, chat = checked.fields.cache_lease, checked.chat
     return [
         *checked.leases,
-        *([session_lease(lease)] if lease is not None else []),
+        *([session_lease(lease, _shared_tokens(checked))] if lease is not None else []),
         *([tool_pause_lease()] if chat is not None and chat.use.mode != "none" else []),
     ]
+
+
+def _shared_tokens(checked: CheckedRequest) -> int | None:
+    """Tokens of the prompt before those that the request only scores; None for a request with a reply."""
+    return checked.fields.prompt_logprobs_start if checked.limits.max_tokens == 0 else None
 
 
 def chat_of(

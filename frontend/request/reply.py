@@ -87,8 +87,9 @@ class ChoiceReply:
         return self._reader.called_tools if self._reader is not None else ()
 
     @property
-    def has_output(self) -> bool:
-        return bool(self._tokens)
+    def has_begun(self) -> bool:
+        """Whether the prompt has been computed: the reply has tokens, or has ended without any."""
+        return bool(self._tokens) or self.finish is not None
 
     @property
     def has_tool_calls(self) -> bool:

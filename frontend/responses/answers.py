@@ -99,12 +99,17 @@ class _EventStream:
 
     def changes(self, changes: Iterable[Change]) -> bytes:
         """The events of the changes, each written before the next change is made."""
-        return b"".join(self._start() + self._events.of_change(change) for change in changes)
+        return b"".join(self.start() + self._events.of_change(change) for change in changes)
 
     def last(self, final: Response) -> bytes:
-        return self._start() + self._events.of_response(final.status, final)
+        return self.start() + self._events.of_end(final)
 
-    def _start(self) -> bytes:
+    def last_instead(self, final: Response) -> bytes:
+        """The last event again, with another response."""
+        return self._events.of_end_instead(final)
+
+    def start(self) -> bytes:
+        """The first events; nothing if the stream has begun."""
         if self._has_begun:
             return b""
         self._has_begun = True
@@ -124,6 +129,8 @@ class ResponseAnswer:
         self._context = context
         self._output = context.new_output()
         self._streams = streams
+        self._before_end = b""
+        """the events of the last part, without the last event"""
 
     def cut_items(self) -> Sequence[OutputItem]:
         """The items so far. The last one may be incomplete."""
@@ -134,9 +141,19 @@ class ResponseAnswer:
         return b"".join(self._taken(self._output.push(piece)) for piece in pieces)
 
     def closing(self) -> bytes:
-        last = self._taken(self._output.end(is_cut=self.reply.choices[0].finish == "length"))
+        self._before_end = self._taken(self._output.end(is_cut=self.reply.choices[0].finish == "length"))
         self.final = self._context.ended(self.reply, self._output.items)
-        return last + self.stream.last(self.final) if self._streams else msgspec.json.encode(self.final)
+        if not self._streams:
+            return msgspec.json.encode(self.final)
+        self._before_end += self.stream.start()
+        return self._before_end + self.stream.last(self.final)
+
+    def closing_instead(self, final: Response) -> bytes:
+        """The last part of the answer again, with another response at its end."""
+        self.final = final
+        if not self._streams:
+            return msgspec.json.encode(final)
+        return self._before_end + self.stream.last_instead(final)
 
     def _taken(self, changes: Iterable[Change]) -> bytes:
         if self._streams:
@@ -169,7 +186,17 @@ class Attempts:
         stream = _EventStream(self._context.begun) if self._latest is None else self._latest.stream
         return stream.last(self._failed)
 
-    def cancelled(self) -> Response:
-        """The response so far, cancelled."""
+    def closing_instead(self, final: Response) -> bytes:
+        """The last part of the answer again, with another response at its end."""
+        assert self._latest is not None, "the reply has ended"
+        return self._latest.closing_instead(final)
+
+    def cancelled(self) -> tuple[Response, bytes]:
+        """The response so far, cancelled, and the last events of its stream."""
+        if self._latest is not None and self._latest.final is not None:
+            final = structs.replace(self._latest.final, status="cancelled", completed_at=None)
+            return final, self._latest.closing_instead(final)
         items = () if self._latest is None else self._latest.cut_items()
-        return unfinished(self._context.begun, "cancelled", None, items)
+        final = unfinished(self._context.begun, "cancelled", None, items)
+        stream = _EventStream(self._context.begun) if self._latest is None else self._latest.stream
+        return final, stream.last(final)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import msgspec
-
 from ...runtime.errors import RequestError
 from ..request.conversation import MAX_MESSAGES
 from ..request.validation import check_count, missing_field
@@ -15,32 +13,38 @@ from ..work.caller import Caller
 from .items import check_kind
 from .protocol import Item, PromptFields
 from .responses_service import ResponsesService
-from .store import stored_item
+from .stored_items import decoded, stored_item
 
 
 class Context(NamedTuple):
-    """`own` are the request's own items, with ids; `bytes` is the size of the `earlier` ones."""
+    """`earlier` are the stored items, `own` the request's own ones, with ids.
+
+    The body of the `caller` counts the stored items too.
+    """
 
     earlier: Sequence[Item]
     own: Sequence[Item]
-    bytes: int
-
-    def caller(self, caller: Caller) -> Caller:
-        """The caller, whose work counts the earlier items too."""
-        return replace(caller, body_bytes=lambda: caller.body_bytes() + self.bytes)
+    caller: Caller
 
 
-async def context_of(responses: ResponsesService, owner: str, request: PromptFields) -> Context:
+async def context_of(
+    responses: ResponsesService, owner: str, request: PromptFields, caller: Caller
+) -> Context:
     """Raises `RequestError` for items that are not stored for this owner."""
-    earlier = await _earlier(responses, owner, request)
     given = request.input
     items = [Item(type="message", role="user", content=given)] if isinstance(given, str) else (given or [])
     check_count("input", items, MAX_MESSAGES, "items")
+    earlier = await _earlier(responses, owner, request)
     own = await _resolved(responses, owner, items)
+    size = sum(map(len, earlier))
+    with_earlier = replace(caller, body_bytes=lambda: caller.body_bytes() + size)
+    return await responses.http.service.work.call(with_earlier, _context, earlier, own, with_earlier)
+
+
+def _context(earlier: Sequence[bytes], own: Sequence[Item], caller: Caller) -> Context:
     for index, item in enumerate(own):
         check_kind(item, f"input[{index}]")
-    size = sum(len(msgspec.json.encode(item)) for item in earlier)
-    return Context(earlier, [stored_item(item) for item in own], size)
+    return Context(decoded(earlier), [stored_item(item) for item in own], caller)
 
 
 def conversation_id(request: PromptFields) -> str | None:
@@ -48,7 +52,8 @@ def conversation_id(request: PromptFields) -> str | None:
     return given if given is None or isinstance(given, str) else given.id
 
 
-async def _earlier(responses: ResponsesService, owner: str, request: PromptFields) -> list[Item]:
+async def _earlier(responses: ResponsesService, owner: str, request: PromptFields) -> list[bytes]:
+    """The JSON of the stored items that the request continues."""
     previous, conversation = request.previous_response_id, conversation_id(request)
     if previous and conversation:
         raise RequestError(

@@ -10,20 +10,18 @@ from msgspec import Raw, structs
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ...runtime.errors import RequestError
 from ..http.body_kind import BodyKind, T
 from ..http.tenants import caller_of, owner_of
 from ..request.conversation import MAX_MESSAGES
 from ..request.validation import check_count
-from .database import Row
 from .fields import CONVERSATIONS, ITEMS, METADATA
 from .ids import new_id
 from .items import check_items
-from .pages import page_of
+from .pages import item_list, page_query
 from .protocol import MOST_METADATA, Item, Metadata
 from .responses import Conversation, Deleted, ItemList
 from .responses_service import ResponsesService
-from .store import stored_item
+from .stored_items import StoredItem, encoded, stored_item
 
 _encode = msgspec.json.encode
 
@@ -31,7 +29,7 @@ _encode = msgspec.json.encode
 async def create(responses: ResponsesService, request: Request) -> Response:
     store = responses.store()
     body = await _body(responses, request, CONVERSATIONS)
-    items = _checked(body.items or ())
+    items = await _stored(responses, request, body.items or ())
     _check_metadata(body.metadata)
     made = Conversation(id=new_id("conv"), created_at=int(time.time()), metadata=body.metadata or {})
     await store.add_conversation(owner_of(request.scope), made.id, _encode(made), items)
@@ -60,16 +58,19 @@ async def delete(responses: ResponsesService, request: Request) -> Response:
 
 
 async def list_items(responses: ResponsesService, request: Request) -> Response:
-    return _json(_encode(page_of(await _rows(responses, request), request.query_params)))
+    page = page_query(request.query_params)
+    id, store = request.path_params["id"], responses.store()
+    rows = await store.conversation_page(owner_of(request.scope), id, page)
+    return _json(_encode(item_list(rows, page.limit)))
 
 
 async def add_items(responses: ResponsesService, request: Request) -> Response:
     owner, id, store = owner_of(request.scope), request.path_params["id"], responses.store()
     body = await _body(responses, request, ITEMS)
-    items = _checked(body.items)
+    items = await _stored(responses, request, body.items)
     await store.add_to_conversation(owner, id, items)
     added = ItemList(
-        data=[Raw(_encode(item)) for item in items],
+        data=[Raw(item.body) for item in items],
         first_id=items[0].id if items else None,
         last_id=items[-1].id if items else None,
         has_more=False,
@@ -78,14 +79,14 @@ async def add_items(responses: ResponsesService, request: Request) -> Response:
 
 
 async def show_item(responses: ResponsesService, request: Request) -> Response:
-    return _json((await _row(responses, request))[1])
+    return _json(await _item(responses, request))
 
 
 async def delete_item(responses: ResponsesService, request: Request) -> Response:
     """Deletes an item, and returns the conversation."""
     owner, id = owner_of(request.scope), request.path_params["id"]
-    row = await _row(responses, request)
-    await responses.store().delete_item(owner, id, row[0])
+    await _item(responses, request)
+    await responses.store().delete_item(owner, id, request.path_params["item"])
     return await show(responses, request)
 
 
@@ -94,22 +95,22 @@ async def _body(responses: ResponsesService, request: Request, kind: BodyKind[T]
     return await http.bodies.read(request, caller_of(request, http.service.config), kind)
 
 
-async def _rows(responses: ResponsesService, request: Request) -> list[Row]:
-    return await responses.store().conversation_rows(owner_of(request.scope), request.path_params["id"])
+async def _item(responses: ResponsesService, request: Request) -> bytes:
+    """The JSON of the item that the path names. Raises `RequestError`."""
+    id, item = request.path_params["id"], request.path_params["item"]
+    return await responses.store().conversation_item(owner_of(request.scope), id, item)
 
 
-async def _row(responses: ResponsesService, request: Request) -> Row:
-    wanted = request.path_params["item"]
-    for row in await _rows(responses, request):
-        if row[0] == wanted:
-            return row
-    raise RequestError(f"The conversation has no item {wanted[:100]!r}.", status=404, code="not_found")
+async def _stored(responses: ResponsesService, request: Request, items: Sequence[Item]) -> list[StoredItem]:
+    """The items as they are stored. Raises `RequestError` for an item that can't be served."""
+    service = responses.http.service
+    return await service.work.call(caller_of(request, service.config), _checked, items)
 
 
-def _checked(items: Sequence[Item]) -> list[Item]:
+def _checked(items: Sequence[Item]) -> list[StoredItem]:
     check_count("items", items, MAX_MESSAGES, "items")
     check_items(items, "items")
-    return [stored_item(item) for item in items]
+    return encoded([stored_item(item) for item in items])
 
 
 def _check_metadata(metadata: Metadata | None) -> None:

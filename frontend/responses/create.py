@@ -15,15 +15,18 @@ from starlette.responses import StreamingResponse
 
 from ...runtime.errors import RequestError
 from ..http.cache_watch import CacheWatch
-from ..http.endpoint import Job
+from ..http.endpoint import IN_BACKGROUND, Job
 from ..http.key_limits import with_key_limits
 from ..http.tenants import cache_scope, caller_of, key_of, owner_of, tenant_of
+from ..openai.cache_fields import DEFAULT_TTL_S
 from ..request.constraint import enforced_as_asked
 from ..request.fields import MAX_LOGPROBS, SamplingFields
+from ..request.leases import conversation_lease
 from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.service import Service
 from ..request.validation import check_count, check_fields, check_range, check_word
 from .answers import Attempts, ResponseContext
+from .background import Run
 from .context import Context, context_of, conversation_id
 from .fields import RESPONSES
 from .ids import new_id
@@ -62,11 +65,17 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
     service.check_model(request.model)
     model = service.engine.check_serving()
     stores = _stores(responses, request)
+    if request.background and http_request.scope.get(IN_BACKGROUND):
+        raise RequestError(
+            "background is true, but a batch runs in the background anyway: leave background out.",
+            param="background",
+            code="invalid_value",
+        )
     owner = owner_of(http_request.scope)
     fields = _sampling_fields(request)
     _check(request, fields)
-    context = await context_of(responses, owner, request)
-    caller = context.caller(caller)
+    context = await context_of(responses, owner, request, caller)
+    caller = context.caller
     valid = await service.work.call(caller, _valid, service, request, fields, context)
     namespace = namespace_of(fields, cache_scope(http_request, config))
     prompt = await service.encode_rendered(valid.text, False, namespace, caller, model.max_model_len, "input")
@@ -83,6 +92,7 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         logprobs=_logprobs(request),
         prompt_logprobs=None,
         chat=chat,
+        leases=[conversation_lease(DEFAULT_TTL_S)] if stores else [],
     )
     facts = ResponseContext(
         begun=begun,
@@ -103,43 +113,34 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         if (key := key_of(http_request)) is not None:
             job = replace(job, prepared=with_key_limits(job.prepared, key))
         watch = await CacheWatch.begin(http, job.prepared, http_request.scope, explains=False)
-        return await _in_background(responses, owner, begun, context.own, job, attempts, watch)
+        assert responses.background is not None, "a server that stores responses has it"
+        run = await responses.background.start(owner, begun, context.own, job, attempts, watch, key)
+        return _begun_in_background(run)
     if not stores:
         return job
     return replace(job, finished=partial(_store, responses, owner, attempts, context.own))
 
 
-async def _store(responses: ResponsesService, owner: str, attempts: Attempts, items: Sequence[Item]) -> None:
-    """A reply that can't be stored is sent nevertheless; the log says so."""
-    assert attempts.final is not None, "the reply has ended"
+async def _store(
+    responses: ResponsesService, owner: str, attempts: Attempts, items: Sequence[Item], last: bytes
+) -> bytes:
+    """Stores the response. Returns the `last` part of its answer, which says so if it can't be stored."""
+    final = attempts.final
+    assert final is not None, "the reply has ended"
     try:
-        await responses.store().add(owner, attempts.final, items)
+        await responses.store().add(owner, final, items)
     except RequestError as error:
         if error.status not in (503, 507):
             raise
-        log.error("the response %s is not stored: %s", attempts.final.id, error)
+        log.error("the response %s is not stored: %s", final.id, error)
+        return attempts.closing_instead(msgspec.structs.replace(final, store=False))
+    return last
 
 
-async def _in_background(
-    responses: ResponsesService,
-    owner: str,
-    begun: Response,
-    items: Sequence[Item],
-    job: Job,
-    attempts: Attempts,
-    watch: CacheWatch,
-) -> HttpResponse:
-    background, store = responses.background, responses.store("background")
-    assert background is not None, "a server that stores responses has it"
-
-    async def finished() -> None:
-        assert attempts.final is not None, "the reply has ended"
-        await store.finish(attempts.final, items)
-
-    run = await background.start(owner, begun, items, replace(job, finished=finished), attempts, watch)
-    if job.streams:
+def _begun_in_background(run: Run) -> HttpResponse:
+    if run.job.streams:
         return StreamingResponse(run.follow(-1), headers=STREAM_HEADERS, media_type="text/event-stream")
-    queued = msgspec.structs.replace(begun, status="queued")
+    queued = msgspec.structs.replace(run.response, status="queued")
     return HttpResponse(msgspec.json.encode(queued), media_type="application/json")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ import aiosqlite
 
 from ..database import open_database
 from ..database.errors import storage_errors
+from ..database.space import bytes_in_use, shrink
 
-VERSION = 1
+VERSION = 2
 MOST_AGE_S = 30 * 24 * 3600
-SHARE = 4  # of --data-size: one part in four
+SHARE = 4
+"""Responses may use 1 / SHARE of --data-size."""
 _BETWEEN_SWEEPS_S = 60
 _EVICTED_AT_ONCE = 16
 SCHEMA = """
@@ -28,9 +31,11 @@ CREATE TABLE holders (
     status TEXT,
     runner TEXT,
     body BLOB NOT NULL,
-    events BLOB
+    events BLOB,
+    bytes INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX by_use ON holders (used);
+CREATE INDEX by_owner ON holders (owner, used);
 CREATE INDEX by_runner ON holders (runner) WHERE runner IS NOT NULL;
 CREATE TABLE items (
     holder TEXT NOT NULL REFERENCES holders (id) ON DELETE CASCADE,
@@ -40,10 +45,44 @@ CREATE TABLE items (
     body BLOB NOT NULL,
     PRIMARY KEY (holder, place)
 ) WITHOUT ROWID;
-CREATE INDEX by_id ON items (id)
+CREATE INDEX by_id ON items (id);
+CREATE TABLE owners (owner TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER holder_added AFTER INSERT ON holders BEGIN
+    INSERT OR IGNORE INTO owners VALUES (NEW.owner, 0);
+    UPDATE holders SET bytes = length(NEW.body) WHERE id = NEW.id;
+END;
+CREATE TRIGGER holder_changed AFTER UPDATE OF body, events ON holders BEGIN
+    UPDATE holders
+    SET bytes = bytes + length(NEW.body) - length(OLD.body)
+        + coalesce(length(NEW.events), 0) - coalesce(length(OLD.events), 0)
+    WHERE id = NEW.id;
+END;
+CREATE TRIGGER holder_resized AFTER UPDATE OF bytes ON holders BEGIN
+    UPDATE owners SET bytes = bytes + NEW.bytes - OLD.bytes WHERE owner = NEW.owner;
+END;
+CREATE TRIGGER holder_deleted AFTER DELETE ON holders BEGIN
+    UPDATE owners SET bytes = bytes - OLD.bytes WHERE owner = OLD.owner;
+    DELETE FROM owners WHERE owner = OLD.owner AND bytes = 0;
+END;
+CREATE TRIGGER item_added AFTER INSERT ON items BEGIN
+    UPDATE holders SET bytes = bytes + length(NEW.body) WHERE id = NEW.holder;
+END;
+CREATE TRIGGER item_deleted AFTER DELETE ON items BEGIN
+    UPDATE holders SET bytes = bytes - length(OLD.body) WHERE id = OLD.holder;
+END
 """
-"""a holder is a response or a conversation; `used` is in seconds since 1970"""
+"""A holder is a response or a conversation. `used` is in seconds since 1970. The `bytes` of a holder are
+those of its body, its events and its items; the `bytes` of an owner are those of its holders."""
 
+_OLDEST_OF_LARGEST_OWNER = """
+SELECT id, bytes FROM holders
+WHERE runner IS NULL AND owner = (
+    SELECT owner FROM owners
+    WHERE EXISTS (SELECT 1 FROM holders WHERE holders.owner = owners.owner AND runner IS NULL)
+    ORDER BY bytes DESC LIMIT 1
+)
+ORDER BY used LIMIT ?
+"""
 CONTENTS = "responses"
 Row = Sequence[Any]
 
@@ -52,6 +91,7 @@ class Database:
     """One connection, opened when it is first used. Transactions follow each other."""
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
+        """most_bytes: the value of --data-size"""
         self._directory = directory
         self._most_bytes = most_bytes // SHARE
         self._connection: aiosqlite.Connection | None = None
@@ -65,8 +105,10 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[aiosqlite.Connection]:
-        """Holders that are too old, or beyond the limit on bytes, are removed at the end. Raises
-        `RequestError` if the disk or the database fails."""
+        """A transaction whose end also removes holders that are too old, or that exceed the limit on bytes.
+
+        Raises `RequestError` if the disk or the database fails.
+        """
         with storage_errors(CONTENTS):
             connection = await self._opened()
             async with self._lock:
@@ -95,14 +137,26 @@ class Database:
         if now >= self._swept + _BETWEEN_SWEEPS_S:
             self._swept = now
             await connection.execute("DELETE FROM holders WHERE used < ?", (now - MOST_AGE_S,))
-        while await _bytes_used(connection) > self._most_bytes:
-            done = await connection.execute(
-                "DELETE FROM holders WHERE id IN "
-                "(SELECT id FROM holders WHERE runner IS NULL ORDER BY used LIMIT ?)",
-                (_EVICTED_AT_ONCE,),
-            )
-            if done.rowcount < 1:
-                return
+        while (excess := await bytes_in_use(connection) - self._most_bytes) > 0:
+            if not await _evict(connection, excess):
+                break
+        await shrink(connection)
+
+
+async def _evict(connection: aiosqlite.Connection, excess: int) -> bool:
+    """Deletes the least recently used holders of the owner with the most bytes. False if there are none.
+
+    So an owner that has less than an even share of the space loses nothing to the others.
+    """
+    evicted = []
+    for id, size in await connection.execute_fetchall(_OLDEST_OF_LARGEST_OWNER, (_EVICTED_AT_ONCE,)):
+        if excess > 0:
+            evicted.append(id)
+            excess -= size
+    await connection.execute(
+        "DELETE FROM holders WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(evicted),)
+    )
+    return bool(evicted)
 
 
 async def _whole(work: Coroutine[Any, Any, object]) -> None:
@@ -118,13 +172,3 @@ async def _whole(work: Coroutine[Any, Any, object]) -> None:
         task.exception()  # else asyncio logs that nothing has read it
         raise cancelled
     task.result()
-
-
-async def _bytes_used(connection: aiosqlite.Connection) -> int:
-    """The bytes of the file's pages that hold something."""
-    counts = []
-    for name in ("page_count", "freelist_count", "page_size"):
-        ((value,),) = await connection.execute_fetchall(f"PRAGMA {name}")
-        counts.append(int(value))
-    pages, free, size = counts
-    return (pages - free) * size

@@ -38,18 +38,28 @@ _DELTA = (
     b'"output_index":%d,%b"delta":%b%b}\n\n'
 )
 _IN_CONTENT = b'"content_index":0,'
+_ENDS = {"cancelled": "incomplete"}
 
 
 class Events:
-    """Writes events, each in full before the response changes again."""
+    """Writes events, each in full before the response changes again. `first` is the first one's number."""
 
-    def __init__(self) -> None:
-        self._next = 0
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
         self._index = -1
         self._item_id = ""
 
     def of_response(self, name: str, response: Response) -> bytes:
         return _written(OF_RESPONSE[name](response=response, sequence_number=self._number()))
+
+    def of_end(self, response: Response) -> bytes:
+        """The last event. OpenAI has none for a cancelled response, which is incomplete."""
+        return self.of_response(_ENDS.get(response.status, response.status), response)
+
+    def of_end_instead(self, response: Response) -> bytes:
+        """The last event again, with another response."""
+        self._next -= 1
+        return self.of_end(response)
 
     def of_change(self, change: Change) -> bytes:
         match change:

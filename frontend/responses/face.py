@@ -77,6 +77,7 @@ RESPONSES = Face(
     _routes,
     error_json,
     prefixes=("/v1/responses", "/v1/conversations"),
+    batched=("/v1/responses",),
     name="OpenAI Responses",
     error=ErrorResponse,
 )

@@ -27,8 +27,8 @@ async def input_tokens(responses: ResponsesService, http_request: Request) -> Re
     service.check_model(request.model)
     check_salt(request.cache_salt)
     model = service.engine.model or service.engine.check_serving()
-    context = await context_of(responses, owner_of(http_request.scope), request)
-    caller = context.caller(caller)
+    context = await context_of(responses, owner_of(http_request.scope), request, caller)
+    caller = context.caller
     prompt = await service.work.call(caller, prompt_of, service, request, context.earlier, context.own)
     namespace = cache_namespace(cache_scope(http_request, config), request.cache_salt)
     most = max(MOST_TOKENS, model.max_model_len)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from msgspec import Raw
 
@@ -18,26 +19,28 @@ ORDERS = ("asc", "desc")
 _MOST_DIGITS = 12
 
 
-def page_of(rows: Sequence[Row], query: Mapping[str, str]) -> ItemList:
-    """`rows` have the id and the JSON of each item. The last item comes first, unless `order` is "asc"."""
+class PageQuery(NamedTuple):
+    """`after` is the id of the item before the page; None: the page is the first one."""
+
+    limit: int
+    after: str | None
+    is_ascending: bool
+
+
+def page_query(query: Mapping[str, str]) -> PageQuery:
+    """The page that a query asks for. The last item comes first by default. Raises `RequestError`."""
     check_word("order", query.get("order"), ORDERS)
-    ordered = list(rows) if query.get("order") == "asc" else list(reversed(rows))
-    after = query.get("after")
-    if after is not None:
-        ids = [row[0] for row in ordered]
-        if after not in ids:
-            raise RequestError(
-                f"after is {after[:100]!r}, which is no item of the list.",
-                param="after",
-                code="invalid_value",
-            )
-        ordered = ordered[ids.index(after) + 1 :]
-    page = ordered[: _limit(query.get("limit"))]
+    return PageQuery(_limit(query.get("limit")), query.get("after"), query.get("order") == "asc")
+
+
+def item_list(rows: Sequence[Row], limit: int) -> ItemList:
+    """The list of the first `limit` rows, which have the id and the JSON of each item."""
+    page = rows[:limit]
     return ItemList(
         data=[Raw(row[1]) for row in page],
         first_id=page[0][0] if page else None,
         last_id=page[-1][0] if page else None,
-        has_more=len(page) < len(ordered),
+        has_more=len(rows) > limit,
     )
 
 

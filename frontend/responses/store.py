@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import aiosqlite
@@ -15,10 +16,10 @@ from ...runtime.errors import RequestError
 from .alive import AliveFile, is_alive
 from .answers import failed
 from .database import MOST_AGE_S, Database, Row
-from .ids import item_id
-from .items import kind_of
-from .protocol import Item, Part
+from .pages import PageQuery
+from .protocol import Item
 from .responses import Response
+from .stored_items import StoredItem, add_items, encoded, item_rows
 
 _CHAIN = """
 WITH RECURSIVE chain (id, previous, depth) AS (
@@ -37,15 +38,6 @@ _items = msgspec.json.Decoder(Item)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
-def stored_item(item: Item) -> Item:
-    """The item as it is stored and listed: with an id, and with parts as the content of a message."""
-    content = item.content
-    if kind_of(item) == "message" and isinstance(content, str):
-        kind = "output_text" if item.role == "assistant" else "input_text"
-        content = [Part(type=kind, text=content)]
-    return structs.replace(item, id=item.id or item_id(item.type), type=kind_of(item), content=content)
-
-
 class Store:
     """The responses and conversations in a data directory."""
 
@@ -56,40 +48,56 @@ class Store:
         self._has_begun = False
 
     async def add(self, owner: str, response: Response, items: Sequence[Item]) -> None:
-        """Stores a response that has ended. `items` are its input. A conversation that it belongs to gets its
-        items."""
+        """Stores a response that has ended. `items` are its input. Its conversation gets its items too.
+
+        Raises a 507 `RequestError` for a response that exceeds the owner's share of the space.
+        """
         await self._end_interrupted()
+        stored = await asyncio.to_thread(encoded, items, response.output)
         async with self._database.transaction() as connection:
-            await self._insert(connection, owner, response, items, None)
-            await _add_items(connection, response.id, _encoded(response.output), is_output=True)
-            await self._extend_conversation(connection, response, items)
+            await self._insert(connection, owner, response, stored, None)
+            await self._extend_conversation(connection, response, stored)
+        if not await self._database.rows("SELECT 1 FROM holders WHERE id = ?", (response.id,)):
+            raise RequestError(
+                "The response is larger than the space that is left to its key: responses may use a quarter "
+                "of --data-size.",
+                status=507,
+                code="storage_full",
+            )
 
     async def begin(self, owner: str, response: Response, items: Sequence[Item]) -> None:
         """Stores a response that this process will compute in the background."""
         await self._end_interrupted()
         if self._alive is None:
             self._alive = AliveFile(self._directory)
+        stored = await asyncio.to_thread(encoded, items)
         async with self._database.transaction() as connection:
-            await self._insert(connection, owner, response, items, self._alive.token)
+            await self._insert(connection, owner, response, stored, self._alive.token)
 
-    async def finish(self, response: Response, items: Sequence[Item]) -> None:
-        """Stores the end of a background response, unless it was cancelled or deleted before."""
-        async with self._database.transaction() as connection:
-            if await self._end(connection, response):
-                await self._extend_conversation(connection, response, items)
+    async def finish(self, response: Response, items: Sequence[Item], events: bytes) -> bool:
+        """Stores the end of a background response and all events of its stream.
 
-    async def keep_events(self, id: str, events: Iterable[bytes]) -> None:
-        """Stores the events of a background response that has ended."""
+        False if the response was cancelled or deleted before.
+        """
+        packed = await asyncio.to_thread(zlib.compress, events, 1)
+        stored = await asyncio.to_thread(encoded, items, response.output)
         async with self._database.transaction() as connection:
-            packed = zlib.compress(b"".join(events), 1)
+            if not await self._end(connection, response, [item for item in stored if item.is_output]):
+                return False
+            await connection.execute("UPDATE holders SET events = ? WHERE id = ?", (packed, response.id))
+            await self._extend_conversation(connection, response, stored)
+        return True
+
+    async def keep_events(self, id: str, events: bytes) -> None:
+        """Stores the events of a background response that another process has cancelled."""
+        packed = await asyncio.to_thread(zlib.compress, events, 1)
+        async with self._database.transaction() as connection:
             await connection.execute("UPDATE holders SET events = ? WHERE id = ?", (packed, id))
 
     async def events(self, owner: str, id: str) -> list[bytes] | None:
         """The events of a background response; None if it has none."""
-        row = await self._found(owner, id, "events")
-        if row[0] is None:
-            return None
-        return [event + b"\n\n" for event in zlib.decompress(row[0]).split(b"\n\n")[:-1]]
+        (packed,) = await self._found(owner, id, "events")
+        return None if packed is None else await asyncio.to_thread(_unpacked, packed)
 
     async def status(self, owner: str, id: str) -> str:
         """Raises a 404 `RequestError` if the owner has no such response."""
@@ -112,22 +120,18 @@ class Store:
         fields["output"] = Raw(_encode([Raw(row[0]) for row in rows]))
         return _encode(fields)
 
-    async def cancel(self, owner: str, id: str, cancelled: Response | None = None) -> None:
-        """Ends a background response, unless it has ended."""
+    async def cancel(self, owner: str, id: str) -> None:
+        """Ends a background response of another process as cancelled, unless it has ended."""
         await self.status(owner, id)
         (body,) = await self._found(owner, id, "body")
-        if cancelled is None:
-            response = msgspec.json.decode(body, type=Response)
-            cancelled = structs.replace(response, status="cancelled")
+        response = msgspec.json.decode(body, type=Response)
         async with self._database.transaction() as connection:
-            await self._end(connection, cancelled)
+            await self._end(connection, structs.replace(response, status="cancelled"))
 
-    async def input_items(self, owner: str, id: str) -> list[Row]:
-        """The id and JSON of each item of a response's input."""
+    async def input_items(self, owner: str, id: str, page: PageQuery) -> list[Row]:
+        """The id and JSON of a page of a response's input, and of the next item if there is one."""
         await self._found(owner, id, "id")
-        return await self._database.rows(
-            "SELECT id, body FROM items WHERE holder = ? AND is_output = 0 ORDER BY place", (id,)
-        )
+        return await item_rows(self._database, id, page, with_output=False)
 
     async def delete(self, owner: str, id: str) -> None:
         """Deletes a response or conversation. Raises a 404 `RequestError` if the owner has no such one."""
@@ -135,8 +139,8 @@ class Store:
         async with self._database.transaction() as connection:
             await connection.execute("DELETE FROM holders WHERE id = ?", (id,))
 
-    async def earlier_items(self, owner: str, id: str) -> list[Item]:
-        """The items of a response and of all responses before it, in their order.
+    async def earlier_items(self, owner: str, id: str) -> list[bytes]:
+        """The JSON of the items of a response and of all responses before it, in their order.
 
         Raises `RequestError` if one of them is not stored, or if the last one has no end to continue.
         """
@@ -175,7 +179,7 @@ class Store:
             "ORDER BY depth DESC, place",
             (id, owner),
         )
-        return [_items.decode(row[0]) for row in rows]
+        return [row[0] for row in rows]
 
     async def referenced(self, owner: str, ids: Collection[str]) -> dict[str, Item]:
         """The owner's stored items with these ids."""
@@ -192,13 +196,13 @@ class Store:
 
     # Conversations.
 
-    async def add_conversation(self, owner: str, id: str, body: bytes, items: Sequence[Item]) -> None:
+    async def add_conversation(self, owner: str, id: str, body: bytes, items: Sequence[StoredItem]) -> None:
         async with self._database.transaction() as connection:
             await connection.execute(
                 "INSERT INTO holders (id, owner, used, body) VALUES (?, ?, ?, ?)",
                 (id, owner, time.time(), body),
             )
-            await _add_items(connection, id, _encoded(items), is_output=False)
+            await add_items(connection, id, items)
 
     async def conversation(self, owner: str, id: str, param: str | None = None) -> bytes:
         (body,) = await self._found(owner, id, "body", param)
@@ -211,22 +215,34 @@ class Store:
                 "UPDATE holders SET body = ?, used = ? WHERE id = ?", (body, time.time(), id)
             )
 
-    async def add_to_conversation(self, owner: str, id: str, items: Sequence[Item]) -> None:
+    async def add_to_conversation(self, owner: str, id: str, items: Sequence[StoredItem]) -> None:
         await self._found(owner, id, "id")
         async with self._database.transaction() as connection:
             await _touch(connection, id)
-            await _add_items(connection, id, _encoded(items), is_output=False)
+            await add_items(connection, id, items)
 
-    async def conversation_rows(self, owner: str, id: str, param: str | None = None) -> list[Row]:
-        """The id and JSON of each item of a conversation."""
-        await self._found(owner, id, "id", param)
-        return await self._database.rows("SELECT id, body FROM items WHERE holder = ? ORDER BY place", (id,))
+    async def conversation_page(self, owner: str, id: str, page: PageQuery) -> list[Row]:
+        """The id and JSON of a page of a conversation's items, and of the next item if there is one."""
+        await self._found(owner, id, "id")
+        return await item_rows(self._database, id, page, with_output=True)
 
-    async def conversation_items(self, owner: str, id: str) -> list[Item]:
-        rows = await self.conversation_rows(owner, id, "conversation")
+    async def conversation_item(self, owner: str, id: str, item: str) -> bytes:
+        """The JSON of an item. Raises a 404 `RequestError` if the conversation has no such item."""
+        await self._found(owner, id, "id")
+        rows = await self._database.rows(
+            "SELECT body FROM items INDEXED BY by_id WHERE id = ? AND holder = ?", (item, id)
+        )
+        if not rows:
+            raise RequestError(f"The conversation has no item {item[:100]!r}.", status=404, code="not_found")
+        return bytes(rows[0][0])
+
+    async def conversation_items(self, owner: str, id: str) -> list[bytes]:
+        """The JSON of all items of a conversation."""
+        await self._found(owner, id, "id", "conversation")
+        rows = await self._database.rows("SELECT body FROM items WHERE holder = ? ORDER BY place", (id,))
         async with self._database.transaction() as connection:
             await _touch(connection, id)
-        return [_items.decode(body) for _, body in rows]
+        return [row[0] for row in rows]
 
     async def delete_item(self, owner: str, id: str, item: str) -> None:
         async with self._database.transaction() as connection:
@@ -276,7 +292,7 @@ class Store:
         connection: aiosqlite.Connection,
         owner: str,
         response: Response,
-        items: Sequence[Item],
+        items: Sequence[StoredItem],
         runner: str | None,
     ) -> None:
         previous, status = response.previous_response_id, response.status
@@ -285,9 +301,11 @@ class Store:
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             (response.id, owner, time.time(), previous, status, runner, _body(response)),
         )
-        await _add_items(connection, response.id, _encoded(items), is_output=False)
+        await add_items(connection, response.id, items)
 
-    async def _end(self, connection: aiosqlite.Connection, response: Response) -> bool:
+    async def _end(
+        self, connection: aiosqlite.Connection, response: Response, output: Sequence[StoredItem] = ()
+    ) -> bool:
         """Stores the end of a background response; False if it has ended already, or was deleted."""
         done = await connection.execute(
             "UPDATE holders SET status = ?, body = ?, used = ?, runner = NULL "
@@ -296,19 +314,18 @@ class Store:
         )
         if done.rowcount != 1:
             return False
-        await _add_items(connection, response.id, _encoded(response.output), is_output=True)
+        await add_items(connection, response.id, output)
         return True
 
     async def _extend_conversation(
-        self, connection: aiosqlite.Connection, response: Response, items: Sequence[Item]
+        self, connection: aiosqlite.Connection, response: Response, items: Sequence[StoredItem]
     ) -> None:
         """Adds the input and output of a response to its conversation, if that still exists."""
         if response.conversation is None or response.status not in ("completed", "incomplete"):
             return
         id = response.conversation.id
         if await _touch(connection, id):
-            await _add_items(connection, id, _encoded(items), is_output=False)
-            await _add_items(connection, id, _encoded(response.output), is_output=True)
+            await add_items(connection, id, items)
 
 
 def _interrupted(body: bytes) -> Response:
@@ -319,24 +336,11 @@ def _body(response: Response) -> bytes:
     return _encode(structs.replace(response, output=[]))
 
 
-def _encoded(items: Iterable[object]) -> list[bytes]:
-    return [_encode(item) for item in items]
+def _unpacked(packed: bytes) -> list[bytes]:
+    return [event + b"\n\n" for event in zlib.decompress(packed).split(b"\n\n")[:-1]]
 
 
 async def _touch(connection: aiosqlite.Connection, id: str) -> bool:
     """Marks a holder as used; False if it does not exist."""
     done = await connection.execute("UPDATE holders SET used = ? WHERE id = ?", (time.time(), id))
     return done.rowcount == 1
-
-
-async def _add_items(
-    connection: aiosqlite.Connection, holder: str, bodies: Sequence[bytes], *, is_output: bool
-) -> None:
-    ((last,),) = await connection.execute_fetchall(
-        "SELECT coalesce(max(place), -1) FROM items WHERE holder = ?", (holder,)
-    )
-    rows = [
-        (holder, place, _items.decode(body).id, is_output, body)
-        for place, body in enumerate(bodies, start=last + 1)
-    ]
-    await connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)

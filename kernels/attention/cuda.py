@@ -122,32 +122,68 @@ class Work:
     window: int | None
 
 
+class StepItems(NamedTuple):
+    """The work items of a step (see `plan`), which name the place of their page table instead of their row.
+
+    The partial results of chunks follow those of the decode rows.
+    """
+
+    decode: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    merges: NDArray[np.int64]
+    partials: int
+
+
+class StepTiles(NamedTuple):
+    """The tiles for the items of a step with the most queries."""
+
+    decode: Tiles
+    chunks: Tiles
+
+    @staticmethod
+    def choose(batch: AttentionBatch, shape: Shape, element_size: int) -> "StepTiles":
+        groups = batch.groups if shape.window is None else ()
+        longest = int(batch.query_lengths.max(initial=1)) * shape.repeat
+        chunks = Tiles.choose(longest, shape.repeat, shape.head_dim, element_size)
+        return StepTiles(decode_tiles(shape, groups, element_size), chunks)
+
+
 class BatchPlan:
     """A plan for one step: its items on the device, and buffers for its layers."""
 
     def __init__(self, batch: AttentionBatch, shape: Shape, element_size: int, device: torch.device) -> None:
-        groups = batch.groups if shape.window is None else ()
-        small, large = decode_tiles(shape, (), element_size), decode_tiles(shape, groups, element_size)
-        decode = plan_decode(batch, groups, shape, large, device)
-        most_queries = int(batch.query_lengths.max(initial=1)) * shape.repeat
-        chunk_tiles = Tiles.choose(most_queries, shape.repeat, shape.head_dim, element_size)
-        chunks = plan_chunks(batch, shape, chunk_tiles, device)
+        small, tiles = decode_tiles(shape, (), element_size), StepTiles.choose(batch, shape, element_size)
         tables, starts = batch.device_tables()
-        single, grouped = by_size(with_table_starts(decode, starts), small, shape)
-        own = with_table_starts(chunks, starts)
-        own[own[:, PARTIAL] >= 0, PARTIAL] += decode.partials
-        own_merges = chunks.merges + np.array([0, decode.partials, 0])
-        merges = np.concatenate([decode.merges, own_merges])
-        arrays = [single, grouped, own, merges]
+        plan = plan_step(batch, starts, shape, tiles, device)
+        arrays = [*by_size(plan.decode, small, shape), plan.chunks, plan.merges]
         *items, self._merges = upload([array.astype(np.int32) for array in arrays], device)
-        self._launches = [Launch(*each) for each in zip((small, large, chunk_tiles), items, strict=True)]
-        partials = decode.partials + chunks.partials
-        partial = torch.empty(partials, shape.heads, shape.head_dim, device=device)
-        partial_sum = torch.empty(partials, shape.heads, device=device)
+        self._launches = [Launch(*each) for each in zip((small, *tiles), items, strict=True)]
+        partial = torch.empty(plan.partials, shape.heads, shape.head_dim, device=device)
+        partial_sum = torch.empty(plan.partials, shape.heads, device=device)
         self._work = Work(tables, partial, partial_sum, shape.window)
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         return attend(self._work, self._launches, self._merges, q, kv, scale)
+
+
+def plan_step(
+    batch: AttentionBatch,
+    table_starts: NDArray[np.int64],
+    shape: Shape,
+    tiles: StepTiles,
+    device: torch.device,
+) -> StepItems:
+    """The items of all rows. table_starts: where the page table of each row begins."""
+    groups = batch.groups if shape.window is None else ()
+    decode = plan_decode(batch, groups, shape, tiles.decode, device)
+    items = with_table_starts(decode, table_starts)
+    if batch.decode_rows == len(batch.kv_lengths):
+        return StepItems(items, items[:0], decode.merges, decode.partials)
+    plan = plan_chunks(batch, shape, tiles.chunks, device)
+    chunks = with_table_starts(plan, table_starts)
+    chunks[chunks[:, PARTIAL] >= 0, PARTIAL] += decode.partials
+    merges = np.concatenate([decode.merges, plan.merges + np.array([0, decode.partials, 0])])
+    return StepItems(items, chunks, merges, decode.partials + plan.partials)
 
 
 def decode_tiles(shape: Shape, groups: Sequence[Group], element_size: int) -> Tiles:

@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..common.upload import upload
+
 
 class Arena:
     """A tensor [capacity, *row_shape] with first-fit allocation of rows; it at least doubles when no span
@@ -32,7 +34,7 @@ class Arena:
     def write(self, start: int, rows: NDArray[Any]) -> None:
         """Copy rows into an allocated span."""
         own = np.require(rows, requirements=["C", "W"])  # PyTorch warns of arrays that are read-only
-        self.tensor[start : start + len(rows)] = torch.from_numpy(own)
+        (self.tensor[start : start + len(rows)],) = upload([own], self.tensor.device)
 
     def free(self, start: int, length: int) -> None:
         self._holes = _joined(sorted([*self._holes, (start, start + length)]))

@@ -12,6 +12,8 @@ from .rows import AutomatonRows
 
 LANES = 256
 TILE = 1024
+DECIDERS = 4
+"""programs that decide a row's tokens"""
 DEAD = tl.constexpr(automaton_format.DEAD)
 NO_AUTOMATON = tl.constexpr(automaton_format.NO_AUTOMATON)
 NO_MASK = tl.constexpr(automaton_format.NO_MASK)
@@ -45,6 +47,7 @@ MASK_0 = tl.constexpr(layout.MASK_0)
 LIST_0 = tl.constexpr(layout.LIST_0)
 TOKEN_0 = tl.constexpr(layout.TOKEN_0)
 NO_TOKENS = tl.constexpr(layout.NO_TOKENS)
+UNCHANGED = tl.constexpr(-1)
 SPANS = tl.constexpr(layout.SPANS)
 TOKEN_BYTES = tl.constexpr(layout.TOKEN_BYTES)
 GRAMMARS = tl.constexpr(layout.GRAMMARS)
@@ -59,37 +62,65 @@ LIST_TOKENS = tl.constexpr(layout.LIST_TOKENS)
 
 
 @triton.jit
-def mask_kernel(slots, registers, tables, row_masks, words, index, LANES: tl.constexpr, TILE: tl.constexpr):
-    """One program for each row: writes the row's mask into its slot's row of row_masks [slots, words].
+def copy_kernel(slots, registers, tables, row_masks, words, index, TILE: tl.constexpr):
+    """One program for each row and TILE words: copies the mask of the row's state to its slot.
 
     tables: int64 [TABLES], addresses; not read for rows without an automaton
+    row_masks: int32 [slots, words]; index: int32 [rows], the row's mask in row_masks or -1
     """
-    row = tl.program_id(0)
+    row, tile = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + row)
     own = registers + slot * REGISTERS
     state = tl.load(own)
-    mask = row_masks + slot.to(tl.int64) * words
-    if state == DEAD:
-        _copy(mask, _ints(tables, MASKS) + NO_TOKENS * words, words, TILE)
+    if state != NO_AUTOMATON:
+        number = tl.full((), NO_TOKENS, tl.int32)
+        if state >= 0:
+            grammar = _grammar(own, tables)
+            of_state = tl.load(_state_row(state, grammar, tables) + MASK)
+            number = tl.where(of_state == NO_MASK, NO_TOKENS, tl.load(grammar + MASK_0) + of_state)
+        word = tile * TILE + tl.arange(0, TILE)
+        base = _ints(tables, MASKS) + number.to(tl.int64) * words + word
+        tl.store(
+            row_masks + slot.to(tl.int64) * words + word, tl.load(base, mask=word < words), mask=word < words
+        )
+    if tile == 0:
+        tl.store(index + row, tl.where(state == NO_AUTOMATON, -1, slot))
+
+
+@triton.jit
+def flip_kernel(slots, registers, tables, row_masks, words, LANES: tl.constexpr):
+    """Programs (row, 0) and (row, 1) flip the tokens of the state's shared list, and of its own list."""
+    slot = tl.load(slots + tl.program_id(0))
+    own = registers + slot * REGISTERS
+    state = tl.load(own)
     if state >= 0:
         grammar = _grammar(own, tables)
-        state_row = _ints(tables, STATES) + STATE_COLUMNS * (tl.load(grammar + STATE_0) + state)
-        lists = _ints(tables, LISTS) + LIST_COLUMNS * tl.load(grammar + LIST_0)
-        list_tokens = _ints(tables, LIST_TOKENS) + tl.load(grammar + TOKEN_0)
-        number = tl.load(state_row + MASK)
-        number = tl.where(number == NO_MASK, NO_TOKENS, tl.load(grammar + MASK_0) + number)
-        _copy(mask, _ints(tables, MASKS) + number.to(tl.int64) * words, words, TILE)
-        tl.debug_barrier()  # other threads flip bits than copied them
-        _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + SHARED), LANES)
-        _flip(mask, list_tokens, lists + LIST_COLUMNS * tl.load(state_row + OWN), LANES)
-        tl.debug_barrier()  # other threads set bits than flipped them
-        decided = lists + LIST_COLUMNS * tl.load(state_row + DECIDED)
-        count = tl.load(decided + TOKENS)
+        column = tl.where(tl.program_id(1) == 0, SHARED, OWN)
+        tokens = _list(tl.load(_state_row(state, grammar, tables) + column), grammar, tables)
+        list_tokens = _list_tokens(tokens, grammar, tables)
+        mask, count = row_masks + slot.to(tl.int64) * words, tl.load(tokens + TOKENS)
+        for start in range(0, count, LANES):
+            lane = start + tl.arange(0, LANES)
+            token = tl.load(list_tokens + lane, mask=lane < count, other=0)
+            bit = tl.full((LANES,), 1, tl.int32) << (token & 31)
+            tl.atomic_xor(mask + (token >> 5), bit, mask=lane < count)
+
+
+@triton.jit
+def decide_kernel(slots, registers, tables, row_masks, words, LANES: tl.constexpr):
+    """Several programs for each row: sets or clears the tokens that the row's stack decides."""
+    slot = tl.load(slots + tl.program_id(0))
+    own = registers + slot * REGISTERS
+    state = tl.load(own)
+    if state >= 0:
+        grammar = _grammar(own, tables)
+        decided = _list(tl.load(_state_row(state, grammar, tables) + DECIDED), grammar, tables)
+        mask, count = row_masks + slot.to(tl.int64) * words, tl.load(decided + TOKENS)
         if tl.load(own + DEPTH) > tl.load(decided + SAFE_DEPTH):
             count += tl.load(decided + OPENERS)
-        tokens = list_tokens + tl.load(decided + START)
+        tokens = _list_tokens(decided, grammar, tables)
         level = tl.arange(0, STACK_PLACES)[None, :]
-        for start in range(0, count, LANES):
+        for start in range(tl.program_id(1) * LANES, count, tl.num_programs(1) * LANES):
             lane = start + tl.arange(0, LANES)
             token = tl.load(tokens + lane, mask=lane < count, other=0)
             after, _, _ = _walk(
@@ -103,7 +134,6 @@ def mask_kernel(slots, registers, tables, row_masks, words, index, LANES: tl.con
             word, bit = mask + (token >> 5), tl.full((LANES,), 1, tl.int32) << (token & 31)
             tl.atomic_or(word, bit, mask=after >= 0)
             tl.atomic_and(word, ~bit, mask=after == DEAD)
-    tl.store(index + row, tl.where(state == NO_AUTOMATON, -1, slot))
 
 
 @triton.jit
@@ -113,11 +143,19 @@ def _grammar(own, tables):
 
 
 @triton.jit
-def _copy(mask, base, words, TILE: tl.constexpr):
-    """Copies a mask."""
-    for start in range(0, words, TILE):
-        word = start + tl.arange(0, TILE)
-        tl.store(mask + word, tl.load(base + word, mask=word < words), mask=word < words)
+def _state_row(state, grammar, tables):
+    return _ints(tables, STATES) + STATE_COLUMNS * (tl.load(grammar + STATE_0) + state)
+
+
+@triton.jit
+def _list(number, grammar, tables):
+    """The columns of a list of tokens."""
+    return _ints(tables, LISTS) + LIST_COLUMNS * (tl.load(grammar + LIST_0) + number)
+
+
+@triton.jit
+def _list_tokens(columns, grammar, tables):
+    return _ints(tables, LIST_TOKENS) + tl.load(grammar + TOKEN_0) + tl.load(columns + START)
 
 
 @triton.jit
@@ -131,34 +169,40 @@ def _bytes(tables, number):
 
 
 @triton.jit
-def _flip(mask, list_tokens, tokens, LANES: tl.constexpr):
-    """Flips the bits of a list's tokens."""
-    first, count = tl.load(tokens + START), tl.load(tokens + TOKENS)
-    for start in range(0, count, LANES):
-        lane = start + tl.arange(0, LANES)
-        token = tl.load(list_tokens + first + lane, mask=lane < count, other=0)
-        bit = tl.full((LANES,), 1, tl.int32) << (token & 31)
-        tl.atomic_xor(mask + (token >> 5), bit, mask=lane < count)
+def advance(row, slot, token, registers, tables, stepped):
+    """The state of a slot's automaton after a token; writes the new registers to a row of stepped.
+
+    stepped: int32 [rows, REGISTERS], for `keep_kernel`; its depth is UNCHANGED without an automaton
+    """
+    old, new, lane = registers + slot * REGISTERS, stepped + row * REGISTERS, tl.arange(0, 1)
+    after = tl.load(old)
+    if after >= 0:
+        place = STACK + tl.arange(0, STACK_PLACES)[None, :]
+        state, depth, stack = tl.load(old + lane), tl.load(old + DEPTH + lane), tl.load(old + place)
+        state, depth, stack = _walk(state, depth, stack, token + lane, tables, _grammar(old, tables))
+        tl.store(new + lane, state)
+        tl.store(new + DEPTH + lane, depth)
+        tl.store(new + place, stack)
+        after = tl.max(state)
+    else:
+        tl.store(new + DEPTH, UNCHANGED)
+    return after
 
 
 @triton.jit
-def advance(slot, token, registers, tables):
-    """Step a slot's registers over one token and return the new state."""
-    after = tl.load(registers + slot * REGISTERS)
-    if after >= 0:
-        lane = tl.arange(0, 1)
-        own = registers + slot * REGISTERS + lane
-        place = registers + slot * REGISTERS + STACK + tl.arange(0, STACK_PLACES)[None, :]
-        state = tl.load(own)
-        depth, stack = tl.load(own + DEPTH), tl.load(place)
-        grammar = _grammar(registers + slot * REGISTERS, tables)
-        state, depth, stack = _walk(state, depth, stack, token + lane, tables, grammar)
-        tl.debug_barrier()  # wait until every warp has read the registers, as one warp now changes them
-        tl.store(own, state)
-        tl.store(own + DEPTH, depth)
-        tl.store(place, stack)
-        after = tl.max(state)
-    return after
+def keep_kernel(slots, stepped, registers):
+    """One program for each row: the slot gets the registers that `advance` wrote.
+
+    It is a launch of its own because all threads of `advance` read the registers, and one would change them.
+    """
+    row = tl.program_id(0)
+    old, new = registers + tl.load(slots + row) * REGISTERS, stepped + row * REGISTERS
+    depth = tl.load(new + DEPTH)
+    if depth != UNCHANGED:
+        place = STACK + tl.arange(0, STACK_PLACES)
+        tl.store(old, tl.load(new))
+        tl.store(old + DEPTH, depth)
+        tl.store(old + place, tl.load(new + place))
 
 
 @triton.jit
@@ -201,9 +245,13 @@ def _entry(live, state, kind, states, entries):
 
 
 def mask(rows: AutomatonRows, row_masks: torch.Tensor) -> torch.Tensor:
-    """Writes the rows' masks into row_masks, int32 [slots, words]. Returns their indices, int32 [rows]."""
-    index = torch.empty_like(rows.slots)
-    words = row_masks.shape[1]
-    parts = (rows.slots, rows.registers, rows.addresses, row_masks, words, index)
-    mask_kernel[(len(index),)](*parts, LANES=LANES, TILE=TILE, num_warps=8)
+    """Writes the rows' masks into row_masks, int32 [slots, words]. Returns their indices, int32 [rows].
+
+    Launches follow each other because they change bits in words that other threads wrote.
+    """
+    index, number, words = torch.empty_like(rows.slots), len(rows.slots), row_masks.shape[1]
+    parts = (rows.slots, rows.registers, rows.addresses, row_masks, words)
+    copy_kernel[(number, triton.cdiv(words, TILE))](*parts, index, TILE=TILE, num_warps=4)
+    flip_kernel[(number, 2)](*parts, LANES=LANES, num_warps=8)
+    decide_kernel[(number, DECIDERS)](*parts, LANES=LANES, num_warps=8)
     return index

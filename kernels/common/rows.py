@@ -12,7 +12,7 @@ from .threads import Callback, thread_count
 
 def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """x[rows] → [m, width]. x: [n, width], its rows contiguous; rows: int64 [m], 0 to n - 1, unchecked."""
-    if x.device.type != "cpu":
+    if x.is_cuda:
         return x[rows]
     assert x.stride(1) == 1 and rows.dtype == torch.int64 and rows.is_contiguous()
     out = torch.empty(len(rows), x.shape[1], dtype=x.dtype)

@@ -24,25 +24,33 @@ class FixedArrays:
     """
 
     def __init__(self, defaults: Mapping[str, NDArray[Any]], device: torch.device) -> None:
-        self._defaults = dict(defaults)
-        self._device = device
-        arrays = list(self._defaults.values())
-        self._buffer = _packed(arrays, device).to(device)
-        self.tensors = dict(zip(self._defaults, _views(self._buffer, arrays), strict=True))
+        arrays = list(defaults.values())
+        packed = _packed(arrays, device)
+        self._pinned = device.type != "cpu"
+        self._defaults = packed.numpy().copy()
+        self._layout = {
+            name: (start, start + array.nbytes, array.dtype, array.shape)
+            for start, (name, array) in zip(_starts(arrays).tolist(), defaults.items(), strict=False)
+        }
+        self._buffer = packed.to(device, copy=True)
+        self.tensors = dict(zip(defaults, _views(self._buffer, arrays), strict=True))
 
     def fits(self, values: Mapping[str, NDArray[Any]]) -> bool:
         return all(
-            len(values[name]) <= len(array) for name, array in self._defaults.items() if name in values
+            len(values[name]) <= shape[0] for name, (*_, shape) in self._layout.items() if name in values
         )
 
     def set(self, values: Mapping[str, NDArray[Any]]) -> None:
         """Sets the named arrays. Values may be shorter than their arrays; the rest gets the defaults. Unknown
         names are ignored."""
-        arrays = [array.copy() for array in self._defaults.values()]
-        for name, array in zip(self._defaults, arrays, strict=True):
-            if name in values:
-                array[: len(values[name])] = values[name]
-        self._buffer.copy_(_packed(arrays, self._device), non_blocking=True)
+        packed = torch.empty(len(self._defaults), dtype=torch.uint8, pin_memory=self._pinned)
+        host = packed.numpy()
+        host[:] = self._defaults
+        for name, value in values.items():
+            if name in self._layout:
+                start, end, dtype, shape = self._layout[name]
+                host[start:end].view(dtype).reshape(shape)[: len(value)] = value
+        self._buffer.copy_(packed, non_blocking=True)
 
 
 def _packed(arrays: Sequence[NDArray[Any]], device: torch.device) -> torch.Tensor:

@@ -33,12 +33,13 @@ __all__ = [
 
 
 def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None = None) -> Sampled:
-    """Sample one token for each row of logits, float32 [rows, vocab] (rows may be strided).
+    """Sample one token for each row of logits [rows, vocab] (rows may be strided): float32, or half precision
+    on CUDA.
 
     top_logprobs: the number of most likely tokens whose log-probabilities are returned in addition to the
     sampled token's; None: no log-probabilities. Bad logits raise no exception: see `Sampled.bad`.
     """
-    assert logits.dtype == torch.float32 and logits.dim() == 2, (logits.dtype, logits.shape)
+    assert logits.is_floating_point() and logits.dim() == 2, (logits.dtype, logits.shape)
     assert logits.stride(1) == 1 or logits.shape[1] == 1, logits.stride()
     if logits.is_cuda:
         from . import cuda
@@ -46,4 +47,5 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None 
         return cuda.sample(logits, batch, top_logprobs)
     from . import cpu
 
+    assert logits.dtype == torch.float32, logits.dtype
     return cpu.sample(logits.contiguous(), batch, top_logprobs)

@@ -2,13 +2,24 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..automaton.rows import AutomatonRows, TokenMask
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this choose the most likely token."""
 LOGPROB_FLOOR = -9999.0
+LISTED = (5, 20)
+"""numbers of alternatives for which CUDA kernels are compiled: the most in OpenAI's completions and chat"""
+NOTHING_ALLOWED, NOT_A_NUMBER = 1, 2
+"""why a row is bad: masks, bans and biases leave no token, or its maximum is infinite; its logits hold NaN"""
+
+
+def listed(alternatives: int) -> int:
+    """The smallest of `LISTED` that suffices, otherwise the same number."""
+    return next((most for most in LISTED if alternatives <= most), alternatives)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,14 @@ class Penalties:
 
 
 @dataclass(frozen=True, slots=True)
+class HostMask:
+    """As `TokenMask`, on the host."""
+
+    index: NDArray[np.int32]
+    bits: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingBatch:
     """Parameters of the rows of one step; a part that no row uses is None.
 
@@ -84,7 +103,7 @@ class Sampled:
     tokens: torch.Tensor
     """int32 [rows]; 0 in bad rows"""
     bad: torch.Tensor
-    """bool [rows]: the logits hold NaN or no finite maximum, or no token is allowed"""
+    """int32 [rows]: 0, `NOTHING_ALLOWED` or `NOT_A_NUMBER`"""
     logprobs: torch.Tensor | None
     """float32 [rows]: log-softmax of the raw logits at the sampled token, at least LOGPROB_FLOOR"""
     top_ids: torch.Tensor | None

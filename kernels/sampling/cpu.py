@@ -21,7 +21,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
     count = top_logprobs or 0
     sampled = Sampled(
         torch.empty(rows, dtype=torch.int32),
-        torch.empty(rows, dtype=torch.bool),
+        torch.empty(rows, dtype=torch.int32),
         None if top_logprobs is None else torch.full((rows,), LOGPROB_FLOOR),
         None if top_logprobs is None else torch.zeros(rows, count, dtype=torch.int32),
         None if top_logprobs is None else torch.full((rows, count), LOGPROB_FLOOR),

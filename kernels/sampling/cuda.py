@@ -1,5 +1,7 @@
 # mypy: disable-error-code="no-untyped-call"
-"""Sampling on CUDA: two launches for greedy rows, three for sampled ones, four where rows are filtered."""
+"""Sampling on CUDA: two launches for greedy rows, three for sampled ones, seven where rows are filtered.
+
+One more keeps the registers of automata."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -7,14 +9,18 @@ from typing import NamedTuple
 import torch
 import triton
 
-from ..automaton.rows import AutomatonRows
+from ..automaton.cuda import keep_kernel
+from ..automaton.layout import REGISTERS
 from .batch import LOGPROB_FLOOR, Sampled, SamplingBatch
-from .filter_cuda import filter_kernel
+from .cut_cuda import cut_kernel
+from .filter_cuda import bound_kernel, gather_kernel, weigh_kernel
 from .process_cuda import SUB_BLOCK, process_kernel
 from .race_cuda import finish_kernel, race_kernel
 
 CHUNK = 4096
-TILE = 4096
+TILE = 2048
+BUCKETS = 1024
+"""buckets of distances from the largest logit"""
 UNFUSED = {"enable_fp_fusion": False}
 """products and sums then round as on the CPU"""
 
@@ -38,12 +44,14 @@ class _Chunks(NamedTuple):
 def sample(
     logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None, out: Sampled | None = None
 ) -> Sampled:
-    """See `sampling.sample`. out: where to write tokens, bad and states."""
+    """See `sampling.sample`. out: where to write the results."""
     chunks = _new_chunks(logits, batch, top_logprobs)
     x = _process(logits, batch, chunks)
     cuts = _cut(x, batch, chunks)
     scores, winners = _race(x, batch, chunks, cuts)
     result = _new_result(logits, batch, top_logprobs, out)
+    automata = batch.automata
+    stepped = None if automata is None else _ints(logits, len(logits), REGISTERS)
     finish_kernel[(len(logits),)](
         logits,
         logits.stride(0),
@@ -62,13 +70,16 @@ def sample(
         result.top_ids,
         result.top_logprobs,
         LOGPROB_FLOOR,
-        *_automata(batch.automata),
+        *((None,) * 3 if automata is None else (automata.slots, automata.registers, automata.addresses)),
+        stepped,
         result.states,
         CHUNKS=chunks.width,
         TOPS=triton.next_power_of_2(max(1, chunks.number * chunks.tops)),
         num_warps=8,
         **UNFUSED,
     )
+    if automata is not None:
+        keep_kernel[(len(logits),)](automata.slots, stepped, automata.registers, num_warps=1)
     return result
 
 
@@ -78,32 +89,48 @@ def _new_chunks(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | 
     raw: tuple[torch.Tensor | None, ...] = (None,) * 4
     if top_logprobs is not None:
         raw = (
-            logits.new_empty(rows, number),
-            logits.new_empty(rows, number),
-            logits.new_empty(rows, number, tops),
+            _floats(logits, rows, number),
+            _floats(logits, rows, number),
+            _floats(logits, rows, number, tops),
             _ints(logits, rows, number, tops),
         )
     return _Chunks(
-        maxima=logits.new_empty(rows, number),
+        maxima=_floats(logits, rows, number),
         leaders=_ints(logits, rows, number),
         nan=_ints(logits, rows, number),
-        sub_maxima=None if _filters(batch)[0] is None else _ints(logits, rows, number * _sub_blocks()),
+        sub_maxima=None if not _is_filtered(batch) else _ints(logits, rows, number * _sub_blocks()),
         raw=raw,
         number=number,
         tops=tops,
     )
 
 
-def _process(logits: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor:
-    """The processed logits: the logits themselves if nothing changes them."""
+class _Processed(NamedTuple):
+    """Logits from which `load_processed` reads the processed ones."""
+
+    values: torch.Tensor
+    """[rows, vocab]"""
+    mask: tuple[torch.Tensor | None, torch.Tensor | None]
+    """index and bits of a mask that has still to be applied"""
+
+    @property
+    def arguments(self) -> tuple[torch.Tensor | int | None, ...]:
+        return self.values, self.values.stride(0), self.values.shape[1], *self.mask
+
+
+def _process(logits: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> _Processed:
+    """The processed logits are written only if something besides the automata's mask changes them."""
     rows, vocab = logits.shape
-    x = logits if batch.mask is None and not _edits(batch) else logits.new_empty(rows, vocab)
+    parts = _parts(batch)
+    x = _Processed(_floats(logits, rows, vocab), (None, None))
+    if not _edits(batch):
+        x = _Processed(logits, (parts[0], parts[1]))
     process_kernel[(rows, chunks.number)](
         logits,
         logits.stride(0),
         vocab,
-        *_parts(batch),
-        None if x is logits else x,
+        *parts,
+        None if x.values is logits else x.values,
         chunks.maxima,
         chunks.leaders,
         chunks.nan,
@@ -117,46 +144,60 @@ def _process(logits: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> tor
     return x
 
 
-def _cut(x: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor | None:
+def _cut(x: _Processed, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor | None:
     """The cuts of the filters, int32 [rows, 2]; None without filters."""
-    filters = _filters(batch)
-    if all(each is None for each in filters):
+    if not _is_filtered(batch):
         return None
-    rows, vocab = x.shape
-    cuts, sub_blocks = _ints(x, rows, 2), chunks.number * _sub_blocks()
-    filter_kernel[(rows,)](
-        x,
-        x.stride(0),
-        vocab,
+    rows, vocab = x.values.shape
+    top_k, top_p, min_p = _every_filter(batch)
+    bounds, lengths, listed = _ints(x.values, rows, 2), _ints(x.values, rows), _ints(x.values, rows, 2, vocab)
+    weights = x.values.new_empty(rows, BUCKETS, dtype=torch.int64)
+    cuts, sub_blocks = _ints(x.values, rows, 2), chunks.number * _sub_blocks()
+    of_rows = (chunks.maxima, chunks.number)
+    sizes = {"CHUNKS": chunks.width, "BUCKETS": BUCKETS, "num_warps": 8, **UNFUSED}
+    bound_kernel[(rows,)](
         batch.temperature,
-        *filters,
-        chunks.maxima,
-        chunks.number,
+        top_k,
+        top_p,
+        min_p,
+        *of_rows,
         chunks.sub_maxima,
         sub_blocks,
-        _ints(x, rows, 2, vocab),
-        cuts,
-        CHUNKS=chunks.width,
+        bounds,
+        lengths,
+        weights,
         SUB_BLOCKS=triton.next_power_of_2(sub_blocks),
-        TILE=TILE,
-        num_warps=16,
-        **UNFUSED,
+        **sizes,
     )
+    grid = (rows, chunks.number)
+    weigh_kernel[grid](*x.arguments, batch.temperature, chunks.maxima, bounds, weights, CHUNK=CHUNK, **sizes)
+    gather_kernel[grid](
+        *x.arguments,
+        batch.temperature,
+        top_p,
+        chunks.maxima,
+        bounds,
+        weights,
+        lengths,
+        listed,
+        CHUNK=CHUNK,
+        **sizes,
+    )
+    lists = (bounds, weights, lengths, listed)
+    cut_kernel[(rows,)](vocab, batch.temperature, top_k, top_p, *of_rows, *lists, cuts, TILE=TILE, **sizes)
     return cuts
 
 
 def _race(
-    x: torch.Tensor, batch: SamplingBatch, chunks: _Chunks, cuts: torch.Tensor | None
+    x: _Processed, batch: SamplingBatch, chunks: _Chunks, cuts: torch.Tensor | None
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The best score of each chunk and its token; None if every row is greedy."""
     if batch.all_greedy:
         return None, None
-    rows, vocab = x.shape
-    scores, winners = x.new_empty(rows, chunks.number), _ints(x, rows, chunks.number)
-    race_kernel[(rows, chunks.number)](
-        x,
-        x.stride(0),
-        vocab,
+    grid = (len(x.values), chunks.number)
+    scores, winners = _floats(x.values, *grid), _ints(x.values, *grid)
+    race_kernel[grid](
+        *x.arguments,
         batch.temperature,
         batch.seed,
         batch.position,
@@ -178,15 +219,14 @@ def _new_result(
     rows = len(logits)
     if out is None:
         states = None if batch.automata is None else _ints(logits, rows)
-        bad = logits.new_empty(rows, dtype=torch.bool)
-        out = Sampled(_ints(logits, rows), bad, None, None, None, states)
-    if top_logprobs is None:
-        return replace(out, logprobs=None, top_ids=None, top_logprobs=None)
+        out = Sampled(_ints(logits, rows), _ints(logits, rows), None, None, None, states)
+    if top_logprobs is None or out.logprobs is not None:
+        return out
     return replace(
         out,
-        logprobs=logits.new_empty(rows),
+        logprobs=_floats(logits, rows),
         top_ids=_ints(logits, rows, top_logprobs),
-        top_logprobs=logits.new_empty(rows, top_logprobs),
+        top_logprobs=_floats(logits, rows, top_logprobs),
     )
 
 
@@ -199,12 +239,22 @@ def _ints(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return like.new_empty(shape, dtype=torch.int32)
 
 
-def _filters(batch: SamplingBatch) -> tuple[torch.Tensor | None, ...]:
-    return (None,) * 3 if batch.all_greedy else (batch.top_k, batch.top_p, batch.min_p)
+def _floats(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return like.new_empty(shape, dtype=torch.float32)
 
 
-def _automata(rows: AutomatonRows | None) -> tuple[torch.Tensor | None, ...]:
-    return (None,) * 3 if rows is None else (rows.slots, rows.registers, rows.addresses)
+def _is_filtered(batch: SamplingBatch) -> bool:
+    filters = (batch.top_k, batch.top_p, batch.min_p)
+    return not batch.all_greedy and any(each is not None for each in filters)
+
+
+def _every_filter(batch: SamplingBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """top_k, top_p and min_p, with values without effect where the batch lacks one."""
+    return (
+        batch.position.new_zeros(len(batch.seed)) if batch.top_k is None else batch.top_k,
+        torch.ones_like(batch.temperature) if batch.top_p is None else batch.top_p,
+        torch.zeros_like(batch.temperature) if batch.min_p is None else batch.min_p,
+    )
 
 
 def _edits(batch: SamplingBatch) -> bool:

@@ -1,27 +1,25 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""min-p, top-k and top-p on CUDA: one program for each row finds where the row is cut.
+"""min-p, top-k and top-p on CUDA, up to the lists from which `cut_cuda` cuts: several programs for each row.
 
-Bounds narrow the row to candidates, which are compacted into a list; the cut is found by bisection of the
-order keys of the list.
+min-p needs no list. For top-k the list has the tokens above a bound; for top-p alone, the tokens of one
+bucket of a histogram of probabilities. Only launches pass data between threads.
 """
 
 import triton
 import triton.language as tl
 
 from .math_cuda import KEY_OF_MINUS_INFINITY, log, mass, order_key, value_of_key
+from .process_cuda import load_processed
 
 GREEDY_BELOW = tl.constexpr(1e-5)
-FIRST_REACH = tl.constexpr(4.0)
-FULL_REACH = tl.constexpr(28.0)
-"""farther from the largest, in units of the temperature, values have no mass"""
+NEAR = tl.constexpr(10.0)
+"""tokens farther from the largest, in units of the temperature, share the last bucket"""
 UNBOUNDED = tl.constexpr(float("inf"))
+NO_LIST, TOP_K, TOP_P = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
-def filter_kernel(
-    x,
-    row_stride,
-    vocab,
+def bound_kernel(
     temperature,
     top_k,
     top_p,
@@ -30,153 +28,150 @@ def filter_kernel(
     chunks,
     sub_maxima,
     sub_blocks,
-    candidates,
-    cuts,
+    bounds,
+    lengths,
+    weights,
     CHUNKS: tl.constexpr,
     SUB_BLOCKS: tl.constexpr,
-    TILE: tl.constexpr,
+    BUCKETS: tl.constexpr,
 ):
-    """Row r keeps the tokens above key cuts[r, 0], and those at it up to id cuts[r, 1].
+    """One program for row r: bounds[r] becomes (kind of list, smallest key that may be kept).
 
-    x: float32 [rows, vocab], processed; top_k, top_p, min_p: None where no row uses them; maxima: float32
-    [rows, chunks]; sub_maxima: int32 [rows, sub_blocks], keys; candidates: int32 [rows, 2, vocab], scratch.
+    maxima: float32 [rows, chunks]; sub_maxima: int32 [rows, sub_blocks], keys; bounds: int32 [rows, 2].
+    lengths, int32 [rows], and weights, int64 [rows, BUCKETS], become 0.
     """
     row = tl.program_id(0)
-    lane = tl.arange(0, CHUNKS)
-    largest = tl.max(tl.load(maxima + row * chunks + lane, mask=lane < chunks, other=float("-inf")))
-    warmth = tl.load(temperature + row)
-    k, p, m = tl.full((), 0, tl.int32), tl.full((), 1.0, tl.float32), tl.full((), 0.0, tl.float32)
-    if top_k is not None:
-        k = tl.load(top_k + row)
-    if top_p is not None:
-        p = tl.load(top_p + row)
-    if min_p is not None:
-        m = tl.load(min_p + row)
-    cut, last_tie = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int32), tl.full((), 0, tl.int32) + vocab
-    if ((k > 0) | (p < 1) | (m > 0)) & (warmth >= GREEDY_BELOW) & (tl.abs(largest) < UNBOUNDED):
-        floor = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int32)
-        if top_k is not None:  # noqa: SIM102 (decided at compile time)
-            if k > 0:
-                floor = _kth_key(sub_maxima + row * sub_blocks, sub_blocks, k, SUB_BLOCKS)
-        cut, last_tie = _cut(
-            x + row.to(tl.int64) * row_stride,
-            vocab,
-            largest,
-            tl.div_rn(1.0, warmth),
-            k,
-            p,
-            m,
-            floor,
-            candidates + row.to(tl.int64) * 2 * vocab,
-            TILE,
-        )
-    tl.store(cuts + 2 * row, cut)
-    tl.store(cuts + 2 * row + 1, last_tie)
+    largest, warmth = largest_of(maxima, row, chunks, CHUNKS), tl.load(temperature + row)
+    k, p, m = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
+    kind, floor = tl.full((), 0, tl.int32), tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int32)
+    if (warmth >= GREEDY_BELOW) & (tl.abs(largest) < UNBOUNDED):
+        if m > 0:
+            floor = _min_p_key(largest, tl.div_rn(1.0, warmth), log(m))
+        if k > 0:
+            kind = tl.full((), TOP_K, tl.int32)
+            floor = tl.maximum(floor, _kth_key(sub_maxima + row * sub_blocks, sub_blocks, k, SUB_BLOCKS))
+        elif p < 1:
+            kind = tl.full((), TOP_P, tl.int32)
+    tl.store(bounds + 2 * row, kind)
+    tl.store(bounds + 2 * row + 1, floor)
+    tl.store(lengths + row, 0)
+    bucket = tl.arange(0, BUCKETS)
+    tl.store(weights + row * BUCKETS + bucket, tl.zeros((BUCKETS,), tl.int64))
 
 
 @triton.jit
-def _cut(x, vocab, largest, inverse, k, p, m, floor, ids, TILE: tl.constexpr):
-    keys = ids + vocab
-    nucleus = (k <= 0) & (m <= 0)
-    reach = tl.full((), UNBOUNDED, tl.float32)
-    if m > 0:
-        reach = -log(m)
-    if nucleus:
-        reach = tl.full((), FIRST_REACH, tl.float32)
-    n, total, near, lowest = _gather(x, vocab, floor, reach, largest, inverse, ids, keys, TILE)
-    while nucleus & (reach < FULL_REACH) & (near < _target(total, p)):
-        reach = reach * 2
-        n, total, near, lowest = _gather(x, vocab, floor, reach, largest, inverse, ids, keys, TILE)
-    if not nucleus:
-        total = near
-    cut, last_tie = lowest, tl.full((), 0, tl.int32) + vocab
-    high = order_key(largest)
-    if (k > 0) & (k < n):
-        cut = _cut_at(keys, n, k.to(tl.int64), lowest, high, largest, inverse, False, TILE)
-        ties = k - _weight_from(keys, n, cut + 1, largest, inverse, False, TILE)
-        last_tie = _nth_tie(ids, keys, n, cut, ties, TILE)
-        total = _weight_from(keys, n, cut + 1, largest, inverse, True, TILE)
-        total += ties * mass((value_of_key(cut) - largest) * inverse)
-    if p < 1:
-        target = _target(total, p)
-        lower = cut
-        cut = _cut_at(keys, n, target, lower, high, largest, inverse, True, TILE)
-        each = mass((value_of_key(cut) - largest) * inverse)
-        missing = target - _weight_from(keys, n, cut + 1, largest, inverse, True, TILE)
-        last_tie = _nth_tie(ids, keys, n, cut, (missing + each - 1) // each, TILE)
-    return cut, last_tie
+def weigh_kernel(
+    x,
+    row_stride,
+    vocab,
+    mask_index,
+    mask_bits,
+    temperature,
+    maxima,
+    bounds,
+    weights,
+    CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BUCKETS: tl.constexpr,
+):
+    """One program for chunk c of row r, for TOP_P: adds the masses of its tokens to their buckets."""
+    row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    floor = tl.load(bounds + 2 * row + 1)
+    reaches = order_key(tl.load(maxima + row * chunks + chunk)) >= floor
+    if (tl.load(bounds + 2 * row) == TOP_P) & reaches:
+        largest = largest_of(maxima, row, chunks, CHUNKS)
+        token = chunk * CHUNK + tl.arange(0, CHUNK)
+        value = load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits)
+        distance = (value - largest) * tl.div_rn(1.0, tl.load(temperature + row))
+        bucket = bucket_of(distance, BUCKETS)
+        weight = tl.where(order_key(value) >= floor, mass(distance), 0)
+        near = bucket < BUCKETS - 1
+        own = weights + row * BUCKETS
+        tl.atomic_add(own + bucket, weight, mask=near & (weight > 0), sem="relaxed")
+        tl.atomic_add(own + BUCKETS - 1, tl.sum(tl.where(near, 0, weight)), sem="relaxed")
 
 
 @triton.jit
-def _gather(x, vocab, floor, reach, largest, inverse, ids, keys, TILE: tl.constexpr):
-    """List the candidates with key ≥ floor within reach of the largest, in order of rising id.
+def gather_kernel(
+    x,
+    row_stride,
+    vocab,
+    mask_index,
+    mask_bits,
+    temperature,
+    top_p,
+    maxima,
+    bounds,
+    weights,
+    lengths,
+    listed,
+    CHUNKS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BUCKETS: tl.constexpr,
+):
+    """One program for chunk c of row r: adds the chunk's tokens from which the row is cut to its list.
 
-    Returns their number, the mass of all tokens, that of the candidates, and the lowest candidate's key.
+    listed: int32 [rows, 2, vocab], ids and keys in any order, lengths[row] of each
     """
-    n, lowest = tl.full((), 0, tl.int32), order_key(largest)
-    total, near = tl.full((), 0, tl.int64), tl.full((), 0, tl.int64)
-    for start in range(0, vocab, TILE):
-        token = start + tl.arange(0, TILE)
-        value = tl.load(x + token, mask=token < vocab, other=float("-inf"))
-        distance, key = (value - largest) * inverse, order_key(value)
-        found = (key >= floor) & (distance >= -reach) & (key > KEY_OF_MINUS_INFINITY)
-        weight = mass(distance)
-        total += tl.sum(weight)
-        near += tl.sum(tl.where(found, weight, 0))
-        lowest = tl.minimum(lowest, tl.min(tl.where(found, key, lowest)))
-        place = n + tl.cumsum(found.to(tl.int32)) - 1
-        tl.store(ids + place, token, mask=found)
-        tl.store(keys + place, key, mask=found)
-        n += tl.sum(found.to(tl.int32))
-    tl.debug_barrier()  # the list is read by other threads than those that wrote it
-    return n, total, near, lowest
+    row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
+    kind, floor = tl.load(bounds + 2 * row), tl.load(bounds + 2 * row + 1)
+    highest = tl.load(maxima + row * chunks + chunk)
+    if (kind != NO_LIST) & (order_key(highest) >= floor):
+        token = chunk * CHUNK + tl.arange(0, CHUNK)
+        value = load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits)
+        key = order_key(value)
+        wanted = key >= floor
+        if kind == TOP_P:
+            largest = largest_of(maxima, row, chunks, CHUNKS)
+            distance = (value - largest) * tl.div_rn(1.0, tl.load(temperature + row))
+            boundary, _, _ = boundary_of(weights + row * BUCKETS, tl.load(top_p + row), BUCKETS)
+            wanted &= bucket_of(distance, BUCKETS) == boundary
+        number = tl.sum(wanted.to(tl.int32))
+        if number > 0:
+            start = tl.atomic_add(lengths + row, number, sem="relaxed")
+            place = listed + row.to(tl.int64) * 2 * vocab + start + tl.cumsum(wanted.to(tl.int32)) - 1
+            tl.store(place, token, mask=wanted)
+            tl.store(place + vocab, key, mask=wanted)
 
 
 @triton.jit
-def _target(total, p):
+def largest_of(maxima, row, chunks, CHUNKS: tl.constexpr):
+    lane = tl.arange(0, CHUNKS)
+    return tl.max(tl.load(maxima + row * chunks + lane, mask=lane < chunks, other=float("-inf")))
+
+
+@triton.jit
+def bucket_of(distance, BUCKETS: tl.constexpr):
+    """The bucket of tokens at a distance ≤ 0 from the largest; 0 is the most likely tokens' bucket."""
+    return tl.minimum(-distance * ((BUCKETS - 1) / NEAR), BUCKETS - 1.0).to(tl.int32)
+
+
+@triton.jit
+def boundary_of(weights, p, BUCKETS: tl.constexpr):
+    """The bucket in which the mass reaches p, the mass before it, and the mass that must be reached."""
+    bucket = tl.arange(0, BUCKETS)
+    weight = tl.load(weights + bucket)
+    target = target_of(tl.sum(weight), p)
+    boundary = tl.sum((tl.cumsum(weight) < target).to(tl.int32))
+    return boundary, tl.sum(tl.where(bucket < boundary, weight, 0)), target
+
+
+@triton.jit
+def target_of(total, p):
     return tl.maximum((p.to(tl.float64) * total.to(tl.float64)).to(tl.int64), 1)
 
 
 @triton.jit
-def _cut_at(keys, n, target, low, high, largest, inverse, by_mass: tl.constexpr, TILE: tl.constexpr):
-    """The largest cut in low … high such that candidates from it upwards weigh at least target (low's do)."""
-    low, high = low.to(tl.int64), high.to(tl.int64)
+def _min_p_key(largest, inverse, lowest):
+    """The smallest key whose distance from the largest is at least `lowest`."""
+    low, high = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int64), order_key(largest).to(tl.int64)
     while low < high:
-        middle = (low + high + 1) >> 1
-        if _weight_from(keys, n, middle.to(tl.int32), largest, inverse, by_mass, TILE) >= target:
-            low = middle
+        middle = (low + high) >> 1
+        if (value_of_key(middle.to(tl.int32)) - largest) * inverse >= lowest:
+            high = middle
         else:
-            high = middle - 1
+            low = middle + 1
     return low.to(tl.int32)
-
-
-@triton.jit
-def _weight_from(keys, n, floor, largest, inverse, by_mass: tl.constexpr, TILE: tl.constexpr):
-    """Mass, or number, of the candidates with key ≥ floor."""
-    weight = tl.full((), 0, tl.int64)
-    for start in range(0, n, TILE):
-        lane = start + tl.arange(0, TILE)
-        key = tl.load(keys + lane, mask=lane < n, other=KEY_OF_MINUS_INFINITY)
-        found = (key >= floor) & (lane < n)
-        if by_mass:
-            weight += tl.sum(tl.where(found, mass((value_of_key(key) - largest) * inverse), 0))
-        else:
-            weight += tl.sum(found.to(tl.int64))
-    return weight
-
-
-@triton.jit
-def _nth_tie(ids, keys, n, cut, number, TILE: tl.constexpr):
-    """Id of the number-th candidate whose key is cut; of the last where there are fewer."""
-    before, last = tl.full((), 0, tl.int32), tl.full((), -1, tl.int32)
-    for start in range(0, n, TILE):
-        lane = start + tl.arange(0, TILE)
-        tied = (tl.load(keys + lane, mask=lane < n, other=KEY_OF_MINUS_INFINITY) == cut) & (lane < n)
-        rank = before + tl.cumsum(tied.to(tl.int32))
-        token = tl.load(ids + lane, mask=lane < n, other=-1)
-        last = tl.maximum(last, tl.max(tl.where(tied & (rank <= number), token, -1)))
-        before += tl.sum(tied.to(tl.int32))
-    return last
 
 
 @triton.jit

@@ -1,11 +1,12 @@
 """Sampling in buffers of fixed address and size, so that a CUDA graph of its launches can be replayed.
 
-All launches run in every step: all filters, automata and, if any row's logits are edited, all
+All launches of a variant run in every step: all filters, automata and, if any row's logits are edited, all
 edits. A row without some part has values without effect; a padding row is greedy, in the padding slot.
 The automata's tables move when they grow, so each step passes their addresses.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,9 +16,10 @@ from ..automaton import cuda as automaton
 from ..automaton.layout import TABLES
 from ..automaton.registers import SlotRegisters
 from ..automaton.rows import AutomatonRows, TokenMask
-from ..common.upload import FixedArrays
-from .batch import Sampled, SamplingBatch
+from ..common.upload import FixedArrays, upload
+from .batch import LISTED, HostMask, SamplingBatch, listed
 from .cuda import sample
+from .packed_results import PackedResults
 from .record_cuda import record
 from .state import BANNED, BIAS, PENALTIES, Array, SamplingState, assembled
 
@@ -26,55 +28,78 @@ MOST_LISTED = 4096
 EDITS = (*BIAS, *BANNED, *PENALTIES)
 
 
+class Variant(NamedTuple):
+    """The launches of a step."""
+
+    edited: bool
+    """masks of the host, biases, bans and penalties change the logits"""
+    alternatives: int | None = None
+    """to report with log-probabilities; None: no log-probabilities"""
+
+
+VARIANTS = (Variant(True), Variant(False), *(Variant(True, most) for most in LISTED))
+
+
 class FixedSampling:
-    """The sampling of steps of up to `rows` rows without log-probabilities."""
+    """The sampling of steps of up to `rows` rows."""
 
     def __init__(self, state: SamplingState, registers: SlotRegisters, rows: int) -> None:
-        device = state.last_tokens.device
+        self._device = device = state.last_tokens.device
         state.history.reserve(state.padding_slot)
         self._state = state
         self._registers = registers
         self._numbers = FixedArrays(_numbers(rows, state.padding_slot), device)
         self._edits = FixedArrays(_edits(rows), device)
-        self._tokens = torch.zeros(rows, dtype=torch.int32, device=device)
-        self._bad = torch.zeros(rows, dtype=torch.bool, device=device)
-        self._states = torch.zeros(rows, dtype=torch.int32, device=device)
+        self._host_bits = torch.zeros_like(registers.masks)
+        self._results = {most: PackedResults.empty(rows, most, device) for most in (None, *LISTED)}
 
-    def load(self, slots: NDArray[np.int32], tables: NDArray[np.int64]) -> bool | None:
+    def load(
+        self,
+        slots: NDArray[np.int32],
+        tables: NDArray[np.int64],
+        host_mask: HostMask | None = None,
+        alternatives: int | None = None,
+    ) -> Variant | None:
         """Prepares for rows that sample for distinct slots; tables: `AutomatonPool.addresses`.
 
-        Returns whether logits are edited, or None, without writing anything, if the step exceeds the buffers.
+        Returns the variant to run, or None, without writing anything, if the step exceeds the buffers.
         """
         arrays = self._state.arrays(slots)
-        edited = not arrays.keys().isdisjoint(EDITS)
+        most = None if alternatives is None else listed(alternatives)
+        edited = not arrays.keys().isdisjoint(EDITS) or host_mask is not None or most is not None
+        if most not in self._results or not self._edits.fits(arrays):
+            return None
+        if host_mask is not None:
+            arrays["host_mask"] = host_mask.index
+            (bits,) = upload([host_mask.bits], self._device)
+            self._host_bits[: len(bits)].copy_(bits)
         if edited:
-            if not self._edits.fits(arrays):
-                return None
             self._edits.set(arrays)
         self._numbers.set({**arrays, "slots": slots, "tables": tables})
-        return edited
+        return Variant(edited, most)
 
-    def run(self, logits: torch.Tensor, *, edited: bool) -> None:
+    def run(self, logits: torch.Tensor, variant: Variant) -> None:
         """Samples and records a token for each row of logits, float32 [rows, vocab]."""
-        out = self.sampled(len(logits))
-        batch = self._batch(len(logits), edited)
-        sample(logits, batch, None, out)
+        out = self.results(variant).rows(len(logits))
+        batch = self._batch(len(logits), variant.edited)
+        sample(logits, batch, variant.alternatives, out)
         assert batch.automata is not None
         record(out.tokens, batch.automata.slots, self._state.last_tokens, batch.penalties)
 
-    def sampled(self, rows: int) -> Sampled:
-        """The results of the last step; valid until the next step runs."""
-        return Sampled(self._tokens[:rows], self._bad[:rows], None, None, None, self._states[:rows])
+    def results(self, variant: Variant) -> PackedResults:
+        """The results of the last step of this variant; valid until its next step runs."""
+        return self._results[variant.alternatives]
 
     def _batch(self, rows: int, edited: bool) -> SamplingBatch:
-        numbers = self._numbers.tensors
+        numbers, edits = self._numbers.tensors, self._edits.tensors
         followed = AutomatonRows(numbers["slots"][:rows], self._registers.values, None, numbers["tables"])
         own = self._registers.masks
-        parts: Mapping[str, torch.Tensor] = {**numbers, **(self._edits.tensors if edited else {})}
+        parts: Mapping[str, torch.Tensor] = {**numbers, **(edits if edited else {})}
         return assembled(
             {name: parts[name] if name in WHOLE else parts[name][:rows] for name in parts},
             self._state.history,
             mask=TokenMask(automaton.mask(followed, own), own),
+            host_mask=TokenMask(edits["host_mask"][:rows], self._host_bits) if edited else None,
             automata=followed,
         )
 
@@ -98,6 +123,7 @@ def _numbers(rows: int, padding_slot: int) -> dict[str, Array]:
 def _edits(rows: int) -> dict[str, Array]:
     """A padding row's list ends before it starts."""
     return {
+        "host_mask": np.full(rows, -1, np.int32),
         "bias_start": np.zeros(rows + 1, np.int32),
         "bias_ids": np.zeros(MOST_LISTED, np.int32),
         "bias_values": np.zeros(MOST_LISTED, np.float32),

@@ -31,9 +31,9 @@ class TokenHistory:
         words = self.prompt_seen.shape[1]
         seen = np.zeros(words * 32, np.uint8)
         seen[prompt] = 1
-        self.prompt_seen[entry] = torch.from_numpy(np.packbits(seen, bitorder="little").view(np.int32))
+        bits = np.packbits(seen, bitorder="little").view(np.int32)
         counts = np.bincount(output, minlength=self._vocab).astype(np.int32)
-        self.output_counts[entry] = torch.from_numpy(counts)
+        self.prompt_seen[entry], self.output_counts[entry] = upload([bits, counts], self.prompt_seen.device)
 
     def forget(self, slot: int) -> None:
         if slot in self._entry_of_slot:

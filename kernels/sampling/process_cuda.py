@@ -53,7 +53,7 @@ def process_kernel(
     wide_row, part = row.to(tl.int64), row * chunks + chunk
     token = chunk * CHUNK + tl.arange(0, CHUNK)
     inside = token < vocab
-    raw = tl.load(logits + wide_row * row_stride + token, mask=inside, other=MINUS_INFINITY)
+    raw = tl.load(logits + wide_row * row_stride + token, mask=inside, other=MINUS_INFINITY).to(tl.float32)
     tl.store(nan + part, tl.max((raw != raw).to(tl.int32)))
     if raw_maxima is not None:
         _sum_raw(raw, raw_maxima + part, raw_sums + part)
@@ -91,6 +91,18 @@ def process_kernel(
         keys = tl.max(tl.reshape(order_key(x), (CHUNK // SUB_BLOCK, SUB_BLOCK)), axis=1)
         sub_block = part * (CHUNK // SUB_BLOCK) + tl.arange(0, CHUNK // SUB_BLOCK)
         tl.store(sub_maxima + sub_block, keys)
+
+
+@triton.jit
+def load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits):
+    """Processed logits of a row as float32: x after the mask, if there is one, and with -inf for NaN."""
+    inside = token < vocab
+    value = tl.load(x + row.to(tl.int64) * row_stride + token, mask=inside, other=MINUS_INFINITY)
+    value = value.to(tl.float32)
+    value = tl.where(value != value, MINUS_INFINITY, value)
+    if mask_index is not None:
+        value = _masked(value, token, inside, vocab, tl.load(mask_index + row), mask_bits)
+    return value
 
 
 @triton.jit

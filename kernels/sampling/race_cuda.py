@@ -6,6 +6,7 @@ import triton.language as tl
 
 from ..automaton.cuda import advance
 from .math_cuda import KEY_OF_MINUS_INFINITY, KEY_OF_NOTHING, gumbel, order_key, value_of_key
+from .process_cuda import load_processed
 
 GREEDY_BELOW = tl.constexpr(1e-5)
 MINUS_INFINITY = tl.constexpr(float("-inf"))
@@ -16,6 +17,8 @@ def race_kernel(
     x,
     row_stride,
     vocab,
+    mask_index,
+    mask_bits,
     temperature,
     seed,
     position,
@@ -28,7 +31,8 @@ def race_kernel(
 ):
     """One program for chunk c of row r: its best score and that token's id, [rows, chunks] each.
 
-    cuts: int32 [rows, 2] as `filter_kernel` writes them, or None when no row is filtered.
+    x: as `load_processed` reads it; cuts: int32 [rows, 2] as `cut_kernel` writes them, or None when no row is
+    filtered.
     """
     row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     part = row * chunks + chunk
@@ -40,7 +44,7 @@ def race_kernel(
         lane = tl.arange(0, CHUNKS)
         largest = tl.max(tl.load(maxima + row * chunks + lane, mask=lane < chunks, other=MINUS_INFINITY))
         token = chunk * CHUNK + tl.arange(0, CHUNK)
-        value = tl.load(x + row.to(tl.int64) * row_stride + token, mask=token < vocab, other=MINUS_INFINITY)
+        value = load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits)
         key = order_key(value)
         kept = (key > cut) | ((key == cut) & (token <= last_tie))
         noise = gumbel(tl.load(seed + row), tl.load(position + row), token)
@@ -79,6 +83,7 @@ def finish_kernel(
     slots,
     registers,
     tables,
+    stepped,
     states,
     CHUNKS: tl.constexpr,
     TOPS: tl.constexpr,
@@ -100,9 +105,9 @@ def finish_kernel(
             token = tl.load(winners + row * chunks + at)
     token = tl.where(is_bad, 0, token)
     tl.store(tokens + row, token)
-    tl.store(bad + row, is_bad)
+    tl.store(bad + row, is_bad.to(tl.int32) + has_nan.to(tl.int32))
     if registers is not None:
-        tl.store(states + row, advance(tl.load(slots + row), token, registers, tables))
+        tl.store(states + row, advance(row, tl.load(slots + row), token, registers, tables, stepped))
     if raw_maxima is not None:
         peak = tl.load(raw_maxima + part, mask=inside, other=MINUS_INFINITY)
         highest = tl.max(peak)
@@ -110,7 +115,7 @@ def finish_kernel(
         total = tl.sum(tl.where(sums > 0, sums * tl.exp(peak - highest), 0.0))
         log_total = highest + tl.log(total)
         usable = (tl.abs(highest) < float("inf")) & (has_nan == 0)
-        raw = tl.load(logits + row.to(tl.int64) * row_stride + token)
+        raw = tl.load(logits + row.to(tl.int64) * row_stride + token).to(tl.float32)
         tl.store(logprobs + row, tl.where(usable, tl.maximum(raw - log_total, floor), floor))
         entry = tl.arange(0, TOPS)
         listed = entry < chunks * top_count

@@ -6,7 +6,15 @@ import torch
 
 from ..automaton.rows import TokenMask
 from . import philox
-from .batch import GREEDY_BELOW, LOGPROB_FLOOR, Penalties, Sampled, SamplingBatch
+from .batch import (
+    GREEDY_BELOW,
+    LOGPROB_FLOOR,
+    NOT_A_NUMBER,
+    NOTHING_ALLOWED,
+    Penalties,
+    Sampled,
+    SamplingBatch,
+)
 
 MASS_UNIT = 2.0**40
 
@@ -14,7 +22,7 @@ MASS_UNIT = 2.0**40
 def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None) -> Sampled:
     rows = logits.shape[0]
     processed = [process(logits[row], batch, row) for row in range(rows)]
-    bad = torch.stack([_is_bad(logits[row], processed[row]) for row in range(rows)])
+    bad = torch.tensor([_reason(logits[row], processed[row]) for row in range(rows)], dtype=torch.int32)
     tokens = torch.tensor([0 if bad[row] else choose(processed[row], batch, row) for row in range(rows)])
     sampled = Sampled(tokens.int(), bad, None, None, None)
     return sampled if top_logprobs is None else _with_logprobs(sampled, logits, top_logprobs)
@@ -91,8 +99,10 @@ def _prefix_length(distance: torch.Tensor, batch: SamplingBatch, row: int) -> in
     return length
 
 
-def _is_bad(raw: torch.Tensor, processed: torch.Tensor) -> torch.Tensor:
-    return raw.isnan().any() | ~processed.max().isfinite()
+def _reason(raw: torch.Tensor, processed: torch.Tensor) -> int:
+    if bool(raw.isnan().any()):
+        return NOT_A_NUMBER
+    return 0 if bool(processed.max().isfinite()) else NOTHING_ALLOWED
 
 
 def _with_logprobs(sampled: Sampled, logits: torch.Tensor, count: int) -> Sampled:

@@ -9,7 +9,7 @@ import numpy as np
 from ..common.jit import compiled, inlined
 from ..common.numba_tools import fetch_add, pointer
 from ..common.threads import Callback
-from .batch import LOGPROB_FLOOR
+from .batch import LOGPROB_FLOOR, NOT_A_NUMBER, NOTHING_ALLOWED
 from .math_cpu import F32, KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY, order_key, value_of_key
 from .process_cpu import add_bias, apply_mask, ban, penalise
 from .race_cpu import race
@@ -57,7 +57,7 @@ INVERSE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, FLOATS = range(7)
 ) = range(21)
 """Arguments of the callback: a row counter, sizes, addresses of contiguous arrays."""
 
-_FLOAT, _INT, _LONG, _BYTE = np.float32(0), np.int32(0), np.int64(0), np.uint8(0)
+_FLOAT, _INT, _LONG = np.float32(0), np.int32(0), np.int64(0)
 
 
 @inlined
@@ -89,11 +89,12 @@ def sample_row(sizes, row, maxima, scratch, values):
     integers = array(sizes[ROW_INTEGERS], _LONG, rows, INTEGERS)[row]
     floats = array(sizes[ROW_FLOATS], _FLOAT, rows, FLOATS)[row]
     raw = array(sizes[LOGITS], _FLOAT, rows, vocab)[row]
-    tokens, bad = array(sizes[TOKENS], _INT, 1, rows)[0], array(sizes[BAD], _BYTE, 1, rows)[0]
-    tokens[row], bad[row] = 0, 1
+    tokens, bad = array(sizes[TOKENS], _INT, 1, rows)[0], array(sizes[BAD], _INT, 1, rows)[0]
+    tokens[row], bad[row] = 0, NOT_A_NUMBER
     highest, has_nan = block_maxima(raw, maxima)
     if has_nan:
         return
+    bad[row] = NOTHING_ALLOWED
     log_total = np.float64(0)
     finite = KEY_OF_MINUS_INFINITY < highest < KEY_OF_INFINITY
     if sizes[WITH_LOGPROBS] and finite:

@@ -10,10 +10,9 @@ import torch
 
 from ..automaton.smallest import smallest_pool
 from . import sample
+from .batch import LISTED
 from .state import SamplingState, SlotSettings
 
-LOGPROBS = 5
-"""alternatives to the sampled token: the most that OpenAI's completions allow"""
 GREEDY = SlotSettings(temperature=0.0)
 SAMPLED = SlotSettings()
 FILTERED = SlotSettings(top_k=10, top_p=0.9, min_p=0.01)
@@ -26,11 +25,11 @@ class Variant(NamedTuple):
 
 
 def variants() -> Iterator[Variant]:
-    """Every variant except log-probabilities together with biases, penalties or bans."""
-    for settings, automaton in product((GREEDY, SAMPLED, FILTERED), (False, True)):
-        yield Variant(settings, automaton, None)
-        yield Variant(settings, automaton, LOGPROBS)
-        yield Variant(replace(settings, logit_bias={0: 1.0}), automaton, None)
+    """Every variant but more log-probabilities than `LISTED`."""
+    edits: tuple[dict[int, float], ...] = ({}, {0: 1.0})
+    kinds = product((GREEDY, SAMPLED, FILTERED), edits, (False, True), (None, *LISTED))
+    for settings, bias, automaton, logprobs in kinds:
+        yield Variant(replace(settings, logit_bias=bias), automaton, logprobs)
 
 
 def warm_up_sampling(vocab: int, device: torch.device) -> None:

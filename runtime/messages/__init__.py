@@ -3,9 +3,10 @@
     | from → to | messages | module |
     |---|---|---|
     | tokenizer → scheduler | Generate, Abort, Finish, AwaitTools, EndLease, QueryStats | generation |
-    | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt | cache_control |
+    | | QueryCache, DropCache, CheckPin, PinPrefix, UnpinPrefix, ExplainPrompt, QueryTree | cache_control |
     | scheduler → tokenizer | Accepted, Refused, Outputs, Stats | generation |
-    | | CacheReport, CacheDropped, PinFits, PrefixPinned, PromptExplained, QueryRefused | cache_control |
+    | | CacheReport, CacheDropped, PinFits, PrefixPinned, PromptExplained, TreeReport | cache_control |
+    | | QueryRefused | cache_control |
     | scheduler → model | StepPlan, StepMasks, LoadGrammar, DropGrammar | steps |
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
     | model → scheduler | ModelReady, StepResult | steps |
@@ -41,6 +42,9 @@ from .cache_control import (
     PromptExplained,
     QueryCache,
     QueryRefused,
+    QueryTree,
+    TreeNode,
+    TreeReport,
     UnpinPrefix,
 )
 from .generation import (
@@ -97,8 +101,10 @@ from .steps import (
 from .supervision import Alive, Drain, Drained, Failed, GiveUp, NewKeys, PeerDown, PeerResponds, PeerUp, Ready
 from .tokenizers import ForgetPrompts, RememberReply
 
-CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt
-CacheAnswer = CacheReport | CacheDropped | PinFits | PrefixPinned | PromptExplained | QueryRefused
+CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt | QueryTree
+CacheAnswer = (
+    CacheReport | CacheDropped | PinFits | PrefixPinned | PromptExplained | TreeReport | QueryRefused
+)
 FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
 FromTokenizer = RememberReply | ForgetPrompts
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor | FromTokenizer
@@ -185,6 +191,7 @@ __all__ = [
     "QueryCache",
     "QueryRefused",
     "QueryStats",
+    "QueryTree",
     "Ready",
     "Refused",
     "RememberReply",
@@ -209,6 +216,8 @@ __all__ = [
     "ToPageStore",
     "TokenizerInbox",
     "Tokens",
+    "TreeNode",
+    "TreeReport",
     "Unenforced",
     "UnpinPrefix",
     "UsedPages",

@@ -65,6 +65,16 @@ class ExplainPrompt(Message):
     tokens: Tokens
 
 
+class QueryTree(Message):
+    """Report on the largest branches of the namespaces in `scope`, or on the tokens of one node of `own`."""
+
+    client: int
+    query: int
+    scope: str
+    own: str  # tokens are shown of this namespace alone
+    page: int | None = None  # the first page of the node; None: all branches
+
+
 class CachedPrefix(Part):
     namespace: str
     head: Tokens  # first tokens; empty unless the namespace is the client's own
@@ -113,6 +123,31 @@ class CacheReport(Message):
     pins: list[PinnedPrefix]
     leases: list[LeasedPrefix] = []  # those that end last, except pins
     pages_leased: int = 0  # by all tenants of the scope
+
+
+class TreeNode(Part):
+    """A node, a root, or an evicted node. Requests, pins and leases count at all nodes that they use."""
+
+    page: int | None  # id of its first page, which names it; None: a root, or evicted
+    parent: int | None  # index among the nodes; None: a root
+    namespace: str
+    head: Tokens  # first tokens; empty unless the namespace is the client's own
+    tokens: int
+    pages: int
+    hits: int  # requests that matched it after the one that created it
+    idle: int  # accesses since its last use
+    requests: int
+    pins: int
+    leases: int
+    tokens_below: int  # in its descendants
+    folded: int  # descendants that the report leaves out
+
+
+class TreeReport(Message):
+    query: int
+    nodes: list[TreeNode]  # parents before their children
+    is_complete: bool = True  # otherwise the tree has more nodes than a report may count
+    tokens: Tokens | None = None  # of the node that was asked for; None: it is not in the client's namespace
 
 
 class CacheDropped(Message):

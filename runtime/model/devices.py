@@ -6,10 +6,8 @@ import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from ...kernels.pages.cells import FP8
 from ..config import ServeConfig
@@ -104,10 +102,18 @@ def _cgroup_free() -> int | None:
         return None
 
 
-def to_host(tensors: Sequence[torch.Tensor]) -> list[NDArray[Any]]:
-    """Copies tensors to the host, waiting once for all."""
-    if all(tensor.device.type == "cpu" for tensor in tensors):
-        return [tensor.numpy() for tensor in tensors]
-    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
-    torch.cuda.current_stream().synchronize()
-    return [copy.numpy() for copy in copies]
+class HostCopies:
+    """Copies of tensors on the host. They are complete when all work that was launched before is done."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._copies = [tensor.to("cpu", non_blocking=True, copy=True) for tensor in tensors]
+        on_device = any(tensor.device.type != "cpu" for tensor in tensors)
+        self._copied = torch.cuda.current_stream().record_event() if on_device else None
+
+    def ready(self) -> bool:
+        return self._copied is None or bool(self._copied.query())
+
+    def wait(self) -> list[torch.Tensor]:
+        if self._copied is not None:
+            self._copied.synchronize()
+        return self._copies

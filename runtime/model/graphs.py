@@ -1,88 +1,143 @@
-"""Decode steps as CUDA graphs: one launch for a forward pass instead of ten for each layer."""
+"""Forward passes as CUDA graphs: one launch instead of ten for each layer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from ...kernels.attention.cuda import Shape
-from ...kernels.attention.fixed_decode import Frame, Scratch, needs_large_groups
-from .capture import Capture, Replay, holding, sizes
+from ...kernels.attention.cuda import Shape, Tiles
+from ...kernels.attention.fixed_steps import Frame, Scratch, frame_tiles, needed_tiles
+from ...kernels.common.feed_cuda import feed
+from .capture import Captures, Replay, holding, sizes
 from .decoder import Decoder
 from .decoder_config import DecoderConfig
-from .input_batch import InputBatch
+from .input_batch import NO_SLOT, InputBatch, StepInputs
 
+MOST_TOKENS = 512
+"""in a graph with chunks; steps of rows in decode may have more"""
 SKIPPED = -1
-"""place of tokens whose keys and values are not written"""
-LAYER_LAUNCHES, OTHER_LAUNCHES = 10, 3
+"""place of tokens whose keys and values are not written, and of pages that no table gets"""
 
 
-class DecodeGraphs:
-    """The forward pass of steps in which every row has one token and samples, for some numbers of rows.
+class _Captured(NamedTuple):
+    frame: Frame
+    replay: Replay
 
-    A step runs in the smallest graph that holds it; padding rows attend to nothing and write nothing.
+
+class ForwardGraphs:
+    """The forward pass of steps with few tokens, for some numbers of tokens.
+
+    A step runs in the smallest graph that holds it; padding tokens attend to nothing and write nothing. The
+    steps of a graph have rows in decode and chunks in any mixture: its frame distinguishes only the sizes of
+    their tiles.
     """
 
     @torch.inference_mode()
-    def __init__(self, config: DecoderConfig, dtype: torch.dtype, rows: int, tables: torch.Tensor) -> None:
+    def __init__(
+        self, config: DecoderConfig, hidden: torch.Tensor, tables: torch.Tensor, last_tokens: torch.Tensor
+    ) -> None:
         """Allocates the inputs of the graphs.
 
-        rows: the most rows of a step
+        hidden: [rows, hidden], where the graphs write their results; as many rows as a step can have
         tables: the page tables of all slots, as in `PageTables`
+        last_tokens: int32 [slots], the last token of each slot
         """
-        device = tables.device
+        rows = len(hidden)
         heads = (config.heads, config.kv_heads, config.head_dim)
         self._shapes = [Shape(*heads, window) for window in dict.fromkeys(config.windows)]
-        shape = self._shapes[0]
-        self._scratch = Scratch.allocate(shape, rows, tables)
-        self._needs_large_groups = partial(needs_large_groups, shape, element_size=dtype.itemsize)
-        self._tokens = torch.zeros(rows, dtype=torch.int32, device=device)
-        self._positions = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._places = torch.full((rows,), SKIPPED, dtype=torch.int64, device=device)
-        self._hidden = torch.empty(rows, config.hidden_size, dtype=dtype, device=device)
-        self._sizes = sizes(rows)
-        self._graphs: dict[tuple[int, bool], tuple[Frame, Replay]] = {}
+        self._most = max(MOST_TOKENS, rows)
+        self._scratch = Scratch.allocate(self._shapes[0], rows, self._most, tables)
+        self._hidden, self._last_tokens = hidden, last_tokens
+        self._sizes = sizes(self._most)
+        self._graphs: dict[tuple[int, tuple[Tiles, ...]], _Captured] = {}
 
     @torch.inference_mode()
-    def capture(self, decoder: Decoder, kvs: Sequence[torch.Tensor], capture: Capture) -> None:
+    def capture(self, decoder: Decoder, kvs: Sequence[torch.Tensor], captures: Captures) -> None:
         """Call once. Captures the largest first, so that the others fit into its memory."""
-        for size, large_groups in product(reversed(self._sizes), (False, True)):
-            frame = Frame(self._shapes, size, self._scratch, kvs[0].element_size(), large_groups=large_groups)
-            work = partial(self._forward, size, frame, decoder, kvs)
-            self._graphs[size, large_groups] = frame, capture(work)
+        for size, tiles in self._kinds():
+            frame, work = self._forward(size, tiles, decoder, kvs)
+            replay = captures.capture(work, f"{size} tokens")
+            if replay is not None:
+                self._graphs[size, tiles] = _Captured(frame, replay)
 
-    def launches(self, layers: int) -> int:
-        """Launches in all graphs of a model with so many layers."""
-        return 2 * len(self._sizes) * (LAYER_LAUNCHES * layers + OTHER_LAUNCHES)
+    @torch.inference_mode()
+    def bytes(self, decoder: Decoder, kvs: Sequence[torch.Tensor], captures: Captures) -> int:
+        """Memory that all graphs will take: each as much of the driver's as the first one.
 
-    def forward(self, batch: InputBatch) -> torch.Tensor | None:
+        kvs: few pages suffice
+        """
+        size, tiles = next(self._kinds())
+        _, work = self._forward(size, tiles, decoder, kvs)
+        memory = captures.measure(work, f"{size} tokens")
+        return memory.driver * sum(1 for _ in self._kinds()) + memory.tensors
+
+    def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no graph holds the step."""
-        if batch.outputs is not None:
+        outputs = len(inputs.outputs)
+        if inputs.size > self._most or outputs > len(self._hidden):
             return None
-        rows = batch.size
-        size = holding(rows, self._sizes)
-        frame, replay = self._graphs[size, self._needs_large_groups(batch.attention.groups)]
-        if not frame.load(batch.attention):
+        size = holding(inputs.size, self._sizes)
+        tiles = needed_tiles(inputs.attention, self._shapes[0], self._hidden.element_size())
+        captured = self._graphs.get((size, tiles))
+        many_pages = len(inputs.new_pages[0]) > size
+        if captured is None or not captured.frame.load(inputs.attention, _arrays(inputs, not many_pages)):
             return None
-        self._tokens[:rows].copy_(batch.tokens)
-        self._positions[:rows].copy_(batch.positions)
-        self._places[:rows].copy_(batch.places)
-        self._places[rows:size].fill_(SKIPPED)
-        replay()
-        return self._hidden[:rows]
+        if many_pages:
+            inputs.move_pages()
+        captured.replay()
+        return self._hidden[:outputs]
 
-    def _forward(self, rows: int, frame: Frame, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> None:
+    def _kinds(self) -> Iterator[tuple[int, tuple[Tiles, ...]]]:
+        for size in reversed(self._sizes):
+            for tiles in frame_tiles(self._shapes[0], size, self._hidden.element_size()):
+                yield size, tiles
+
+    def _forward(
+        self, size: int, tiles: tuple[Tiles, ...], decoder: Decoder, kvs: Sequence[torch.Tensor]
+    ) -> tuple[Frame, Replay]:
+        defaults = _defaults(size, min(size, len(self._hidden)))
+        frame = Frame(self._shapes, size, self._scratch, self._hidden.element_size(), tiles, defaults)
+        return frame, partial(self._run, frame, decoder, kvs)
+
+    def _run(self, frame: Frame, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> None:
+        at = frame.tensors
+        pages = at["new places"], at["new pages"], self._scratch.tables
         batch = InputBatch(
-            tokens=self._tokens[:rows],
-            positions=self._positions[:rows],
-            places=self._places[:rows],
+            tokens=feed(at["tokens"], at["slots"], self._last_tokens, *pages),
+            positions=at["positions"],
+            places=at["places"],
             attention=frame.batch,
-            outputs=None,
-            sampled_rows=np.arange(rows),
-            target_rows=np.zeros(0, np.int64),
+            outputs=at["outputs"],
         )
-        self._hidden[:rows].copy_(decoder.forward(batch, kvs))
+        hidden = decoder.forward(batch, kvs)
+        self._hidden[: len(hidden)].copy_(hidden)
+
+
+def _defaults(tokens: int, outputs: int) -> dict[str, NDArray[Any]]:
+    """The inputs of padding tokens."""
+    return {
+        "tokens": np.zeros(tokens, np.int32),
+        "slots": np.full(tokens, NO_SLOT, np.int32),
+        "positions": np.zeros(tokens, np.int64),
+        "places": np.full(tokens, SKIPPED, np.int64),
+        "outputs": np.zeros(outputs, np.int64),
+        "new places": np.full(tokens, SKIPPED, np.int64),
+        "new pages": np.zeros(tokens, np.int32),
+    }
+
+
+def _arrays(inputs: StepInputs, with_pages: bool) -> dict[str, NDArray[Any]]:
+    places, pages = inputs.new_pages
+    return {
+        "tokens": inputs.tokens,
+        "slots": inputs.slots,
+        "positions": inputs.positions,
+        "places": inputs.places,
+        "outputs": inputs.outputs,
+        **({"new places": places, "new pages": pages} if with_pages else {}),
+    }

@@ -1,9 +1,11 @@
-"""The tensors of one forward pass, built from the rows of a plan with one array operation each."""
+"""The inputs of one forward pass, built from the rows of a plan with one array operation each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +18,13 @@ from ..messages import Row, RowGroup
 from .page_tables import PageTables
 
 ONE_TOKEN = bytes(4)
+NO_SLOT = -1
 
 
 @dataclass(frozen=True)
 class InputBatch:
+    """The inputs on the device."""
+
     tokens: torch.Tensor
     """int32 [tokens]"""
     positions: torch.Tensor
@@ -30,19 +35,61 @@ class InputBatch:
     outputs: torch.Tensor | None
     """int64 [output tokens]: the tokens whose hidden states are returned; None: all, in order.
     First the last tokens of the rows that sample, then the tokens of each row that have targets."""
-    sampled_rows: NDArray[np.int64]
-    """rows of the plan that sample"""
-    target_rows: NDArray[np.int64]
-    """rows of the plan with targets"""
 
     @property
     def size(self) -> int:
         return len(self.tokens)
 
 
-def build_input_batch(
+@dataclass(frozen=True)
+class StepInputs:
+    """The inputs of a step on the host. `InputBatch` explains fields of the same name."""
+
+    tokens: NDArray[np.int32]
+    """[tokens]; 0 for the token that a slot sampled last"""
+    slots: NDArray[np.int32]
+    """[tokens]: the slot whose last token takes the place of the one in `tokens`; `NO_SLOT`: none"""
+    positions: NDArray[np.int64]
+    places: NDArray[np.int64]
+    outputs: NDArray[np.int64]
+    new_pages: tuple[NDArray[np.int64], NDArray[np.int32]]
+    """the page tables' changes: indices into `PageTables.on_device`, and pages"""
+    attention: AttentionBatch
+    sampled_rows: NDArray[np.int64]
+    """rows of the plan that sample"""
+    target_rows: NDArray[np.int64]
+    """rows of the plan with targets"""
+    tables: PageTables
+    last_tokens: torch.Tensor
+    """int32 [slots], on the device"""
+
+    @property
+    def size(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def on_device(self) -> InputBatch:
+        """The inputs on the device. The first access moves them there, and the new pages into the tables."""
+        fed = np.flatnonzero(self.slots != NO_SLOT)
+        arrays: list[NDArray[Any]] = [self.tokens, self.positions, self.places, self.outputs]
+        arrays += [fed, self.slots[fed].astype(np.int64), *self.new_pages]
+        tokens, positions, places, outputs, fed_tokens, fed_slots, *new_pages = upload(
+            arrays, self.last_tokens.device
+        )
+        if len(fed):
+            tokens[fed_tokens] = self.last_tokens[fed_slots]
+        self.tables.write(*new_pages)
+        all_in_order = len(self.sampled_rows) == self.size and not len(self.target_rows)
+        return InputBatch(tokens, positions, places, self.attention, None if all_in_order else outputs)
+
+    def move_pages(self) -> None:
+        """Moves only the new pages into the tables on the device."""
+        self.tables.write(*upload(self.new_pages, self.last_tokens.device))
+
+
+def step_inputs(
     rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, last_tokens: torch.Tensor
-) -> InputBatch:
+) -> StepInputs:
     """`tables` already has the rows' new pages. last_tokens: int32 [slots], on the device."""
     slots = np.array([row.slot for row in rows], np.int64)
     starts = np.array([row.start for row in rows], np.int64)
@@ -53,27 +100,17 @@ def build_input_batch(
     sampled = np.flatnonzero([row.sample for row in rows])
     targeted = np.flatnonzero([bool(row.targets) for row in rows])
     fed = np.flatnonzero([not row.tokens for row in rows])
-    tokens, moved_positions, places, outputs, fed_tokens, fed_slots, *new_pages = upload(
-        [
-            np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
-            positions,
-            tables.places(slots[row_of_token], positions),
-            np.concatenate(
-                [ends[sampled] - 1, *(_targeted(rows[row], int(ends[row])) for row in targeted.tolist())]
-            ),
-            ends[fed] - 1,
-            slots[fed],
-            *tables.take_new(),
-        ],
-        last_tokens.device,
-    )
-    if len(fed):  # rows without tokens get the token that their slot sampled last
-        tokens[fed_tokens] = last_tokens[fed_slots]
-    tables.write(*new_pages)
-    return InputBatch(
-        tokens=tokens,
-        positions=moved_positions,
-        places=places,
+    fed_slots = np.full(ends[-1], NO_SLOT, np.int32)
+    fed_slots[ends[fed] - 1] = slots[fed]
+    return StepInputs(
+        tokens=np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
+        slots=fed_slots,
+        positions=positions,
+        places=tables.places(slots[row_of_token], positions),
+        outputs=np.concatenate(
+            [ends[sampled] - 1, *(_targeted(rows[row], int(ends[row])) for row in targeted.tolist())]
+        ),
+        new_pages=tables.take_new(),
         attention=AttentionBatch.build(
             lengths.tolist(),
             (starts + lengths).tolist(),
@@ -83,9 +120,10 @@ def build_input_batch(
             [(group.first_row, group.rows, group.shared_tokens) for group in groups],
             DeviceTables(tables.on_device, tables.starts(slots)),
         ),
-        outputs=None if len(sampled) == ends[-1] and not len(targeted) else outputs,
         sampled_rows=sampled,
         target_rows=targeted,
+        tables=tables,
+        last_tokens=last_tokens,
     )
 
 

@@ -18,8 +18,6 @@ CPU_MOST = 4 << 30
 CUDA_SHARE = 0.9
 CUDA_STEP_TOKENS = 8192
 """tokens of a step; memory for their activations is kept free"""
-GRAPH_LAUNCH_BYTES = 24 << 10
-"""of the driver for a launch in a CUDA graph: an estimate, not measured yet"""
 
 
 class PoolSize(NamedTuple):
@@ -34,16 +32,16 @@ def page_bytes(config: DecoderConfig, page_size: int, dtype: torch.dtype) -> int
 
 
 def default_budget(
-    config: DecoderConfig, dtype: torch.dtype, device: torch.device, free: int, graph_launches: int = 0
+    config: DecoderConfig, dtype: torch.dtype, device: torch.device, free: int, graph_bytes: int = 0
 ) -> int:
     """Bytes for the pages out of `free` bytes after the weights are loaded.
 
-    graph_launches: in CUDA graphs that are captured after the pages are allocated
+    graph_bytes: of CUDA graphs that are captured after the pages are allocated
     """
     if device.type == "cpu":
         return min(CPU_MOST, int(free * CPU_SHARE))
     token = (4 * config.hidden_size + 4 * config.intermediate_size) * dtype.itemsize
-    others = CUDA_STEP_TOKENS * token + graph_launches * GRAPH_LAUNCH_BYTES
+    others = CUDA_STEP_TOKENS * token + graph_bytes
     return max(0, int(free * CUDA_SHARE) - others)
 
 

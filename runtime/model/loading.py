@@ -13,6 +13,7 @@ from ...kernels.arithmetic import arithmetic
 from ..byte_sizes import in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
+from ..logs import ProgressLine
 from ..messages import ModelReady
 from ..vocabulary import Vocabulary
 from .decoder import Decoder
@@ -42,8 +43,8 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -> LoadedModel:
-    """Raises ConfigError for a model or settings that cannot be served, and CaptureError if only CUDA graphs
-    fail: then another process can serve without them.
+    """Raises ConfigError for a model or settings that cannot be served, and CaptureError if CUDA can't be
+    used after a graph's capture failed: then another process can serve without graphs.
 
     `load_vocabulary` is called when the first grammar is loaded.
     """
@@ -73,16 +74,24 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             partial(expected_tensors, shape),
         )
     with weights_outside_heap():
-        weights = load_weights(checkpoint, formats.choose, shape, dtype, device, config.deterministic)
+        progress = ProgressLine()
+        weights = load_weights(
+            checkpoint, formats.choose, shape, dtype, device, config.deterministic, progress.show
+        )
+        progress.end()
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     tables = PageTables(config.max_running, context, config.page_size, device)
-    graphs = None
+    stored = kv_dtype(config, dtype)
+    graphs, graph_bytes = None, 0
     if device.type == "cuda" and not config.enforce_eager:
         from .step_graphs import StepGraphs  # Triton may be missing without a GPU
 
         graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
-    pool = _size_pool(config, shape, dtype, device, 0 if graphs is None else graphs.forward_launches)
-    stored = kv_dtype(config, dtype)
+        one_page = allocate_pool(shape, 1, config.page_size, stored, device)
+        one_position = Decoder(shape, weights, cos_sin_table(shape.rope, 1).to(device))
+        graph_bytes = graphs.forward_bytes(one_position, one_page)
+        del one_page
+    pool = _size_pool(config, shape, dtype, device, graph_bytes)
     bytes_per_page = page_bytes(shape, config.page_size, stored)
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
@@ -125,10 +134,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
 
 def _size_pool(
-    config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device, graph_launches: int
+    config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device, graph_bytes: int
 ) -> PoolSize:
     context = context_length(shape, config.max_model_len)
-    budget = _kv_budget(config, shape, dtype, device, graph_launches)
+    budget = _kv_budget(config, shape, dtype, device, graph_bytes)
     bytes_per_page = page_bytes(shape, config.page_size, kv_dtype(config, dtype))
     pool = size_pool(
         budget=budget,
@@ -181,7 +190,7 @@ def _kv_budget(
     shape: DecoderConfig,
     dtype: torch.dtype,
     device: torch.device,
-    graph_launches: int = 0,
+    graph_bytes: int = 0,
 ) -> int:
     """Bytes for the KV cache. On the CPU the host tier takes a part of the same memory."""
     if config.kv_memory is not None:
@@ -192,4 +201,4 @@ def _kv_budget(
         raise ConfigError(
             f"--host-cache {in_units(kept)}: beside the model only {in_units(free)} are free: lower it."
         )
-    return default_budget(shape, dtype, device, free - kept, graph_launches)
+    return default_budget(shape, dtype, device, free - kept, graph_bytes)

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
@@ -50,10 +51,15 @@ from .compiling import announce_compilation
 from .devices import use_all_cores
 from .loading import LoadedModel, load_model
 from .runner import Runner
+from .running_step import RunningStep
 from .tiers import PageStore
 
 MASKS_DEADLINE = 10.0
 """seconds"""
+POLL_S = 50e-6
+"""between two looks at the inbox and the device, while the device computes"""
+SWITCH_S = 100e-6
+"""after which the page store's thread gives Python back to the thread that launches kernels"""
 WITHOUT_GRAPHS = "ARBORA_WITHOUT_GRAPHS"
 """environment variable of a process that starts again without CUDA graphs"""
 log = logging.getLogger(__name__)
@@ -75,6 +81,22 @@ class StepQueue:
             self._receive(None)
         return self._queue.popleft()
 
+    def next_unless(self, ready: Callable[[], bool]) -> Work | None:
+        """The next message; None if `ready()` comes true before it arrives.
+
+        Waiting is neither rest nor progress, because a device that never becomes ready is a fault.
+        """
+        while not self._queue:
+            message = self._inbox.receive(0)
+            if message is not None:
+                self._heartbeat.working()
+                self._take(message)
+            elif ready():
+                return None
+            else:
+                time.sleep(POLL_S)
+        return self._queue.popleft()
+
     def masks(self, step: int, deadline: float = MASKS_DEADLINE) -> StepMasks | None:
         """The masks of `step`; None if they do not come within `deadline` seconds."""
         end = time.monotonic() + deadline
@@ -88,6 +110,9 @@ class StepQueue:
         self._heartbeat.resting()
         message = self._inbox.receive(timeout_ms)
         self._heartbeat.working()
+        self._take(message)
+
+    def _take(self, message: ModelInbox | None) -> None:
         if isinstance(message, StepMasks):
             self._masks[message.step] = message
         elif message is not None:
@@ -95,10 +120,23 @@ class StepQueue:
 
 
 def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
+    """Runs steps in order. A step that comes while a GPU computes the one before is launched at once, so that
+    the GPU finds it when it is done."""
+    running: RunningStep | None = None
     while True:
-        match queue.next():
+        work = queue.next() if running is None else queue.next_unless(running.ready)
+        match work:
+            case None:
+                _finish(runner, running, scheduler)
+                running = None
             case StepPlan() as plan:
-                scheduler.send(runner.run(plan, partial(queue.masks, plan.step)))
+                step = runner.start(plan)
+                _finish(runner, running, scheduler)
+                runner.sample(step, partial(queue.masks, plan.step))
+                running = step
+                if step.ready():
+                    _finish(runner, step, scheduler)
+                    running = None
             case LoadGrammar() as grammar:
                 runner.load_grammar(grammar)
             case DropGrammar() as grammar:
@@ -108,8 +146,16 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
             case (ForgetPages() | DiscardPages()) as pages:
                 runner.forget_pages(pages)
             case FlushPages() as pages:
+                _finish(runner, running, scheduler)
+                running = None
                 runner.flush_pages(pages)
                 scheduler.send(Flushed())
+
+
+def _finish(runner: Runner, step: RunningStep | None, scheduler: Outbox) -> None:
+    """Waits for the step's result and sends it."""
+    if step is not None:
+        scheduler.send(runner.finish(step))
 
 
 def main() -> None:
@@ -121,10 +167,13 @@ def main() -> None:
     write_log(config.log_level)
     heartbeat = Heartbeat()
     heartbeat.start(arguments)
-    announce_compilation(config.device)
+    notice = announce_compilation(config.device)
     use_all_cores()
+    if config.device == "cuda":
+        sys.setswitchinterval(SWITCH_S)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     model = _load_or_exit(config, arguments, context)
+    notice.loaded()
     address = model_address(arguments.directory, arguments.epoch)
     queue = StepQueue(Inbox(context, address, ModelInbox, arguments.epoch), heartbeat)
     model.runner.after_each_layer(heartbeat.progress)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ...kernels.common.upload import upload
 from ...kernels.sampling import LOGPROB_FLOOR
 from ..messages import Logprobs
+from .devices import HostCopies
 
 SLICE_BYTES = 64 << 20
 """of logits in memory at once"""
@@ -23,8 +24,8 @@ def prompt_logprobs(
     vocab_size: int,
     targets: NDArray[np.int32],
     alternatives: int,
-) -> Logprobs | None:
-    """Log-probabilities of targets[i] after the token with hidden state hidden[i]; None if a logit is NaN.
+) -> HostCopies:
+    """Log-probabilities of targets[i] after the token with hidden state hidden[i], for `report`.
 
     hidden: [n, hidden size]; head makes float32 logits [n, vocab] of it. It is called on slices.
     """
@@ -34,7 +35,12 @@ def prompt_logprobs(
         _of_logits(head(states), tokens, alternatives)
         for states, tokens in zip(torch.split(hidden, size), torch.split(wanted, size), strict=True)
     ]
-    chosen, ids, values = (torch.cat(tensors).cpu().numpy() for tensors in zip(*parts, strict=True))
+    return HostCopies([torch.cat(tensors) for tensors in zip(*parts, strict=True)])
+
+
+def report(copies: HostCopies) -> Logprobs | None:
+    """The log-probabilities; None if a logit is NaN."""
+    chosen, ids, values = (copy.numpy() for copy in copies.wait())
     if np.isnan(chosen).any():
         return None
     return Logprobs(chosen.tobytes(), ids.tobytes(), values.tobytes())

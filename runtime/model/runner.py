@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,72 +12,37 @@ from numpy.typing import NDArray
 
 from ...kernels.common.upload import upload
 from ...kernels.pages import copy_pages
-from ...kernels.sampling import Sampled, TokenMask, sample
-from ..automaton_format import NO_AUTOMATON
+from ...kernels.sampling import TokenMask, sample
+from ...kernels.sampling.batch import HostMask, listed
+from ...kernels.sampling.packed_results import PackedResults
 from ..messages import (
     DiscardPages,
     DropGrammar,
     FlushPages,
     ForgetPages,
     LoadGrammar,
-    Logprobs,
     Row,
-    RowError,
-    RowLogprobs,
-    RowPromptLogprobs,
     SavePages,
     StepMasks,
     StepPlan,
     StepResult,
 )
 from .decoder import Decoder
-from .devices import to_host
-from .input_batch import InputBatch, build_input_batch
+from .devices import HostCopies
+from .input_batch import StepInputs, step_inputs
 from .page_memory import PageMemory
 from .page_tables import PageTables
 from .prompt_logprobs import prompt_logprobs
+from .running_step import MasksSource, RunningStep, SampledRows, ScoredPrompt
 from .slot_states import NONE, SlotStates
 from .tiers import Restore, Transfers
 
-NOT_A_NUMBER = "The model's logits for this request are not numbers (NaN)."
-NOTHING_ALLOWED = "No token is allowed here: masks, banned tokens and biases exclude them all."
-MASK_LATE = "The grammar mask of this request did not come in time."
-
-MasksSource = Callable[[], StepMasks | None]
-"""waits for the masks of the running step; None: they did not come in time"""
-
-ForwardReplay = Callable[[InputBatch], torch.Tensor | None]
+ForwardReplay = Callable[[StepInputs], torch.Tensor | None]
 """replays the forward pass and returns hidden states; None if no recorded step fits"""
-SamplingReplay = Callable[[NDArray[np.int32], torch.Tensor], tuple[torch.Tensor, Sampled] | None]
-"""replays sampling for slots and hidden states; returns logits and tokens, which it has recorded"""
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """Tokens sampled from logits float32 [rows, vocab], and recorded."""
-
-    logits: torch.Tensor
-    sampled: Sampled
-    late: Sequence[int] = ()
-    """slots whose masks did not come in time"""
-    waited: float = 0.0
-    """seconds until the masks came"""
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """Sampled tokens of the rows of `slots`, int32 [rows], on the host."""
-
-    slots: NDArray[np.int32]
-    tokens: NDArray[np.int32]
-    states: NDArray[np.int32]
-    logprobs: list[RowLogprobs]
-    errors: list[RowError]
-    waited: float
-    """seconds until the masks came"""
-
-
-NOTHING = np.zeros(0, np.int32)
+SamplingReplay = Callable[
+    [NDArray[np.int32], torch.Tensor, HostMask | None, int | None], PackedResults | None
+]
+"""replays sampling for slots, hidden states, masks and alternatives; returns tokens, which it has recorded"""
 
 
 class Runner:
@@ -105,6 +70,7 @@ class Runner:
         self._page_memory = page_memory
         self._replay: ForwardReplay = lambda _: None
         self._replay_sampling: SamplingReplay = lambda *_: None
+        self._idle_since = 0.0
 
     def replay_with(self, forward: ForwardReplay, sampling: SamplingReplay = lambda *_: None) -> None:
         """Uses graphs or programs for the parts of steps that they can run; they return None for others."""
@@ -131,37 +97,53 @@ class Runner:
     def flush_pages(self, message: FlushPages) -> None:
         self._store_transfers().flush(message)
 
-    @torch.inference_mode()
     def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:
-        """Calls `masks` only if a row that samples has `host_mask`, after computing its logits."""
+        """A whole step. Calls `masks` only if a row that samples has `host_mask`, after the forward pass."""
+        step = self.start(plan)
+        self.sample(step, masks)
+        return self.finish(step)
+
+    @torch.inference_mode()
+    def start(self, plan: StepPlan) -> RunningStep:
+        """Launches a step. Later steps may start before it is finished, but not before it is sampled.
+
+        A GPU computes it meanwhile; on a CPU it is computed on return, except rows that wait for masks.
+        """
         started = time.perf_counter()
         restore = self._prepare(plan)
-        result = self._run(plan, masks, started, restore)
-        if restore is not None:
-            result.restored_ms = restore.finish()
-        if self._transfers is not None:
-            self._transfers.settle(plan.fetches_over)
+        settle = self._settling(plan, restore)
+        if not plan.rows:
+            return RunningStep(plan, 0, [], None, [], None, settle, started)
+        inputs = step_inputs(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
+        hidden = self._forward(inputs, restore)
+        rows = [plan.rows[row] for row in inputs.sampled_rows]
+        prompts = self._score_prompts([plan.rows[row] for row in inputs.target_rows], hidden[len(rows) :])
+        launch = partial(self._sample, rows, hidden[: len(rows)]) if rows else None
+        masked = [row.slot for row in rows if row.host_mask]
+        computed = None if rows or prompts else HostCopies([hidden[:0]])
+        step = RunningStep(plan, inputs.size, prompts, launch, masked, computed, settle, started)
+        if not masked:
+            step.launch_sampling(None)
+        return step
+
+    @torch.inference_mode()
+    def sample(self, step: RunningStep, masks: MasksSource) -> None:
+        step.sample(masks)
+
+    @torch.inference_mode()
+    def finish(self, step: RunningStep) -> StepResult:
+        """Waits for the tokens of the oldest running step."""
+        result = step.finish(self._idle_since)
+        self._idle_since = time.perf_counter()
         return result
 
-    def _run(self, plan: StepPlan, masks: MasksSource, started: float, restore: Restore | None) -> StepResult:
-        if not plan.rows:
-            return _result(plan.step, _nothing_sampled(), [], 0, started)
-        batch = build_input_batch(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
-        hidden = self._forward(batch, restore)
-        to_sample = len(batch.sampled_rows)
-        prompts, errors = self._prompt_logprobs(plan.rows, batch, hidden[to_sample:])
-        outcome = _nothing_sampled()
-        if to_sample:
-            rows = [plan.rows[row] for row in batch.sampled_rows]
-            outcome = self._sample(rows, hidden[:to_sample], masks)
-        outcome.errors.extend(errors)
-        return _result(plan.step, outcome, prompts, batch.size, started)
-
-    def _forward(self, batch: InputBatch, restore: Restore | None) -> torch.Tensor:
-        if restore is not None:
-            return self._decoder.forward(batch, self._kvs, restore.arrive)
-        replayed = self._replay(batch)
-        return self._decoder.forward(batch, self._kvs) if replayed is None else replayed
+    def _forward(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
+        if restore is None or restore.arrive_at_once():
+            replayed = self._replay(inputs)
+            if replayed is not None:
+                return replayed
+        arrive = None if restore is None else restore.arrive
+        return self._decoder.forward(inputs.on_device, self._kvs, arrive)
 
     def _prepare(self, plan: StepPlan) -> Restore | None:
         for setup in plan.setups:
@@ -180,116 +162,70 @@ class Runner:
             copy_pages(self._kvs, *zip(*moves, strict=True))
         return self._store_transfers().restore(plan.restores) if plan.restores else None
 
+    def _settling(self, plan: StepPlan, restore: Restore | None) -> Callable[[], float]:
+        """A function for the end of the step: it waits for copies of pages, publishes saved ones, and returns
+        the milliseconds that restoring took."""
+        transfers = self._transfers
+        saves = None if transfers is None else transfers.begun_saves()
+
+        def settle() -> float:
+            restored_ms = 0.0 if restore is None else restore.finish()
+            if transfers is not None and saves is not None:
+                transfers.settle(saves, plan.fetches_over)
+            return restored_ms
+
+        return settle
+
     def _store_transfers(self) -> Transfers:
         assert self._transfers is not None, "the process has no page store"
         return self._transfers
 
-    def _prompt_logprobs(
-        self, rows: list[Row], batch: InputBatch, hidden: torch.Tensor
-    ) -> tuple[list[RowPromptLogprobs], list[RowError]]:
-        reports: list[RowPromptLogprobs] = []
-        errors: list[RowError] = []
+    def _score_prompts(self, rows: Sequence[Row], hidden: torch.Tensor) -> list[ScoredPrompt]:
+        """hidden: of the tokens with targets of each of `rows`"""
+        scored = []
         start = 0
-        for row in (rows[index] for index in batch.target_rows):
+        for row in rows:
             targets = np.frombuffer(row.targets, np.int32)
             states = hidden[start : start + len(targets)]
             start += len(targets)
             alternatives = int(self._states.prompt_logprobs[row.slot])
-            logprobs = prompt_logprobs(states, self._decoder.logits, self._vocab_size, targets, alternatives)
-            if logprobs is None:
-                errors.append(RowError(row.slot, "not_a_number", NOT_A_NUMBER))
-            else:
-                reports.append(RowPromptLogprobs(row.slot, row.start + row.untargeted + 1, logprobs))
-        return reports, errors
+            copies = prompt_logprobs(states, self._decoder.logits, self._vocab_size, targets, alternatives)
+            scored.append(ScoredPrompt(row, copies))
+        return scored
 
-    def _sample(self, rows: list[Row], hidden: torch.Tensor, masks: MasksSource) -> _Outcome:
+    def _sample(self, rows: Sequence[Row], hidden: torch.Tensor, masks: StepMasks | None) -> SampledRows:
         """Samples one token for each of `rows`, with hidden states [rows, hidden]."""
         slots = np.array([row.slot for row in rows], np.int32)
         wanted = self._states.logprobs[slots]
-        choice = self._choose(rows, slots, hidden, masks)
-        sampled = choice.sampled
-        followed = sampled.tokens if sampled.states is None else sampled.states
-        tokens, bad, states = to_host([sampled.tokens, sampled.bad, followed])
-        errors = [RowError(slot, "mask_late", MASK_LATE) for slot in choice.late]
-        errors += [_error(int(slots[row]), choice.logits[row]) for row in np.flatnonzero(bad)]
-        return _Outcome(
-            slots=slots,
-            tokens=tokens,
-            states=states if sampled.states is not None else np.full_like(states, NO_AUTOMATON),
-            logprobs=[] if sampled.logprobs is None else _logprobs(slots, wanted, sampled),
-            errors=errors,
-            waited=choice.waited,
-        )
+        most = int(wanted.max())
+        alternatives = None if most == NONE else most
+        mask = None if masks is None else _host_mask(masks, slots, self._vocab_size)
+        results = self._replay_sampling(slots, hidden, mask, alternatives)
+        if results is None:
+            results = self._sample_one_by_one(slots, hidden, mask, alternatives)
+        late = [row.slot for row in rows if row.host_mask] if masks is None else []
+        return SampledRows(slots, wanted, results, HostCopies([results.buffer]), late)
 
-    def _choose(
-        self, rows: list[Row], slots: NDArray[np.int32], hidden: torch.Tensor, masks: MasksSource
-    ) -> _Choice:
-        most = int(self._states.logprobs[slots].max())
-        if most == NONE and not any(row.host_mask for row in rows):
-            replayed = self._replay_sampling(slots, hidden)
-            if replayed is not None:
-                return _Choice(*replayed)
+    def _sample_one_by_one(
+        self,
+        slots: NDArray[np.int32],
+        hidden: torch.Tensor,
+        mask: HostMask | None,
+        alternatives: int | None,
+    ) -> PackedResults:
+        """Launches the kernels of sampling one by one."""
         logits = self._decoder.logits(hidden)
-        host_mask, late, waited = self._await_masks(rows, slots, masks)
-        sampled = sample(logits, self._states.gather(slots, host_mask), None if most == NONE else most)
+        if alternatives is not None and logits.is_cuda:
+            alternatives = min(listed(alternatives), self._vocab_size)
+        moved = None if mask is None else TokenMask(*upload([mask.index, mask.bits], logits.device))
+        sampled = sample(logits, self._states.gather(slots, moved), alternatives)
         self._states.sampling.record(slots, sampled.tokens)
-        return _Choice(logits, sampled, late, waited)
-
-    def _await_masks(
-        self, rows: list[Row], slots: NDArray[np.int32], masks: MasksSource
-    ) -> tuple[TokenMask | None, list[int], float]:
-        """The masks, the slots whose masks did not come in time, and the seconds spent waiting."""
-        masked = [row.slot for row in rows if row.host_mask]
-        if not masked:
-            return None, [], 0.0
-        started = time.perf_counter()
-        message = masks()
-        waited = time.perf_counter() - started
-        return (None, masked, waited) if message is None else (self._token_mask(message, slots), [], waited)
-
-    def _token_mask(self, message: StepMasks, slots: NDArray[np.int32]) -> TokenMask:
-        mask_of_slot = {int(slot): at for at, slot in enumerate(np.frombuffer(message.slots, np.int32))}
-        index = np.array([mask_of_slot.get(int(slot), -1) for slot in slots], np.int32)
-        bits = np.frombuffer(message.masks, np.int32).copy()
-        bits = bits.reshape(len(mask_of_slot), -(-self._vocab_size // 32))
-        return TokenMask(*upload([index, bits], self._kvs[0].device))
+        return PackedResults.pack(sampled)
 
 
-def _nothing_sampled() -> _Outcome:
-    return _Outcome(NOTHING, NOTHING, NOTHING, [], [], 0.0)
-
-
-def _result(
-    step: int, outcome: _Outcome, prompts: list[RowPromptLogprobs], forward_tokens: int, started: float
-) -> StepResult:
-    return StepResult(
-        step=step,
-        slots=outcome.slots.tobytes(),
-        tokens=outcome.tokens.tobytes(),
-        states=outcome.states.tobytes(),
-        forward_tokens=forward_tokens,
-        elapsed_ms=(time.perf_counter() - started - outcome.waited) * 1000,
-        logprobs=outcome.logprobs,
-        prompt_logprobs=prompts,
-        errors=outcome.errors,
-    )
-
-
-def _error(slot: int, logits: torch.Tensor) -> RowError:
-    if bool(logits.isnan().any()):
-        return RowError(slot, "not_a_number", NOT_A_NUMBER)
-    return RowError(slot, "nothing_allowed", NOTHING_ALLOWED)
-
-
-def _logprobs(slots: NDArray[np.int32], wanted: NDArray[np.int32], sampled: Sampled) -> list[RowLogprobs]:
-    assert sampled.logprobs is not None and sampled.top_ids is not None and sampled.top_logprobs is not None
-    chosen, ids, values = to_host([sampled.logprobs, sampled.top_ids, sampled.top_logprobs])
-    return [
-        RowLogprobs(
-            int(slots[row]),
-            Logprobs(
-                chosen[row].tobytes(), ids[row, : wanted[row]].tobytes(), values[row, : wanted[row]].tobytes()
-            ),
-        )
-        for row in np.flatnonzero(wanted != NONE)
-    ]
+def _host_mask(message: StepMasks, slots: NDArray[np.int32], vocab_size: int) -> HostMask:
+    """The masks for rows that sample for `slots`."""
+    mask_of_slot = {int(slot): at for at, slot in enumerate(np.frombuffer(message.slots, np.int32))}
+    index = np.array([mask_of_slot.get(int(slot), -1) for slot in slots], np.int32)
+    bits = np.frombuffer(message.masks, np.int32).copy()
+    return HostMask(index, bits.reshape(len(mask_of_slot), -(-vocab_size // 32)))

@@ -10,57 +10,63 @@ import torch
 from numpy.typing import NDArray
 
 from ...kernels.linear import Linear
-from ...kernels.sampling import Sampled
-from ...kernels.sampling.fixed_sampling import FixedSampling
-from .capture import Capture, holding, sizes
+from ...kernels.sampling.batch import HostMask
+from ...kernels.sampling.fixed_sampling import VARIANTS, FixedSampling, Variant
+from ...kernels.sampling.packed_results import PackedResults
+from .capture import Captures, Replay, holding, sizes
 from .slot_states import SlotStates
 
 
 class SamplingGraphs:
     """The model's head and sampling, with the rows' automata, for some numbers of rows.
 
-    There are two graphs for each number: with edits of the logits (biases, bans, penalties) and without. They
-    do not run steps with log-probabilities or host masks.
+    There are four graphs for each number: with edits of the logits (masks of the host, biases, bans,
+    penalties) and without, and with edits and two numbers of log-probabilities.
     """
 
     @torch.inference_mode()
-    def __init__(
-        self,
-        head: Linear,
-        states: SlotStates,
-        rows: int,
-        dtype: torch.dtype,
-        capture: Capture,
-    ) -> None:
-        """head: hidden → vocab, in dtype; rows: the most rows of a step"""
-        device = states.sampling.last_tokens.device
+    def __init__(self, head: Linear, states: SlotStates, hidden: torch.Tensor, captures: Captures) -> None:
+        """head: hidden → vocab; hidden: [rows, hidden], which the graphs read, as many rows as a step can
+        have"""
+        rows = len(hidden)
         self._head = head
         self._states = states
         self._sampling = FixedSampling(states.sampling, states.registers, rows)
-        self._hidden = torch.zeros(rows, head.in_features, dtype=dtype, device=device)
-        self._logits = torch.empty(rows, head.out_features, device=device)
+        self._hidden = hidden
+        self._logits = torch.empty(rows, head.out_features, device=hidden.device)
         self._sizes = sizes(rows)
+        self._graphs: dict[tuple[int, Variant], Replay] = {}
         # The largest first, so that the others fit into its memory.
-        self._graphs = {
-            (size, edited): capture(partial(self._sample, size, edited))
-            for size, edited in product(reversed(self._sizes), (True, False))
-        }
+        for size, variant in product(reversed(self._sizes), VARIANTS):
+            replay = captures.capture(partial(self._sample, size, variant), f"{size} rows")
+            if replay is not None:
+                self._graphs[size, variant] = replay
 
-    def sample(self, slots: NDArray[np.int32], hidden: torch.Tensor) -> tuple[torch.Tensor, Sampled] | None:
-        """The logits of distinct slots and the tokens sampled from them, which the slots record.
+    def sample(
+        self,
+        slots: NDArray[np.int32],
+        hidden: torch.Tensor,
+        host_mask: HostMask | None,
+        alternatives: int | None,
+    ) -> PackedResults | None:
+        """The tokens sampled for distinct slots, which the slots record.
 
-        hidden: [rows, hidden]. The next call overwrites the results; None if no graph holds the step.
+        hidden: [rows, hidden]. alternatives: to report with log-probabilities, or None. The next call
+        overwrites the results; None if no graph holds the step.
         """
-        edited = self._sampling.load(slots, self._states.table_addresses())
-        if edited is None:
+        size = holding(len(slots), self._sizes)
+        if any((size, variant) not in self._graphs for variant in VARIANTS):
             return None
-        rows = len(slots)
-        self._hidden[:rows].copy_(hidden)
-        self._graphs[holding(rows, self._sizes), edited]()
+        variant = self._sampling.load(slots, self._states.table_addresses(), host_mask, alternatives)
+        if variant is None:
+            return None
+        if hidden.data_ptr() != self._hidden.data_ptr():
+            self._hidden[: len(slots)].copy_(hidden)
+        self._graphs[size, variant]()
         self._states.sampling.move_on(slots)
-        return self._logits[:rows], self._sampling.sampled(rows)
+        return self._sampling.results(variant)
 
-    def _sample(self, rows: int, edited: bool) -> None:
+    def _sample(self, rows: int, variant: Variant) -> None:
         logits = self._logits[:rows]
         logits.copy_(self._head(self._hidden[:rows]))
-        self._sampling.run(logits, edited=edited)
+        self._sampling.run(logits, variant)

@@ -1,4 +1,4 @@
-"""All CUDA graphs of a model: for sampling, and for the forward pass of decode steps."""
+"""All CUDA graphs of a model: for sampling, and for forward passes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 
 from ...kernels.linear import Linear
 from ..errors import ConfigError
-from .capture import CaptureError, CudaCapture
+from .capture import CaptureError, Captures, CudaCapture, lacked_memory
 from .decoder import Decoder
 from .decoder_config import DecoderConfig
 from .devices import free_memory
-from .graphs import DecodeGraphs
+from .graphs import ForwardGraphs
 from .runner import Runner
 from .sampling_graphs import SamplingGraphs
 from .slot_states import SlotStates
@@ -27,8 +27,8 @@ class StepGraphs:
     """Sampling graphs need no pages, so they are captured first: the memory left after them decides the
     number of pages.
 
-    Raises CaptureError if graphs cannot be captured, and ConfigError if memory is too small for them, because
-    steps would then fail too.
+    A graph that cannot be captured is left out. Raises CaptureError if no step can run after that, and
+    ConfigError if memory is too small for graphs, because steps would then fail too.
     """
 
     def __init__(
@@ -40,18 +40,27 @@ class StepGraphs:
         tables: torch.Tensor,
     ) -> None:
         """tables: the page tables of all slots, as in `PageTables`"""
-        rows, self._device = states.sampling.padding_slot, states.sampling.last_tokens.device
+        last_tokens, rows = states.sampling.last_tokens, states.sampling.padding_slot
+        self._device = last_tokens.device
+        hidden = torch.zeros(rows, head.in_features, dtype=dtype, device=self._device)
         with self._capturing("sampling"):
-            self._capture = CudaCapture()
-            self._forward = DecodeGraphs(config, dtype, rows, tables)
-            self._sampling = SamplingGraphs(head, states, rows, dtype, self._capture)
-        self.forward_launches = self._forward.launches(config.layers)
-        """launches in the graphs that are still to be captured"""
+            capture = CudaCapture()
+            self._captures = Captures(capture, capture.measure)
+            self._forward = ForwardGraphs(config, hidden, tables, last_tokens)
+            self._sampling = SamplingGraphs(head, states, hidden, self._captures)
+
+    def forward_bytes(self, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> int:
+        """Memory that the graphs still to be captured will take, as measured on one of them.
+
+        decoder, kvs: may have fewer positions and pages than later
+        """
+        with self._capturing("one forward pass, to measure its memory"):
+            return self._forward.bytes(decoder, kvs, self._captures)
 
     def replay_in(self, runner: Runner, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> None:
         """Captures the remaining graphs and makes `runner` use all."""
-        with self._capturing("the forward pass"):
-            self._forward.capture(decoder, kvs, self._capture)
+        with self._capturing("forward passes"):
+            self._forward.capture(decoder, kvs, self._captures)
         runner.replay_with(self._forward.forward, self._sampling.sample)
 
     @contextmanager
@@ -59,20 +68,15 @@ class StepGraphs:
         started, free = time.perf_counter(), free_memory(self._device)
         try:
             yield
+        except CaptureError:
+            raise
         except Exception as error:
-            if _lacked_memory(error):
+            if lacked_memory(error):
                 raise ConfigError(
                     f"There is no memory left for CUDA graphs: {error} Lower --kv-memory or --max-running, "
                     "or do without graphs: --enforce-eager."
                 ) from error
             raise CaptureError(f"CUDA graphs can't be captured here: {error}") from error
+        self._captures.log_left_out(what)
         taken, seconds = free - free_memory(self._device), time.perf_counter() - started
         log.info("captured CUDA graphs of %s in %.1f s; they take %d MB", what, seconds, taken >> 20)
-
-
-def _lacked_memory(error: BaseException | None) -> bool:
-    """Whether memory ran out, also in a library or the driver, or at the end of a capture."""
-    if error is None:
-        return False
-    lacked = isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error)
-    return lacked or _lacked_memory(error.__context__)

@@ -15,7 +15,7 @@ from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMe
 from ...kernels.common.threads import recorded_calls
 from .decoder import Decoder
 from .decoder_config import DecoderConfig
-from .input_batch import InputBatch
+from .input_batch import InputBatch, StepInputs
 
 log = logging.getLogger(__name__)
 
@@ -63,9 +63,10 @@ class StepPrograms:
         """sizes of earlier steps"""
         self._recordable = True
 
-    def forward(self, batch: InputBatch) -> torch.Tensor | None:
+    def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no program can run the
         step."""
+        batch = inputs.on_device
         size = batch.size, None if batch.outputs is None else len(batch.outputs)
         if batch.size > MOST_TOKENS or not self._recordable or not self._is_noted(size):
             return None

@@ -6,7 +6,7 @@ soon as it is packed, so that memory never holds the weights twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -133,15 +133,20 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     batch_invariant: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> DecoderWeights:
-    """`checkpoint` was checked to have the expected tensors. batch_invariant: see `Linear.pack`."""
+    """`checkpoint` was checked to have the expected tensors. batch_invariant: see `Linear.pack`. `progress`
+    is told after each layer."""
     loader = ProjectionLoader(checkpoint, choose, dtype, device, batch_invariant)
     if config.tied_embeddings:
         embedding, head = loader.rows_and_head(_embedding(config))
     else:
         embedding, head = loader.rows(_embedding(config)), loader.linear(_head(config))
-    layers = tuple(_load_layer(loader, config, layer) for layer in range(config.layers))
-    return DecoderWeights(embedding, layers, loader.vector(FINAL_NORM), head)
+    layers = []
+    for layer in range(config.layers):
+        layers.append(_load_layer(loader, config, layer))
+        progress(f"loading weights: {layer + 1} of {config.layers} layers")
+    return DecoderWeights(embedding, tuple(layers), loader.vector(FINAL_NORM), head)
 
 
 def _load_layer(loader: ProjectionLoader, config: DecoderConfig, layer: int) -> LayerWeights:

@@ -8,17 +8,31 @@ from enum import Enum, auto
 
 from ...radix_cache import PrefixCache
 from .awaited_prefix import awaits_prefix
+from .constraint import AutomatonConstraint
 from .fairness import Bounds, Fairness
 from .lifecycle import Lifecycle, Start
 from .rank import InheritedRank, Rank, is_background
-from .request import Request
+from .request import Phase, Request
 from .stored_pages import StoredPages
+
+
+@dataclass(slots=True)
+class Shortage:
+    """What requests outside the background lacked when they were tried for the next step."""
+
+    slots: int = 0  # requests that would have started with a slot
+    pages: bool = False
+    grammar_memory: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.slots) or self.pages or self.grammar_memory
 
 
 class _Attempt(Enum):
     STARTED = auto()
     WAITS = auto()
     BLOCKS = auto()  # no other request may start before it
+    LACKS_SLOT = auto()  # it would start in this step
 
 
 @dataclass(slots=True)
@@ -55,21 +69,29 @@ class Admission:
         self._waiting = requests.waiting
         self._fairness = fairness
         self._bounds = bounds
-        self.lacks_pages = False
-        """whether the last call of `admit` ended because a request outside the background found no pages"""
+        self.shortage = Shortage()
+        """of the last call of `admit`"""
 
     def admit(self, tokens: int, restored_tokens: int) -> list[Request]:
         """Starts requests until the step's prompt tokens are used up; returns them in that order."""
-        self.lacks_pages = False
+        self.shortage = Shortage()
         if not self._waiting:
             return []
         busy = [request for request in self._requests.residents.values() if not request.only_decodes]
         round_ = _Round(tokens, restored_tokens, busy)
         started = []
-        while self._requests.has_free_slot and (request := self._start_next(round_)) is not None:
-            round_.busy.append(request)
-            started.append(request)
+        while self._may_try and (request := self._start_next(round_)) is not None:
+            if request.phase is Phase.RUNNING:
+                round_.busy.append(request)
+                started.append(request)
         return started
+
+    @property
+    def _may_try(self) -> bool:
+        """Whether there is a free slot, or a request in the background has one that others may need."""
+        if self._requests.has_free_slot:
+            return True
+        return self._waiting.has_foreground and self._requests.runs_background
 
     def fetch_ahead(self) -> None:
         """Fetches stored pages for waiting requests in the order of their ranks."""
@@ -84,7 +106,8 @@ class Admission:
         return sorted(prompts, key=self._rank)
 
     def _start_next(self, round_: _Round) -> Request | None:
-        """Starts the first request that can start; None if none can."""
+        """Starts the first request that can start; None if none can. A request that lacks only a slot is
+        returned without a start."""
 
         def matched(request: Request) -> int:
             if request.id not in round_.matches:
@@ -98,7 +121,10 @@ class Admission:
             for request in candidates:
                 round_.tried.add(request.id)
                 attempt = self._try_start(request, round_)
-                if attempt is _Attempt.STARTED:
+                if attempt is _Attempt.LACKS_SLOT:
+                    self.shortage.slots += 1
+                    round_.tokens -= request.length - matched(request)
+                if attempt in (_Attempt.STARTED, _Attempt.LACKS_SLOT):
                     return request
                 if attempt is _Attempt.BLOCKS:
                     return None
@@ -111,15 +137,25 @@ class Admission:
         if self._stored.awaits(request, busy=bool(self._requests.residents)):
             return _Attempt.WAITS
         rank = self._waiting.rank(request)
+        in_background = is_background(request.priority)
+        if (
+            in_background
+            and self.shortage.grammar_memory
+            and isinstance(request.constraint, AutomatonConstraint)
+        ):
+            return _Attempt.WAITS
         restores = request.stored.fetch is not None
         if restores and self._restored_before(rank, round_.busy) >= round_.restored_tokens:
             return _Attempt.WAITS
+        if not self._requests.has_free_slot:
+            return _Attempt.BLOCKS if in_background else _Attempt.LACKS_SLOT
         preempted = [each for each in round_.busy if each.computes_prompt and self._rank(each) > rank]
         match self._requests.start(request):
             case Start.NO_PAGES:
-                self.lacks_pages = not is_background(request.priority)
+                self.shortage.pages = not in_background
                 return _Attempt.BLOCKS
             case Start.NO_GRAMMAR_MEMORY:
+                self.shortage.grammar_memory |= not in_background
                 round_.without_grammar += 1
                 overdue = request.overtaken >= self._bounds.overtaken
                 too_many = round_.without_grammar >= self._bounds.look_ahead

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import nlargest
 from typing import assert_never
 
-from ...radix_cache import Prefix, PrefixCache
+from ...radix_cache import OutlinedNode, Prefix, PrefixCache
 from ..messages import (
     CacheAnswer,
     CachedPrefix,
@@ -19,7 +19,10 @@ from ..messages import (
     PromptExplained,
     QueryCache,
     QueryRefused,
+    QueryTree,
     StoreCounts,
+    TreeNode,
+    TreeReport,
     UnpinPrefix,
 )
 from .hit_rate import HitRate
@@ -29,6 +32,9 @@ from .pin_registry import PinRegistry
 MOST_NAMESPACES = 100
 MOST_PREFIXES = 20
 SHOWN_TOKENS = 128  # at each end of a prefix
+MOST_NODES = 400  # of the tree, in one report
+NODE_HEAD_TOKENS = 24
+NODE_TOKENS = 4_096  # of the one node whose tokens are asked for
 
 
 class CacheController:
@@ -41,7 +47,7 @@ class CacheController:
 
     def answer(
         self,
-        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt,
+        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt | QueryTree,
         now: float,
         most_needed: int,
         store: StoreCounts,
@@ -60,6 +66,8 @@ class CacheController:
                 return self._unpin(message)
             case ExplainPrompt(_, query, namespace, tokens):
                 return PromptExplained(query, *self._cache.divergence(namespace, tokens, SHOWN_TOKENS))
+            case QueryTree():
+                return self._outline(message)
             case _:
                 assert_never(message)
 
@@ -107,6 +115,17 @@ class CacheController:
         found = self._cache.popular(self._names(message.scope), MOST_PREFIXES, SHOWN_TOKENS)
         return [_cached_prefix(prefix, is_shown=prefix.namespace == message.own) for prefix in found]
 
+    def _outline(self, message: QueryTree) -> TreeReport:
+        if message.page is not None:
+            is_visible = message.own.startswith(message.scope)
+            tokens = self._cache.edge(message.own, message.page, NODE_TOKENS) if is_visible else None
+            return TreeReport(message.query, [], tokens=tokens)
+        names, sizes = self._names(message.scope), self._cache.namespaces()
+        largest = nlargest(MOST_NAMESPACES, names, key=lambda name: (name == message.own, sizes[name]))
+        found = self._cache.outline(largest, MOST_NODES, NODE_HEAD_TOKENS)
+        nodes = [_tree_node(node, is_shown=node.namespace == message.own) for node in found.nodes]
+        return TreeReport(message.query, nodes, found.is_complete and len(largest) == len(names))
+
     def drop(self, message: DropCache) -> CacheDropped:
         names = self._names(message.scope) if message.namespace is None else [message.namespace]
         dropped = [self._cache.drop(name) for name in names]
@@ -125,3 +144,21 @@ class CacheController:
 def _cached_prefix(prefix: Prefix, *, is_shown: bool) -> CachedPrefix:
     head, tail = (prefix.head, prefix.tail) if is_shown else (b"", b"")
     return CachedPrefix(prefix.namespace, head, tail, prefix.tokens, prefix.hits, prefix.idle)
+
+
+def _tree_node(node: OutlinedNode, *, is_shown: bool) -> TreeNode:
+    return TreeNode(
+        page=node.page,
+        parent=node.parent,
+        namespace=node.namespace,
+        head=node.head if is_shown else b"",
+        tokens=node.tokens,
+        pages=node.pages,
+        hits=node.hits,
+        idle=node.idle,
+        requests=node.requests,
+        pins=node.pins,
+        leases=node.leases,
+        tokens_below=node.tokens_below,
+        folded=node.folded,
+    )

@@ -7,23 +7,20 @@ from .allocation import Allocation, pages_for
 from .request import TOKEN_BYTES, Request
 
 
-def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int, alone: bool) -> Allocation | None:
+def allocate(request: Request, slot: int, cache: PrefixCache, reserve: int) -> Allocation | None:
     """Locks the matched prefix and allocates pages for the rest and one more token.
 
     Returns None if too few pages are available.
 
     reserve: pages that stay available to running requests
-    alone: no other request runs, so everything but pins may be evicted for this one. A match then ends at a
-        page boundary if pages run short, because the source of a partial copy would lock one more page.
 
-    A match also ends at a page boundary if the page store has more of the prompt than the tree.
+    The match ends at a page boundary if pages run short, because the source of a partial copy would lock one
+    more page, or if the page store has more of the prompt than the tree.
     """
     fetch = request.stored.fetch
     fetched = fetch.end * cache.page_size if fetch is not None else 0
     restoring = fetched > cache.matched(request.namespace, bytes(request.tokens))
     lock = _acquire(request, cache, reserve, whole_pages=restoring)
-    if lock is None and alone:
-        lock = _acquire(request, cache, reserve, whole_pages=True)
     if lock is None:
         return None
     pages = cache.allocate(_needed_pages(request, lock, cache.page_size))
@@ -51,7 +48,7 @@ def _acquire(request: Request, cache: PrefixCache, reserve: int, whole_pages: bo
     if _needed_pages(request, lock, cache.page_size) + reserve <= cache.available():
         return lock
     cache.release(lock, tokens[: lock.matched * TOKEN_BYTES], lock.pages)
-    return None
+    return None if lock.copy is None else _acquire(request, cache, reserve, whole_pages=True)
 
 
 def _needed_pages(request: Request, lock: Lock, page_size: int) -> int:

@@ -37,8 +37,8 @@ class LeaseRegistry:
     """Leases that the cache may break; a pin is a lease that it may not break (`PinRegistry`).
 
     Together with the pins of its scope, the leases of a scope protect at most `limit` pages. Beyond that, the
-    tenant with the most leased pages loses its first lease by `Lease.break_order`. `now` is in seconds since
-    1970.
+    tenant with the most leased pages loses leases, in the order of `Leases.first_to_free`. `now` is in
+    seconds since 1970.
     """
 
     def __init__(self, cache: PrefixCache, limit: int, pinned_pages: Callable[[str], int]) -> None:
@@ -117,7 +117,8 @@ class LeaseRegistry:
         }
         while sum(owners.values()) > allowed:
             largest = max(owners, key=owners.__getitem__)
-            self._break_first_of(largest)
+            for lease in self._cache.leases.first_to_free(self._by_owner[largest]):
+                self._break(lease)
             owners[largest] = self._cache.leases.pages_of(largest)
 
     def listed(self, scope: str, tenant: str | None) -> list[LeasedPrefix]:
@@ -176,7 +177,7 @@ class LeaseRegistry:
         else:
             self._absorb(lease)
         if len(self._by_owner[owner]) > MOST_LEASES:
-            self._break_first_of(owner)
+            self._break(min(self._by_owner[owner], key=lambda lease: lease.break_order))
 
     def _replace(self, new: Lease, key: Key, most: int) -> None:
         """Ends the leases under the key that the new one extends, then the oldest ones beyond `most`."""
@@ -207,9 +208,9 @@ class LeaseRegistry:
         if lease is not None and lease.node is not None and lease.ends_at < self.now + seconds:
             self._cache.leases.renew(lease, self.now + seconds)
 
-    def _break_first_of(self, owner: str) -> None:
+    def _break(self, lease: Lease) -> None:
         self.num_broken += 1
-        self._end(min(self._by_owner[owner], key=lambda lease: lease.break_order))
+        self._end(lease)
 
     def _end(self, lease: Lease) -> None:
         if lease.node is not None:

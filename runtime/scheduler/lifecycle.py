@@ -30,6 +30,7 @@ from .initial_allocation import allocate
 from .lease_registry import LeaseRegistry
 from .plan import STEPS_IN_FLIGHT, StepInFlight
 from .queue_places import QueuePlaces
+from .rank import is_background
 from .request import Phase, Request
 from .retry_times import RetryTimes
 from .stored_pages import StoredPages
@@ -87,6 +88,11 @@ class Lifecycle:
         return [request for request in self.residents.values() if request.phase is Phase.RUNNING]
 
     @property
+    def runs_background(self) -> bool:
+        """Whether a request in the background has a slot."""
+        return any(is_background(request.priority) for request in self.residents.values())
+
+    @property
     def has_free_slot(self) -> bool:
         return bool(self._free_slots)
 
@@ -127,7 +133,7 @@ class Lifecycle:
             return Start.NO_GRAMMAR_MEMORY
         others = len(self.residents)
         reserve = others * max(1, STEPS_IN_FLIGHT // self._cache.page_size)
-        allocation = allocate(request, self._free_slots[0], self._cache, reserve, alone=not others)
+        allocation = allocate(request, self._free_slots[0], self._cache, reserve)
         if allocation is None:
             self._grammars.unload(request.constraint)
             return Start.NO_PAGES
@@ -193,8 +199,7 @@ class Lifecycle:
 
     def _release_if_done(self, request: Request) -> None:
         """Releases slot and pages, unless the request stays or a step in flight names it."""
-        stays = request.phase in (Phase.RUNNING, Phase.ANSWERED)
-        if stays or request.allocation.last_step > self._last_step_done:
+        if request.stays or request.allocation.last_step > self._last_step_done:
             return
         self._release(request)
         if request.phase is Phase.RETRACTING:

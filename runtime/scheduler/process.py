@@ -39,6 +39,7 @@ from ..messages import (
     PinPrefix,
     QueryCache,
     QueryStats,
+    QueryTree,
     Ready,
     Refused,
     SchedulerInbox,
@@ -171,7 +172,15 @@ class Loop:
                 self._scheduler.order(message)
             case QueryStats():
                 self._scheduler.query(message.client, message.query)
-            case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix() | ExplainPrompt():
+            case (
+                QueryCache()
+                | DropCache()
+                | CheckPin()
+                | PinPrefix()
+                | UnpinPrefix()
+                | ExplainPrompt()
+                | QueryTree()
+            ):
                 self._scheduler.control_cache(message, time.time())
             case PeerDown():
                 self._scheduler.drop_client(message.client)

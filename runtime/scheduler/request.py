@@ -151,6 +151,11 @@ class Request:
         return self.phase in (Phase.ANSWERED, Phase.ENDED)
 
     @property
+    def stays(self) -> bool:
+        """It keeps its slot after the steps in flight."""
+        return self.phase in (Phase.RUNNING, Phase.ANSWERED)
+
+    @property
     def wants_prompt_logprobs(self) -> bool:
         """Prompt log-probabilities are still to be computed; they are never cached."""
         return self.sampling.prompt_logprobs is not None and self.output_length == 0

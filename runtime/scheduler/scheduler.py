@@ -13,10 +13,8 @@ from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import PrefixCache
 from ..messages import (
     Accepted,
-    AwaitTools,
     CacheControl,
     DropCache,
-    EndLease,
     Fetched,
     Forgotten,
     Found,
@@ -39,15 +37,15 @@ from .counts import Counts
 from .fairness import USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import Segments
 from .grammar_loader import GrammarLoader
-from .lease_registry import Key
 from .lifecycle import Lifecycle
+from .orders import Order, Orders
 from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
 from .queue_places import QueuePlaces
 from .refusals import Limits, grammar_refusal, queue_full, refusal
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
 from .results import Results, StepOutcome
-from .retraction import to_retract, youngest_in_background
+from .retraction import Retraction
 from .retry_times import RetryTimes
 from .stored_pages import StoredPages
 from .wait_budget import WaitBudget
@@ -101,10 +99,12 @@ class Scheduler:
         )
         self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
         self._in_flight: deque[StepInFlight] = deque()
-        # Orders that concern what ended requests leave in the tree, each with the requests that it waits for:
-        self._orders: deque[tuple[DropCache | AwaitTools | EndLease, set[str]]] = deque()
         self._replies = Replies()
         self._counts = Counts()
+        self._retraction = Retraction(self._requests, self._planner, self._fairness, self._counts)
+        self._orders = Orders(
+            self._requests, self._cache_control, self._stored, self._replies, self._to_model
+        )
         self._completion = Completion(segments, eos)
         self._wait_budget = wait_budget or WaitBudget()
         self._compiled: dict[str, Request] = {}  # not accepted yet: their grammar's process has not answered
@@ -181,19 +181,15 @@ class Scheduler:
     def control_cache(self, message: CacheControl, now: float) -> None:
         """`now` is in seconds since 1970."""
         if isinstance(message, DropCache):
-            self.order(message)
+            self._orders.add(message)
             return
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._requests.open]
         answer = self._cache_control.answer(message, now, max(needs, default=0), self._store_counts)
         self._replies.add(message.client, answer)
 
-    def order(self, message: DropCache | AwaitTools | EndLease) -> None:
+    def order(self, order: Order) -> None:
         """Carries out the order once the requests that have ended are released."""
-        if isinstance(message, EndLease):
-            self._requests.drop_lease_terms(message.namespace, message.tenant, message.key)
-        ended = {each.id for each in self._requests.residents.values() if each.is_answered}
-        self._orders.append((message, ended))
-        self._carry_out_orders()
+        self._orders.add(order)
 
     # Messages of the page store
 
@@ -253,7 +249,7 @@ class Scheduler:
             return False
         self._admit(now)
         decoding, prefilling = self._rows()
-        self._carry_out_orders()
+        self._orders.carry_out()
         planned = self._planner.build(decoding, prefilling, self._budget)
         if planned is None:
             return False
@@ -287,7 +283,7 @@ class Scheduler:
         self._send_masks()
         self._to_model += self._stored.save(flight)
         self._requests.step_done(flight)
-        self._carry_out_orders()
+        self._orders.carry_out()
 
     @property
     def idle(self) -> bool:
@@ -342,30 +338,8 @@ class Scheduler:
     def _admit(self, now: float = 0.0) -> None:
         """Starts the requests that the next step has tokens for."""
         self._start_requests(now)
-        while self._makes_way():
+        while self._retraction.make_way(self._admission.shortage):
             self._start_requests(now)
-
-    def _makes_way(self) -> bool:
-        """Retracts a request in the background if another one needs its pages.
-
-        True if they are free at once, and not only when the steps in flight are done.
-        """
-        if not self._admission.lacks_pages or self._is_retracting:
-            return False
-        request = youngest_in_background(self._requests.running)
-        if request is None:
-            return False
-        self._retract(request)
-        return request.phase is not Phase.RETRACTING
-
-    @property
-    def _is_retracting(self) -> bool:
-        """Whether a retracted request waits for the steps in flight to release its pages."""
-        return any(other.phase is Phase.RETRACTING for other in self._requests.residents.values())
-
-    def _retract(self, request: Request) -> None:
-        self._counts.retractions += 1
-        self._requests.retract(request)
 
     def _start_requests(self, now: float) -> None:
         """Starts requests, and counts their cached tokens."""
@@ -382,7 +356,7 @@ class Scheduler:
     def _rows(self) -> tuple[list[Request], list[Request]]:
         """Requests that decode one token, and those that compute several: forced tokens, then prompts."""
         wanting = [request for request in self._requests.running if self._planner.wants_page(request)]
-        ready = [request for request in wanting if self._secure_pages(request)]
+        ready = [request for request in wanting if self._retraction.secure_pages(request)]
         ready = [request for request in ready if request.phase is Phase.RUNNING]
         forced = [request for request in ready if request.allocation.has_forced]
         decoding = [request for request in ready if not request.allocation.has_forced]
@@ -397,39 +371,6 @@ class Scheduler:
             if not self._planner.ensure_pages(request):
                 self._requests.end(request)
         return [request for request in answered if request.phase is Phase.ANSWERED]
-
-    def _secure_pages(self, request: Request) -> bool:
-        """Allocates pages for the next tokens, and retracts requests until there are enough.
-
-        False: the request sits out this step, until the steps in flight release the retracted pages.
-        """
-        while request.phase is Phase.RUNNING and not self._planner.ensure_pages(request):
-            if self._is_retracting:
-                return False
-            own_priorities = self._fairness.own_priorities
-            self._retract(to_retract(self._requests.running, own_priorities=own_priorities))
-        return request.phase is Phase.RUNNING
-
-    def _carry_out_orders(self) -> None:
-        while self._orders:
-            message, ended = self._orders[0]
-            if any(request.id in ended for request in self._requests.residents.values()):
-                return
-            self._orders.popleft()
-            match message:
-                case DropCache():
-                    self._drop_cache(message)
-                case AwaitTools(request, tools):
-                    self._cache_control.leases.await_tools(request, tools)
-                case EndLease(namespace, tenant, key):
-                    self._cache_control.leases.end(Key(namespace, tenant, key))
-
-    def _drop_cache(self, message: DropCache) -> None:
-        dropped = self._cache_control.drop(message)
-        if self._stored.enabled:
-            self._to_model.append(self._stored.forget(message, dropped, self._requests.open))
-        else:
-            self._replies.add(message.client, dropped)
 
     def _send_masks(self) -> None:
         """Sends the masks of the oldest step in flight: every token that they depend on is known now."""

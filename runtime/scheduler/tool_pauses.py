@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from typing import NamedTuple
 
 from ..messages import Generate, Tokens
 from .request import TOKEN_BYTES, Request
+from .tenant_records import TenantRecords
 
 FIRST_GUESS_S = 60.0  # before any result of a tool has come
 SHORTEST_S = 5.0
@@ -15,36 +18,43 @@ LONGEST_S = 900.0
 MOST_MEASURED_S = 3600.0  # a result that comes later teaches nothing: the conversation was left
 SHARE = 0.9  # of the results come within the estimate
 SAMPLES = 32  # results remembered of each tool
-MOST_TOOLS = 4096  # by tenant and name
-MOST_AWAITED = 1024
+MOST_TOOLS = 4096  # of all tenants
+MOST_AWAITED = 1024  # of all tenants
 TAIL = 16 * TOKEN_BYTES  # bytes that are compared first
 
 
-@dataclass(frozen=True, slots=True)
+class _Caller(NamedTuple):
+    tenant: str
+    namespace: str
+
+
+class _End(NamedTuple):
+    """How a prompt ends: its length in bytes, and its last bytes."""
+
+    length: int
+    tail: Tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class AwaitedResults:
     """A reply that ended in tool calls. The next prompt of the conversation continues its prompt."""
 
-    tenant: str
-    namespace: str
-    length: int  # bytes of its prompt
-    tail: Tokens
-    digest: int
+    request_id: str
+    caller: _Caller
+    end: _End  # of its prompt
+    digest: bytes  # of its prompt
     tools: Sequence[str]
     since: float  # seconds since 1970
 
-    def is_continued_by(self, prompt: Tokens) -> bool:
-        if len(prompt) <= self.length or prompt[self.length - len(self.tail) : self.length] != self.tail:
-            return False
-        return hash(prompt[: self.length]) == self.digest
-
 
 class ToolPauses:
-    """The pauses in progress, by request id, and the lengths of earlier ones."""
+    """The pauses in progress, and the lengths of earlier ones."""
 
     def __init__(self) -> None:
-        self._awaited: OrderedDict[str, AwaitedResults] = OrderedDict()
-        self._seconds: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()  # by tenant and tool
-        self._by_tenant: defaultdict[tuple[str, str], dict[str, AwaitedResults]] = defaultdict(dict)
+        self._awaited: TenantRecords[str, AwaitedResults] = TenantRecords(MOST_AWAITED)  # by request id
+        self._seconds: TenantRecords[str, deque[float]] = TenantRecords(MOST_TOOLS)  # by tool
+        self._by_age: dict[str, AwaitedResults] = {}  # by request id, the oldest first
+        self._by_prompt: dict[_Caller, dict[_End, dict[bytes, list[AwaitedResults]]]] = {}
 
     def estimate(self, tenant: str, tools: Sequence[str]) -> float:
         """Seconds within which nine of ten results of the slowest of the tools came."""
@@ -53,46 +63,73 @@ class ToolPauses:
     def begin(self, request: Request, tools: Sequence[str], now: float) -> None:
         assert request.namespace is not None, "a request without a namespace leaves nothing to lease"
         prompt = request.slice(0, request.prompt_length)
-        awaited = AwaitedResults(
-            request.tenant, request.namespace, len(prompt), prompt[-TAIL:], hash(prompt), tools, now
-        )
-        self._awaited[request.id] = awaited
-        self._by_tenant[request.tenant, request.namespace][request.id] = awaited
-        while len(self._awaited) > MOST_AWAITED or self._oldest().since + MOST_MEASURED_S < now:
-            self._forget(next(iter(self._awaited)))
+        caller = _Caller(request.tenant, request.namespace)
+        end = _End(len(prompt), prompt[-TAIL:])
+        awaited = AwaitedResults(request.id, caller, end, sha256(prompt).digest(), tools, now)
+        self._forget_old(now)
+        by_digest = self._by_prompt.setdefault(caller, {}).setdefault(end, {})
+        by_digest.setdefault(awaited.digest, []).append(awaited)
+        self._by_age[request.id] = awaited
+        lost = self._awaited.put(request.tenant, request.id, awaited)
+        if lost is not None:
+            self._forget(lost)
 
     def results_come(self, message: Generate, now: float) -> list[str]:
         """Ends the pauses that the prompt ends, and learns from them; returns their requests' ids."""
-        if message.namespace is None or (message.tenant, message.namespace) not in self._by_tenant:
+        if message.namespace is None:
             return []
-        awaited = self._by_tenant[message.tenant, message.namespace]
-        ended = [name for name, each in awaited.items() if each.is_continued_by(message.prompt)]
-        for name in ended:
-            for tool in awaited[name].tools:
-                self._learn(message.tenant, tool, now - awaited[name].since)
-            self._forget(name)
-        return ended
+        ended = self._continued(_Caller(message.tenant, message.namespace), message.prompt)
+        for awaited in ended:
+            for tool in awaited.tools:
+                self._learn(message.tenant, tool, now - awaited.since)
+            self._forget(awaited)
+        return [awaited.request_id for awaited in ended]
+
+    def _continued(self, caller: _Caller, prompt: Tokens) -> list[AwaitedResults]:
+        """The awaited results whose prompts begin this longer one. Each byte is hashed at most once."""
+        by_end = self._by_prompt.get(caller, {})
+        found: list[AwaitedResults] = []
+        hashed, position = sha256(), 0
+        for end in sorted(end for end in by_end if end.length < len(prompt) and _has_end(prompt, end)):
+            hashed.update(memoryview(prompt)[position : end.length])
+            position = end.length
+            found += by_end[end].get(hashed.digest(), ())
+        return found
 
     def _learn(self, tenant: str, tool: str, seconds: float) -> None:
         if seconds <= MOST_MEASURED_S:
-            self._seconds.setdefault((tenant, tool), deque(maxlen=SAMPLES)).append(seconds)
-            self._seconds.move_to_end((tenant, tool))
-            if len(self._seconds) > MOST_TOOLS:
-                self._seconds.popitem(last=False)
+            learned = self._seconds.get(tenant, tool) or deque(maxlen=SAMPLES)
+            learned.append(seconds)
+            self._seconds.put(tenant, tool, learned)
 
     def _estimate(self, tenant: str, tool: str) -> float:
-        seconds = sorted(self._seconds.get((tenant, tool), ()))
+        seconds = sorted(self._seconds.get(tenant, tool) or ())
         if not seconds:
             return FIRST_GUESS_S
         likely = seconds[min(len(seconds) - 1, int(SHARE * len(seconds)))]
         return min(max(likely, SHORTEST_S), LONGEST_S)
 
-    def _oldest(self) -> AwaitedResults:
-        return next(iter(self._awaited.values()))
+    def _forget_old(self, now: float) -> None:
+        """Forgets results that have been awaited for so long that they would teach nothing."""
+        while self._by_age:
+            oldest = next(iter(self._by_age.values()))
+            if oldest.since + MOST_MEASURED_S >= now:
+                return
+            self._forget(oldest)
 
-    def _forget(self, name: str) -> None:
-        awaited = self._awaited.pop(name)
-        siblings = self._by_tenant[awaited.tenant, awaited.namespace]
-        del siblings[name]
-        if not siblings:
-            del self._by_tenant[awaited.tenant, awaited.namespace]
+    def _forget(self, awaited: AwaitedResults) -> None:
+        self._awaited.pop(awaited.caller.tenant, awaited.request_id)
+        del self._by_age[awaited.request_id]
+        by_end = self._by_prompt[awaited.caller]
+        by_digest = by_end[awaited.end]
+        by_digest[awaited.digest].remove(awaited)
+        if not by_digest[awaited.digest]:
+            del by_digest[awaited.digest]
+        if not by_digest:
+            del by_end[awaited.end]
+        if not by_end:
+            del self._by_prompt[awaited.caller]
+
+
+def _has_end(prompt: Tokens, end: _End) -> bool:
+    return prompt.endswith(end.tail, 0, end.length)

@@ -66,6 +66,11 @@ class WaitingQueue:
                 for line in priority_class.lines.values():
                     yield from line.values()
 
+    @property
+    def has_foreground(self) -> bool:
+        """Whether a request outside the background waits."""
+        return any(not is_background(priority) for scope in self._scopes.values() for priority in scope)
+
     def add(self, request: Request, first: bool = False) -> None:
         """first: before the tenant's other requests of its priority, because it was retracted"""
         scope = self._scopes.setdefault(self._scope_of(request.tenant), {})
@@ -170,13 +175,14 @@ class WaitingQueue:
         return oldest
 
     def _competing_lines(self, request: Request) -> Iterator[Line]:
-        """The lines that the request may overtake because of its match."""
+        """The lines that the request may overtake because of its match: those of its priority in its scope,
+        and those that other scopes offer beside these."""
         own = self._scope_of(request.tenant)
         yield from self._scopes[own][request.priority].lines.values()
         for name, scope in self._scopes.items():
-            if name != own:
-                for other_class in scope.values():
-                    yield from other_class.lines.values()
+            offer = self._own_offer(name, scope, frozenset()) if name != own else None
+            if offer is not None and is_background(offer.priority) == is_background(request.priority):
+                yield offer.line
 
     def _priorities(self, scope: _Scope) -> list[int]:
         """Overdue priorities first, then the best ones."""

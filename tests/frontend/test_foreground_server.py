@@ -85,7 +85,8 @@ def test_a_signal_drains_the_server_which_says_so_and_leaves_no_process(
         "arbora: stopped",
         3,
     )
-    assert lines[1].startswith("arbora: talk to it in another terminal with `arbora chat --url http://")
+    assert lines[1].startswith("arbora: open http://")
+    assert "in another terminal with `arbora chat --url http://" in lines[1]
     assert not any(map(is_alive, children))
     assert list(short_directory.iterdir()) == []
 

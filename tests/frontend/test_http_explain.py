@@ -69,6 +69,17 @@ async def test_ones_own_prompt_is(world: HttpWorld) -> None:
     assert found["causes"]["namespace"] > 16
 
 
+async def test_a_prompt_that_was_computed_ahead_is_remembered(world: HttpWorld) -> None:
+    knowing(world, 0, "")
+    ahead = f"computed ahead: {TEXT} and {TEXT}"
+    body = {"messages": [{"role": "user", "content": ahead}], "prompt_cache_options": {"prewarm": True}}
+    answer = await world.http.post(
+        "/v1/chat/completions", json=body, headers={"authorization": "Bearer first"}
+    )
+    assert answer.status_code == 200, answer.text
+    assert (await asked(world, ahead, "first"))["causes"]["evicted"] > 16
+
+
 async def test_the_tree_of_an_isolated_key_is_ones_own(isolated: HttpWorld) -> None:
     knowing(isolated, 16, "")
     assert (await asked(isolated, TEXT, "first"))["causes"]["evicted"] == 16

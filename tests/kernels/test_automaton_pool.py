@@ -7,6 +7,7 @@ from arbora.kernels.automaton import AutomatonPool
 from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton.arena import Arena
 from arbora.kernels.sampling import sample
+from arbora.kernels.sampling.batch import NOTHING_ALLOWED
 from arbora.runtime.automaton_format import DEAD, NO_AUTOMATON, POP, PUSH, STACK_DEPTH
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,7 +100,7 @@ def test_a_dead_row_is_flagged_when_sampled_and_stays_dead() -> None:
     rows = entered(pool, [(0, Configuration(0)), (0, Configuration(0)), (0, Configuration(-1))])
     automaton_cpu.advance(rows, int32([VOCABULARY.index(text) for text in (b"b", b"c", b"c")]))
     sampled = sample(torch.zeros(3, MODEL_VOCAB), batch(3, mask=pool.mask(rows), automata=rows))
-    assert sampled.bad.tolist() == [True, False, True]
+    assert sampled.bad.tolist() == [NOTHING_ALLOWED, 0, NOTHING_ALLOWED]
     assert sampled.states is not None
     assert (sampled.states == DEAD).tolist() == [True, False, True]
 

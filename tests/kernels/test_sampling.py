@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from arbora.kernels.sampling import LOGPROB_FLOOR, SamplingBatch
+from arbora.kernels.sampling.batch import NOT_A_NUMBER, NOTHING_ALLOWED
 from sampling_cases import SAMPLERS, Sampler, banned, batch, bias, mask, penalties
 
 
@@ -201,14 +202,14 @@ def test_a_row_with_nan_is_flagged_and_its_neighbours_are_not(sampler: Sampler) 
     logits[1, 0] = math.nan
     for temperature in (0.0, 1.0):
         sampled = sampler(logits, batch(3, temperature=temperature, top_k=1), 1)
-        assert sampled.bad.tolist() == [False, True, False]
+        assert sampled.bad.tolist() == [0, NOT_A_NUMBER, 0]
         assert sampled.tokens.tolist() == [2, 0, 2]
         assert sampled.logprobs is not None and sampled.logprobs[1] == LOGPROB_FLOOR
 
 
 def test_nan_at_a_masked_token_is_flagged_too(sampler: Sampler) -> None:
     logits = torch.tensor([[1.0, math.nan]])
-    assert sampler(logits, batch(mask=mask(2, [0])), None).bad.tolist() == [True]
+    assert sampler(logits, batch(mask=mask(2, [0])), None).bad.tolist() == [NOT_A_NUMBER]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -216,12 +217,12 @@ def test_a_row_without_an_allowed_token_is_flagged(sampler: Sampler, temperature
     logits = torch.zeros(2, 50)
     made = batch(2, temperature=temperature, top_p=0.5, mask=mask(50, [], [7]))
     sampled = sampler(logits, made, None)
-    assert sampled.bad.tolist() == [True, False]
+    assert sampled.bad.tolist() == [NOTHING_ALLOWED, 0]
     assert sampled.tokens.tolist() == [0, 7]
 
 
 def test_an_infinite_logit_is_flagged(sampler: Sampler) -> None:
-    assert sampler(torch.tensor([[0.0, math.inf]]), batch(), None).bad.tolist() == [True]
+    assert sampler(torch.tensor([[0.0, math.inf]]), batch(), None).bad.tolist() == [NOTHING_ALLOWED]
 
 
 def test_log_probabilities_are_of_the_raw_logits(sampler: Sampler) -> None:

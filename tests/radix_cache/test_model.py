@@ -165,10 +165,6 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.world.check_locks()
 
     @invariant()
-    def leases_break_in_their_order(self) -> None:
-        self.world.check_leases()
-
-    @invariant()
     def contents_fit_their_tokens(self) -> None:
         self.world.check_contents()
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from arbora.runtime.logs import CLEAR, PROGRESS_VARIABLE
 from arbora.runtime.model.compiling import CompilationNotice
 from numba.core.event import install_listener
 
 COMPILED = "from numba import njit\n\n\n@njit(cache=True)\ndef double(x):\n    return 2 * x\n"
 SAYS = """
 import logging
+import os
 from arbora.runtime.logs import write_log
 write_log("info")
 for name in ("arbora.scheduler", "uvicorn.error"):
@@ -79,3 +82,37 @@ def test_compiled_triton_kernels_are_not_logged(caplog: pytest.LogCaptureFixture
 
 def test_compilation_can_be_announced_without_triton() -> None:
     subprocess.run([sys.executable, "-c", WITHOUT_TRITON], check=True)
+
+
+SHOWS_PROGRESS = """
+import logging, time
+from arbora.runtime.logs import ProgressLine, write_log
+write_log("info")
+line = ProgressLine()
+line.show("half")
+line.show("too soon after the last")
+time.sleep(0.11)
+line.show("most")
+logging.getLogger("a").info("news")
+line.end()
+"""
+
+
+def test_progress_is_a_line_that_changes_below_the_log_of_a_terminal() -> None:
+    command = [sys.executable, "-c", SHOWS_PROGRESS]
+    said = [
+        subprocess.run(
+            command, env={**os.environ, "TERM": term, PROGRESS_VARIABLE: "1"}, capture_output=True, check=True
+        ).stderr.decode()
+        for term in ("xterm", "dumb")
+    ]
+    assert said[0].split(CLEAR) == ["", "arbora: half", "arbora: most", "arbora: news\n", ""]
+    assert said[1] == "arbora: news\n"
+
+
+def test_a_file_gets_no_progress() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != PROGRESS_VARIABLE}
+    said = subprocess.run(
+        [sys.executable, "-c", SHOWS_PROGRESS], env=environment, capture_output=True, check=True
+    )
+    assert said.stderr == b"arbora: news\n"

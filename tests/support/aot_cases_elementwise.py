@@ -6,6 +6,23 @@ ROTARY_CACHE = {"q_norm": "*bf16", "k_norm": "*bf16"}
 ROTARY_STRIDES = {"q_stride": "i32", "k_stride": "i32", "v_stride": "i32", "slot_count": "i32", "eps": "fp32"}
 
 CASES = [
+    AotCase(
+        name="feed",
+        kernel="common.feed_cuda:feed_kernel",
+        signature={
+            "ids": "*i32",
+            "slots": "*i32",
+            "last_tokens": "*i32",
+            "tokens": "*i32",
+            "token_count": "i32",
+            "places": "*i64",
+            "pages": "*i32",
+            "tables": "*i32",
+            "page_count": "i32",
+        },
+        constants={"BLOCK": 128},
+        max_shared=0,
+    ),
     *(
         AotCase(
             name=f"rms_norm-{size}{'-add' if add else ''}",

@@ -25,22 +25,33 @@ PARTS = {
     "top_ids": "*i32",
 }
 PROCESS_END = {"maxima": "*fp32", "leaders": "*i32", "nan": "*i32", "top_count": "i32"}
-FILTERS = {"top_k": "*i32", "top_p": "*fp32", "min_p": "*fp32"}
-FILTER = {
-    "x": "*fp32",
-    "row_stride": "i32",
-    "vocab": "i32",
+X = {"x": "*fp32", "row_stride": "i32", "vocab": "i32"}
+MASK = {"mask_index": "*i32", "mask_bits": "*i32"}
+LISTS = {"bounds": "*i32", "weights": "*i64", "lengths": "*i32"}
+BOUND = LISTS | {
     "temperature": "*fp32",
+    "top_k": "*i32",
+    "top_p": "*fp32",
+    "min_p": "*fp32",
     "maxima": "*fp32",
     "chunks": "i32",
+    "sub_maxima": "*i32",
     "sub_blocks": "i32",
-    "candidates": "*i32",
+}
+WEIGH = X | {"temperature": "*fp32", "maxima": "*fp32", "bounds": "*i32", "weights": "*i64"}
+GATHER = WEIGH | LISTS | {"top_p": "*fp32", "listed": "*i32"}
+CUT = LISTS | {
+    "vocab": "i32",
+    "temperature": "*fp32",
+    "top_k": "*i32",
+    "top_p": "*fp32",
+    "maxima": "*fp32",
+    "chunks": "i32",
+    "listed": "*i32",
     "cuts": "*i32",
 }
-RACE = {
-    "x": "*fp32",
-    "row_stride": "i32",
-    "vocab": "i32",
+HALF = {"x": "*bf16"}
+RACE = X | {
     "temperature": "*fp32",
     "seed": "*i64",
     "position": "*i32",
@@ -58,7 +69,7 @@ FINISH = {
     "top_count": "i32",
     "chunks": "i32",
     "tokens": "*i32",
-    "bad": "*i1",
+    "bad": "*i32",
     "floor": "fp32",
 }
 RACED = {"scores": "*fp32", "winners": "*i32"}
@@ -76,6 +87,7 @@ AUTOMATA = {
     "slots": "*i32",
     "registers": "*i32",
     "tables": "*i64",
+    "stepped": "*i32",
     "states": "*i32",
 }
 
@@ -88,14 +100,15 @@ def case(
         kernel=kernel,
         signature=signature,
         constants={**dict.fromkeys(off), **sizes},
-        num_warps=16 if kernel.endswith("filter_kernel") else 8,
+        num_warps=8,
         max_shared=48 * 1024,
         max_spill_bytes=32,  # spilled while automata are stepped
-        aligned=("row_stride",),
+        aligned=("row_stride",) if "row_stride" in signature else (),
     )
 
 
-SIZES = {"CHUNKS": 64, "SUB_BLOCKS": 2048, "TILE": 4096}
+CHUNKS = {"CHUNKS": 64, "CHUNK": 4096}
+BUCKETS = {"CHUNKS": 64, "BUCKETS": 1024}
 CASES = [
     case(
         "process-plain",
@@ -112,33 +125,20 @@ CASES = [
         {"CHUNK": 4096},
     ),
     case(
-        "filter-all",
-        "sampling.filter_cuda:filter_kernel",
-        FILTER | FILTERS | {"sub_maxima": "*i32"},
-        {},
-        SIZES,
+        "process-half",
+        "sampling.process_cuda:process_kernel",
+        PROCESS | MASK | {"logits": "*bf16", "sub_maxima": "*i32"} | PROCESS_END,
+        {name: "" for name in PARTS if name not in (*MASK, "sub_maxima")},
+        {"CHUNK": 4096},
     ),
-    case(
-        "filter-top-p",
-        "sampling.filter_cuda:filter_kernel",
-        FILTER | {"top_p": "*fp32"},
-        {"top_k": "", "min_p": "", "sub_maxima": ""},
-        SIZES,
-    ),
-    case(
-        "race",
-        "sampling.race_cuda:race_kernel",
-        RACE,
-        {"cuts": ""},
-        {"CHUNKS": 64, "CHUNK": 4096},
-    ),
-    case(
-        "race-filtered",
-        "sampling.race_cuda:race_kernel",
-        RACE | {"cuts": "*i32"},
-        {},
-        {"CHUNKS": 64, "CHUNK": 4096},
-    ),
+    case("bound", "sampling.filter_cuda:bound_kernel", BOUND, {}, BUCKETS | {"SUB_BLOCKS": 2048}),
+    case("weigh", "sampling.filter_cuda:weigh_kernel", WEIGH, MASK, BUCKETS | CHUNKS),
+    case("weigh-half", "sampling.filter_cuda:weigh_kernel", WEIGH | MASK | HALF, {}, BUCKETS | CHUNKS),
+    case("gather", "sampling.filter_cuda:gather_kernel", GATHER, MASK, BUCKETS | CHUNKS),
+    case("gather-half", "sampling.filter_cuda:gather_kernel", GATHER | MASK | HALF, {}, BUCKETS | CHUNKS),
+    case("cut", "sampling.cut_cuda:cut_kernel", CUT, {}, BUCKETS | {"TILE": 2048}),
+    case("race", "sampling.race_cuda:race_kernel", RACE, MASK | {"cuts": ""}, CHUNKS),
+    case("race-half", "sampling.race_cuda:race_kernel", RACE | MASK | HALF | {"cuts": "*i32"}, {}, CHUNKS),
     case(
         "finish-greedy",
         "sampling.race_cuda:finish_kernel",
@@ -161,21 +161,24 @@ CASES = [
         {"CHUNKS": 64, "TOPS": 1024},
     ),
 ]
-CASES.append(
+ROWS = {"slots": "*i32", "registers": "*i32", "tables": "*i64", "row_masks": "*i32", "words": "i32"}
+AUTOMATON: dict[str, tuple[dict[str, str], dict[str, int]]] = {
+    "copy": (ROWS | {"index": "*i32"}, {"TILE": 1024}),
+    "flip": (ROWS, {"LANES": 256}),
+    "decide": (ROWS, {"LANES": 256}),
+    "keep": ({"slots": "*i32", "stepped": "*i32", "registers": "*i32"}, {}),
+}
+CASES += [
     AotCase(
-        name="automaton-mask",
-        kernel="automaton.cuda:mask_kernel",
-        signature={key: kind for key, kind in AUTOMATA.items() if key != "states"}
-        | {
-            "row_masks": "*i32",
-            "words": "i32",
-            "index": "*i32",
-        },
-        constants={"LANES": 256, "TILE": 1024},
-        num_warps=8,
+        name=f"automaton-{name}",
+        kernel=f"automaton.cuda:{name}_kernel",
+        signature=signature,
+        constants=sizes,
+        num_warps={"copy": 4, "keep": 1}.get(name, 8),
         max_shared=48 * 1024,
     )
-)
+    for name, (signature, sizes) in AUTOMATON.items()
+]
 CASES.append(
     AotCase(
         name="sampling-record",

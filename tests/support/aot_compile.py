@@ -10,6 +10,7 @@ from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import triton
 from aot_cases import AotCase, all_cases
@@ -36,7 +37,8 @@ def _compile(case: AotCase, architecture: int) -> dict[str, int | str]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _measure(case: AotCase, architecture: int) -> dict[str, int | str]:
+def compiled_case(case: AotCase, architecture: int) -> Any:
+    """Triton's kernel for an architecture such as 90 (sm_90)."""
     module, name = case.kernel.split(":")
     kernel = getattr(importlib.import_module(f"arbora.kernels.{module}"), name)
     aligned = {*case.aligned, *(key for key, kind in case.signature.items() if kind.startswith("*"))}
@@ -47,14 +49,18 @@ def _measure(case: AotCase, architecture: int) -> dict[str, int | str]:
         constexprs={(kernel.arg_names.index(key),): value for key, value in case.constants.items()},
         attrs={(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned},
     )
+    return triton.compile(
+        source,
+        target=GPUTarget("cuda", architecture, 32),
+        options={"num_warps": case.num_warps, "num_stages": case.num_stages},
+    )
+
+
+def _measure(case: AotCase, architecture: int) -> dict[str, int | str]:
     with redirect_stdout(StringIO()) as log, knobs.nvidia.scope(), knobs.compilation.scope():
         knobs.nvidia.dump_ptxas_log = True
         knobs.compilation.always_compile = True  # from Triton's cache there is no log
-        compiled = triton.compile(
-            source,
-            target=GPUTarget("cuda", architecture, 32),
-            options={"num_warps": case.num_warps, "num_stages": case.num_stages},
-        )
+        compiled = compiled_case(case, architecture)
     registers = _registers(log.getvalue())
     return {
         "shared": compiled.metadata.shared,

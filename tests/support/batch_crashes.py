@@ -117,7 +117,7 @@ class CrashWorld:
     async def begin(self, seconds: int = 3600) -> BatchRecord:
         connection, store = await self.store()
         store.path(FILE).write_bytes(jsonl(*self.lines))
-        await store.begin_file(FILE, OWNER, "batch")
+        await store.begin_file(FILE, OWNER, "batch", 1)
         await store.finish_file(FILE, "in.jsonl", 1, 3600)
         record = await store.create_batch(
             owner=OWNER,
@@ -141,7 +141,7 @@ class CrashWorld:
         runner = f"process {self._processes}"
         config = SimpleNamespace(max_running=4 * self._slots, max_waiting=16, api_workers=1)
         slots = Slots(cast(Any, config), cast(Any, SimpleNamespace(open_requests=0)))
-        means = RunnerContext(
+        context = RunnerContext(
             store,
             self.directory / f"{NAME}.sqlite",
             cast(Any, self.answers),
@@ -153,7 +153,7 @@ class CrashWorld:
         try:
             record = await store.claim(runner, -1, ["tiny"], [OWNER], 8)
             if record is not None:
-                await BatchRun(means, record).run()
+                await BatchRun(context, record).run()
         except KilledError:
             pass
         except BaseExceptionGroup as group:

@@ -15,6 +15,7 @@ from arbora.frontend.batches.face import batches_face
 from arbora.frontend.batches.runner import Pace
 from arbora.frontend.http.faces import Faces
 from arbora.frontend.openai.face import OPENAI
+from arbora.frontend.responses.face import RESPONSES
 from http_world import MODEL, HttpWorld, http_world
 
 CHATS = "/v1/chat/completions"
@@ -75,7 +76,7 @@ class BatchWorld:
 async def batch_world(
     data: Path, api_keys: Sequence[str] = (), pace: Pace = PACE, **more: Any
 ) -> AsyncIterator[BatchWorld]:
-    faces = Faces(OPENAI, (ANTHROPIC, batches_face((OPENAI, ANTHROPIC), pace)))
+    faces = Faces(OPENAI, (ANTHROPIC, RESPONSES, batches_face((OPENAI, ANTHROPIC, RESPONSES), pace)))
     more.setdefault("context_length", 2048)
     async with http_world(api_keys=api_keys, faces=faces, data_dir=data, **more) as world:
         found = BatchWorld(world, data)

@@ -19,7 +19,9 @@ from arbora.runtime.messages import (
     PrefixPinned,
     PromptExplained,
     QueryCache,
+    QueryTree,
     StoreCounts,
+    TreeReport,
     UnpinPrefix,
 )
 
@@ -45,6 +47,8 @@ def well(message: CacheControl) -> CacheAnswer:
             return PrefixPinned(message.query, PinnedPrefix(message.pin, "", 16, 1, 0.0))
         case ExplainPrompt():
             return PromptExplained(message.query, 0, 0, b"")
+        case QueryTree():
+            return TreeReport(message.query, [])
 
 
 def report(query: int, **fields: Any) -> CacheReport:

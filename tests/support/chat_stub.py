@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,7 +28,9 @@ class ChatStub:
 
 
 @contextmanager
-def chat_server(*replies: Reply) -> Iterator[ChatStub]:
+def chat_server(*replies: Reply, delay_s: float = 0.0) -> Iterator[ChatStub]:
+    """delay_s: before each event"""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             stub.keys.append(self.headers["Authorization"])
@@ -47,7 +50,11 @@ def chat_server(*replies: Reply) -> Iterator[ChatStub]:
                 return
             self._start("text/event-stream")
             for event in _events(reply):
-                self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+                time.sleep(delay_s)
+                try:
+                    self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+                except ConnectionError:  # the client has ended the reply
+                    return
 
         def _start(self, kind: str, status: int = 200) -> None:
             self.send_response(status)

@@ -36,6 +36,7 @@ from arbora.runtime.messages import (
     QueryCache,
     QueryRefused,
     QueryStats,
+    QueryTree,
     Refused,
     SchedulerInbox,
     Stats,
@@ -142,7 +143,15 @@ class FakeScheduler:
                     self._admit(message)
                 case Abort(request) | Finish(request):
                     self.rows.pop(request, None)
-                case QueryCache() | DropCache() | CheckPin() | PinPrefix() | UnpinPrefix() | ExplainPrompt():
+                case (
+                    QueryCache()
+                    | DropCache()
+                    | CheckPin()
+                    | PinPrefix()
+                    | UnpinPrefix()
+                    | ExplainPrompt()
+                    | QueryTree()
+                ):
                     self.send(self.cache(message))
                 case QueryStats(_, query):
                     counts = (len(self.rows), 0, 64, 2, 3, 1, 10, 20, 30, 5, 1, 4, self._steps)

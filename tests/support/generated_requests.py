@@ -25,8 +25,8 @@ from schemathesis.specs.openapi.checks import (
 
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-EVENTS = "text/event-stream"
-PATIENCE = 120.0  # seconds
+STREAMS = ("text/event-stream", "application/x-ndjson")
+PATIENCE = 600.0  # seconds
 MOST_SHOWN = 600  # characters of a request in a fault
 NEEDED = ("messages", "prompt", "input", "tokens", "ttl_s", "max_tokens")
 
@@ -110,7 +110,8 @@ class DocumentFuzz:
         @given(operation.as_strategy(mode))
         def each(case: Any) -> None:
             if mode is GenerationMode.POSITIVE and isinstance(case.body, dict):
-                case.body = thinned(case.body, Random(repr(case.body)))
+                is_ollama = case.operation.path.startswith("/api/")
+                case.body = thinned(case.body, Random(repr(case.body)), is_ollama=is_ollama)
             self._ask(case)
 
         each()
@@ -122,21 +123,21 @@ class DocumentFuzz:
         if case.operation.body:
             self.outcome.sent[label] += 1
         media_type = response.headers.get("content-type", [""])[0].partition(";")[0]
-        is_stream = media_type == EVENTS
+        is_stream = media_type in STREAMS
         try:
             checks = CHECKS[:3] if is_stream else CHECKS
             case.validate_response(response, checks=checks)
             if is_stream:
-                self._check_events(case.operation, response.content)
+                self._check_events(case.operation, media_type, response.content)
         except (FailureGroup, AssertionError) as error:
             problems = getattr(error, "exceptions", [error])
             for problem in problems:
                 kind = f"{label} {response.status_code}: {type(problem).__name__} {_first_line(problem)}"
                 self.outcome.faults.setdefault(kind, case.as_curl_command()[:MOST_SHOWN] + f"\n{problem}")
 
-    def _check_events(self, operation: Any, stream: bytes) -> None:
+    def _check_events(self, operation: Any, media_type: str, stream: bytes) -> None:
         content = operation.definition.raw["responses"]["200"]["content"]
-        schema = {**content[EVENTS]["schema"], "components": self._document["components"]}
+        schema = {**content[media_type]["schema"], "components": self._document["components"]}
         validator = Draft202012Validator(schema)
         for event in events_of(stream):
             self.outcome.events += 1
@@ -148,7 +149,7 @@ def _operation(found: Any) -> Any:
     return found.ok()
 
 
-def thinned(body: dict[str, Any], random: Random) -> dict[str, Any]:
+def thinned(body: dict[str, Any], random: Random, *, is_ollama: bool = False) -> dict[str, Any]:
     """Half of the bodies unchanged; of the others the required fields and a few more, so that some are
     served: of a body with many fields some contradict each other."""
     if random.random() < 0.5:
@@ -160,7 +161,8 @@ def thinned(body: dict[str, Any], random: Random) -> dict[str, Any]:
         kept["messages"] = [{"role": "user", "content": random.choice(["Hello", "", "Ä\u0000<|im_end|>"])}]
     if "messages" in kept or "prompt" in kept:
         kept["stream"] = random.random() < 0.5
-        kept["max_tokens"] = random.randrange(1, 9)
+        most = random.randrange(1, 9)
+        kept |= {"options": {"num_predict": most}} if is_ollama else {"max_tokens": most}
     elif "input" in kept:
         kept |= {"stream": random.random() < 0.5, "max_output_tokens": random.randrange(1, 9)}
         if random.random() < 0.7:
@@ -169,10 +171,12 @@ def thinned(body: dict[str, Any], random: Random) -> dict[str, Any]:
 
 
 def events_of(stream: bytes) -> Iterator[Any]:
-    """The JSON of each event of a stream but the last, `[DONE]`."""
+    """The JSON of each event or line of a stream but the last event, `[DONE]`."""
     for line in stream.decode().split("\n"):
         name, _, data = line.partition(": ")
-        if name == "data" and data != "[DONE]":
+        if line.startswith("{"):
+            yield json.loads(line)
+        elif name == "data" and data != "[DONE]":
             yield json.loads(data)
 
 

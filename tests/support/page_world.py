@@ -56,7 +56,7 @@ class World:
 
     def save(self, keys: list[int], pages: list[int], namespace: str = "") -> None:
         self.transfers.save([SavedPages(namespace, key_bytes(keys), packed(pages))])
-        self.transfers.settle([])
+        self.transfers.settle(self.transfers.begun_saves(), [])
 
     def flush(self, saves: list[SavedPages], fetches_over: Sequence[int] = ()) -> None:
         self.transfers.flush(FlushPages(saves, list(fetches_over)))
@@ -89,7 +89,7 @@ class World:
         for layer in range(LAYERS):
             restore.arrive(layer)
         assert restore.finish() > 0
-        self.transfers.settle([fetch])
+        self.transfers.settle(self.transfers.begun_saves(), [fetch])
 
     def wait_for_counts(self, **expected: int) -> None:
         while any(getattr(self.counts, name) != value for name, value in expected.items()):

@@ -50,6 +50,14 @@ class Step:
     copies: bool
 
 
+class LeaseEnd:
+    """Where a lease ended before an operation. `is_free_leaf`: breaking it made pages evictable."""
+
+    def __init__(self, node: Node, is_free_leaf: bool) -> None:
+        self.node, self.is_free_leaf = node, is_free_leaf
+        self.tokens = prefixes(node.namespace, unpack(node.sequence()))
+
+
 @dataclass
 class World:
     """Each method is one operation of the engine, and checks the invariants after it."""
@@ -91,6 +99,7 @@ class World:
     def allocate(self, count: int, after: int | None = None) -> list[int] | None:
         before, available = self.cache.stats(), self.cache.available()
         leased, unleased = self.leased_tokens(), available - self.leased_pages()
+        ends = self.lease_ends()
         pages = self.cache.allocate(count, after)
         if pages is None:
             assert count > available
@@ -103,6 +112,7 @@ class World:
         assert remaining <= self.cached
         assert evicted or remaining == self.cached
         assert count > unleased or leased <= remaining, "leased pages are evicted last"
+        self.check_broken(ends, remaining)
         self.cached = remaining
         for page in pages:
             self.slots[page] = [None] * self.cache.page_size
@@ -229,13 +239,28 @@ class World:
         paths = [node for lease in self.leases if lease.node is not None for node in lease.node.path()]
         return len({page for node in paths if not node.locks for page in node.pages})
 
-    def check_leases(self) -> None:
-        """Estimates are broken first, the last to end first; then others, the first to end first."""
+    def lease_ends(self) -> dict[Lease, LeaseEnd]:
+        self.cache.leases.take_ended()
+        return {
+            lease: LeaseEnd(lease.node, not lease.node.locks and not lease.node.children)
+            for lease in self.leases
+            if lease.node is not None
+        }
+
+    def check_broken(self, before: dict[Lease, LeaseEnd], remaining: set[Kv]) -> None:
+        """Leases were broken only for their pages, and of two leaves the one whose last lease comes first in
+        the order lost its leases first: estimates, the latest first, then promised times, the earliest first.
+        """
         broken = [lease for lease in self.cache.leases.take_ended() if lease.is_broken]
-        order = [(not each.is_estimate, each.ends_at * (-1) ** each.is_estimate) for each in broken]
-        assert order == sorted(order)
-        left = [each for each in self.leases if each.node is not None]
-        assert not broken or all(order[-1] <= each.break_order for each in left)
+        assert all(not before[lease].tokens <= remaining for lease in broken), (
+            "a lease was broken for nothing"
+        )
+        last: dict[Node, tuple[bool, float]] = {}
+        for lease, end in before.items():
+            order = not lease.is_estimate, lease.ends_at * (-1) ** lease.is_estimate
+            last[end.node] = max(order, last.get(end.node, order))
+        spared = [end.node for lease, end in before.items() if end.is_free_leaf and not lease.is_broken]
+        assert all(last[before[lease].node] <= last[node] for lease in broken for node in spared)
 
     def drop(self, namespace: str) -> None:
         """Only locked and pinned pages of the namespace stay; other namespaces lose nothing."""

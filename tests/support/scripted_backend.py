@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from arbora.frontend.language.backend import OnText, Prompt, Reply, Score, Scores, TextPrompt
+from arbora.frontend.language.backend import Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
 
 Say = Callable[[Prompt, Mapping[str, Any]], str | Reply]
 
@@ -20,7 +20,8 @@ class ScriptedBackend:
     def __init__(self, say: Say = lambda prompt, sampling: " yes") -> None:
         self.prompts: list[Prompt] = []
         self.prefilled: list[Prompt] = []
-        self.sessions: list[str] = []  # of replies, in order
+        self.prefilled_for: list[float] = []  # seconds
+        self.sessions: list[str] = []  # of replies and scores, in order
         self.ended: list[tuple[str, str | None]] = []  # sessions and their salts
         self.most_open = 0
         self._open = 0
@@ -41,14 +42,16 @@ class ScriptedBackend:
                 on_text(character)
         return reply
 
-    async def score(self, prompt: Prompt, choices: Sequence[str]) -> Scores:
+    async def score(self, prompt: Prompt, choices: Sequence[str], lease: Lease) -> Scores:
         """Longer choices are likelier."""
         self.prompts.append(prompt)
+        self.sessions.append(lease["key"])
         scores = tuple(Score(-6.0 / len(choice), 2) for choice in choices)
         return Scores(scores=scores, prompt_tokens=20, cached_tokens=15)
 
-    async def prefill(self, prompt: Prompt) -> Reply:
+    async def prefill(self, prompt: Prompt, lease: Lease) -> Reply:
         self.prefilled.append(prompt)
+        self.prefilled_for.append(lease["ttl_s"])
         return Reply(text="", finish_reason="length", prompt_tokens=8, cached_tokens=3)
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:

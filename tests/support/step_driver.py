@@ -21,7 +21,8 @@ from arbora.runtime.messages import (
     StepResult,
 )
 from arbora.runtime.model.loading import load_model
-from arbora.runtime.model.runner import MasksSource, Runner
+from arbora.runtime.model.runner import Runner
+from arbora.runtime.model.running_step import MasksSource
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.vocabulary import Vocabulary
 from numpy.typing import NDArray

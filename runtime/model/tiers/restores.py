@@ -11,10 +11,17 @@ import torch
 LoadLayer = Callable[[int], None]
 """copies a layer's pages"""
 
+SMALL = 64 << 20
+"""bytes that are copied in the time that it takes to launch the kernels of a step one by one: an estimate"""
+
 
 class Restore(Protocol):
     def arrive(self, layer: int) -> None:
         """Makes a layer's pages ready before it is computed."""
+
+    def arrive_at_once(self) -> bool:
+        """Makes all pages ready before the next launch, if they are few. Returns whether they are."""
+        ...
 
     def finish(self) -> float:
         """Waits for all pages; returns the milliseconds that copying took."""
@@ -36,6 +43,9 @@ class HostRestore:
         self._seconds += time.perf_counter() - started
         self._next = layer + 1
 
+    def arrive_at_once(self) -> bool:
+        return False
+
     def finish(self) -> float:
         for layer in range(self._next, self._layers):
             self.arrive(layer)
@@ -45,7 +55,9 @@ class HostRestore:
 class StreamRestore:
     """On CUDA: copies in a separate stream while other layers are computed."""
 
-    def __init__(self, stream: torch.cuda.Stream, load: LoadLayer, layers: int) -> None:
+    def __init__(self, stream: torch.cuda.Stream, load: LoadLayer, layers: int, size: int) -> None:
+        """size: bytes of all pages"""
+        self._size = size
         stream.wait_stream(torch.cuda.current_stream())
         self._started = _timed_event()
         self._ended = _timed_event()
@@ -59,6 +71,11 @@ class StreamRestore:
 
     def arrive(self, layer: int) -> None:
         torch.cuda.current_stream().wait_event(self._arrivals[layer])
+
+    def arrive_at_once(self) -> bool:
+        if self._size <= SMALL:
+            self.arrive(len(self._arrivals) - 1)  # copied last
+        return self._size <= SMALL
 
     def finish(self) -> float:
         self._ended.synchronize()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,6 +17,15 @@ from .restores import HostRestore, Restore, StreamRestore
 ID_BYTES = 4
 PAGES_AT_ONCE = 8  # in a flush, written while the next ones are copied
 FLUSH_TIMEOUT = 5.0  # seconds until a page written to disk frees its place in memory
+
+
+@dataclass(frozen=True)
+class Saves:
+    """Pages whose copies to host memory have been launched."""
+
+    entries: list[list[Entry]] = field(default_factory=list)
+    copied: list[torch.cuda.Event] = field(default_factory=list)
+    """recorded after the copies, on CUDA"""
 
 
 class Transfers:
@@ -33,8 +43,7 @@ class Transfers:
         self._stream: torch.cuda.Stream | None = (
             torch.cuda.Stream(kv.device) if kv.is_cuda else None  # type: ignore[no-untyped-call]
         )
-        self._saving: list[list[Entry]] = []
-        self._copied: list[torch.cuda.Event] = []
+        self._saves = Saves()
 
     def save(self, saves: Sequence[SavedPages], timeout: float = 0.0) -> None:
         """Copies pages to host memory. A page that gets no place within `timeout` seconds is lost."""
@@ -56,14 +65,14 @@ class Transfers:
             pool.release(known)  # so that they count as used
             if entries:
                 save_pages(self._kvs, pages, self._memory, [entry.place for entry in entries])
-                self._saving.append(entries)
-        if self._saving and self._stream is not None:
-            self._copied.append(torch.cuda.current_stream().record_event())
+                self._saves.entries.append(entries)
+        if self._saves.entries and self._stream is not None:
+            self._saves.copied.append(torch.cuda.current_stream().record_event())
 
     def save_computed(self, saves: Sequence[SavedPages]) -> None:
         """Saves pages that no tier has yet; they can be found at once."""
         self.save([self._unsaved(part) for part in saves])
-        self.settle([])
+        self.settle(self.begun_saves(), [])
 
     def restore(self, restores: Sequence[RestoredPages]) -> Restore:
         """Copies fetched pages to the device."""
@@ -78,16 +87,20 @@ class Transfers:
 
         if self._stream is None:
             return HostRestore(load, len(self._kvs))
-        return StreamRestore(self._stream, load, len(self._kvs))
+        size = len(pages) * self._memory[0].nbytes
+        return StreamRestore(self._stream, load, len(self._kvs), size)
 
-    def settle(self, fetches_over: Sequence[int]) -> None:
+    def begun_saves(self) -> Saves:
+        """The saves since the last call, for `settle`."""
+        saves, self._saves = self._saves, Saves()
+        return saves
+
+    def settle(self, saves: Saves, fetches_over: Sequence[int]) -> None:
         """After a step: publishes the saved pages and ends these fetches."""
-        for event in self._copied:
+        for event in saves.copied:
             event.synchronize()
-        self._copied.clear()
-        for entries in self._saving:
+        for entries in saves.entries:
             self._store.saved(entries)
-        self._saving.clear()
         for fetch in fetches_over:
             self._store.end(fetch)
 
@@ -96,7 +109,7 @@ class Transfers:
 
     def flush(self, message: FlushPages) -> None:
         """Returns when all pages that fit are in tiers that outlive the process."""
-        self.settle(message.fetches_over)
+        self.settle(self.begun_saves(), message.fetches_over)
         if not self._store.tiers:
             return
         at_once = max(1, min(PAGES_AT_ONCE, self._store.pool.places // 2))
@@ -105,7 +118,7 @@ class Transfers:
             for few in _pieces(self._unsaved(part), at_once):
                 self._store.write_again(split_keys(few.keys))
                 self.save([few], timeout=FLUSH_TIMEOUT)
-                self.settle([])
+                self.settle(self.begun_saves(), [])
         self._store.finish()
 
     def _unsaved(self, part: SavedPages) -> SavedPages:

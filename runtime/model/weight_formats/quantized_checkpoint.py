@@ -122,6 +122,12 @@ def _words(codes: torch.Tensor) -> torch.Tensor:
     return (unsigned[:, ::2] | (unsigned[:, 1::2] << 4)).view(torch.int32)
 
 
+def quantization_config(method: QuantizeMethod, projections: Sequence[Projection]) -> dict[str, Any]:
+    """The `quantization_config` of the checkpoint that `write_quantized` makes. Raises ConfigError for sizes
+    that can't be quantized."""
+    return _config(*_schemes(method, projections))
+
+
 def _config(of_layers: _Scheme, of_vocabulary: _Scheme) -> dict[str, Any]:
     def group(targets: Sequence[str], scheme: _Scheme) -> dict[str, Any]:
         return {"targets": list(targets), "format": scheme.layout, "weights": scheme.weights}

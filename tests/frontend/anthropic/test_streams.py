@@ -47,6 +47,15 @@ async def events(world: AnthropicWorld, **fields: Any) -> list[Any]:
     return found
 
 
+async def test_half_of_a_surrogate_pair_becomes_a_replacement_character(world: AnthropicWorld) -> None:
+    arguments = r'{"city": "\ud83d \ud83d\ude00 \\ud83d \udc00"}'
+    world.says(called("weather", arguments))
+    found = await events(world)
+    parts = [each["delta"]["partial_json"] for each in found if each["type"] == "content_block_delta"]
+    assert json.loads("".join(parts)) == {"city": "\ufffd \U0001f600 \\ud83d \ufffd"}
+    assert all("\\ud83d " not in part.replace(r"\\\\", "") for part in parts)
+
+
 async def test_a_stream_of_text_has_the_documented_events(world: AnthropicWorld) -> None:
     world.says("the cat")
     start, ping, begun, *deltas, ended, delta, stop = await events(world)

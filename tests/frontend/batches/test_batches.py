@@ -100,6 +100,28 @@ async def test_other_endpoints_have_batches_too(batches: BatchWorld) -> None:
     assert refused["response"]["body"]["type"] == "error"
 
 
+async def test_lines_may_be_requests_of_the_responses_api(batches: BatchWorld) -> None:
+    def line(custom_id: str, **fields: Any) -> dict[str, Any]:
+        body = {"model": MODEL, "input": "Hello", "max_output_tokens": 50, **fields}
+        return {"custom_id": custom_id, "method": "POST", "url": "/v1/responses", "body": body}
+
+    batch = await batches.run(
+        line("a"), line("b", background=True), line("c", store=False), endpoint="/v1/responses"
+    )
+    stored, other = (line["response"]["body"] for line in await batches.lines(batch.output_file_id))
+    assert (stored["object"], stored["status"], stored["store"]) == ("response", "completed", True)
+    assert other["store"] is False
+    found = await batches.client.responses.retrieve(stored["id"])
+    assert found.output_text == "Hello, how are you?"
+    (refused,) = await batches.lines(batch.error_file_id)
+    error = refused["response"]["body"]["error"]
+    assert (refused["custom_id"], error["param"]) == ("b", "background")
+    next_line = line("d", input="And?", previous_response_id=stored["id"])
+    batch = await batches.run(next_line, endpoint="/v1/responses")
+    (answer,) = await batches.lines(batch.output_file_id)
+    assert answer["response"]["body"]["previous_response_id"] == stored["id"]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

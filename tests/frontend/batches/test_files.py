@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
+import sqlite3
 import stat
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
+from arbora.frontend.batches import upload
 from arbora.frontend.batches.form import MAX_FILE_BYTES
 from arbora.frontend.batches.upload import PIECE_BYTES
 from batch_world import CHATS, BatchWorld, batch_world, chat, jsonl
@@ -167,6 +171,77 @@ async def test_a_full_data_directory_refuses_uploads_until_a_file_is_deleted(tmp
         assert stored(batches) == [first.id]
         await batches.client.files.delete(first.id)
         await batches.client.files.create(file=io.BytesIO(b" " * 60_000), purpose="batch")
+
+
+async def test_one_key_leaves_space_to_others(tmp_path: Path) -> None:
+    async with batch_world(tmp_path, api_keys=("one", "two"), data_size=400_000) as batches:
+        await batches.client.files.create(file=io.BytesIO(b" " * 80_000), purpose="batch")
+        with pytest.raises(openai.InternalServerError, match="those of one key no more than stays free"):
+            await batches.client.files.create(file=io.BytesIO(b" " * 40_000), purpose="batch")
+        other = batches.with_key("two")
+        await other.files.create(file=io.BytesIO(b" " * 50_000), purpose="batch")
+
+
+async def test_a_key_s_results_stop_only_its_own_batches(tmp_path: Path) -> None:
+    async with batch_world(tmp_path, api_keys=("one", "two"), data_size=60_000, max_running=4) as batches:
+        stopped = await batches.start(*(chat(str(number)) for number in range(60)))
+        batches.client = batches.with_key("two")
+        assert (await batches.run(chat("a"))).status == "completed"
+        batches.client = batches.with_key("one")
+        found: Any = await batches.client.batches.retrieve(stopped.id)
+        assert (found.status, 0 < found.request_counts.completed < 60) == ("in_progress", True)
+        await asyncio.sleep(0.2)
+        again = await batches.client.batches.retrieve(stopped.id)
+        assert again.request_counts == found.request_counts
+        await batches.client.batches.cancel(stopped.id)
+        ended = await batches.ended(stopped)
+        assert len(await batches.lines(ended.output_file_id)) == ended.request_counts.completed
+
+
+async def test_an_upload_that_stops_ends_and_takes_no_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def uploads() -> int:
+        with contextlib.closing(sqlite3.connect(tmp_path / "batches.sqlite")) as connection:
+            ((found,),) = connection.execute("SELECT count(*) FROM files")
+        return int(found)
+
+    monkeypatch.setattr(upload, "PIECE_SECONDS", 1.0)
+    monkeypatch.setattr(upload, "MOST_UPLOADS", 3)
+    async with batch_world(tmp_path, data_size=400_000) as batches:
+        assert (await batches.client.files.list()).data == []
+        idle = [asyncio.create_task(slow_upload(batches, 150_000)) for _ in range(3)]
+        await batches.world.until(lambda: uploads() == 3)
+        with pytest.raises(openai.RateLimitError, match="3 uploads have not ended yet"):
+            await batches.client.files.create(file=io.BytesIO(b" " * 150_000), purpose="batch")
+        answers = await asyncio.gather(*idle)
+        assert {(answer.status, b"too slow" in answer.body) for answer in answers} == {(408, True)}
+        assert uploads() == 0
+        await batches.client.files.create(file=io.BytesIO(b" " * 150_000), purpose="batch")
+
+
+async def slow_upload(batches: BatchWorld, size: int) -> Any:
+    """The answer to an upload that declares so many bytes and stops within its file."""
+    head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
+    head += f"Content-Type: {HEADERS['content-type']}\r\n\r\n{PURPOSE}"
+    return await asked(batches.world.url, f"{head}{part('file', 'a', '; filename=x')[:-2]}".encode())
+
+
+async def test_files_are_removed_on_another_thread(
+    batches: BatchWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await batches.upload(chat("a"))
+    threads: list[int] = []
+    unlink = Path.unlink
+
+    def noted(path: Path, missing_ok: bool = False) -> None:
+        threads.append(threading.get_ident())
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", noted)
+    await batches.client.files.delete(file.id)
+    assert file.id not in stored(batches)
+    assert threads and threading.get_ident() not in threads
 
 
 async def test_a_batch_waits_while_the_data_directory_is_full(tmp_path: Path) -> None:

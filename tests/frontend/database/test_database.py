@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 from arbora.frontend.database import open_database
+from arbora.frontend.database.space import KEPT_PAGES, free_pages, shrink
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)"
+WRITER = """
+import asyncio, secrets, sys
+from pathlib import Path
+from arbora.frontend.database import open_database
+
+async def write():
+    for _ in range(10):
+        connection = await open_database(
+            Path(sys.argv[1]), "things", "CREATE TABLE things (name TEXT PRIMARY KEY)", 1
+        )
+        await connection.execute("INSERT INTO things VALUES (?)", (secrets.token_hex(8),))
+        await connection.close()
+
+async def main():
+    await asyncio.gather(*(write() for _ in range(4)))
+
+asyncio.run(main())
+"""
 
 
 async def test_a_database_outlives_its_connection_and_only_the_user_may_read_it(tmp_path: Path) -> None:
@@ -46,3 +66,31 @@ async def test_a_damaged_database_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"things\.sqlite: file is not a database"):
         await open_database(tmp_path, "things", SCHEMA, 1)
     assert path.read_bytes().startswith(b"not a database")
+
+
+async def test_a_database_is_closed_and_opened_by_several_processes(tmp_path: Path) -> None:
+    """A descriptor of the file that is closed ends this process's locks, and the log of others is deleted."""
+    processes = [
+        await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", WRITER, str(tmp_path))
+        for _ in range(2)
+    ]
+    assert [await process.wait() for process in processes] == [0, 0]
+    connection = await open_database(tmp_path, "things", SCHEMA, 1)
+    (row,) = await connection.execute_fetchall("SELECT count(*) FROM things")
+    await connection.close()
+    assert row[0] == 2 * 4 * 10
+
+
+async def test_a_database_shrinks_after_rows_are_deleted(tmp_path: Path) -> None:
+    connection = await open_database(tmp_path, "things", SCHEMA, 1)
+    rows = [(f"{number}{'x' * 4000}",) for number in range(3000)]
+    await connection.executemany("INSERT INTO things VALUES (?)", rows)
+    full = (tmp_path / "things.sqlite").stat().st_size
+    await connection.execute("DELETE FROM things")
+    while await shrink(connection):
+        pass
+    assert await free_pages(connection) == KEPT_PAGES
+    await connection.execute_fetchall("PRAGMA wal_checkpoint")
+    left = (tmp_path / "things.sqlite").stat().st_size
+    await connection.close()
+    assert full > 12_000_000 and left < KEPT_PAGES * 4096 + 1_000_000

@@ -140,6 +140,11 @@ def test_what_can_not_be_scored_is_refused(
         engine.score(prompt, choices)
 
 
+def test_the_lease_of_scores_is_checked(engine: arbora.Engine) -> None:
+    with pytest.raises(arbora.RequestError, match=r"cache_lease\.ttl_s is 0"):
+        engine.score("the cat", [" sat"], cache_lease={"ttl_s": 0})
+
+
 def test_prompt_logprobs_are_those_of_transformers(engine: arbora.Engine, oracle: Any) -> None:
     tokens = engine.tokenize("the dog sat on the log and the cat sat on the mat " * 8)
     expected = logprobs_of(oracle, tokens)

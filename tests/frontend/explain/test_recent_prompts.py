@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from array import array
 from collections.abc import Sequence
 
+import pytest
 from arbora.frontend.explain.outline import outline_of
 from arbora.frontend.explain.recent_prompts import Place, RecentPrompts
 from hypothesis import given
@@ -46,6 +48,28 @@ def test_it_never_holds_more_than_its_limit(prompts: list[tuple[str, int, int]])
         assert recent.bytes_used <= 4096
     recent.drop(lambda name: True)
     assert recent.bytes_used == 0
+
+
+@pytest.mark.parametrize(
+    ("owners", "salts", "prompts", "tokens", "messages"),
+    [(1, 500, 1, 10, 0), (500, 1, 1, 10, 0), (1, 1, 500, 10, 1), (1, 100, 1, 10, 20), (2, 5, 10, 2000, 5)],
+)
+def test_its_size_is_the_memory_that_it_takes(
+    owners: int, salts: int, prompts: int, tokens: int, messages: int
+) -> None:
+    recent = RecentPrompts()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for owner in range(owners):
+        for salt in range(salts):
+            for number in range(prompts):
+                said = [{"role": "user", "content": f"{owner} {salt} {number} {m}"} for m in range(messages)]
+                parts = outline_of(said, None, ()).parts
+                place = Place(f"{owner:032}", f"{salt:064}")
+                recent.add(place, packed([owner, salt, number, *range(tokens)]), parts)
+    taken = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert 0.7 < taken / recent.bytes_used < 1.2
 
 
 def test_a_conversation_is_kept_once() -> None:

@@ -6,6 +6,7 @@ import time
 
 import arbora as ab
 import pytest
+from arbora.frontend.language.execution import SESSION_S
 from arbora.frontend.language.state import State
 from scripted_backend import ScriptedBackend
 
@@ -21,6 +22,12 @@ def forks(s: State, salt: str | None = None) -> None:
 def fails(s: State) -> None:
     s += "Q" + ab.gen("first")
     raise ValueError(s["first"])
+
+
+@ab.program
+def selects(s: State) -> None:
+    s += "Q" + ab.select("first", ["no", "yes"])
+    s += ab.gen("second", cache_salt="s")
 
 
 def ended(backend: ScriptedBackend) -> list[tuple[str, str | None]]:
@@ -58,3 +65,18 @@ def test_a_salted_session_ends_in_its_namespace() -> None:
     forks.run(salt="s", backend=backend)
     time.sleep(0.05)
     assert (backend.sessions[0], "s") in ended(backend)
+
+
+def test_select_belongs_to_the_session() -> None:
+    backend = ScriptedBackend()
+    selects.run(backend=backend)
+    assert len(backend.sessions) == 2
+    assert len(set(backend.sessions)) == 1
+    time.sleep(0.05)
+    assert {salt for _, salt in ended(backend)} == {None, "s"}
+
+
+def test_what_prewarm_computes_is_kept_as_long_as_a_session_without_calls() -> None:
+    backend = ScriptedBackend()
+    ab.prewarm(selects, backend=backend)
+    assert backend.prefilled_for == [SESSION_S]

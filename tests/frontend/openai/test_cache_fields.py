@@ -110,6 +110,15 @@ async def test_a_session_keeps_several_leases(world: HttpWorld) -> None:
     assert await leases(world, cache_lease=lease) == [LeaseTerms("session", 60, "program-1", most=8)]
 
 
+async def test_a_request_that_only_scores_leases_what_comes_before_the_scored_tokens(
+    world: HttpWorld,
+) -> None:
+    scores = {"prompt_logprobs": 0, "prompt_logprobs_start": 2, "cache_lease": {"ttl_s": 60}}
+    terms = [LeaseTerms("session", 60, end=2)]
+    assert await leases(world, "/v1/completions", **scores, max_tokens=0) == terms
+    assert await leases(world, "/v1/completions", **scores, max_tokens=1) == [LeaseTerms("session", 60)]
+
+
 async def test_a_request_without_the_cache_leases_nothing(world: HttpWorld) -> None:
     assert await leases(world, prompt_cache_key="ada", cache_prompt=False) == []
 

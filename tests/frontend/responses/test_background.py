@@ -13,6 +13,9 @@ import openai
 import pytest
 import pytest_asyncio
 from arbora.frontend.responses import background
+from arbora.frontend.responses.database import Database
+from arbora.frontend.responses.store import Store
+from arbora.runtime.errors import RequestError
 from arbora.runtime.messages import Abort, Refused
 from responses_world import ResponsesWorld, responses_world
 
@@ -34,6 +37,16 @@ async def ended(world: ResponsesWorld, id: str) -> Any:
             if response.status not in ("queued", "in_progress"):
                 return response
             await asyncio.sleep(0.01)
+
+
+async def refused(*_: Any) -> Any:
+    raise RequestError("The server's disk is full.", status=507, code="disk_full")
+
+
+def stored_status(directory: Path, id: str) -> str:
+    with contextlib.closing(sqlite3.connect(directory / "responses.sqlite")) as connection:
+        ((status,),) = connection.execute("SELECT status FROM holders WHERE id = ?", (id,))
+    return str(status)
 
 
 async def test_a_background_response_is_polled(world: ResponsesWorld) -> None:
@@ -97,6 +110,26 @@ async def test_a_cancelled_response_stops(world: ResponsesWorld) -> None:
         await world.create(previous_response_id=queued.id)
 
 
+async def test_a_cancelled_stream_ends_with_the_cancelled_response(world: ResponsesWorld) -> None:
+    """OpenAI has no event of its own for this."""
+    world.running.pauses = True
+    stream = await world.create(background=True, stream=True)
+    seen: list[Any] = []
+    async for event in stream:
+        seen.append(event)
+        if event.type == "response.output_text.delta":
+            cancelled = await world.client.responses.cancel(seen[0].response.id)
+        world.running.gate.set()
+    world.running.pauses = False
+    assert (seen[-1].type, seen[-1].response.status) == ("response.incomplete", "cancelled")
+    assert seen[-1].response.to_dict() == cancelled.to_dict()
+    assert [event.sequence_number for event in seen] == list(range(len(seen)))
+    again: list[Any] = [
+        event async for event in await world.client.responses.retrieve(cancelled.id, stream=True)
+    ]
+    assert [event.to_dict() for event in again] == [event.to_dict() for event in seen]
+
+
 async def test_only_background_responses_are_cancelled(world: ResponsesWorld) -> None:
     response = await world.create()
     with pytest.raises(openai.BadRequestError, match="background: true"):
@@ -145,6 +178,9 @@ async def test_a_response_that_a_restart_interrupted_has_failed(tmp_path: Path) 
         assert response.error is not None
         assert (response.status, response.error.code) == ("failed", "server_error")
         assert "stopped" in response.error.message
+        stream: Any = await world.client.responses.retrieve(queued.id, stream=True, starting_after=5)
+        (event,) = [event async for event in stream]
+        assert (event.type, event.sequence_number) == ("response.failed", 6)
     assert not list(tmp_path.glob("*.alive"))
 
 
@@ -170,8 +206,76 @@ async def test_another_process_may_follow_and_cancel_a_response(
         first, second = await world.create(background=True), await world.create(background=True)
         assert (await other.client.responses.cancel(first.id)).status == "cancelled"
         await world.http_world.until(lambda: len(world.running.rows) == 1)
-        stream = await other.client.responses.retrieve(second.id, stream=True)
+        stream: Any = await other.client.responses.retrieve(second.id, stream=True)
         world.running.gate.set()
         events = [event async for event in stream]
         assert events[-1].type == "response.completed"
         assert (await other.client.responses.retrieve(second.id)).output_text == TEXT
+
+
+async def test_a_stream_ends_when_another_process_cancels_its_response(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "CHECK_S", 0.05)
+    async with responses_world(data_dir=tmp_path) as world, responses_world(data_dir=tmp_path) as other:
+        world.says(TEXT)
+        world.running.gate.clear()
+        queued = await world.create(background=True)
+        stream: Any = await world.client.responses.retrieve(queued.id, stream=True)
+        await other.client.responses.cancel(queued.id)
+        events = [event async for event in stream]
+        assert [event.type for event in events][-1] == "response.incomplete"
+        assert events[-1].response.status == "cancelled"
+
+
+async def test_a_response_whose_end_cannot_be_stored_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def locked(*_: Any) -> Any:
+        raise sqlite3.OperationalError("database is locked")
+
+    monkeypatch.setattr(background, "FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr(background, "CHECK_S", 0.05)
+    async with responses_world(data_dir=tmp_path) as world:
+        world.says(TEXT)
+        world.running.gate.clear()
+        queued = await world.create(background=True)
+        stream: Any = await world.client.responses.retrieve(queued.id, stream=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, "_opened", locked)
+            await asyncio.sleep(0.2)  # a check of the database fails and does not end the response
+            world.running.gate.set()
+            events = [event async for event in stream]
+            assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == TEXT
+            assert (events[-1].type, events[-1].response.error.code) == ("response.failed", "server_error")
+            assert [event.sequence_number for event in events] == list(range(len(events)))
+            response = await world.client.responses.retrieve(queued.id)
+            assert response.to_dict() == events[-1].response.to_dict()
+        await world.http_world.until(lambda: stored_status(tmp_path, queued.id) == "failed")
+        stream = await world.client.responses.retrieve(queued.id, stream=True)
+        assert [event.to_dict() async for event in stream] == [event.to_dict() for event in events]
+
+
+async def test_a_cancellation_that_cannot_be_stored_holds_and_is_stored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "FIRST_RETRY_S", 0.05)
+    async with responses_world(data_dir=tmp_path) as world:
+        world.says(TEXT)
+        world.running.gate.clear()
+        queued = await world.create(background=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "finish", refused)
+            assert (await world.client.responses.cancel(queued.id)).status == "cancelled"
+            assert (await world.client.responses.retrieve(queued.id)).status == "cancelled"
+            assert stored_status(tmp_path, queued.id) == "in_progress"
+        await world.http_world.until(lambda: stored_status(tmp_path, queued.id) == "cancelled")
+
+
+async def test_the_tokens_of_a_background_response_count_for_its_key(tmp_path: Path) -> None:
+    async with responses_world(api_keys=("one", "two"), data_dir=tmp_path) as world:
+        world.says(TEXT)
+        usage = (await ended(world, (await world.create(background=True)).id)).usage
+        text = (await world.request("GET", "/metrics")).text
+        (line,) = [line for line in text.splitlines() if "key_tokens_total" in line and "completion" in line]
+        assert float(line.rpartition(" ")[2]) == usage.output_tokens

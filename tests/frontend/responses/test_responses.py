@@ -10,7 +10,7 @@ import openai
 import pydantic
 import pytest
 import pytest_asyncio
-from arbora.runtime.messages import Generate
+from arbora.runtime.messages import Generate, LeaseTerms
 from fake_scheduler import unpacked
 from http_world import last_generate
 from responses_world import ResponsesWorld, responses_world
@@ -200,6 +200,14 @@ async def test_the_next_turn_has_the_tokens_of_the_reply_as_it_was_sampled(world
     before = unpacked(last_generate(world.http_world).prompt) + sampled
     await world.create(input="And?", instructions="Be kind.", previous_response_id=first.id)
     assert unpacked(last_generate(world.http_world).prompt)[: len(before)] == before
+
+
+async def test_a_stored_response_keeps_its_tokens_cached_for_half_an_hour(world: ResponsesWorld) -> None:
+    world.says("Hello")
+    await world.create()
+    assert last_generate(world.http_world).leases == [LeaseTerms("conversation", 1800.0)]
+    await world.create(store=False)
+    assert last_generate(world.http_world).leases == []
 
 
 async def test_the_tokens_of_a_prompt_are_counted(world: ResponsesWorld) -> None:

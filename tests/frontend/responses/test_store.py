@@ -240,6 +240,73 @@ async def test_old_responses_are_deleted_first_when_there_are_too_many_bytes(
         assert 2 < stored < 14
 
 
+async def test_one_key_cannot_push_out_the_responses_of_another(tmp_path: Path) -> None:
+    async with responses_world(api_keys=("one", "two"), data_dir=tmp_path, data_size=1_600_000) as world:
+        small = await world.create(input="Small", metadata={"long": "x" * 50_000})
+        world.key = "two"
+        large = {"input": "x", "metadata": {"long": "x" * 60_000}}
+        made = [(await world.post(**large)).json()["id"] for _ in range(20)]
+        found = [(await world.request("GET", f"/v1/responses/{id}")).status_code for id in made]
+        assert found[0] == 404 and found[-1] == 200
+        assert (await world.request("GET", f"/v1/responses/{small.id}", key="one")).status_code == 200
+
+
+async def test_the_bytes_of_owners_are_those_of_their_rows(tmp_path: Path) -> None:
+    async with responses_world(api_keys=("one", "two"), data_dir=tmp_path) as world:
+        made = await world.client.conversations.create(items=[{"role": "user", "content": "Hello"}])
+        await world.create(input="A", conversation=made.id)
+        item = (await world.client.conversations.items.list(made.id)).data[0]
+        await world.client.conversations.items.delete(item.id or "", conversation_id=made.id)
+        await world.create(background=True, input="B")
+        await world.http_world.until(lambda: not world.http_world.engine.open_choices)
+        deleted = await world.create(input="C")
+        await world.client.responses.delete(deleted.id)
+        world.key = "two"
+        assert (await world.post()).status_code == 200
+    connection = await open_database(tmp_path, "responses", SCHEMA, VERSION)
+    counted = await connection.execute_fetchall("SELECT owner, bytes FROM owners ORDER BY owner")
+    summed = await connection.execute_fetchall(
+        "SELECT owner, sum(length(body) + coalesce(length(events), 0) + (SELECT coalesce(sum(length("
+        "items.body)), 0) FROM items WHERE holder = holders.id)) FROM holders GROUP BY owner ORDER BY owner"
+    )
+    await connection.close()
+    assert [tuple(row) for row in counted] == [tuple(row) for row in summed]
+    assert len(list(counted)) == 2
+
+
+async def test_a_response_that_is_larger_than_all_space_is_not_stored(tmp_path: Path) -> None:
+    async with responses_world(data_dir=tmp_path, data_size=400_000) as world:
+        response = await world.create(metadata={"long": "x" * 120_000})
+        assert response.store is False
+        assert (await world.request("GET", f"/v1/responses/{response.id}")).status_code == 404
+
+
+async def test_a_page_of_items_reads_no_others(
+    world: ResponsesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items: Any = [{"role": "user", "content": str(number)} for number in range(15)]
+    made = await world.client.conversations.create(items=items)
+    response = await world.create(input=items)
+    read: list[int] = []
+    rows = Database.rows
+
+    async def counted(*values: Any) -> Any:
+        found = await rows(*values)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Database, "rows", counted)
+    listed: Any = world.client.conversations.items.list(made.id, limit=4, order="asc")
+    assert [text_of(item) async for item in listed] == [str(number) for number in range(15)]
+    first = (await world.client.conversations.items.list(made.id, limit=1)).data[0]
+    assert text_of(first) == "14"
+    await world.client.conversations.items.retrieve(first.id or "", conversation_id=made.id)
+    await world.client.conversations.items.delete(first.id or "", conversation_id=made.id)
+    listed = world.client.responses.input_items.list(response.id, limit=4)
+    assert [text_of(item) async for item in listed] == [str(number) for number in reversed(range(15))]
+    assert max(read) == 5, "one more than the page, which says whether there is more"
+
+
 async def test_responses_are_deleted_30_days_after_their_last_use(tmp_path: Path) -> None:
     async with responses_world(data_dir=tmp_path) as world:
         old, other = await world.create(), await world.create()
@@ -284,7 +351,10 @@ async def test_a_database_that_fails_loses_no_reply(
         response = await world.create(input="A")
         with pytest.raises(openai.InternalServerError, match="database of responses") as error:
             await world.create(input="B", previous_response_id=response.id)
-    assert text_of(response.output[0]) == "Yes"
+        events = await world.events(input="A")
+    assert text_of(response.output[0]) == text_of(events[-1].response.output[0]) == "Yes"
+    assert response.store is events[-1].response.store is False
+    assert [event.sequence_number for event in events] == list(range(len(events)))
     assert error.value.status_code == 503
     with pytest.raises(openai.NotFoundError):
         await world.client.responses.retrieve(response.id)

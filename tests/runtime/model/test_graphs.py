@@ -1,4 +1,4 @@
-"""Decode steps replayed in buffers of fixed size against the same steps launched anew.
+"""Steps replayed in buffers of fixed size against the same steps launched anew.
 
 On a GPU they are captured; without one their launches are recorded, interpreted.
 """
@@ -15,17 +15,20 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels.attention import cuda as attention_cuda
-from arbora.kernels.attention.fixed_decode import Scratch
+from arbora.kernels.attention.fixed_steps import Scratch
 from arbora.runtime.messages import RowGroup
-from arbora.runtime.model.capture import sizes
-from arbora.runtime.model.graphs import DecodeGraphs
-from arbora.runtime.model.input_batch import InputBatch
+from arbora.runtime.model import graphs as forward_graphs
+from arbora.runtime.model.capture import Captures, sizes
+from arbora.runtime.model.graphs import ForwardGraphs
+from arbora.runtime.model.input_batch import StepInputs
+from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import WINDOWED, random_model, save_model
 from recorded_launches import capture
-from step_driver import StepDriver
+from step_driver import StepDriver, packed
 from triton_device import DEVICE, triton_kernels
 
 SLOTS, PAGE, CONTEXT = 5, 4, 160
+SIZES = [1, 5, 12]
 PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 134, 5, 99, 2)]
 SHARED = 8
 Step = tuple[Sequence[int], Sequence[RowGroup]]
@@ -39,26 +42,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Compared:
-    """Runs each forward pass both ways, and notes how many rows were replayed."""
+    """Runs each forward pass both ways, and notes the tokens of those that were replayed."""
 
     def __init__(self, driver: StepDriver) -> None:
         self.replayed: list[int] = []
         self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
-        tables = driver.runner._tables.on_device
-        self._graphs = DecodeGraphs(self._decoder._config, torch.float32, SLOTS, tables)
-        self._graphs.capture(self._decoder, self._kvs, capture())
-        driver.runner.replay_with(self._forward, lambda *_: None)
+        config = self._decoder._config
+        tables, last_tokens = driver.runner._tables.on_device, driver.runner._states.sampling.last_tokens
+        hidden = torch.full((SLOTS, config.hidden_size), torch.nan, device=DEVICE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(forward_graphs, "MOST_TOKENS", SIZES[-1])
+            patch.setattr(forward_graphs, "sizes", lambda most: SIZES)
+            self._graphs = ForwardGraphs(config, hidden, tables, last_tokens)
+        self._graphs.capture(self._decoder, self._kvs, Captures(capture()))
+        driver.runner.replay_with(self._forward)
 
-    def _forward(self, batch: InputBatch) -> torch.Tensor | None:
+    def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
         before = [kv.clone() for kv in self._kvs]
-        hidden = self._graphs.forward(batch)
+        hidden = self._graphs.forward(inputs)
         if hidden is None:
             return None
-        self.replayed.append(batch.size)
+        self.replayed.append(inputs.size)
         hidden, written = hidden.clone(), [kv.clone() for kv in self._kvs]
         for kv, old in zip(self._kvs, before, strict=True):
             kv.copy_(old)
-        expected = self._decoder.forward(batch, self._kvs)
+        expected = self._decoder.forward(inputs.on_device, self._kvs)
         torch.testing.assert_close(hidden, expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(written, list(self._kvs), atol=1e-4, rtol=1e-4)
         return hidden
@@ -112,19 +120,49 @@ def test_rows_that_share_pages_within_a_window_run_without(tmp_path: Path) -> No
     assert replayed(wide, [([0, 1, 2], GROUPS), ([0, 1, 2], [])]) == [3]
 
 
-def test_only_steps_in_which_all_rows_have_one_token_and_sample_are_replayed(model: Path) -> None:
+def test_chunks_and_rows_in_decode_are_replayed_in_any_mixture(model: Path) -> None:
     driver = started(model)
-    driver.start(0)
-    driver.run([driver.row(0, PROMPTS[0])])
-    driver.start(1)
+    for slot in (0, 1, 2):
+        driver.start(slot)
+        driver.run([driver.row(slot, PROMPTS[slot])])
+    driver.start(3)
     with triton_kernels():
         compared = Compared(driver)
         driver.run([driver.row(0), driver.row(1, [5], sample=False)])
-        driver.run([driver.row(0), driver.row(1, [7, 8])])
-    assert compared.replayed == []
+        driver.run([driver.row(2), driver.row(1, [7, 8]), driver.row(0, [3, 4, 5])])
+        driver.run([driver.row(3, PROMPTS[1][:12], sample=False)])
+        driver.run([driver.row(1), driver.row(3, PROMPTS[1][12:20], sample=False)])
+        driver.run([driver.row(slot) for slot in (2, 1, 0)])
+    assert compared.replayed == [2, 6, 12, 9, 3]
+
+
+def test_a_group_and_a_chunk_are_replayed_together(model: Path) -> None:
+    driver = started(model)
+    for slot, prompt in enumerate(PROMPTS[:4]):
+        driver.start(slot)
+        if slot == 2:
+            driver.share(slot, 1, SHARED)
+        driver.run([driver.row(slot, prompt)])
+    with triton_kernels():
+        compared = Compared(driver)
+        rows = [driver.row(slot) for slot in (0, 1, 2)]
+        driver.run([*rows, driver.row(3, [1, 2, 3, 4])], GROUPS)
+    assert compared.replayed == [7]
+
+
+def test_steps_with_more_tokens_or_outputs_than_a_graph_holds_run_without_it(model: Path) -> None:
+    driver = started(model)
+    driver.start(0, SamplingParams(max_tokens=64, temperature=0.0, prompt_logprobs=0))
+    with triton_kernels():
+        compared = Compared(driver)
+        driver.run([driver.row(0, PROMPTS[1][:13], sample=False)])
+        driver.run([driver.row(0, [1, 2, 3, 4, 5, 6], sample=False, targets=packed([2, 3, 4, 5, 6, 7]))])
+        driver.run([driver.row(0, [1, 2, 3, 4], sample=False, targets=packed([2, 3, 4, 5]))])
+    assert compared.replayed == [4]
 
 
 def test_sizes_waste_less_than_half() -> None:
     assert sizes(1) == [1]
     assert sizes(5) == [1, 2, 3, 4, 5]
     assert sizes(64) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert sizes(512)[-8:] == [96, 128, 192, 256, 320, 384, 448, 512]

@@ -204,10 +204,10 @@ class ScriptedInbox:
         return self.messages.pop(0) if self.messages else None
 
 
-def queue(*messages: Message) -> StepQueue:
+def queue(*messages: Message, heartbeat: Heartbeat | None = None) -> StepQueue:
     for message in messages:
         msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=ModelInbox)
-    return StepQueue(ScriptedInbox(list(messages)), Heartbeat())  # type: ignore[arg-type]
+    return StepQueue(ScriptedInbox(list(messages)), heartbeat or Heartbeat())  # type: ignore[arg-type]
 
 
 def test_plans_that_come_while_masks_are_awaited_keep_their_order() -> None:
@@ -228,3 +228,31 @@ def test_masks_of_past_steps_are_dropped() -> None:
 
 def test_waiting_for_masks_ends_at_the_deadline() -> None:
     assert queue().masks(1, deadline=0.01) is None
+
+
+def test_messages_come_before_the_device_is_asked() -> None:
+    first, masks = StepPlan(1, []), StepMasks(2, b"", b"")
+    post = queue(masks, first)
+    assert post.next_unless(lambda: True) is first
+    assert post.masks(2, deadline=0) is masks
+    asked = iter([False, False, True])
+    assert post.next_unless(lambda: next(asked)) is None
+    assert next(asked, None) is None
+
+
+def test_only_messages_are_progress_while_a_device_computes() -> None:
+    marks: list[str] = []
+
+    class Marked(Heartbeat):
+        def working(self) -> None:
+            marks.append("working")
+
+        def resting(self) -> None:
+            marks.append("resting")
+
+    post = queue(StepPlan(1, []), heartbeat=Marked())
+    post.next_unless(lambda: False)
+    assert marks == ["working"]
+    asked = iter([False, True])
+    post.next_unless(lambda: next(asked))
+    assert marks == ["working"]

@@ -262,9 +262,10 @@ def test_a_prompt_without_numbers_has_an_error_for_its_logprobs(driver: StepDriv
 
 def test_equal_logits_rank_by_rising_token_id() -> None:
     logits = torch.tensor([[0.0, 2.0, -0.0, 2.0, 2.0, -1.0]])
-    report = prompt_logprobs.prompt_logprobs(logits, lambda x: x, 6, np.array([1], np.int32), 5)
-    assert report is not None
-    assert unpacked(report.top_ids) == [1, 3, 4, 0, 2]
+    copies = prompt_logprobs.prompt_logprobs(logits, lambda x: x, 6, np.array([1], np.int32), 5)
+    logprobs = prompt_logprobs.report(copies)
+    assert logprobs is not None
+    assert unpacked(logprobs.top_ids) == [1, 3, 4, 0, 2]
 
 
 SAMPLING = SamplingParams(max_tokens=64, temperature=1.3, top_p=0.95, seed=42)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,18 +10,15 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels.automaton import pool as automaton_pool
-from arbora.kernels.common import upload as transfers
-from arbora.kernels.common.upload import FixedArrays
-from arbora.kernels.sampling import Sampled, fixed_sampling
-from arbora.runtime.errors import ConfigError
+from arbora.kernels.sampling import fixed_sampling
+from arbora.kernels.sampling.batch import HostMask
+from arbora.kernels.sampling.packed_results import PackedResults
 from arbora.runtime.messages import StepMasks, StepResult
-from arbora.runtime.model import step_graphs
-from arbora.runtime.model.capture import CaptureError, Replay
-from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model import sampling_graphs
+from arbora.runtime.model.capture import Captures
 from arbora.runtime.model.loading import load_model
-from arbora.runtime.model.runner import NOTHING_ALLOWED
+from arbora.runtime.model.running_step import NOTHING_ALLOWED
 from arbora.runtime.model.sampling_graphs import SamplingGraphs
-from arbora.runtime.model.step_graphs import StepGraphs
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import EOS, bits, byte_vocabulary, nested
 from checkpoints import VOCAB_SIZE, WINDOWED, random_model, save_model
@@ -60,14 +56,19 @@ class Twins:
         self.expected, self.driver = (started(model, device, slots) for device in ("cpu", DEVICE.type))
         runner = self.driver.runner
         head = runner._decoder._weights.head
-        self._graphs = SamplingGraphs(head, runner._states, slots, torch.float32, capture())
+        hidden = torch.zeros(slots, head.in_features, device=DEVICE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sampling_graphs, "sizes", lambda most: sorted({2, most}))
+            self._graphs = SamplingGraphs(head, runner._states, hidden, Captures(capture()))
         runner.replay_with(lambda _: None, self._sample)
 
-    def _sample(self, slots: NDArray[np.int32], hidden: torch.Tensor) -> tuple[torch.Tensor, Sampled] | None:
-        replayed = self._graphs.sample(slots, hidden)
-        if replayed is not None:
+    def _sample(
+        self, slots: NDArray[np.int32], hidden: torch.Tensor, mask: HostMask | None, alternatives: int | None
+    ) -> PackedResults | None:
+        results = self._graphs.sample(slots, hidden, mask, alternatives)
+        if results is not None:
             self.replayed.append(len(slots))
-        return replayed
+        return results
 
     def load_grammar(self, number: int) -> None:
         for driver in (self.expected, self.driver):
@@ -89,7 +90,22 @@ class Twins:
         assert [(error.slot, error.message) for error in got.errors] == [
             (error.slot, error.message) for error in want.errors
         ]
+        assert_same_logprobs(got, want)
         return got
+
+
+def assert_same_logprobs(got: StepResult, want: StepResult) -> None:
+    assert [(row.slot, row.logprobs.top_ids) for row in got.logprobs] == [
+        (row.slot, row.logprobs.top_ids) for row in want.logprobs
+    ]
+    for one, other in zip(got.logprobs, want.logprobs, strict=True):
+        for mine, theirs in (
+            (one.logprobs.chosen, other.logprobs.chosen),
+            (one.logprobs.top_values, other.logprobs.top_values),
+        ):
+            np.testing.assert_allclose(
+                np.frombuffer(mine, np.float32), np.frombuffer(theirs, np.float32), atol=1e-4
+            )
 
 
 def started(model: Path, device: str, slots: int = SLOTS) -> StepDriver:
@@ -139,17 +155,31 @@ def test_grammars_may_move_the_tables_that_graphs_read(twins: Twins, monkeypatch
     assert twins.replayed == [1, 1, 1, 3]
 
 
-def test_steps_with_logprobs_or_host_masks_run_without_graphs_and_change_no_buffer(
-    twins: Twins,
-) -> None:
+def test_rows_with_logprobs_and_masks_of_the_host_are_replayed_beside_others(twins: Twins) -> None:
+    twins.load_grammar(4)
     twins.start(0, PENALISED, prompt=packed(PROMPT))
     twins.start(1, SamplingParams(max_tokens=64, temperature=1.0, seed=7, logprobs=2))
+    twins.start(2, SamplingParams(max_tokens=64, temperature=0.0, logprobs=0))
+    twins.start(3, SAMPLED, grammar=4)
+    twins.start(4, SamplingParams(max_tokens=64, temperature=0.0, logprobs=20))
+    for slot in range(5):
+        twins.step([slot], PROMPT)
+    masked = twins.step([0], masks=lambda: StepMasks(1, packed([0]), bits([201, 202])))
+    assert unpacked(masked.tokens)[0] in (201, 202)
+    twins.step([0, 1, 2, 3])
+    allowed = StepMasks(1, packed([3, 1]), bits([97, 98, 123]) + bits([77]))
+    both = twins.step([1, 3, 4], masks=lambda: allowed)
+    assert unpacked(both.tokens)[0] == 77
+    twins.step([0, 3])
+    assert [len(row.logprobs.top_ids) // 4 for row in both.logprobs] == [2, 20]
+    assert twins.replayed == [1] * 5 + [1, 4, 3, 2]
+
+
+def test_more_logprobs_than_a_graph_reports_run_without_it(twins: Twins) -> None:
+    twins.start(0, SamplingParams(max_tokens=64, temperature=0.0, logprobs=21))
     twins.step([0], PROMPT)
-    twins.step([1], PROMPT)
-    twins.step([0], masks=lambda: StepMasks(1, packed([0]), bits([201, 202])))
-    twins.step([0, 1])
     twins.step([0])
-    assert twins.replayed == [1, 1]
+    assert twins.replayed == []
 
 
 def test_a_step_with_more_biases_than_a_graph_holds_runs_without_it(
@@ -175,95 +205,3 @@ def test_a_row_for_which_no_token_is_allowed_ends_alone(twins: Twins) -> None:
     result = twins.step([0, 1], PROMPT)
     assert [(error.slot, error.message) for error in result.errors] == [(0, NOTHING_ALLOWED)]
     assert twins.replayed == [2]
-
-
-def test_decode_steps_are_replayed_whole_between_steps_with_prompts(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replays: list[Replay] = []
-
-    def counted(work: Replay) -> Replay:
-        captured = captures(work)
-
-        def replay() -> None:
-            replays.append(captured)
-            captured()
-
-        return replay
-
-    captures = capture()
-    monkeypatch.setattr(step_graphs, "CudaCapture", lambda: counted)
-    with triton_kernels():
-        twins = Twins(model, slots=2)
-        runner = twins.driver.runner
-        head, states = runner._decoder._weights.head, runner._states
-        graphs = StepGraphs(load_decoder_config(model), head, states, torch.float32, runner._tables.on_device)
-        graphs.replay_in(runner, runner._decoder, runner._kvs)
-        twins.load_grammar(4)
-        twins.start(0, FILTERED, grammar=4)
-        twins.step([0], PROMPT)
-        twins.step([0])
-        twins.start(1, PENALISED, prompt=packed(PROMPT))
-        twins.step([1], PROMPT)
-        for _ in range(3):
-            twins.step([1, 0])
-        assert len(replays) == 1 + 2 + 1 + 3 * 2
-        # Tokens and new pages, the work items of layers with a window and of the others, sampling.
-        assert copies_of_step(twins.driver, [0]) == ["arrays", "fixed", "fixed", "fixed"]
-        assert copies_of_step(twins.driver, [1, 0]) == ["arrays", "fixed", "fixed", "fixed edits", "fixed"]
-        assert len(replays) == 1 + 2 + 1 + 3 * 2 + 2 * 2
-
-
-def copies_of_step(driver: StepDriver, slots: list[int]) -> list[str]:
-    """Every transfer of host arrays to the device while a decode step runs."""
-    copies: list[str] = []
-    upload, set_arrays = transfers.upload, FixedArrays.set
-
-    def count_arrays(arrays: Any, device: torch.device) -> list[torch.Tensor]:
-        copies.append("arrays")
-        return upload(arrays, device)
-
-    def count_fixed(fixed: FixedArrays, values: Any) -> None:
-        copies.append("fixed edits" if "banned_ids" in fixed.tensors else "fixed")
-        set_arrays(fixed, values)
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in list(sys.modules.values()):
-            if getattr(module, "upload", None) is upload:
-                patch.setattr(module, "upload", count_arrays)
-        patch.setattr(FixedArrays, "set", count_fixed)
-        driver.run([driver.row(slot) for slot in slots])
-    return copies
-
-
-def failing(error: Exception) -> Any:
-    def capture_class() -> Any:
-        def fail(work: Replay) -> Replay:
-            raise error
-
-        return fail
-
-    return capture_class
-
-
-@pytest.mark.parametrize(
-    ("error", "raised", "words"),
-    [
-        (RuntimeError("not permitted when stream is capturing"), CaptureError, "stream is capturing"),
-        (torch.OutOfMemoryError("none left"), ConfigError, "--kv-memory .*--enforce-eager"),
-        (RuntimeError("CUDA error: out of memory"), ConfigError, "--kv-memory .*--enforce-eager"),
-    ],
-)
-def test_a_failed_capture_ends_the_process_and_lack_of_memory_ends_the_server(
-    model: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-    raised: type[Exception],
-    words: str,
-) -> None:
-    monkeypatch.setattr(step_graphs, "CudaCapture", failing(error))
-    runner = started(model, "cpu").runner
-    head = runner._decoder._weights.head
-    with triton_kernels(), pytest.raises(ConfigError, match=words) as caught:
-        StepGraphs(load_decoder_config(model), head, runner._states, torch.float32, runner._tables.on_device)
-    assert type(caught.value) is raised

@@ -12,7 +12,7 @@ import torch
 from arbora.kernels.linear.streamed import streams
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model import step_programs
-from arbora.runtime.model.input_batch import InputBatch
+from arbora.runtime.model.input_batch import StepInputs
 from arbora.runtime.model.step_programs import StepPrograms
 from checkpoints import WINDOWED, random_model, save_model
 from quantized_checkpoints import CASES, write_quantized
@@ -45,10 +45,11 @@ class Compared:
         self._programs = StepPrograms(config, self._decoder, self._kvs, batch_invariant)
         driver.runner.replay_with(self._forward)
 
-    def _forward(self, batch: InputBatch) -> torch.Tensor | None:
+    def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
+        batch = inputs.on_device
         self.seen.append((batch.size, -1 if batch.outputs is None else len(batch.outputs)))
         before = [kv.clone() for kv in self._kvs]
-        hidden = self._programs.forward(batch)
+        hidden = self._programs.forward(inputs)
         if hidden is None:
             return None
         self.replayed.append(batch.size)

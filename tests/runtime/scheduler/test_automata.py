@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from arbora.grammars import Automaton, CompilerError
 from arbora.runtime.automaton_format import POP, PUSH
+from arbora.runtime.messages import BACKGROUND_PRIORITY
 from arbora.runtime.scheduler import grammar_loader
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
@@ -108,3 +109,22 @@ def test_a_request_whose_automaton_does_not_fit_is_overtaken_but_not_for_ever(
     assert passed == [True] * MAX_OVERTAKEN + [False] * 5
     bench.run()
     assert all(bench.finish(name) == "length" for name in ["first", "second", *others])
+
+
+def test_an_automaton_of_the_background_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", 2 * two_brackets().nbytes)
+    compiler, rows = EvenTokens(two_brackets()), FollowedRows(accepting=np.zeros(2, np.bool_))
+    bench = SchedulerBench(num_pages=400, compiler=compiler, automata=rows)
+    for number in range(3):
+        bench.submit(f"b {number}", [1, 2, number], 200, f"copy {number}", priority=BACKGROUND_PRIORITY)
+    bench.submit("shares", [1, 3], 200, "copy 1")
+    bench.compiler.finish_all()
+    bench.run(steps=5)
+    bench.submit("interactive", [1, 9], 3, "copy other")
+    bench.compiler.finish_all()
+    bench.run(steps=20)
+    assert bench.finish("interactive") == "length"
+    assert bench.finish("shares") is None
+    assert bench.scheduler.stats().retractions == 1
+    bench.run()
+    assert all(bench.finish(f"b {number}") == "length" for number in range(3))

@@ -9,7 +9,9 @@ from arbora.runtime.messages import (
     ModelReady,
     PrefixPinned,
     QueryRefused,
+    QueryTree,
     RowError,
+    TreeReport,
     UnpinPrefix,
 )
 from arbora.runtime.scheduler import process
@@ -380,3 +382,45 @@ def test_pages_with_invalid_numbers_stay_invalid_if_the_next_step_fails() -> Non
     bench.submit("again", [*prompt, 3], max_tokens=1)
     bench.run()
     assert bench.cached("again") == 0
+
+
+# The tree
+
+
+def tree(bench: SchedulerBench, scope: str = "", own: str = "", page: int | None = None) -> TreeReport:
+    answer = bench.control(QueryTree(0, 1, scope, own, page))
+    assert isinstance(answer, TreeReport)
+    return answer
+
+
+def test_the_tree_shows_the_tokens_of_the_own_namespace_alone() -> None:
+    bench = SchedulerBench(40, most_pinned=10)
+    served(bench, DOCUMENT, "mine", namespace="mine")
+    served(bench, OTHER, "theirs", namespace="theirs")
+    nodes = tree(bench, own="mine").nodes
+    assert [node.namespace for node in nodes if node.parent is None] == ["mine", "theirs"]
+    heads = {node.namespace: unpack(node.head) for node in nodes if node.parent is not None}
+    assert heads == {"mine": DOCUMENT[:24], "theirs": []}
+
+
+def test_the_tree_has_only_the_namespaces_of_the_scope() -> None:
+    bench = SchedulerBench(40, most_pinned=10)
+    served(bench, DOCUMENT, "mine", namespace="mine/")
+    served(bench, OTHER, "theirs", namespace="theirs/")
+    assert {node.namespace for node in tree(bench, scope="mine/", own="mine/").nodes} == {"mine/"}
+
+
+def test_the_tokens_of_a_node_are_shown_only_in_its_own_namespace() -> None:
+    bench = SchedulerBench(40, most_pinned=10)
+    served(bench, DOCUMENT, "mine", namespace="mine")
+    served(bench, OTHER, "theirs", namespace="theirs")
+    pages = {node.namespace: node.page for node in tree(bench, own="mine").nodes if node.page is not None}
+    shown = tree(bench, own="mine", page=pages["mine"]).tokens
+    assert shown is not None and unpack(shown) == DOCUMENT
+    assert tree(bench, own="mine", page=pages["theirs"]).tokens is None
+    assert tree(bench, scope="other", own="mine", page=pages["mine"]).tokens is None
+
+
+def test_a_pinned_node_of_the_tree_says_so() -> None:
+    nodes = tree(pinned_bench()).nodes
+    assert [(node.pins, node.requests) for node in nodes] == [(1, 0)] * len(nodes)

@@ -217,7 +217,40 @@ def test_another_tenant_sees_no_leases() -> None:
     assert listed(FIRST, "bob") == listed(SECOND, None) == []
 
 
+def test_the_next_prompt_finds_a_leased_tail_that_another_request_continued() -> None:
+    bench = SchedulerBench(40, most_pinned=20)
+    serve(bench, "mine", DOCUMENT[:18], conversation())
+    tail = DOCUMENT[:18]
+    bench.submit("theirs", [*tail, 50, 51, 52], max_tokens=30, ignore_eos=True)
+    bench.plan()
+    bench.scheduler.drop("theirs")
+    bench.run()
+    assert [lease.tokens for lease in bench.report().leases] == [18]
+    serve(bench, "again", [*tail, 40])
+    assert bench.cached("again") == 18
+
+
+def test_a_conversation_without_a_key_holds_one_lease_after_each_turn() -> None:
+    bench = SchedulerBench(80, most_pinned=60)
+    prompt = DOCUMENT[:18]
+    for turn in range(6):
+        serve(bench, f"turn {turn}", prompt, conversation(key=""))
+        assert bench.scheduler.stats().leases == {"conversation": 1}
+        assert bench.scheduler.stats().pages_cached == -(-len(prompt) // 4)
+        prompt = [*prompt, *bench.tokens(f"turn {turn}"), 40 + turn]
+
+
 # Quota
+
+
+def test_over_the_quota_no_lease_is_lost_whose_pages_another_one_protects() -> None:
+    bench = SchedulerBench(40, most_pinned=9)
+    serve(bench, "prompt", DOCUMENT, breakpoint_at(8, 10.0))
+    serve(bench, "whole", DOCUMENT, conversation(90.0, "whole"))
+    serve(bench, "other", [50, *DOCUMENT[:15]], conversation(60.0, "other"))
+    assert sorted(lease.key for lease in bench.report().leases) == ["", "other", "whole"]
+    serve(bench, "last", [51, *DOCUMENT[:3]], conversation(99.0, "last"))
+    assert sorted(lease.key for lease in bench.report().leases) == ["", "last", "whole"]
 
 
 def test_a_longer_prefix_than_the_quota_is_leased_up_to_it() -> None:

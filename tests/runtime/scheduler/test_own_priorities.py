@@ -45,6 +45,17 @@ def test_a_keys_own_worse_priority_gets_its_turn_under_a_flood_of_better_ones() 
     assert batch in world.started
 
 
+def test_a_start_of_another_key_does_not_age_a_line_that_waits_for_its_own_keys_better_one() -> None:
+    world = QueueWorld(own_priorities=True)
+    better = [world.add("a", priority=0) for _ in range(2)]
+    worse = [world.add("a", priority=5) for _ in range(2)]
+    for _ in range(3):
+        world.add("b", matched=9)
+        assert world.start().tenant == "b"
+    assert [request.overtaken for request in better] == [3, 3]
+    assert [request.overtaken for request in worse] == [0, 0]
+
+
 def test_a_starved_priority_gets_no_start_of_another_key() -> None:
     world = QueueWorld(own_priorities=True)
     for _ in range(60):

@@ -52,7 +52,7 @@ def test_a_finished_restore_has_copied_layers_that_were_not_asked_for(world: Wor
     restore = world.transfers.restore([RestoredPages(fetch, 0, packed([9]))])
     restore.arrive(0)
     restore.finish()
-    world.transfers.settle([fetch])
+    world.transfers.settle(world.transfers.begun_saves(), [fetch])
     assert torch.equal(world.content(9), expected)
 
 
@@ -119,7 +119,7 @@ def test_in_memory_the_least_recently_used_pages_are_evicted_later_ones_before_e
     world.save([1, 2, 3, 4], [1, 2, 3, 4])
     world.save([11, 12, 13, 14], [5, 6, 7, 8])
     fetch, _ = world.fetch([1])
-    world.transfers.settle([fetch])
+    world.transfers.settle(world.transfers.begun_saves(), [fetch])
     world.save([21], [9])
     assert world.fetch([1, 2, 3, 4])[1] == 3
     assert world.fetch([11, 12, 13, 14])[1] == 4

@@ -1,0 +1,121 @@
+"""Time of the hot kernels on a GPU, beside the time that their bytes take.
+
+    PYTHONSAFEPATH=1 python bench/gpu_kernels.py
+
+Each figure is the median of many runs, with cold second-level caches. The bandwidth is that of a large copy
+on the same GPU.
+`--interpreted` runs each kernel once at a small shape in Triton's interpreter, without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+
+class Case(NamedTuple):
+    name: str
+    run: Callable[[], object]
+    bytes: int
+
+
+def sampling_cases(rows: int, vocab: int, device: torch.device) -> Iterator[Case]:
+    from arbora.kernels.sampling import SamplingBatch, TokenMask, cuda
+
+    logits = (4 * torch.randn(rows, vocab, device=device)).bfloat16()
+    words = -(-vocab // 32)
+    index = torch.arange(rows, dtype=torch.int32, device=device)
+    mask = TokenMask(index, torch.full((rows, words), -2, dtype=torch.int32, device=device))
+    temperature, seed = torch.ones(rows, device=device), torch.arange(rows, device=device)
+    filters = {
+        "no filter": {},
+        "top-p 0.9": {"top_p": torch.full((rows,), 0.9, device=device)},
+        "top-k 50": {"top_k": torch.full((rows,), 50, dtype=torch.int32, device=device)},
+    }
+    for name, values in filters.items():
+        batch = SamplingBatch(temperature, seed, index, mask=mask, **values)
+        read = 2 * logits.nbytes + mask.bits.nbytes
+        yield Case(
+            f"sampling, {rows} x {vocab}, mask, {name}",
+            lambda batch=batch: cuda.sample(logits, batch, None),  # type: ignore[misc]
+            read,
+        )
+
+
+def attention_cases(rows: int, length: int, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
+    from arbora.kernels.attention import AttentionBatch, cuda
+
+    heads, kv_heads, head_dim, page = 32, 8, 128, 16
+    pages = -(-length // page)
+    kv = torch.randn(2, kv_heads, rows * pages, page, head_dim, device=device, dtype=dtype)
+    q = torch.randn(rows, heads, head_dim, device=device, dtype=dtype)
+    tables = np.split(np.arange(rows * pages, dtype=np.int32), rows)
+    batch = AttentionBatch.build([1] * rows, [length] * rows, tables, page, device, ())
+    read = 2 * kv_heads * rows * length * head_dim * kv.element_size()
+    yield Case(
+        f"decode attention, {rows} x {length}",
+        lambda: cuda.paged_attention(q, kv, batch, head_dim**-0.5, None),
+        read,
+    )
+
+
+def product_cases(device: torch.device) -> Iterator[Case]:
+    for inputs, outputs in ((4096, 6144), (4096, 24576), (12288, 4096)):
+        weight = torch.randn(outputs, inputs, device=device, dtype=torch.bfloat16)
+        for rows in (1, 4):
+            x = torch.randn(rows, inputs, device=device, dtype=torch.bfloat16)
+            yield Case(
+                f"product of {rows} rows, {inputs} to {outputs}",
+                lambda x=x, weight=weight: torch.nn.functional.linear(x, weight),  # type: ignore[misc]
+                weight.nbytes,
+            )
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    if device.type == "cpu":
+        yield from sampling_cases(2, 5000, device)
+        yield from attention_cases(1, 40, torch.float32, device)
+        return
+    yield from sampling_cases(64, 128_256, device)
+    for rows, length in ((1, 8192), (8, 8192), (64, 8192)):
+        yield from attention_cases(rows, length, torch.bfloat16, device)
+    yield from product_cases(device)
+
+
+def time_on_gpu(device: torch.device) -> None:
+    from triton.testing import do_bench
+
+    large = torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    bandwidth = large.nbytes / (do_bench(lambda: large[: 1 << 29].copy_(large[1 << 29 :])) * 1e-3)
+    print(f"{torch.cuda.get_device_name()}: a copy reads and writes {bandwidth / 1e9:.0f} GB/s")
+    print(f"{'':48}{'us':>10}{'floor':>10}{'of floor':>10}")
+    for case in cases(device):
+        seconds = do_bench(case.run, return_mode="median") * 1e-3
+        floor = case.bytes / bandwidth
+        print(f"{case.name:48}{seconds * 1e6:10.1f}{floor * 1e6:10.1f}{seconds / floor:10.2f}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--interpreted", action="store_true", help="without a GPU, and without times")
+    if not parser.parse_args().interpreted:
+        if not torch.cuda.is_available():
+            sys.exit(f"no CUDA device: PyTorch {torch.__version__} finds none")
+        time_on_gpu(torch.device("cuda"))
+        return
+    os.environ["TRITON_INTERPRET"] = "1"
+    for case in cases(torch.device("cpu")):
+        case.run()
+        print(f"{case.name}: ran")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`arbora bench`: load on a running server, and its figures."""

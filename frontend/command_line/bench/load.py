@@ -1,0 +1,109 @@
+"""Loads a server with generated chats: a fixed number of streams, or arrivals at a fixed rate."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Callable
+
+import httpx
+import msgspec
+
+from ....runtime.errors import ConfigError
+from .client import Client, Reply
+from .figures import Figures, figures
+from .texts import Texts
+
+OnReply = Callable[[], object]
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """A closed loop keeps `streams` requests open; an open loop sends `rate` requests a second, at random
+    times, however many are open."""
+
+    requests: int
+    streams: int
+    rate: float | None
+    """requests a second; None: a closed loop"""
+    prompt_tokens: int
+    output_tokens: int
+    shared: float
+    """share of each prompt that begins all prompts, from 0 to 1"""
+    seed: int
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    load: Load
+    seconds: float
+    figures: Figures
+    error: str | None
+    """the first one"""
+
+
+async def measure(url: str, api_key: str | None, load: Load, on_reply: OnReply) -> Measured:
+    """Raises ConfigError if no server answers or its tokenizer can't be asked."""
+    client = Client(url, api_key or "none")
+    await client.open()
+    try:
+        prompts = await _prompts(client, load)
+        begun = time.perf_counter()
+        send = _closed_loop if load.rate is None else _open_loop
+        replies = await send(client, prompts, load, on_reply)
+        seconds = time.perf_counter() - begun
+    finally:
+        await client.close()
+    return Measured(
+        model=client.model,
+        load=load,
+        seconds=round(seconds, 3),
+        figures=figures(replies, seconds),
+        error=next((reply.error for reply in replies if reply.error), None),
+    )
+
+
+async def _prompts(client: Client, load: Load) -> list[str]:
+    texts = Texts(f"bench {load.seed}")
+    try:
+        await texts.calibrate(client)
+    except (httpx.HTTPError, LookupError, ValueError) as error:
+        raise ConfigError(
+            f"--prompt-tokens {load.prompt_tokens}: the server does not count tokens at /tokenize ({error})."
+        ) from None
+    shared = round(load.prompt_tokens * load.shared)
+    beginning = texts.text(shared) + " " if shared else ""
+    own = load.prompt_tokens - shared
+    return [beginning + (texts.text(own) if own else "") for _ in range(load.requests)]
+
+
+async def _ask(client: Client, prompt: str, load: Load, on_reply: OnReply) -> Reply:
+    message = {"role": "user", "content": prompt}
+    reply = await client.chat([message], max_tokens=load.output_tokens, temperature=0, ignore_eos=True)
+    on_reply()
+    return reply
+
+
+async def _closed_loop(client: Client, prompts: list[str], load: Load, on_reply: OnReply) -> list[Reply]:
+    left, replies = iter(prompts), list[Reply]()
+
+    async def stream() -> None:
+        for prompt in left:
+            replies.append(await _ask(client, prompt, load, on_reply))
+
+    await asyncio.gather(*(stream() for _ in range(load.streams)))
+    return replies
+
+
+async def _open_loop(client: Client, prompts: list[str], load: Load, on_reply: OnReply) -> list[Reply]:
+    """The times between arrivals are exponentially distributed, as those of independent users are."""
+    assert load.rate is not None
+    clock = random.Random(f"arrivals {load.seed}")
+    arrivals = itertools.accumulate(clock.expovariate(load.rate) for _ in prompts)
+    begun = time.perf_counter()
+    asked = []
+    for prompt, arrival in zip(prompts, arrivals, strict=True):
+        await asyncio.sleep(begun + arrival - time.perf_counter())
+        asked.append(asyncio.create_task(_ask(client, prompt, load, on_reply)))
+    return list(await asyncio.gather(*asked))

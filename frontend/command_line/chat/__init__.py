@@ -1,0 +1,1 @@
+"""`arbora chat`: a conversation with a running server."""

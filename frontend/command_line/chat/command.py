@@ -1,0 +1,40 @@
+"""`arbora chat`: its options, and the kind of chat that fits its input and output."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..output import is_terminal
+from ..server_option import add_server
+
+DESCRIPTION = "Talk to a running server, turn by turn. /help lists the commands, /exit ends."
+EXAMPLE = "arbora chat --system 'Be brief.'"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_server(parser)
+    parser.add_argument("--system", metavar="TEXT", help="a system message to begin with")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="read a text from each line, and print each turn as a line of JSON",
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    from .plain import plain_chat
+    from .server import Server
+
+    server = Server(parsed.url, parsed.api_key)
+    if not parsed.json and not is_terminal():
+        return plain_chat(server, parsed.url, parsed.system)
+    from .talk import Talk
+
+    talk = Talk(server, server.models(), parsed.system)
+    if parsed.json:
+        from .json_lines import json_chat
+
+        return json_chat(talk)
+    from .terminal import terminal_chat  # loads prompt_toolkit and rich
+
+    return terminal_chat(talk, parsed.url)

@@ -1,0 +1,52 @@
+"""A chat for programs: a line of text in, a line of JSON out for each turn and each command."""
+
+from __future__ import annotations
+
+import sys
+
+from ..output import print_json
+from .conversation import CommandError
+from .server import ReplyError
+from .slash_commands import EXIT, is_command, run_command
+from .talk import Talk
+
+
+def json_chat(talk: Talk) -> int:
+    """Answers each line of standard input. Returns 1 if a turn or a command failed."""
+    exit_code, number = 0, 0
+    for line in sys.stdin:
+        text = line.strip()
+        if not text:
+            continue
+        if is_command(text):
+            if text.split()[0] == EXIT:
+                break
+            try:
+                print_json({"command": text, "answer": run_command(talk, text)})
+            except CommandError as error:
+                exit_code = 1
+                print_json({"command": text, "error": {"message": str(error)}})
+            continue
+        number += 1
+        said = text.removeprefix("/")
+        try:
+            turn = talk.say(said, lambda piece: None)
+        except ReplyError as error:
+            exit_code = 1
+            print_json({"turn": number, "user": said, "error": {"message": str(error), "code": error.code}})
+            continue
+        print_json(
+            {
+                "turn": number,
+                "model": talk.conversation.model,
+                "user": said,
+                "reply": turn.reply,
+                "reasoning": turn.reasoning,
+                "finish_reason": turn.finish_reason,
+                "usage": turn.usage,
+                "first_token_s": turn.first_token_s,
+                "seconds": round(turn.seconds, 4),
+                "cache_explanation": turn.explanation,
+            }
+        )
+    return exit_code

@@ -1,0 +1,71 @@
+"""Shows a growing Markdown text on the terminal.
+
+A block that is complete is printed once and for all; only the last block is drawn again as it grows. So a
+long reply stays in the terminal's scroll-back, and drawing costs no more as it gets longer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.text import Text
+
+REDRAW_S = 0.08
+_FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
+
+
+def complete_blocks(text: str) -> int:
+    """The length of the beginning of `text` that has only whole blocks: up to the last empty line that is
+    outside of a fenced code block."""
+    end = 0
+    for gap in re.finditer(r"\n[ \t]*\n", text):
+        if len(_FENCE.findall(text[: gap.start()])) % 2 == 0:
+            end = gap.end()
+    return end
+
+
+class MarkdownStream:
+    """A context in which `add` takes the pieces of a reply: reasoning first, which is dimmed."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._reasoning = self._text = ""
+        self._drawn_at = 0.0
+
+    def __enter__(self) -> MarkdownStream:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.update("")
+        self._live.stop()
+        self._print_reasoning()
+        if self._text.strip():
+            self._console.print(Markdown(self._text))
+
+    def add(self, reasoning: str, text: str) -> None:
+        self._reasoning += reasoning
+        self._text += text
+        if text.strip():
+            self._print_reasoning()
+        if (end := complete_blocks(self._text)) and self._text[:end].strip():
+            self._live.update("", refresh=True)
+            self._live.console.print(Markdown(self._text[:end]))
+            self._live.console.print()
+            self._text = self._text[end:]
+        if time.monotonic() - self._drawn_at > REDRAW_S:
+            shown = self._text or self._reasoning
+            last = "\n".join(shown.splitlines()[-self._console.height + 2 :])
+            self._live.update(Markdown(last) if self._text else Text(last, "dim"), refresh=True)
+            self._drawn_at = time.monotonic()
+
+    def _print_reasoning(self) -> None:
+        if self._reasoning.strip():
+            self._live.update("", refresh=True)
+            self._live.console.print(Text(self._reasoning.strip() + "\n", "dim"))
+        self._reasoning = ""

@@ -1,0 +1,81 @@
+"""A chat in lines of plain text, where input or output is no terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from .server import Piece, ReplyError, Server
+
+COMMANDS = "/reset begins anew, /exit ends"
+FULL = "(this turn is forgotten: a shorter one may fit, and /reset starts a new conversation)"
+CUT = "\n(the reply has reached its limit)"
+DIM, PLAIN = "\x1b[2m", "\x1b[22m"  # ECMA-48
+Turn = dict[str, str]
+
+
+def plain_chat(server: Server, url: str, system: str | None) -> int:
+    """Talks until /exit or the end of the input. Raises ConfigError if there is no server."""
+    model = server.models()[0].name
+    print(f"{model} at {url}. {COMMANDS}.")
+    start = [{"role": "system", "content": system}] if system else []
+    turns = list(start)
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while (text := _read_line()) != "/exit":
+            if text == "/reset":
+                turns = list(start)
+            elif text.startswith("/") and not text.startswith("//"):
+                print(f"There is no {text.split()[0]}. {COMMANDS}, //text says what begins with a slash.")
+            elif text:
+                _take_turn(server, model, turns, text.removeprefix("/"))
+    print()
+    return 0
+
+
+def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None:
+    """Adds the user's message and the reply to `turns`, or neither without a whole reply."""
+    question: Turn = {"role": "user", "content": text}
+    shown = _Shown()
+    try:
+        for piece in server.reply(model, [*turns, question]):
+            shown.add(piece)
+        turns += [question, {"role": "assistant", "content": shown.text}]
+        print()
+    except KeyboardInterrupt:
+        print("\n(interrupted: this turn is forgotten)")
+    except ReplyError as error:
+        print(f"\n(no reply: {error})", file=sys.stderr)
+        if error.code == "context_length_exceeded":
+            print(FULL, file=sys.stderr)
+
+
+class _Shown:
+    """Prints a reply: the reasoning first, dimmed on a terminal, then an empty line and the text."""
+
+    def __init__(self) -> None:
+        self._dims = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._is_reasoning = False
+        self.text = ""
+
+    def add(self, piece: Piece) -> None:
+        if piece.reasoning:
+            self._is_reasoning = True
+            self._print(f"{DIM}{piece.reasoning}{PLAIN}" if self._dims else piece.reasoning)
+        if piece.text:
+            if self._is_reasoning:
+                self._print("\n\n")
+            self._is_reasoning = False
+            self._print(piece.text)
+            self.text += piece.text
+        if piece.finish_reason == "length":
+            self._print(CUT)
+
+    def _print(self, text: str) -> None:
+        print(text, end="", flush=True)
+
+
+def _read_line() -> str:
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  (gives `input` line editing)
+    return input("> " if sys.stdin.isatty() else "").strip()

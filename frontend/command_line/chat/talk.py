@@ -1,0 +1,91 @@
+"""A chat's state and its turns, without any input or output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from .conversation import Conversation
+from .server import Model, Piece, ReplyError, Server, Usage
+
+OnPiece = Callable[[Piece], None]
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn that has ended. Times are seconds since the request was sent."""
+
+    reply: str
+    reasoning: str
+    finish_reason: str | None
+    """`interrupted` for a reply that the user stopped"""
+    usage: Usage | None
+    first_token_s: float | None
+    seconds: float
+    explanation: dict[str, Any] | None
+
+    @property
+    def cached_share(self) -> float:
+        """Of the prompt's tokens, from 0 to 1."""
+        return self.usage.cached_tokens / max(1, self.usage.prompt_tokens) if self.usage else 0.0
+
+
+class Talk:
+    """A conversation with one model of one server."""
+
+    def __init__(self, server: Server, models: list[Model], system: str | None) -> None:
+        self._server = server
+        self.models = models
+        self.conversation = Conversation(model=models[0].name, system=system)
+        self.last: Turn | None = None
+
+    @property
+    def explains(self) -> bool:
+        """Whether the server explains cache misses."""
+        return any(each.is_arboras for each in self.models)
+
+    def reset(self) -> None:
+        """Forgets all turns. Settings stay."""
+        self.conversation.messages = []
+        self.last = None
+
+    def say(self, text: str, on_piece: OnPiece) -> Turn:
+        """Sends the user's text and returns the turn. Raises ReplyError, and then forgets the text.
+
+        A KeyboardInterrupt ends the reply; what has arrived of it stays in the conversation.
+        """
+        fields = {"stream_options": {"include_usage": True}, **self.conversation.fields()}
+        if self.explains:
+            fields["explain_cache"] = True
+        pieces: list[Piece] = []
+        first_token: float | None = None
+        begun = time.monotonic()
+        stream = self._server.reply(self.conversation.model, self.conversation.prompt(text), fields)
+        interrupted = False
+        try:
+            for piece in stream:
+                if first_token is None and (piece.text or piece.reasoning):
+                    first_token = time.monotonic() - begun
+                pieces.append(piece)
+                on_piece(piece)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            stream.close()  # ends the request
+        reasons = [piece.finish_reason for piece in pieces if piece.finish_reason]
+        if not reasons and not interrupted:
+            raise ReplyError("the stream ended without a finish reason")
+        self.last = Turn(
+            reply="".join(piece.text for piece in pieces),
+            reasoning="".join(piece.reasoning for piece in pieces),
+            finish_reason="interrupted" if interrupted else reasons[-1],
+            usage=next((piece.usage for piece in pieces if piece.usage), None),
+            first_token_s=first_token,
+            seconds=time.monotonic() - begun,
+            explanation=next((piece.explanation for piece in pieces if piece.explanation), None),
+        )
+        if self.last.reply or not interrupted:
+            self.conversation.add(text, self.last.reply)
+        return self.last

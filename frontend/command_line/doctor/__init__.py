@@ -1,0 +1,1 @@
+"""`arbora doctor`: checks of this machine."""

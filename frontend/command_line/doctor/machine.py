@@ -1,0 +1,166 @@
+"""Checks of the processor, the GPU, memory, limits, disks and the port."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ....runtime.byte_sizes import in_units
+from ....runtime.cache_directory import cache_directory
+from ....runtime.config import Device
+from .findings import Finding, Level
+
+LEAST_FILES = 4096  # descriptors; each stream takes one
+LEAST_MEMORY = 2 << 30
+LEAST_DISK = 2 << 30
+CPU_FEATURES = {
+    "avx2": "required for fast kernels",
+    "avx512f": "vectors twice as wide",
+    "avx512vnni": "int8 and int4 weights",
+    "avx512bf16": "bfloat16 weights and KV cache",
+    "avx512vbmi": "fp8 weights",
+    "amx-bf16": "bfloat16 prompts",
+}
+"""the features of x86 that kernels use, by LLVM's names, and for what"""
+
+
+def check_cpu() -> Finding:
+    from llvmlite import binding
+
+    from ....runtime.model.devices import physical_cores
+
+    features = binding.get_host_cpu_features()
+    found = [name for name in CPU_FEATURES if features.get(name)]
+    cores = (
+        f"{physical_cores()} cores ({len(os.sched_getaffinity(0))} logical) of {binding.get_host_cpu_name()}"
+    )
+    text = f"{cores} with {', '.join(found) or 'none of the features that kernels use'}"
+    if "avx2" in found or os.uname().machine != "x86_64":
+        return Finding("cpu", "ok", text)
+    return Finding("cpu", "warning", text, "Kernels are slow without AVX2: use a newer CPU or a GPU.")
+
+
+def check_gpu(device: Device) -> Finding:
+    if device == "cpu":
+        return Finding("gpu", "ok", "none that this process may use; models run on the CPU")
+    import torch
+
+    driver = _driver()
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or "no CUDA"
+        return Finding(
+            "gpu",
+            "error",
+            f"a GPU is there (driver {driver}), but PyTorch for {built} can't use it",
+            "Update the driver until `nvidia-smi` works and shows this version of CUDA, or use --device cpu.",
+        )
+    free, total = torch.cuda.mem_get_info()
+    major, minor = torch.cuda.get_device_capability()
+    name = torch.cuda.get_device_name()
+    text = f"{name} (sm_{major}{minor}), driver {driver}, {in_units(free)} of {in_units(total)} free"
+    if major < 8:
+        return Finding("gpu", "warning", text, "The kernels are made for sm_80 and newer: use --device cpu.")
+    return Finding("gpu", "ok", text)
+
+
+def _driver() -> str:
+    try:
+        command = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        return done.stdout.strip().splitlines()[0]
+    except (OSError, subprocess.TimeoutExpired, IndexError):
+        return "unknown"
+
+
+def check_compiler(device: Device) -> Finding:
+    """Triton needs a C compiler and Python's headers."""
+    import sysconfig
+
+    compiler = next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), None)
+    headers = (Path(sysconfig.get_paths()["include"]) / "Python.h").exists()
+    if compiler and headers:
+        return Finding("compiler", "ok", f"{compiler}, and Python's headers")
+    text = f"{compiler or 'no C compiler'}, {'with' if headers else 'without'} Python's headers"
+    if device == "cpu":
+        return Finding("compiler", "ok", f"{text}; only a GPU needs them")
+    return Finding("compiler", "error", text, "Run `apt install gcc python3-dev`.")
+
+
+def check_memory() -> Finding:
+    import torch
+
+    from ....runtime.model.devices import free_memory
+
+    free = free_memory(torch.device("cpu"))
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = _cgroup_limit()
+    text = f"{in_units(free)} free of {in_units(min(total, limit or total))}"
+    text += f", the limit of this container ({in_units(total)} in the machine)" if limit else ""
+    if free < LEAST_MEMORY:
+        return Finding("memory", "warning", text, "End other programs, or choose a small model.")
+    return Finding("memory", "ok", text)
+
+
+def _cgroup_limit() -> int | None:
+    try:
+        return int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # no version 2 cgroup, or no limit ("max")
+        return None
+
+
+def check_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"a process may open {soft:,} files (at most {hard:,})"
+    if soft >= LEAST_FILES:
+        return Finding("open files", "ok", text)
+    fix = f"Run `ulimit -n {min(hard, 65536)}` before `arbora serve`: each open stream takes one."
+    return Finding("open files", "warning", text, fix)
+
+
+def check_disk(name: str, directory: Path, level: Level = "warning") -> Finding:
+    """Free bytes on the disk of a directory that may not exist yet."""
+    place = next(path for path in (directory, *directory.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    text = f"{in_units(free)} free for {directory}"
+    if free < LEAST_DISK:
+        return Finding(name, level, text, "Delete files there, or set the directory to one on another disk.")
+    return Finding(name, "ok", text)
+
+
+def check_hub_cache() -> Finding:
+    from huggingface_hub import constants
+
+    return check_disk("model cache", Path(constants.HF_HUB_CACHE))
+
+
+def check_kernel_cache() -> Finding:
+    """Whether numba may write the code that it compiles."""
+    directory = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_directory("kernels").parent)
+    place = next(path for path in (directory, *directory.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        return Finding(
+            "kernel cache",
+            "error",
+            f"{place} can't be written ({error.strerror}), so each start compiles all kernels",
+            "Make it writable, or set XDG_CACHE_HOME or NUMBA_CACHE_DIR to a directory that is.",
+        )
+    return check_disk("kernel cache", directory)
+
+
+def check_port(host: str, port: int, listen: Callable[[str, int], object]) -> Finding:
+    """`listen` opens the port as `arbora serve` does, or raises ValueError."""
+    try:
+        listen(host, port)
+    except ValueError as error:
+        message = str(error)
+        reason, _, fix = message.partition(" (")[2].partition("). ")
+        return Finding("port", "warning", f"{host}:{port}: {reason or message}", fix)
+    return Finding("port", "ok", f"{host}:{port} is free")

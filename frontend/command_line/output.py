@@ -1,0 +1,45 @@
+"""What the commands write: JSON lines for programs, tables for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+JSON_HELP = "print JSON instead of text"
+
+
+def print_json(value: object) -> None:
+    """Writes one line of JSON to standard output."""
+    print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
+
+
+def is_terminal() -> bool:
+    """Whether both standard input and standard output are a terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def console() -> Console:
+    """The terminal, or a file that gets text without colours and without line breaks of its own."""
+    from rich.console import Console  # loads slowly
+
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table whose first column is text and whose other columns are numbers."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    for position, head in enumerate(heads):
+        made.add_column(head, justify="right" if position else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*row)
+    return made

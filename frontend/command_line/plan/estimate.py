@@ -1,0 +1,182 @@
+"""What a model needs on a device: bytes, requests that fit, and the bounds of its speed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from ....runtime.config import DType, KvDType, QuantizeMethod, ServeConfig
+from ....runtime.errors import ConfigError
+from ....runtime.model.decoder_config import DecoderConfig, load_decoder_config
+from ....runtime.model.devices import choose_dtype, kv_dtype
+from ....runtime.model.kv_pool import context_length, default_budget, page_bytes
+from .gpus import Gpu
+from .roofline import Rates, Work, cost_per_million
+from .weights import FLOAT_NAMES, StoredFormat, Weights, all_formats, quantized_weights
+
+PAGE_SIZE = 16
+BATCHES = (1, 8, 64)
+CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asks. `memory` is the device's in bytes, `price` in any currency for an hour of it."""
+
+    model: Path
+    name: str
+    device: str
+    memory: int
+    gpu: Gpu | None
+    context: int | None
+    dtype: DType
+    quantize: QuantizeMethod | None
+    kv_dtype: KvDType
+    price: float | None
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """One format of the weights on the device. `requests` have the whole context each."""
+
+    format: str
+    weight_bytes: int
+    is_expanded: bool
+    kv_bytes: int
+    pages: int
+    requests: int
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """The bound for `batch` requests; `fits` says whether memory holds so many."""
+
+    batch: int
+    tokens_per_s: float
+    fits: bool
+    cost_per_million: float | None
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    device: str
+    memory_bytes: int
+    dtype: str
+    kv_dtype: str
+    context: int
+    page_size: int
+    page_bytes: int
+    kv_bytes_per_token: int
+    chosen: Fit
+    """the format that the options or the checkpoint ask for"""
+    formats: tuple[Fit, ...]
+    decode: tuple[Speed, ...]
+    """empty without the rates of a known GPU, as are the following"""
+    curve: tuple[Speed, ...]
+    prefill_tokens_per_s: float | None
+    prefill_cost_per_million: float | None
+    source: str | None
+    """of the GPU's bandwidth and rate"""
+
+
+def estimate(question: Question) -> Estimate:
+    """Reads the model's config and the headers of its files, if they are there. Raises ConfigError."""
+    config = load_decoder_config(question.model)
+    context = _context(config, question.context)
+    stored = StoredFormat.of(question.model)
+    dtype = choose_dtype(question.dtype, config.dtype, stored.dtype())
+    device = torch.device(question.device)
+    cells = _kv_dtype(question, dtype)
+    page = page_bytes(config, PAGE_SIZE, cells)
+
+    def fit(weights: Weights) -> Fit:
+        free = question.memory - weights.bytes
+        budget = default_budget(config, dtype, device, free) if free > 0 else 0
+        pages = budget // page
+        return Fit(
+            format=weights.format,
+            weight_bytes=weights.bytes,
+            is_expanded=weights.is_expanded,
+            kv_bytes=pages * page,
+            pages=pages,
+            requests=pages // -(-context // PAGE_SIZE),
+        )
+
+    chosen = _chosen(question, config, stored, dtype, device)
+    others = () if stored.is_quantized(config) else tuple(map(fit, all_formats(config, dtype, device)))
+    known = Estimate(
+        model=question.name,
+        device=question.device,
+        memory_bytes=question.memory,
+        dtype=FLOAT_NAMES[dtype],
+        kv_dtype=str(cells).removeprefix("torch."),
+        context=context,
+        page_size=PAGE_SIZE,
+        page_bytes=page,
+        kv_bytes_per_token=page // PAGE_SIZE,
+        chosen=fit(chosen),
+        formats=others,
+        decode=(),
+        curve=(),
+        prefill_tokens_per_s=None,
+        prefill_cost_per_million=None,
+        source=None,
+    )
+    if question.gpu is None:
+        return known
+    operations = question.gpu.float32_rate if dtype == torch.float32 else question.gpu.matrix_rate
+    rates = Rates(question.gpu.bandwidth, operations)
+    work = Work(config, chosen.step_bytes, page // PAGE_SIZE)
+    speeds: Any = {
+        name: tuple(_speed(work, rates, batch, known, question.price) for batch in batches)
+        for name, batches in (("decode", BATCHES), ("curve", CURVE))
+    }
+    prefill = work.prefill_tokens_per_s(rates, context)
+    return msgspec.structs.replace(
+        known,
+        **speeds,
+        prefill_tokens_per_s=prefill,
+        prefill_cost_per_million=_cost(prefill, question.price),
+        source=question.gpu.source,
+    )
+
+
+def _speed(work: Work, rates: Rates, batch: int, known: Estimate, price: float | None) -> Speed:
+    tokens_per_s = work.decode_tokens_per_s(rates, batch, known.context)
+    return Speed(
+        batch=batch,
+        tokens_per_s=tokens_per_s,
+        fits=batch <= known.chosen.requests,
+        cost_per_million=_cost(tokens_per_s, price),
+    )
+
+
+def _cost(tokens_per_s: float, price: float | None) -> float | None:
+    return None if price is None else cost_per_million(tokens_per_s, price)
+
+
+def _context(config: DecoderConfig, asked: int | None) -> int:
+    try:
+        return context_length(config, asked)
+    except ConfigError:
+        raise ConfigError(
+            f"--context {asked}: the model's positions allow 1 to {config.max_positions:,} tokens."
+        ) from None
+
+
+def _kv_dtype(question: Question, dtype: torch.dtype) -> torch.dtype:
+    config = ServeConfig(model=question.model, served_model_name=question.name, kv_dtype=question.kv_dtype)
+    return kv_dtype(config, dtype)
+
+
+def _chosen(
+    question: Question, config: DecoderConfig, stored: StoredFormat, dtype: torch.dtype, device: torch.device
+) -> Weights:
+    if question.quantize is None:
+        return stored.weights(config, dtype, device)
+    if stored.is_quantized(config):
+        method = stored.formats.method
+        raise ConfigError(
+            f"--quantize {question.quantize}: the model is quantized already ({method}). Leave it out."
+        )
+    return quantized_weights(config, question.quantize, dtype, device)

@@ -1,0 +1,61 @@
+"""The least time of a step on a device: its bytes at the full bandwidth or its operations at the full rate,
+whichever takes longer."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ....runtime.model.decoder_config import DecoderConfig
+from .weights import matrix_parameters
+
+
+class Rates(NamedTuple):
+    bandwidth: float
+    """bytes a second"""
+    operations: float
+    """floating-point operations a second"""
+
+
+class Work(NamedTuple):
+    """A model on a device. `step_bytes` are read from the weights in each step; `token_bytes` is a token's
+    KV cache in all layers."""
+
+    config: DecoderConfig
+    step_bytes: int
+    token_bytes: int
+
+    def decode_tokens_per_s(self, rates: Rates, batch: int, context: int) -> float:
+        """Tokens a second of `batch` requests together, each with `context` tokens in the cache."""
+        attended = _attended(self.config, context)
+        read = self.step_bytes + batch * self.token_bytes / self.config.layers * attended
+        layers, head = matrix_parameters(self.config)
+        operations = batch * (2 * (layers + head) + _attention_operations(self.config, attended))
+        return batch / max(read / rates.bandwidth, operations / rates.operations)
+
+    def prefill_tokens_per_s(self, rates: Rates, tokens: int) -> float:
+        """Prompt tokens a second of one prompt of `tokens` tokens, of which none is cached."""
+        attended = sum(_summed(tokens, window or tokens) for window in self.config.windows)
+        layers, head = matrix_parameters(self.config)
+        operations = 2 * layers * tokens + 2 * head + _attention_operations(self.config, attended)
+        moved = self.step_bytes + self.token_bytes * tokens
+        return tokens / max(moved / rates.bandwidth, operations / rates.operations)
+
+
+def _attended(config: DecoderConfig, context: int) -> int:
+    """Tokens that a new token attends to, summed over the layers."""
+    return sum(context if window is None else min(window, context) for window in config.windows)
+
+
+def _summed(tokens: int, window: int) -> int:
+    """What each of the first `tokens` tokens attends to in one layer, summed."""
+    growing = min(tokens, window)
+    return growing * (growing + 1) // 2 + (tokens - growing) * window
+
+
+def _attention_operations(config: DecoderConfig, attended: int) -> int:
+    """Two products with each attended token's key and value in every head."""
+    return 4 * config.heads * config.head_dim * attended
+
+
+def cost_per_million(tokens_per_s: float, price_per_hour: float) -> float:
+    return price_per_hour / 3600 / tokens_per_s * 1e6

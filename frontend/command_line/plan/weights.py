@@ -1,0 +1,160 @@
+"""Bytes of a model's weights in each format, from its config and the formats' own descriptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import torch
+
+from ....kernels.linear import Fp8Shape, QuantizedShape, takes, takes_fp8
+from ....runtime.config import QuantizeMethod
+from ....runtime.errors import ConfigError
+from ....runtime.model.decoder_config import DecoderConfig
+from ....runtime.model.weight_formats import (
+    Checkpoint,
+    ChooseFormat,
+    TensorSpec,
+    WeightFormats,
+    checkpoint_formats,
+    load_weight_formats,
+)
+from ....runtime.model.weight_formats.compressed_tensors import choose_compressed_tensors
+from ....runtime.model.weight_formats.floats import FloatFormat
+from ....runtime.model.weight_formats.quantized_checkpoint import quantization_config
+from ....runtime.model.weight_formats.tensor_spec import FLOATS
+from ....runtime.model.weights import EMBEDDING, FINAL_NORM, expected_tensors, projections
+
+ITEM_BYTES = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
+SCALE_BYTES = 2  # `--quantize` writes them in bfloat16
+FLOAT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
+
+class Weights(NamedTuple):
+    """One format of the weights. Bytes are those of the tensors."""
+
+    format: str
+    bytes: int
+    """in the device's memory"""
+    step_bytes: int
+    """that a step reads: all except an embedding that is not the head too"""
+    is_expanded: bool = False
+    """the device has no product for the format, so memory holds 16 or 32 bits"""
+
+
+def float_weights(config: DecoderConfig, dtype: torch.dtype) -> Weights:
+    return _counted(config, FLOAT_NAMES[dtype], lambda projection: FloatFormat(), dtype.itemsize)
+
+
+def quantized_weights(
+    config: DecoderConfig, method: QuantizeMethod, dtype: torch.dtype, device: torch.device
+) -> Weights:
+    """Those of `--quantize`, beside activations of `dtype`. Raises ConfigError for sizes that don't fit."""
+    choose = choose_compressed_tensors(quantization_config(method, list(projections(config))), frozenset())
+    return _on_device(_counted(config, method, choose, dtype.itemsize), config, dtype, device)
+
+
+class StoredFormat(NamedTuple):
+    """How a model stores its weights. Without files there is only its config.json."""
+
+    formats: WeightFormats
+    checkpoint: Checkpoint | None
+
+    @classmethod
+    def of(cls, model: Path) -> StoredFormat:
+        """Raises ConfigError for a format that Arbora does not read."""
+        if not any(model.glob("*.safetensors")) and not any(model.glob("*.gguf")):
+            return cls(load_weight_formats(model, frozenset()), None)
+        checkpoint = Checkpoint(model)
+        return cls(checkpoint_formats(model, checkpoint), checkpoint)
+
+    def is_quantized(self, config: DecoderConfig) -> bool:
+        return any(not isinstance(self.formats.choose(each), FloatFormat) for each in projections(config))
+
+    def dtype(self) -> torch.dtype:
+        """That of tensors in floats; bfloat16 without files."""
+        if self.checkpoint is None:
+            return torch.bfloat16
+        return self.checkpoint.float_dtype([EMBEDDING, FINAL_NORM])
+
+    def weights(self, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+        """Raises ConfigError if the files do not fit the config."""
+        if not self.is_quantized(config):
+            return float_weights(config, dtype)
+        expected = expected_tensors(config, self.formats.choose)
+        counted = _counted(config, self.formats.method, self.formats.choose, dtype.itemsize)
+        if (checkpoint := self.checkpoint) is not None:
+            checkpoint.check(expected)
+            sizes = {
+                name: math.prod(spec.shapes[0]) * dtype.itemsize
+                if checkpoint.dtype(name) in FLOATS and not _is_scale(name)
+                else checkpoint.read(name).nbytes
+                for name, spec in expected.items()
+                if name in checkpoint.names
+            }
+            counted = _sum(config, self.formats.method, sizes)
+        return _on_device(counted, config, dtype, device)
+
+
+def all_formats(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> list[Weights]:
+    """Floats of 32 and 16 bits, and each method of `--quantize` that the model's sizes allow."""
+    found = [float_weights(config, torch.float32), float_weights(config, torch.bfloat16)]
+    for method in get_args(QuantizeMethod):
+        try:
+            found.append(quantized_weights(config, method, dtype, device))
+        except ConfigError:
+            continue
+    return found
+
+
+def matrix_parameters(config: DecoderConfig) -> tuple[int, int]:
+    """Weights of the layers' matrices, and of the head."""
+    layers = sum(
+        each.outputs * each.inputs for each in projections(config) if each.name.startswith("model.layers.")
+    )
+    return layers, config.vocab_size * config.hidden_size
+
+
+def _counted(config: DecoderConfig, name: str, choose: ChooseFormat, float_bytes: int) -> Weights:
+    sizes = {
+        tensor: _bytes(spec, SCALE_BYTES if _is_scale(tensor) else float_bytes)
+        for tensor, spec in expected_tensors(config, choose).items()
+        if not spec.optional
+    }
+    return _sum(config, name, sizes)
+
+
+def _sum(config: DecoderConfig, name: str, sizes: Mapping[str, int]) -> Weights:
+    """sizes: bytes of each tensor by its name"""
+    total = sum(sizes.values())
+    embedding = EMBEDDING.removesuffix("weight")
+    rows = (
+        0 if config.tied_embeddings else sum(n for tensor, n in sizes.items() if tensor.startswith(embedding))
+    )
+    return Weights(name, total, total - rows)
+
+
+def _is_scale(tensor: str) -> bool:
+    return tensor.endswith(("_scale", "_scale_inv", ".scales"))
+
+
+def _bytes(spec: TensorSpec, float_bytes: int) -> int:
+    dtype = spec.dtypes[0]
+    return math.prod(spec.shapes[0]) * (float_bytes if dtype in FLOATS else ITEM_BYTES[dtype])
+
+
+def _on_device(weights: Weights, config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    """On a device without a product for quantized weights they take the bytes of floats."""
+    if _has_product(weights.format, device):
+        return weights
+    floats = float_weights(config, dtype)
+    return Weights(weights.format, floats.bytes, floats.step_bytes, True)
+
+
+def _has_product(name: str, device: torch.device) -> bool:
+    asks: dict[str, Callable[[], bool]] = {"fp8": lambda: takes_fp8(Fp8Shape(256, 256, 256), device)}
+    return asks.get(
+        name, lambda: takes(QuantizedShape(256, 256, 4 if name == "int4" else 8, 32, 8), device)
+    )()

@@ -1,0 +1,64 @@
+"""`arbora pull`: downloads a model into the hub's cache."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+
+from ...runtime.byte_sizes import in_units
+from ...runtime.errors import ConfigError
+from ..hub import Download, download, planned_download
+from ..launch.program_name import program_name
+from .output import JSON_HELP, print_json
+
+DESCRIPTION = (
+    "Download a model from the hub into its cache, where `arbora serve MODEL` finds it. Files that are\n"
+    "complete are not downloaded again. HF_ENDPOINT and HF_TOKEN name another hub and your token."
+)
+EXAMPLE = "arbora pull Qwen/Qwen3-0.6B"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="a hub id such as Qwen/Qwen3-0.6B")
+    parser.add_argument("--revision", metavar="NAME", help="a branch, tag or commit (default: main)")
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    plan = planned_download(parsed.model, parsed.revision)
+    _check_disk(parsed.model, plan)
+    if not parsed.json and plan.files:
+        print(
+            f"{parsed.model}: {in_units(plan.bytes)} to download in {plan.files} files, of "
+            f"{in_units(plan.all_bytes)} in {plan.all_files}",
+            file=sys.stderr,
+        )
+    directory = download(parsed.model, parsed.revision, quiet=parsed.json)
+    if parsed.json:
+        print_json(
+            {
+                "model": parsed.model,
+                "revision": plan.commit,
+                "directory": directory,
+                "downloaded_bytes": plan.bytes,
+                "bytes": plan.all_bytes,
+            }
+        )
+        return 0
+    print(f"{parsed.model} is in {directory}")
+    served = directory if parsed.revision else parsed.model  # the id alone names the newest revision
+    print(f"serve it with `{program_name()} serve {served}`", file=sys.stderr)
+    return 0
+
+
+def _check_disk(model: str, plan: Download) -> None:
+    """Raises ConfigError if the cache's disk has no space for the files."""
+    place = next(path for path in (plan.cache, *plan.cache.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if free < plan.bytes:
+        raise ConfigError(
+            f"MODEL {model}: {in_units(plan.bytes, up=True)} are to be downloaded into {plan.cache}, but its "
+            f"disk has only {in_units(free)} free. Delete files there (`hf cache prune`), or set "
+            "HF_HUB_CACHE to a directory on another disk."
+        )

@@ -1,0 +1,153 @@
+// The chat: sends the conversation and shows the replies as they arrive.
+import { ServerError, stream } from "./api.js";
+import { byId } from "./dom.js";
+import { ReplyView, errorMessage, toolResult, userMessage } from "./messages.js";
+import { asMessage, emptyReply, extend } from "./reply.js";
+import { readSettings } from "./settings.js";
+
+const NEAR_END = 80; // pixels: a list that is scrolled to its end follows the reply
+
+export class Chat {
+  #turns = []; // {message, element}
+  #running = null; // the AbortController of the reply that is being written
+  #onChange;
+  #onUnauthorized;
+
+  /** `onChange` is called while and after a reply is written; `onUnauthorized` returns once there is a key. */
+  constructor(onChange, onUnauthorized) {
+    this.#onChange = onChange;
+    this.#onUnauthorized = onUnauthorized;
+    byId("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#send();
+    });
+    byId("message").addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.#send();
+    });
+    byId("stop").addEventListener("click", () => this.#running?.abort());
+    byId("new-chat").addEventListener("click", () => this.#goBack(0, ""));
+  }
+
+  #send() {
+    const text = byId("message").value;
+    if (this.#running || !text.trim()) return;
+    const place = this.#turns.length;
+    this.#add({ role: "user", content: text }, userMessage(text, () => this.#goBack(place, text)));
+    byId("message").value = "";
+    this.#reply();
+  }
+
+  #add(message, element) {
+    this.#turns.push({ message, element });
+    byId("messages").append(element);
+    this.#follow(true);
+  }
+
+  /** Drops the turns from number `place` on and offers `text` for a new one. */
+  #goBack(place, text) {
+    this.#running?.abort();
+    this.#setRunning(null);
+    this.#turns.length = Math.min(this.#turns.length, place);
+    byId("messages").replaceChildren(...this.#turns.map((turn) => turn.element));
+    byId("message").value = text;
+    byId("message").focus();
+  }
+
+  async #reply() {
+    const settings = readSettings();
+    if (settings.error) {
+      byId("settings-box").open = true;
+      this.#showError(settings.error);
+      return;
+    }
+    const request = this.#request(settings);
+    const view = new ReplyView(settings.schema);
+    const running = new AbortController();
+    const reply = emptyReply();
+    this.#setRunning(running);
+    byId("messages").append(view.element);
+    let error = null;
+    try {
+      await this.#read(request, running, reply, view);
+    } catch (caught) {
+      error = caught;
+    }
+    if (this.#running === running) this.#setRunning(null);
+    if (!view.element.isConnected) return; // the conversation went back before this reply
+    this.#finish(reply, view, request, error);
+  }
+
+  #request({ fields, system }) {
+    const messages = this.#turns.map((turn) => turn.message);
+    if (system) messages.unshift({ role: "system", content: system });
+    return { ...fields, messages, stream: true, stream_options: { include_usage: true }, explain_cache: true };
+  }
+
+  async #read(request, running, reply, view) {
+    let drawing = 0;
+    const draw = () => {
+      drawing = 0;
+      if (reply.finish === null) view.show(reply);
+      this.#follow();
+    };
+    for await (const chunk of stream("v1/chat/completions", request, running.signal)) {
+      extend(reply, chunk);
+      drawing ||= requestAnimationFrame(draw);
+      this.#onChange();
+    }
+    cancelAnimationFrame(drawing);
+  }
+
+  #finish(reply, view, request, error) {
+    const isStopped = error?.name === "AbortError";
+    if (error && !isStopped && !reply.content && !reply.calls.length) {
+      view.element.remove();
+      this.#fail(error);
+      return;
+    }
+    view.finish(reply, request, isStopped ? "You stopped the reply." : error?.message);
+    // The calls of a reply that did not end may be incomplete, and the server would refuse them.
+    const calls = error ? [] : reply.calls;
+    this.#turns.push({ message: asMessage({ ...reply, calls }), element: view.element });
+    if (calls.length) view.askForResults(calls, (texts) => this.#addResults(calls, texts));
+    byId("announcement").textContent = reply.content || "The reply has ended.";
+    this.#follow();
+    this.#onChange(true);
+  }
+
+  async #fail(error) {
+    if (error instanceof ServerError && error.status === 401) {
+      await this.#onUnauthorized(error.message);
+      this.#reply();
+    } else this.#showError(error.message);
+  }
+
+  #showError(text) {
+    const shown = errorMessage(text, () => {
+      shown.remove();
+      this.#reply();
+    });
+    byId("messages").append(shown);
+    this.#follow(true);
+  }
+
+  #addResults(calls, texts) {
+    calls.forEach((call, index) => {
+      this.#add({ role: "tool", tool_call_id: call.id, content: texts[index] }, toolResult(call.name, texts[index]));
+    });
+    this.#reply();
+  }
+
+  #setRunning(running) {
+    this.#running = running;
+    byId("stop").hidden = running === null;
+    byId("send").hidden = running !== null;
+  }
+
+  #follow(always = false) {
+    const list = byId("messages");
+    if (always || list.scrollHeight - list.scrollTop - list.clientHeight < NEAR_END) list.scrollTop = list.scrollHeight;
+  }
+}

@@ -1,0 +1,88 @@
+// Begins the page: views, the key, and what is fetched again and again.
+import { ServerError, getJson, hasKey, keepKey } from "./api.js";
+import { Chat } from "./chat.js";
+import { byId } from "./dom.js";
+import { ServerView } from "./server.js";
+import { showModels, watchSettings } from "./settings.js";
+import { TreeView } from "./tree.js";
+
+const SECONDS = 2; // between two refreshes of a view
+const views = ["chat", "server"];
+let asking = null; // the key dialog's promise while it is open
+let isDeclined = false; // the dialog was closed without a key, so it opens only for a request of the user
+
+/** Asks for a key. All that need one wait for the same answer. */
+function askForKey(reason) {
+  asking ??= new Promise((resolve) => {
+    const dialog = byId("key-dialog");
+    byId("key-error").textContent = hasKey() ? reason : "";
+    byId("key").value = "";
+    dialog.addEventListener("close", () => resolve(byId("key").value.trim()), { once: true });
+    dialog.showModal();
+  }).then((key) => {
+    asking = null;
+    if (key) keepKey(key);
+    isDeclined = !key;
+    byId("change-key").hidden = false;
+  });
+  return asking;
+}
+
+/** Runs `work` and shows in the header whether the server answers. */
+async function attempt(work) {
+  const health = byId("health");
+  try {
+    await work();
+    health.textContent = "";
+  } catch (error) {
+    if (error instanceof ServerError && error.status === 401 && !isDeclined) await askForKey(error.message);
+    else health.textContent = error.message;
+  }
+}
+
+function shownView() {
+  return views.find((view) => location.hash === `#${view}`) ?? "chat";
+}
+
+function showView() {
+  for (const view of views) {
+    const isShown = view === shownView();
+    byId(view).hidden = !isShown;
+    if (isShown) byId(`to-${view}`).setAttribute("aria-current", "page");
+    else byId(`to-${view}`).removeAttribute("aria-current");
+  }
+}
+
+async function begin() {
+  watchSettings();
+  const wide = matchMedia("(min-width: 1100px)");
+  byId("settings-box").open = wide.matches;
+  const besideChat = new TreeView(document.querySelector("#chat-tree .tree"));
+  const server = new ServerView(SECONDS);
+  const serverTree = new TreeView(byId("server-tree"), () => byId("salt").value);
+  const refresh = async () => {
+    if (document.hidden || asking) return;
+    if (shownView() === "server") await attempt(() => Promise.all([server.refresh(), serverTree.refresh()]));
+    else if (wide.matches) await attempt(() => besideChat.refresh());
+  };
+  new Chat((isOver) => isOver && refresh(), askForKey);
+  window.addEventListener("hashchange", () => {
+    showView();
+    refresh();
+  });
+  byId("salt").addEventListener("change", refresh);
+  byId("change-key").addEventListener("click", () => askForKey("").then(refresh));
+  byId("change-key").hidden = !hasKey();
+  showView();
+  while (byId("model").length === 0) {
+    await attempt(showModels);
+    if (byId("model").length === 0) await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));
+  }
+  byId("message").focus();
+  for (;;) {
+    await refresh();
+    await new Promise((resolve) => setTimeout(resolve, SECONDS * 1000));
+  }
+}
+
+await begin();

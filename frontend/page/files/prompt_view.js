@@ -1,0 +1,61 @@
+// The prompt of a reply: how much of it was cached, its text with the cached part shaded, and why the rest was not.
+import { postJson } from "./api.js";
+import { count, element, plural } from "./dom.js";
+import { cachedShare } from "./reply.js";
+
+const CAUSES = {
+  new: "new",
+  short: "less than a page before the end",
+  evicted: "evicted since",
+  namespace: "sent in another namespace",
+  volatile: "behind a line that differs only in a time or an id",
+  tools: "behind changed tools",
+  system: "behind a changed system prompt",
+  history: "behind a changed earlier message",
+  template: "behind a message that the template renders in another way now",
+  off: "the cache was off",
+};
+
+/** A line with the cached share. Opening it fetches the prompt of the `request`. */
+export function promptView(usage, explanation, request) {
+  const { prompt, cached, percent } = cachedShare(usage);
+  const bar = element("meter", { min: 0, max: prompt, value: cached, "aria-label": "Cached part of the prompt" });
+  const text = `${plural(prompt, "prompt token")}, ${count(cached)} cached (${percent} %), ${plural(usage.completion_tokens, "token")} in the reply`;
+  const view = element("details", { class: "prompt" }, element("summary", {}, bar, text));
+  view.addEventListener("toggle", () => fill(view, explanation, request, cached), { once: true });
+  return view;
+}
+
+async function fill(view, explanation, request, cached) {
+  const place = element("div", {}, "Fetching the prompt …");
+  view.append(place);
+  try {
+    const { model, messages, tools } = request;
+    const { tokens } = await postJson("tokenize", { model, messages, tools });
+    const parts = [tokens.slice(0, cached), tokens.slice(cached)];
+    const texts = await Promise.all(parts.map((ids) => (ids.length ? postJson("detokenize", { model, tokens: ids }) : { prompt: "" })));
+    place.replaceChildren(causes(explanation), shaded(texts[0].prompt, texts[1].prompt));
+  } catch (error) {
+    place.replaceChildren(element("p", { class: "error" }, error.message));
+  }
+}
+
+/** The prompt as the chat template has rendered it. */
+function shaded(cached, computed) {
+  return element(
+    "pre",
+    { class: "rendered", tabindex: 0, "aria-label": "The prompt; its cached part is shaded" },
+    cached ? element("mark", { title: "found in the cache" }, cached) : null,
+    element("span", { title: "computed for this reply" }, computed),
+  );
+}
+
+function causes(explanation) {
+  if (!explanation) return "";
+  const rows = Object.entries(explanation.causes).map(([cause, tokens]) =>
+    element("li", {}, `${count(tokens)} computed: ${CAUSES[cause] ?? cause}`),
+  );
+  const { difference } = explanation;
+  const where = difference ? [element("p", {}, `The prompt leaves an earlier one at character ${count(difference.character)}. ${difference.note}`)] : [];
+  return element("div", {}, element("ul", { class: "causes" }, ...rows), ...where);
+}

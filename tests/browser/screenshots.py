@@ -1,0 +1,80 @@
+"""Makes the pictures of docs/images from a server of the built-in model that has computed nothing yet.
+
+.venv/bin/python tests/browser/screenshots.py http://127.0.0.1:8000
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+IMAGES = Path(__file__).parents[2] / "docs/images"
+CHATS = (
+    ("My name is Ada.", "What is my name?", "What can you do?"),
+    ("My name is Ada.", "What is the capital of France?"),
+    ("My name is Grace.", "What is my name?"),
+    ("What is the capital of Italy?", "And of Spain?", "What is 2 + 2?"),
+    ("What is the capital of Norway?",),
+    ("Count from one to ten.", "Once more, please."),
+)
+
+
+def chat(page: Page, texts: tuple[str, ...]) -> None:
+    page.click("#new-chat")
+    for number, text in enumerate(texts, 1):
+        page.fill("#message", text)
+        page.press("#message", "Enter")
+        expect(page.locator(".message.reply:not([aria-busy])")).to_have_count(number)
+
+
+def opened(browser: Browser, url: str, **options: Any) -> Page:
+    page = browser.new_context(**options).new_page()
+    page.goto(url)
+    expect(page.locator("#model option").first).to_be_attached()
+    page.evaluate("document.getElementById('settings-box').open = true")
+    page.fill("#temperature", "0")
+    return page
+
+
+def make(browser: Browser, url: str) -> None:
+    page = opened(browser, url, viewport={"width": 1360, "height": 800})
+    for texts in CHATS:
+        chat(page, texts)
+    chat(page, CHATS[0][:2])
+    page.locator(".prompt summary").last.click()
+    expect(page.locator("mark")).to_be_visible()
+    page.locator("#chat-tree [role=treeitem]").nth(1).click()
+    page.wait_for_timeout(2500)
+    page.screenshot(path=IMAGES / "chat.png")
+    page.get_by_role("link", name="Server").click()
+    for texts in CHATS[1:4]:
+        page.wait_for_timeout(2500)
+        page.get_by_role("link", name="Chat").click()
+        chat(page, texts)
+        page.get_by_role("link", name="Server").click()
+    page.wait_for_timeout(9000)
+    page.locator("#server-tree [role=treeitem]").nth(2).click()
+    page.wait_for_timeout(1000)
+    page.set_viewport_size({"width": 1360, "height": 1060})
+    page.wait_for_timeout(2500)
+    page.screenshot(path=IMAGES / "server.png")
+    phone = {"width": 390, "height": 760}
+    page = opened(browser, url, viewport=phone, color_scheme="dark", is_mobile=True, has_touch=True)
+    page.evaluate("document.getElementById('settings-box').open = false")
+    chat(page, CHATS[0][:2])
+    page.screenshot(path=IMAGES / "phone.png")
+
+
+def main() -> None:
+    expect.set_options(timeout=60_000)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        make(browser, sys.argv[1])
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""The page in a browser: chats, the prefix tree, keys, phones, keyboards. `make test-browser` runs this."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+from served import Served
+from watched_page import watched
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def say(page: Page, text: str) -> None:
+    page.fill("#message", text)
+    page.press("#message", "Enter")
+
+
+def wait_for_replies(page: Page, number: int) -> None:
+    expect(page.locator(".message.reply:not([aria-busy])")).to_have_count(number)
+
+
+def chat(page: Page, *texts: str) -> None:
+    """Sends the texts one after the other, and waits for each reply."""
+    for number, text in enumerate(texts, 1):
+        say(page, text)
+        wait_for_replies(page, number)
+
+
+def settle(page: Page, **fields: str) -> None:
+    """Fills fields of the settings by their ids."""
+    for name, text in fields.items():
+        page.fill(f"#{name.replace('_', '-')}", text)
+
+
+def test_a_chat_is_answered_and_its_second_turn_is_cached(page: Page) -> None:
+    settle(page, temperature="0")
+    chat(page, "My name is Ada.", "What is my name?")
+    expect(page.locator(".message.reply .content").last).to_contain_text("Ada")
+    last = page.locator(".prompt").last
+    expect(last.locator("summary")).to_contain_text("cached (")
+    cached = last.locator("meter").evaluate("(meter) => meter.value")
+    assert cached > 0
+    last.locator("summary").click()
+    expect(last.locator("mark")).to_contain_text("My name is Ada.")
+    expect(last.locator("pre span")).to_contain_text("What is my name?")
+
+
+def test_a_schema_s_value_is_shown_as_it_grows(page: Page) -> None:
+    settle(page, temperature="0", schema=json.dumps(PERSON))
+    say(page, "Extract the data as JSON. Sentence: Ada is 36 years old.")
+    wait_for_replies(page, 1)
+    expect(page.locator(".open-part")).to_have_text("Complete JSON.")
+    value = json.loads(page.locator(".schema-view pre").inner_text())
+    assert set(value) == {"name", "age"}
+
+
+def test_a_wrong_schema_is_named_while_it_is_typed_and_not_sent(page: Page) -> None:
+    settle(page, schema='{"type": "strin"}')
+    expect(page.locator("#schema-state")).to_contain_text('schema.type is "strin"')
+    say(page, "Hello")
+    expect(page.get_by_role("alert").filter(has_text="schema.type")).to_be_visible()
+
+
+def test_the_server_s_refusal_is_shown_in_its_own_words(page: Page, faults: list[str]) -> None:
+    settle(page, schema='{"type": "array", "uniqueItems": true}')
+    say(page, "Hello")
+    expect(page.locator(".message.error")).to_contain_text("uniqueItems")
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+    faults.clear()  # Chromium logs each answer with an error status
+
+
+def test_a_reply_can_be_stopped_and_the_chat_goes_on(page: Page) -> None:
+    settle(page, schema='{"type": "string", "minLength": 100000, "maxLength": 200000}')
+    say(page, "Write.")
+    expect(page.locator(".schema-view pre")).to_have_text(re.compile(".{20}"))
+    expect(page.locator(".open-part")).to_contain_text("Open: the value (string)")
+    page.click("#stop")
+    expect(page.locator(".note")).to_have_text("You stopped the reply.")
+    settle(page, schema="")
+    say(page, "Hello")
+    wait_for_replies(page, 2)
+
+
+def test_going_back_to_a_message_drops_what_follows(page: Page) -> None:
+    chat(page, "My name is Ada.", "What is my name?")
+    page.get_by_role("button", name="Edit").last.click()
+    expect(page.locator("#message")).to_have_value("What is my name?")
+    expect(page.locator(".message")).to_have_count(2)
+    page.click("#new-chat")
+    expect(page.locator(".message")).to_have_count(0)
+
+
+def test_a_tool_is_called_and_gets_the_typed_result(page: Page) -> None:
+    bodies: list[Any] = []
+
+    def answer(route: Route) -> None:
+        """Calls a tool at first, then says its result. The built-in model was not trained to call tools."""
+        bodies.append(json.loads(route.request.post_data or ""))
+        messages = bodies[-1]["messages"]
+        call = {"index": 0, "id": "call-1", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+        delta = {"content": "Rain."} if messages[-1]["role"] == "tool" else {"tool_calls": [call]}
+        chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": "stop"}]}
+        route.fulfill(body=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
+
+    page.route("**/v1/chat/completions", answer)
+    settle(page, tools='{"name": "weather", "parameters": {"type": "object"}}')
+    expect(page.locator("#tools-state")).to_have_text("1 tool: weather")
+    say(page, "How is the weather?")
+    expect(page.locator(".call")).to_contain_text('"city": "Oslo"')
+    page.fill(".results textarea", "It rains.")
+    page.get_by_role("button", name="Send the results").click()
+    expect(page.locator(".message.reply").last).to_contain_text("Rain.")
+    assert bodies[0]["tools"][0]["function"]["name"] == "weather"
+    assert bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call-1", "content": "It rains."}
+    assert bodies[1]["messages"][-2]["tool_calls"][0]["id"] == "call-1"
+
+
+def test_markdown_becomes_elements_and_html_stays_text(page: Page) -> None:
+    source = page.locator('script[type="module"]').get_attribute("src")
+    assert source is not None
+    text = (
+        "# T\n\n**b** <img src=x onerror=alert(1)> [bad](javascript:alert(1)) [good](https://x.org)\n\n"
+        "<script>alert(1)</script>\n\n```py\nx < 1\n```\n\n| a |\n|-|\n| 1 |\n\n![i](https://evil.example/x.png)"
+    )
+    found = page.evaluate(
+        """async ([path, text]) => {
+          const { GrowingMarkdown } = await import(path);
+          const place = document.createElement("div");
+          const grown = new GrowingMarkdown(place);
+          for (let end = 1; end <= text.length; end++) grown.show(text.slice(0, end));
+          const whole = document.createElement("div");
+          new GrowingMarkdown(whole).show(text);
+          return {
+            same: place.isEqualNode(whole),
+            tags: [...new Set([...whole.querySelectorAll("*")].map((each) => each.localName))].sort(),
+            links: [...whole.querySelectorAll("a")].map((each) => each.href),
+            text: whole.textContent,
+          };
+        }""",
+        ["/" + source.replace("main.js", "markdown.js"), text],
+    )
+    assert found["same"], "the text that grew and the whole text look the same"
+    assert not {"script", "img", "iframe"} & set(found["tags"])
+    assert {"h3", "strong", "pre", "table", "a"} <= set(found["tags"])
+    assert found["links"] == ["https://x.org/"]
+    assert "<script>alert(1)</script>" in found["text"] and "<img src=x" in found["text"]
+
+
+def open_server_view(page: Page) -> None:
+    page.get_by_role("link", name="Server").click()
+    expect(page.locator("#server-tree [role=treeitem]").first).to_be_visible()
+
+
+def test_the_tree_grows_beside_the_chat(page: Page) -> None:
+    items = page.locator("#chat-tree [role=treeitem]")
+    chat(page, "My name is Ada.")
+    expect(items.nth(1)).to_be_visible()
+    before = items.count()
+    page.click("#new-chat")
+    chat(page, "A wholly different beginning of a chat, about trees and their roots.")
+    expect(items.nth(before)).to_be_visible()
+
+
+def test_the_tree_is_used_with_the_keyboard(page: Page) -> None:
+    chat(page, "My name is Ada.")
+    open_server_view(page)
+    tree = page.locator("#server-tree")
+    tree.locator("[role=treeitem]").first.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(tree.locator(".node-text")).to_contain_text("You are a helpful assistant.")
+    expect(tree.locator('[aria-selected="true"]')).to_have_count(1)
+    tree.get_by_role("button", name="Zoom in").click()
+    expect(tree.locator("[role=treeitem]").first).to_have_attribute("aria-selected", "true")
+    tree.get_by_role("button", name="Show the whole tree").click()
+    expect(tree.locator("[role=treeitem].root").first).to_be_visible()
+
+
+def test_the_operators_view_shows_numbers_plots_and_tables(page: Page) -> None:
+    chat(page, "My name is Ada.")
+    open_server_view(page)
+    expect(page.locator("#tiles")).to_contain_text("Hit rate")
+    expect(page.locator("#plots canvas")).to_have_count(7)
+    expect(page.locator("#tables caption")).to_have_text(["Tiers", "Largest namespaces", "Pins and leases"])
+    values = page.locator(".plot-values").last
+    expect(values).to_contain_text("cached")
+
+
+def test_a_server_with_keys_asks_for_one(browser: Browser, guarded: Served) -> None:
+    with browser.new_context() as context:
+        page = watched(context.new_page(), [])
+        page.goto(guarded.url)
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_be_visible()
+        page.fill("#key", "wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#key-error")).to_contain_text("valid API key")
+        page.fill("#key", "secret")
+        page.keyboard.press("Enter")
+        expect(dialog).to_be_hidden()
+        chat(page, "Hello")
+        assert page.evaluate("Object.values(sessionStorage)") == ["secret"]
+        assert page.evaluate("localStorage.length") == 0
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1400])
+def test_nothing_is_wider_than_the_window(browser: Browser, server: Served, width: int) -> None:
+    with browser.new_context(viewport={"width": width, "height": 800}) as context:
+        page = watched(context.new_page(), [])
+        page.goto(server.url)
+        chat(page, "My name is Ada.")
+        for view in ("Chat", "Server"):
+            page.get_by_role("link", name=view).click()
+            page.wait_for_timeout(300)
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        expect(page.locator("#tiles div").first).to_be_visible()
+
+
+def test_the_page_is_dark_where_the_system_is(browser: Browser, server: Served) -> None:
+    def lightness(scheme: Any) -> int:
+        with browser.new_context(color_scheme=scheme) as context:
+            page = context.new_page()
+            page.goto(server.url)
+            colour: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+            return int(colour.removeprefix("rgb(").split(",")[0])
+
+    assert lightness("light") > 200 and lightness("dark") < 60
+
+
+def test_tab_reaches_all_controls_in_their_order(page: Page) -> None:
+    expect(page.locator("#model option").first).to_be_attached()
+    page.locator("#to-chat").focus()
+    reached = []
+    for _ in range(14):
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.localName"))
+        page.keyboard.press("Tab")
+    wanted = [
+        "to-chat",
+        "to-server",
+        "summary",
+        "model",
+        "system",
+        "temperature",
+        "most-tokens",
+        "schema",
+        "tools",
+    ]
+    assert [each for each in reached if each in wanted] == wanted
+    assert reached.index("tools") < reached.index("message") < reached.index("send")
+
+
+def test_no_other_page_may_embed_it(browser: Browser, server: Served) -> None:
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/docs")
+        framed = page.evaluate(
+            """(url) => new Promise((resolve) => {
+              const frame = document.createElement("iframe");
+              frame.onload = () => resolve(frame.contentDocument?.title ?? "refused");
+              frame.src = url;
+              document.body.append(frame);
+            })""",
+            server.url,
+        )
+        assert framed != "Arbora"

@@ -1,0 +1,169 @@
+"""A chat in the terminal, with a server that is already there."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from arbora.frontend.cli import main
+from arbora.frontend.command_line.chat.server import Server
+from chat_stub import Piece, chat_server
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    waiting = iter(lines)
+    monkeypatch.setattr("builtins.input", lambda prompt: next(waiting))
+
+
+def test_a_chat_sends_the_whole_conversation_each_turn(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["Hello", " you"], ["Fine"]) as server:
+        say(monkeypatch, "hi", "how are you?", "/exit")
+        assert main(["chat", "--url", server.url, "--system", "be brief"]) == 0
+    assert "Hello you\nFine\n" in capsys.readouterr().out
+    assert [(turn["role"], turn["content"]) for turn in server.requests[1]["messages"]] == [
+        ("system", "be brief"),
+        ("user", "hi"),
+        ("assistant", "Hello you"),
+        ("user", "how are you?"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_a_chat_shows_the_reasoning_and_sends_only_the_answer_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    opening = {"delta": {"role": "assistant", "content": ""}}
+    thoughts = [{"delta": {name: "Let me"}}, {"delta": {name: " see."}}]
+    with chat_server([opening, *thoughts, "It is", " fine."], ["Yes."]) as server:
+        say(monkeypatch, "hi", "sure?", "/exit")
+        main(["chat", "--url", server.url])
+    assert "Let me see.\n\nIt is fine.\nYes.\n" in capsys.readouterr().out
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["hi", "It is fine.", "sure?"]
+
+
+def test_a_chat_on_a_terminal_dims_the_reasoning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reply: list[Piece] = [{"delta": {"reasoning_content": "Hm."}}, "Fine."]
+    for no_color in (False, True):
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        if no_color:
+            monkeypatch.setenv("NO_COLOR", "1")
+        with chat_server(reply) as server:
+            say(monkeypatch, "hi", "/exit")
+            monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+            main(["chat", "--url", server.url])
+        said = capsys.readouterr().out
+        assert ("Hm.\n\nFine." if no_color else "\x1b[2mHm.\x1b[22m\n\nFine.") in said
+
+
+def test_the_reasoning_is_on_the_screen_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *texts, **_: shown.append("".join(texts)))
+    with chat_server([{"delta": {"reasoning_content": text}} for text in ("Hm", "…")]) as server:
+        say(monkeypatch, "hi", "/exit")
+        main(["chat", "--url", server.url])
+    assert [text for text in shown if text][1:3] == ["Hm", "…"]
+
+
+def test_a_chat_says_that_a_limit_ended_the_reply(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["Once upon", {"delta": {}, "finish_reason": "length"}]) as server:
+        say(monkeypatch, "hi", "/exit")
+        main(["chat", "--url", server.url])
+    assert "Once upon\n(the reply has reached its limit)\n" in capsys.readouterr().out
+
+
+def test_a_chat_can_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    with chat_server(["one"], ["two"]) as server:
+        say(monkeypatch, "hi", "/reset", "ho", "/exit")
+        main(["chat", "--url", server.url])
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
+
+
+def test_a_chat_says_which_commands_there_are_and_sends_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["one"], ["two"]) as server:
+        say(monkeypatch, "/help me", "//help", "5 / 2", "/exit")
+        main(["chat", "--url", server.url])
+    assert "There is no /help. /reset begins anew, /exit ends" in capsys.readouterr().out
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["/help", "one", "5 / 2"]
+
+
+def test_a_chat_forgets_a_turn_that_failed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server("the model stopped", ["two"]) as server:
+        say(monkeypatch, "hi", "ho", "/exit")
+        main(["chat", "--url", server.url])
+    assert "(no reply: the model stopped)" in capsys.readouterr().err
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
+
+
+def test_a_chat_forgets_a_turn_that_did_not_fit_and_says_how_to_continue(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = {"message": "the context is full", "code": "context_length_exceeded"}
+    busy = {"message": "the server is busy", "code": "overloaded"}
+    with chat_server(["one"], full, busy, ["two"]) as server:
+        say(monkeypatch, "hi", "a long story", "and", "ho", "/exit")
+        main(["chat", "--url", server.url])
+    said = capsys.readouterr().err
+    assert "(no reply: status 400: the context is full)\n(this turn is forgotten:" in said
+    assert "/reset starts a new conversation)\n" in said
+    assert said.endswith("(no reply: status 400: the server is busy)\n")
+    assert [turn["content"] for turn in server.requests[3]["messages"]] == ["hi", "one", "ho"]
+
+
+def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    assert main(["chat", "--url", f"http://127.0.0.1:{port}"]) == 2
+    assert "Start one with `arbora serve`" in capsys.readouterr().err
+
+
+def test_a_chat_without_the_key_says_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with chat_server() as stub:
+        stub.is_guarded = True
+        assert main(["chat", "--url", stub.url]) == 2
+        asks = (
+            f"the server at {stub.url} asks for an API key: give it with --api-key KEY or in ARBORA_API_KEY."
+        )
+        assert capsys.readouterr().err == f"arbora: error: {asks}\n"
+        assert main(["chat", "--url", stub.url, "--api-key", "wrong"]) == 2
+    assert "does not know this API key: give another with --api-key KEY" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("is_terminal", "prompt"), [(True, "> "), (False, "")])
+def test_a_chat_asks_only_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, prompt: str
+) -> None:
+    prompts: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal, raising=False)
+
+    def asked(text: str) -> str:
+        prompts.append(text)
+        return "/exit"
+
+    monkeypatch.setattr("builtins.input", asked)
+    with chat_server() as stub:
+        main(["chat", "--url", stub.url])
+    assert prompts == [prompt]
+
+
+def test_a_chat_sends_its_key() -> None:
+    with chat_server() as stub:
+        Server(stub.url + "/v1/", "secret").models()
+    assert stub.keys == ["Bearer secret"]
+
+
+def test_a_chat_takes_the_first_of_the_servers_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARBORA_API_KEY", "one,two")
+    with chat_server() as stub:
+        say(monkeypatch, "/exit")
+        main(["chat", "--url", stub.url])
+    assert stub.keys == ["Bearer one"]

@@ -1,0 +1,113 @@
+"""The slash commands of a chat, and what they change in the next request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from arbora.frontend.command_line.chat.conversation import CommandError
+from arbora.frontend.command_line.chat.explanation import explanation_in_words
+from arbora.frontend.command_line.chat.server import Server
+from arbora.frontend.command_line.chat.slash_commands import run_command
+from arbora.frontend.command_line.chat.talk import Talk
+from chat_stub import ChatStub, Piece, chat_server
+
+ENDED: Piece = {"delta": {}, "finish_reason": "stop"}
+SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}}'
+
+
+@pytest.fixture
+def stub() -> Iterator[ChatStub]:
+    with chat_server(["one", ENDED], ["two", ENDED]) as stub:
+        yield stub
+
+
+@pytest.fixture
+def talk(stub: ChatStub) -> Talk:
+    server = Server(stub.url, None)
+    return Talk(server, server.models(), "be brief")
+
+
+def test_settings_and_a_schema_are_fields_of_the_request(talk: Talk, stub: ChatStub, tmp_path: Path) -> None:
+    schema = tmp_path / "a.json"
+    schema.write_text(SCHEMA)
+    run_command(talk, "/set temperature 0.2")
+    run_command(talk, "/set stop END")
+    run_command(talk, '/set stop ["a", "b"]')
+    run_command(talk, f"/schema {schema}")
+    talk.say("hi", lambda piece: None)
+    run_command(talk, "/set temperature")
+    assert run_command(talk, "/schema off") == "replies have no schema"
+    talk.say("ho", lambda piece: None)
+    first, second = stub.requests
+    assert (first["temperature"], first["stop"]) == (0.2, ["a", "b"])
+    assert first["response_format"]["json_schema"]["schema"]["properties"] == {"a": {"type": "integer"}}
+    assert "temperature" not in second and "response_format" not in second
+
+
+def test_a_saved_conversation_continues(talk: Talk, stub: ChatStub, tmp_path: Path) -> None:
+    talk.say("hi", lambda piece: None)
+    run_command(talk, "/set seed 5")
+    run_command(talk, f"/save '{tmp_path}/my chat.json'")
+    run_command(talk, "/reset")
+    assert talk.conversation.messages == []
+    assert run_command(talk, f"/load '{tmp_path}/my chat.json'") == "2 messages loaded"
+    talk.say("ho", lambda piece: None)
+    assert [turn["content"] for turn in stub.requests[1]["messages"]] == ["be brief", "hi", "one", "ho"]
+    assert stub.requests[1]["seed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("/sytem x", "there is no /sytem. Did you mean /system?"),
+        ("/set heat 1", "there is no setting heat. There are temperature,"),
+        ("/set temperature hot", "/set temperature hot: expected a number."),
+        ("/set top_k 1.5", "/set top_k 1.5: expected a whole number."),
+        ("/schema [1]", "the file can't be read"),
+        ("/schema {", "/schema: expected a JSON schema"),
+        ("/model other", "the server has no such model. It has stub."),
+        ("/save", "/save needs the name of one file"),
+        ("/save /proc/no/file", "the file can't be written (No such file"),
+        ("/load /no/file", "/load /no/file: the file can't be read (No such file"),
+        ("/load /etc/passwd", "this is no conversation that /save wrote"),
+        ("/cache", "say something first"),
+    ],
+)
+def test_a_command_that_fails_says_what_to_write(talk: Talk, command: str, expected: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        run_command(talk, command)
+    assert expected in str(raised.value)
+
+
+def test_help_lists_every_command(talk: Talk) -> None:
+    said = run_command(talk, "/help")
+    names = ("/system", "/schema", "/model", "/set", "/cache", "/reset", "/save", "/load", "/exit")
+    assert all(name in said for name in names)
+
+
+def test_an_explanation_names_each_cause_and_the_first_difference() -> None:
+    said = explanation_in_words(
+        {
+            "prompt_tokens": 102,
+            "matched_tokens": 14,
+            "causes": {"new": 1, "volatile": 87},
+            "difference": {
+                "part": "system",
+                "index": 0,
+                "token": 14,
+                "prompt": "10:32",
+                "earlier": "10:31",
+                "note": "A line differs only in its time.",
+            },
+        }
+    )
+    assert said.splitlines() == [
+        "14 of 102 prompt tokens were cached",
+        "      87  volatile: they follow a line that changes with each request",
+        "       1  new: no earlier prompt had them",
+        "first difference in system 0, at token 14: A line differs only in its time.",
+        "  now      10:32",
+        "  earlier  10:31",
+    ]

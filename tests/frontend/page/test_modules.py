@@ -1,0 +1,305 @@
+"""The modules of the page that compute: growing JSON, schemas, metrics, the layout of the tree, replies."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from page_modules import PageModule
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+VALUES: list[Any] = [
+    {"a": [1, {"b": 'x A \n " \\ é 😀'}, True, None], "n": -1.5e3, "o": {}, "l": [[], [0]], "": False},
+    [],
+    "text",
+    -12.5,
+    None,
+    {"__proto__": {"x": 1}, "constructor": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def growing() -> PageModule:
+    return PageModule("growing_json")
+
+
+@pytest.fixture(scope="module")
+def schemas() -> PageModule:
+    return PageModule("schema")
+
+
+@pytest.fixture(scope="module")
+def metrics() -> PageModule:
+    return PageModule("metrics")
+
+
+@pytest.fixture(scope="module")
+def icicle() -> PageModule:
+    return PageModule("icicle")
+
+
+# JSON that grows
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_value_is_read_from_each_of_its_beginnings(
+    growing: PageModule, value: Any, indent: int | None
+) -> None:
+    text = json.dumps(value, indent=indent)
+    beginnings = [text[:length] for length in range(len(text) + 1)]
+    read = growing.run("texts.map((text) => readGrowing(text))", texts=beginnings)
+    assert [each["state"] for each in read if each["state"] == "invalid"] == []
+    assert read[0]["state"] == "empty"
+    # A number at the end of the text may go on.
+    assert read[-1]["state"] == ("open" if isinstance(value, float) else "complete")
+    assert read[-1]["value"] == value
+
+
+def test_the_open_value_is_named_by_its_path(growing: PageModule) -> None:
+    read = growing.run("readGrowing(text)", text='{"people": [{"name": "Ada"}, {"name": "Gr')
+    assert read == {
+        "state": "open",
+        "value": {"people": [{"name": "Ada"}, {"name": "Gr"}]},
+        "path": ["people", 1, "name"],
+    }
+    assert growing.run("readGrowing(text).path", text='{"people": [{"na') == ["people", 0]
+
+
+@pytest.mark.parametrize("text", ["{,", "[1,]", '{"a" 1', "nul1", "1 2", '{"a": tru}', "Hello", "[1 2]", "]"])
+def test_a_text_that_no_json_begins_with_is_invalid(growing: PageModule, text: str) -> None:
+    assert growing.run("readGrowing(text).state", text=text) == "invalid"
+
+
+def test_json_that_is_nested_very_deeply_does_not_fail(growing: PageModule) -> None:
+    assert growing.run("readGrowing('['.repeat(1000000)).state") == "invalid"
+
+
+# Schemas
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "tags": {"type": "array", "items": {"enum": ["a", "b"]}},
+        "friend": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+    },
+    "required": ["name", "friend"],
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", None),
+        ("{", "Not JSON yet"),
+        ("[]", "A schema is an object"),
+        (json.dumps(PERSON), None),
+        ('{"type": "strin"}', 'schema.type is "strin"'),
+        ('{"properties": {"a": {"type": "objekt"}}}', "schema.properties.a.type"),
+        ('{"items": {"enum": []}}', "schema.items.enum"),
+        ('{"anyOf": [{}, {"required": "a"}]}', "schema.anyOf[1].required"),
+    ],
+)
+def test_a_mistake_in_a_schema_is_named(schemas: PageModule, text: str, error: str | None) -> None:
+    found = schemas.run("readSchema(text).error ?? null", text=text)
+    assert found is None if error is None else error in found
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ([], "object"),
+        (["name"], "string"),
+        (["tags", 3], 'one of "a", "b"'),
+        (["friend"], "null or object"),
+        (["friend", "friend", "name"], "string"),
+        (["other"], "any value"),
+    ],
+)
+def test_the_schema_at_a_place_is_said_in_words(schemas: PageModule, path: list[Any], expected: str) -> None:
+    assert schemas.run("allowed(partsAt(schema, path))", schema=PERSON, path=path) == expected
+
+
+def test_the_required_properties_that_are_missing_are_listed(schemas: PageModule) -> None:
+    run = schemas.run
+    value = {"name": "Ada", "friend": {}}
+    assert run("stillRequired(schema, [], value)", schema=PERSON, value={"name": "Ada"}) == ["friend"]
+    assert run("stillRequired(schema, ['friend'], value)", schema=PERSON, value=value) == ["name", "friend"]
+    assert run("stillRequired(schema, ['name'], value)", schema=PERSON, value=value) == []
+
+
+def test_a_reference_to_itself_ends(schemas: PageModule) -> None:
+    circle = {"anyOf": [{"$ref": "#"}]}
+    assert schemas.run("allowed(partsAt(schema, ['a', 'b']))", schema=circle) == "any value"
+
+
+def test_a_path_is_written_as_in_code(schemas: PageModule) -> None:
+    assert schemas.run("pathText(path)", path=["people", 1, "name"]) == "people[1].name"
+
+
+# Metrics
+
+
+def test_the_exposition_of_prometheus_client_is_read(metrics: PageModule) -> None:
+    registry = CollectorRegistry()
+    missed = Counter("missed_tokens", "Text.", ("cause",), registry=registry)
+    missed.labels('a "quoted" \\ cause\n').inc(3)
+    missed.labels("new").inc(4.5)
+    text = generate_latest(registry).decode()
+    found = metrics.run("byLabel(parseMetrics(text), 'missed_tokens_total', 'cause')", text=text)
+    assert found == {'a "quoted" \\ cause\n': 3, "new": 4.5}
+    assert metrics.run("total(parseMetrics(text), 'missed_tokens_total')", text=text) == 7.5
+    assert metrics.run("total(parseMetrics(text), 'nothing')", text=text) == 0
+
+
+def exposition(*observations: float) -> str:
+    registry = CollectorRegistry()
+    histogram = Histogram("wait_seconds", "Text.", buckets=(0.1, 0.2, 1.0), registry=registry)
+    for each in observations:
+        histogram.observe(each)
+    return generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "q", "expected"),
+    [
+        ([], [], 0.5, None),
+        ([0.15], [0.15], 0.5, None),
+        ([], [0.15] * 10, 0.5, 0.15),
+        ([0.05] * 90, [0.05] * 90 + [0.5] * 10, 0.5, 0.6),
+        ([], [0.05] * 9 + [50.0], 0.95, 1.0),
+        ([0.05] * 90, [0.15] * 10, 0.5, 0.15),
+    ],
+)
+def test_a_quantile_is_of_the_observations_between_two_samples(
+    metrics: PageModule, before: list[float], after: list[float], q: float, expected: float | None
+) -> None:
+    expression = "quantile(parseMetrics(before), parseMetrics(after), 'wait_seconds', q)"
+    found = metrics.run(expression, before=exposition(*before), after=exposition(*after), q=q)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_rate_is_of_the_window_and_survives_a_restart(metrics: PageModule) -> None:
+    steps = [(0, 100), (10, 150), (20, 250), (30, 40)]
+    expression = """steps.map(([time, value]) => {
+        globalThis.samples ??= new Samples(15);
+        samples.add(time, parseMetrics(`tokens ${value}`));
+        return samples.rate("tokens");
+    })"""
+    assert metrics.run(expression, steps=steps) == [None, 5, 7.5, 2]
+
+
+# The layout of the tree
+
+
+def node(parent: int | None, tokens: int, below: int = 0, folded: int = 0, idle: int = 0) -> dict[str, Any]:
+    return {"parent": parent, "tokens": tokens, "tokens_below": below, "folded": folded, "idle": idle}
+
+
+TREE = [node(None, 0, 100), node(0, 20, 40, folded=3), node(0, 40), node(1, 30)]
+
+
+def test_siblings_share_their_parent_s_width_by_their_tokens(icicle: PageModule) -> None:
+    found = icicle.run("boxes(nodes, [0])", nodes=TREE)
+    places = {(box["node"], box["folded"]): (box["depth"], box["x"], box["width"]) for box in found}
+    assert places[0, 0] == (0, 0, 1)
+    assert places[1, 0] == (1, 0, pytest.approx(0.6))
+    assert places[2, 0] == (1, pytest.approx(0.6), pytest.approx(0.4))
+    assert places[3, 0] == (2, 0, pytest.approx(0.45))
+    assert places[1, 3] == (2, pytest.approx(0.45), pytest.approx(0.15))
+
+
+def test_no_two_boxes_of_a_row_overlap(icicle: PageModule) -> None:
+    nodes = [node(None, 0), *(node(index // 3, index) for index in range(1, 60))]
+    for index in range(59, 0, -1):
+        parent = nodes[nodes[index]["parent"]]
+        parent["tokens_below"] += nodes[index]["tokens"] + nodes[index]["tokens_below"]
+    found = icicle.run("boxes(nodes, [0])", nodes=nodes)
+    assert len(found) == 60
+    rows: dict[int, list[tuple[float, float]]] = {}
+    for box in found:
+        rows.setdefault(box["depth"], []).append((box["x"], box["x"] + box["width"]))
+    for row in rows.values():
+        row.sort()
+        assert all(end <= start + 1e-9 for (_, end), (start, _) in pairwise(row))
+        assert row[-1][1] <= 1 + 1e-9
+
+
+def test_arrow_keys_lead_to_the_neighbours(icicle: PageModule) -> None:
+    moves = [
+        (3, "ArrowUp"),
+        (1, "ArrowRight"),
+        (2, "ArrowLeft"),
+        (1, "ArrowDown"),
+        (0, "ArrowUp"),
+        (2, "ArrowDown"),
+    ]
+    found = [icicle.run("neighbour(nodes, at, key)", nodes=TREE, at=at, key=key) for at, key in moves]
+    assert found == [1, 2, 1, 3, None, None]
+
+
+@pytest.mark.parametrize(("idle", "expected"), [(0, 0), (5, 1), (50, 2), (500, 3)])
+def test_a_node_s_heat_is_how_lately_it_was_used(icicle: PageModule, idle: int, expected: int) -> None:
+    assert icicle.run("heat(node, 100)", node=node(0, 1, idle=idle)) == expected
+
+
+# Replies
+
+
+def test_events_are_read_from_any_pieces() -> None:
+    reader = PageModule("events")
+    stream = 'data: {"a": 1}\n\n: comment\n\ndata: {"b": "\u00e9"}\n\ndata: [DONE]\n\n'
+    pieces = [stream[start : start + 7] for start in range(0, len(stream), 7)]
+    expression = "((reader) => pieces.flatMap((piece) => reader.read(piece)))(new EventReader())"
+    assert reader.run(expression, pieces=pieces) == ['{"a": 1}', '{"b": "é"}', "[DONE]"]
+
+
+def test_a_reply_with_calls_is_put_together_from_its_chunks() -> None:
+    def call(index: int, **function: str) -> dict[str, Any]:
+        return {"tool_calls": [{"index": index, "function": function}]}
+
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "Hm. "},
+        {"content": "I ask."},
+        {"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "weather", "arguments": ""}}]},
+        call(0, arguments='{"city":'),
+        call(0, arguments='"Oslo"}'),
+        {"tool_calls": [{"index": 1, "id": "c2", "function": {"name": "time", "arguments": "{}"}}]},
+    ]
+    chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in deltas]
+    chunks.append({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    chunks.append({"choices": [], "usage": {"prompt_tokens": 40}})
+    replies = PageModule("reply")
+    reply = replies.run("chunks.reduce(extend, emptyReply())", chunks=chunks)
+    assert (reply["content"], reply["reasoning"], reply["finish"]) == ("I ask.", "Hm. ", "tool_calls")
+    message = replies.run("asMessage(reply)", reply=reply)
+    calls = [
+        (each["id"], each["function"]["name"], each["function"]["arguments"])
+        for each in message["tool_calls"]
+    ]
+    assert calls == [("c1", "weather", '{"city":"Oslo"}'), ("c2", "time", "{}")]
+    usage = {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": 30}}
+    assert replies.run("cachedShare(usage)", usage=usage) == {"prompt": 40, "cached": 30, "percent": 75}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ('{"name": "f"}', ["f"]),
+        ('[{"type": "function", "function": {"name": "g"}}, {"name": "f"}]', ["g", "f"]),
+        ("[{}]", "Tool 1 has no name"),
+        ("[5]", "Tool 1 has no name"),
+        ("[", "Not JSON yet"),
+    ],
+)
+def test_tools_are_read_with_or_without_their_wrapper(text: str, expected: list[str] | str | None) -> None:
+    found = PageModule("tools").run("readTools(text)", text=text)
+    if isinstance(expected, str):
+        assert expected in found["error"]
+    else:
+        assert [each["function"]["name"] for each in found.get("tools", [])] == (expected or [])

@@ -1,0 +1,127 @@
+"""A runner whose steps replay graphs, with a log of what the host asks of the device.
+
+On a GPU the graphs are captured; without one their launches are recorded, interpreted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from arbora.kernels.common import upload as transfers
+from arbora.kernels.common.upload import FixedArrays
+from arbora.runtime.model import graphs, runner, sampling_graphs, step_graphs
+from arbora.runtime.model.capture import GraphMemory, Replay
+from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.devices import HostCopies
+from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.step_graphs import StepGraphs
+from byte_grammars import byte_vocabulary
+from recorded_launches import capture
+from step_driver import StepDriver, serve_config
+from triton.runtime.interpreter import GridExecutor
+from triton_device import DEVICE
+
+SLOTS, MOST_TOKENS = 4, 10
+
+
+class Log:
+    """Events in their order: "copy" to the device, "graph", "kernel" outside a graph, "read" (a copy to the
+    host is queued), "wait"."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self._in_graph = False
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        upload, set_arrays, run = transfers.upload, FixedArrays.set, GridExecutor.__call__
+
+        def logged_upload(arrays: Sequence[Any], device: torch.device) -> list[torch.Tensor]:
+            self.events.append("copy")
+            return upload(arrays, device)
+
+        def logged_set(fixed: FixedArrays, values: Any) -> None:
+            self.events.append("copy")
+            set_arrays(fixed, values)
+
+        def launch(kernel: GridExecutor, *args: Any, **kwargs: Any) -> None:
+            if not self._in_graph:
+                self.events.append("kernel")
+            run(kernel, *args, **kwargs)
+
+        with pytest.MonkeyPatch.context() as patch:
+            for module in list(sys.modules.values()):
+                if getattr(module, "upload", None) is upload:
+                    patch.setattr(module, "upload", logged_upload)
+            patch.setattr(FixedArrays, "set", logged_set)
+            patch.setattr(GridExecutor, "__call__", launch)
+            patch.setattr(runner, "HostCopies", self._copies())
+            yield
+
+    def graph(self, replay: Replay) -> Replay:
+        def logged() -> None:
+            self.events.append("graph")
+            self._in_graph = True
+            replay()
+            self._in_graph = False
+
+        return logged
+
+    def _copies(self) -> type[HostCopies]:
+        events = self.events
+
+        class LoggedCopies(HostCopies):
+            """Says that the device is busy until the host has asked twice."""
+
+            def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+                super().__init__(tensors)
+                events.append("read")
+                self._asked = 0
+
+            def ready(self) -> bool:
+                self._asked += 1
+                return self._asked > 2
+
+            def wait(self) -> list[torch.Tensor]:
+                events.append("wait")
+                return super().wait()
+
+        return LoggedCopies
+
+
+class _LoggedCapture:
+    def __init__(self, log: Log) -> None:
+        self._log, self._capture = log, capture()
+
+    def __call__(self, work: Replay) -> Replay:
+        return self._log.graph(self._capture(work))
+
+    def measure(self, work: Replay) -> GraphMemory:
+        return GraphMemory(0, 0)
+
+
+def started(model: Path, device: str) -> StepDriver:
+    fields = {"page_size": 4, "max_model_len": 60, "max_running": SLOTS, "enforce_eager": True}
+    loaded = load_model(serve_config(model, device=device, **fields), byte_vocabulary)
+    return StepDriver(loaded.runner, loaded.ready)
+
+
+def with_graphs(model: Path, log: Log) -> StepDriver:
+    """Call it, and run steps, inside `triton_kernels()`. `log.attached()` logs what follows."""
+    driver = started(model, DEVICE.type)
+    own, config = driver.runner, load_decoder_config(model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_graphs, "CudaCapture", lambda: _LoggedCapture(log))
+        patch.setattr(graphs, "MOST_TOKENS", MOST_TOKENS)
+        patch.setattr(graphs, "sizes", lambda most: sorted({3, most}))
+        patch.setattr(sampling_graphs, "sizes", lambda most: [most])
+        head, tables = own._decoder._weights.head, own._tables.on_device
+        made = StepGraphs(config, head, own._states, torch.float32, tables)
+        made.replay_in(own, own._decoder, own._kvs)
+    return driver
