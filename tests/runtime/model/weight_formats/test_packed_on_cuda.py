@@ -77,8 +77,8 @@ def test_products_are_those_of_the_expanded_weights(name: str, tmp_path: Path) -
 @pytest.mark.parametrize("kind", [Type.Q4_K, Type.Q6_K], ids=lambda kind: kind.name)
 def test_gguf_weights_stay_packed(kind: Type, tmp_path: Path) -> None:
     model = write_gguf(tmp_path / "model.gguf", "llama", one_type(kind))
-    shape = model.get_submodule(DOWN).get_parameter("weight").shape
-    assert_product(tmp_path, Projection(DOWN, *shape), SCALE_ERROR, True)
+    outputs, inputs = model.get_submodule(DOWN).get_parameter("weight").shape
+    assert_product(tmp_path, Projection(DOWN, outputs, inputs), SCALE_ERROR, True)
 
 
 @pytest.mark.parametrize("name", WHOLE_MODELS)
