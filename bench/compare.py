@@ -14,7 +14,7 @@ machine's cores meanwhile. It is repeated with other texts, up to `--repeats` ti
 run with the least other load counts, and the table says so.
 
 llama.cpp's JSON may contain white space, so for `json` compare requests/s with it, not tokens/s. The script
-needs the packages httpx and psutil, which `make test` installs.
+needs the package psutil, which `make test` installs.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A run asks for 24 replies by 6 schemas, then for 24 free replies to similar new 
 has as many tokens as the k-th reply with a schema. Every other run begins with the free replies, with the
 lengths of the run before. The first run, in which the grammars are compiled, is printed but not counted.
 
-It needs the package httpx, which `make bench` installs, and a server that runs.
+It needs a server that runs.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ one request is constrained to the choices, which may find another choice and cos
 
 Every way has texts of its own, so it finds nothing of another in the cache. Ways alternate within a round. A
 ratio is a naive way's figure ÷ that of the language in the same round; the table shows medians, and for the
-seconds' ratio the lowest and highest too. It needs the package httpx, which `make bench` installs.
+seconds' ratio the lowest and highest too.
 """
 
 from __future__ import annotations
