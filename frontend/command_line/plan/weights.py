@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from ....kernels.linear import Fp8Shape, QuantizedShape, takes, takes_fp8
+from ....kernels.linear import (
+    CodedShape,
+    Fp8Shape,
+    QuantizedShape,
+    takes,
+    takes_fp8,
+    takes_on_cuda,
+)
 from ....runtime.config import QuantizeMethod
 from ....runtime.errors import ConfigError
 from ....runtime.model.decoder_config import DecoderConfig
@@ -154,7 +161,11 @@ def _on_device(weights: Weights, config: DecoderConfig, dtype: torch.dtype, devi
 
 
 def _has_product(name: str, device: torch.device) -> bool:
-    asks: dict[str, Callable[[], bool]] = {"fp8": lambda: takes_fp8(Fp8Shape(256, 256, 256), device)}
-    return asks.get(
-        name, lambda: takes(QuantizedShape(256, 256, 4 if name == "int4" else 8, 32, 8), device)
-    )()
+    outputs = inputs = 256
+    bits: Literal[4, 8] = 4 if name == "int4" else 8
+    if device.type == "cuda":
+        coded = CodedShape(outputs, inputs, None, inputs, 0) if name == "fp8" else None
+        return takes_on_cuda(coded or CodedShape(outputs, inputs, bits, 32, 8))
+    if name == "fp8":
+        return takes_fp8(Fp8Shape(outputs, inputs, inputs), device)
+    return takes(QuantizedShape(outputs, inputs, bits, 32, 8), device)
