@@ -209,8 +209,9 @@ class Connection(asyncio.Protocol):
     def _offer_upgrade(self) -> None:
         """Lets the application answer with 101. All further bytes are for it, and the answer is the last."""
         cycle = self._inner.cycle
-        cycle.scope[UPGRADE] = self._upgrade = Upgrade(asyncio.Event(), self._set_busy)  # type: ignore[typeddict-unknown-key]
-        cycle.send = RawAnswer(cycle).send  # type: ignore[method-assign]
+        self._upgrade = Upgrade(asyncio.Event(), self._set_busy)
+        cycle.scope[UPGRADE] = self._upgrade  # type: ignore[literal-required]
+        cycle.send = RawAnswer(cycle).send  # type: ignore[method-assign, assignment]
         cycle.more_body = True
         self._keep_alive = cycle.keep_alive = False
 
