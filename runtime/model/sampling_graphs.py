@@ -33,7 +33,6 @@ class SamplingGraphs:
         self._states = states
         self._sampling = FixedSampling(states.sampling, states.registers, rows)
         self._hidden = hidden
-        self._logits = torch.empty(rows, head.out_features, device=hidden.device)
         self._sizes = sizes(rows)
         self._graphs: dict[tuple[int, Variant], Replay] = {}
         # The largest first, so that the others fit into its memory.
@@ -67,6 +66,4 @@ class SamplingGraphs:
         return self._sampling.results(variant)
 
     def _sample(self, rows: int, variant: Variant) -> None:
-        logits = self._logits[:rows]
-        logits.copy_(self._head(self._hidden[:rows]))
-        self._sampling.run(logits, variant)
+        self._sampling.run(self._head(self._hidden[:rows]), variant)
