@@ -17,11 +17,6 @@ EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
     """Raises ConfigError for options that would have no effect or can't be used together."""
     tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
-    if values["quantize"] and values["device"] == "cuda":
-        raise ConfigError(
-            "--quantize: only the CPU computes with quantized weights; on a GPU they would be expanded. "
-            "Leave it out, or use --device cpu."
-        )
     if tiers and not values["prefix_cache"]:
         raise ConfigError(
             "--no-prefix-cache leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."

@@ -137,15 +137,15 @@ OPTIONS = (
     Option(
         "quantize",
         "int8, int4 or fp8: quantize a model in 16 or 32 bits when it is loaded, and keep the result in "
-        "~/.cache; CPU only (default: as stored)",
+        "~/.cache (default: as stored)",
         one_of(*get_args(QuantizeMethod)),
         None,
         "METHOD",
     ),
     Option(
         "kv_dtype",
-        "dtype of the KV cache: auto, as --dtype; int8: nearly twice the tokens in the same memory, slightly "
-        "less exact; CPU only",
+        "dtype of the KV cache: auto, as --dtype; int8 or fp8: nearly twice the tokens in the same memory, "
+        "less exact; fp8 on CUDA only",
         one_of(*get_args(KvDType)),
         "auto",
         "DTYPE",

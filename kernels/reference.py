@@ -104,7 +104,8 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
 def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
     """See `pages.copy_pages`."""
     for kv in kvs:
-        kv[:, :, list(destinations)] = kv[:, :, list(sources)]
+        words = kv.view(torch.int32)
+        words[:, :, list(destinations)] = words[:, :, list(sources)]
 
 
 def save_pages(

@@ -87,9 +87,8 @@ class Leases:
         counts = self._pages.setdefault(lease.owner, Counter())
         before = len(counts)
         counts.update(lease.pages)
-        self._owners.update(
-            islice(reversed(counts), len(counts) - before)
-        )  # dicts keep new keys at their end
+        added = islice(reversed(counts), len(counts) - before)  # dicts keep new keys at their end
+        self._owners.update(added)
         self._place(lease, lease.node)
         self._push_end(lease)
 

@@ -17,7 +17,7 @@ UnenforcedDefault = Literal["refuse", "allow"]
 ReasoningField = Literal["reasoning_content", "reasoning"]
 QuantizeMethod = Literal["int8", "int4", "fp8"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
-KvDType = Literal["auto", "int8"]
+KvDType = Literal["auto", "int8", "fp8"]
 LogFormat = Literal["text", "json"]
 
 

@@ -19,8 +19,8 @@ def paged_attention(
     """Attend from this step's tokens to their rows' cached tokens, causally.
 
     q: [tokens, heads, head_dim], the rows of `batch` one after another; may be a strided view.
-    kv: [2, kv_heads, num_pages, page_size, cell], contiguous, of the same dtype or, on CPUs, int8 (see
-    `pages.cells`); heads is a multiple of kv_heads.
+    kv: [2, kv_heads, num_pages, page_size, cell], contiguous, of the same dtype, int8 or, on CUDA, FP8
+    (see `pages.cells`); heads is a multiple of kv_heads.
     window: token i sees tokens (i - window, i] only.
     batch_invariant: the bits of a token's result do not depend on the steps into which its row was divided,
     nor on other rows, groups and page ids. CPU tensors only.

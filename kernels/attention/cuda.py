@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from triton.runtime import driver
 
 from ..common.upload import upload
+from ..pages.cells import FP8, CellFormat
+from ..pages.cells_cuda import codes_and_scales
 from .batch import AttentionBatch, Group, first_keys
 from .cuda_kernels import attend_kernel, merge_kernel
 from .plan import COLUMNS, PARTIAL, ROW, TOKENS, Cut, ItemPlan, Share, plan_items
@@ -97,6 +99,10 @@ class Tiles:
         if head_dim > 128:
             return Tiles(max(64, triton.next_power_of_2(repeat)), 32, 4)
         return Tiles(64 if queries <= 64 else 128, 64, 8)
+
+    def of_scaled_cells(self) -> "Tiles":
+        """The tiles with fewer keys for each warp, as widening their codes takes registers."""
+        return Tiles(self.queries, max(16, self.keys // 2), 8 if self.queries > 16 else self.warps)
 
 
 class Launch(NamedTuple):
@@ -315,28 +321,36 @@ def _run_items(
     out: torch.Tensor,
     scale: float,
 ) -> None:
-    _, kv_heads, pages, page_size, head_dim = kv.shape
+    _, kv_heads, pages, page_size, cell = kv.shape
+    cells, head_dim = CellFormat(kv.dtype), q.shape[2]
     assert kv.is_contiguous() and q.stride(1) == head_dim and q.stride(2) == 1
+    assert cell == cells.elements(head_dim)
+    codes, scales = codes_and_scales(kv)
+    tiles = tiles.of_scaled_cells() if cells.is_scaled else tiles
     attend_kernel[(len(items), kv_heads)](
         q,
-        kv,
+        codes,
+        scales,
         out,
         work.partial,
         work.partial_sum,
         items,
         work.tables,
         q.stride(0),
-        pages * page_size * head_dim,
+        pages * page_size,
         scale * LOG2_E,
         work.window or 0,
         KV_HEADS=kv_heads,
         REPEAT=q.shape[1] // kv_heads,
         HEAD_DIM=head_dim,
+        CELL=cell,
         PAGE_SIZE=page_size,
         BLOCK_QUERIES=tiles.queries,
         BLOCK_KEYS=tiles.keys,
         BLOCK_DIM=triton.next_power_of_2(head_dim),
         COLUMNS=COLUMNS,
+        SCALED=cells.is_scaled,
+        FP8=kv.dtype == FP8,
         WINDOW=work.window is not None,
         num_warps=tiles.warps,
         num_stages=stages(head_dim, q.device),

@@ -4,17 +4,22 @@
 import triton
 import triton.language as tl
 
+from ..common.codes_cuda import FP8_UNIT, widened
+
 
 @triton.jit
 def _attend_block(
-    query, table, keys_at, values_at, start, end, page, low, high, total, largest, summed, scale_log2,
-    HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
-    MASKED: tl.constexpr,
+    query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high, total, largest,
+    summed, scale_log2,
+    HEAD_DIM: tl.constexpr, CELL: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    BLOCK_DIM: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """One turn of the online softmax over keys from `start`; query j sees keys [low[j], high[j]).
 
     Takes the page id of each key, and returns those of the next block: keys and values whose addresses are
-    known a turn ahead can be copied while the turn before them computes.
+    known a turn ahead can be copied while the turn before them computes. Codes of scaled cells are
+    multiplied as they are; their scales multiply scores and weights. float16 has too few exponents for such
+    weights, so values are scaled instead.
     """
     key = start + tl.arange(0, BLOCK_KEYS)
     dim = tl.arange(0, BLOCK_DIM)
@@ -22,15 +27,26 @@ def _attend_block(
     next_page = tl.load(table + next_key // PAGE_SIZE, mask=next_key < end, other=0)
     exists = key < end
     slot = page.to(tl.int64) * PAGE_SIZE + key % PAGE_SIZE
-    offset = slot[:, None] * HEAD_DIM + dim[None, :]
+    offset = slot[:, None] * CELL + dim[None, :]
     if MASKED or HEAD_DIM != BLOCK_DIM:
         inside = exists[:, None] & (dim < HEAD_DIM)[None, :]
-        keys = tl.load(keys_at + offset, mask=inside, other=0.0)
-        values = tl.load(values_at + offset, mask=inside, other=0.0)
+        keys = tl.load(keys_at + offset, mask=inside, other=0)
+        values = tl.load(values_at + offset, mask=inside, other=0)
     else:
         keys = tl.load(keys_at + offset)
         values = tl.load(values_at + offset)
-    score = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale_log2
+    key_scale = scale_log2
+    if SCALED:
+        place = slot * (CELL // 4)
+        key_scale = (tl.load(key_scales + place, mask=exists, other=0.0) * scale_log2)[None, :]
+        value_scale = tl.load(value_scales + place, mask=exists, other=0.0)
+        if FP8:
+            key_scale, value_scale = key_scale * FP8_UNIT, value_scale * FP8_UNIT
+        keys = widened(keys, query.dtype, FP8)
+        values = widened(values, query.dtype, FP8)
+        if query.dtype == tl.float16:
+            values = (values.to(tl.float32) * value_scale[:, None]).to(tl.float16)
+    score = tl.dot(query, tl.trans(keys), input_precision="ieee") * key_scale
     if MASKED:
         visible = (key[None, :] >= low[:, None]) & (key[None, :] < high[:, None])
         score = tl.where(visible, score, float("-inf"))
@@ -39,18 +55,23 @@ def _attend_block(
     weight = tl.exp2(score - highest[:, None])
     summed = summed * correction + tl.sum(weight, axis=1)
     total = total * correction[:, None]
+    if SCALED and query.dtype != tl.float16:
+        weight = weight * value_scale[None, :]
     total = tl.dot(weight.to(values.dtype), values, total, input_precision="ieee")
     return total, highest, summed, next_page
 
 
 @triton.jit
 def attend_kernel(
-    q, kv, out, partial, partial_sum, items, tables, q_stride, plane, scale_log2, window,
-    KV_HEADS: tl.constexpr, REPEAT: tl.constexpr, HEAD_DIM: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, COLUMNS: tl.constexpr,
-    WINDOW: tl.constexpr,
+    q, kv, scales, out, partial, partial_sum, items, tables, q_stride, slots, scale_log2, window,
+    KV_HEADS: tl.constexpr, REPEAT: tl.constexpr, HEAD_DIM: tl.constexpr, CELL: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    COLUMNS: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Run item program_id(0) for KV head program_id(1). `plane`: elements of one head's keys in the cache."""
+    """Run item program_id(0) for KV head program_id(1).
+
+    kv: int8 if SCALED; then `scales` is the same memory as float32. slots: tokens that the cache can hold.
+    """
     item = items + tl.program_id(0) * COLUMNS
     head = tl.program_id(1)
     first_token = tl.load(item)
@@ -61,8 +82,12 @@ def attend_kernel(
     begin = tl.load(item + 3)
     end = tl.load(item + 4)
     table = tables + tl.load(item + 5)
-    keys_at = kv + head.to(tl.int64) * plane
-    values_at = keys_at + KV_HEADS * plane.to(tl.int64)
+    first_key_cell = head.to(tl.int64) * slots
+    first_value_cell = first_key_cell + KV_HEADS * slots.to(tl.int64)
+    keys_at = kv + first_key_cell * CELL
+    values_at = kv + first_value_cell * CELL
+    key_scales = scales + (first_key_cell + 1) * (CELL // 4) - 1
+    value_scales = scales + (first_value_cell + 1) * (CELL // 4) - 1
 
     row = tl.arange(0, BLOCK_QUERIES)
     dim = tl.arange(0, BLOCK_DIM)
@@ -94,18 +119,21 @@ def attend_kernel(
     if WINDOW:
         for start in range(begin, unmasked_begin, BLOCK_KEYS):
             total, largest, summed, page = _attend_block(
-                query, table, keys_at, values_at, start, end, page, low, high, total, largest, summed,
-                scale_log2, HEAD_DIM, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, True,
+                query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high,
+                total, largest, summed, scale_log2,
+                HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, True,
             )  # fmt: skip
     for start in range(unmasked_begin, unmasked_end, BLOCK_KEYS):
         total, largest, summed, page = _attend_block(
-            query, table, keys_at, values_at, start, end, page, low, high, total, largest, summed, scale_log2,
-            HEAD_DIM, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, False,
+            query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high, total,
+            largest, summed, scale_log2,
+            HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, False,
         )  # fmt: skip
     for start in range(unmasked_end, end, BLOCK_KEYS):
         total, largest, summed, page = _attend_block(
-            query, table, keys_at, values_at, start, end, page, low, high, total, largest, summed, scale_log2,
-            HEAD_DIM, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, True,
+            query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high, total,
+            largest, summed, scale_log2,
+            HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, True,
         )  # fmt: skip
 
     result = total / tl.where(summed > 0.0, summed, 1.0)[:, None]

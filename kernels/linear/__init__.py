@@ -6,6 +6,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from .coded import CodedCudaProduct, CodedPacker, CodedShape, takes_on_cuda
 from .fp8 import Fp8Packer, Fp8Product, Fp8Shape, takes_fp8
 from .invariant import InvariantProduct, Make, Product, invariant_sizes
 from .joined import JoinedProduct
@@ -16,7 +17,10 @@ from .widened import WidenedProduct, widens
 from .widened_once import WidenedOnceProduct
 
 __all__ = [
+    "CodedCudaProduct",
+    "CodedPacker",
     "CodedProduct",
+    "CodedShape",
     "Fp8Packer",
     "Fp8Product",
     "Fp8Shape",
@@ -26,10 +30,11 @@ __all__ = [
     "QuantizedShape",
     "takes",
     "takes_fp8",
+    "takes_on_cuda",
 ]
 
-CodedProduct = QuantizedProduct | Fp8Product
-"""a batch-invariant product with a weight that is stored as codes and scales"""
+CodedProduct = QuantizedProduct | Fp8Product | CodedCudaProduct
+"""a product with a weight that is stored as codes and scales; batch-invariant on CPUs"""
 
 
 class Linear:

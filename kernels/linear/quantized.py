@@ -81,7 +81,7 @@ class QuantizedPacker:
         head = VECTOR * self._tables // 4
         quantized_tiles.pack_codes(stored, begin, words, self._group, head, shape.bits)
         tables = torch.stack([scales] if offsets is None else [scales, offsets]).float()
-        factors = _factors(tables)
+        factors = float16_factors(tables)
         self._factors[begin : begin + n] = factors
         rounded = (tables / factors[:, None]).half().repeat_interleave(shape.group // self._group, dim=2)
         at = torch.arange(begin, begin + n)
@@ -196,7 +196,7 @@ def groups_of_activations(shape: QuantizedShape) -> int:
     return max(parts for parts in range(1, LARGEST_GROUP // group + 1) if groups % parts == 0)
 
 
-def _factors(tables: torch.Tensor) -> torch.Tensor:
+def float16_factors(tables: torch.Tensor) -> torch.Tensor:
     """The powers of two by which an output's largest scale or offset is divided to fit float16.
 
     tables: float32 [tables, n, groups]

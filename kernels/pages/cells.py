@@ -1,7 +1,7 @@
 """How the KV cache stores a cell: the key or the value of one token and KV head.
 
 Cells are the last dimension of the cache's tensors and follow each other without gaps, so every copy of a
-page includes all of them. `cells_cpu` has the same format for the CPU kernels.
+page includes all of them. `cells_cpu` and `cells_cuda` have the same format for the kernels.
 """
 
 from typing import NamedTuple
@@ -9,17 +9,22 @@ from typing import NamedTuple
 import torch
 
 MOST = 127
-"""largest magnitude of a code"""
+"""largest magnitude of an int8 code"""
+
+FP8 = torch.float8_e4m3fn
+FP8_MOST = 448
+"""largest magnitude of an FP8 (E4M3) code"""
 
 SMALLEST = 2.0**-100
-"""Cells whose values are all smaller are stored as zeros, because `MOST` divided by them may be infinite."""
+"""Cells whose values are all smaller are stored as zeros: 127 or 448 divided by them may be infinite."""
 
 WORD = 4
 """bytes of a scale, and the alignment of cells that have one"""
 
 
 class CellFormat(NamedTuple):
-    """Floats are stored as they are. int8: codes, then a float32 scale; a value is its code times the scale.
+    """Floats of 16 and 32 bits are stored as they are. int8 and FP8 (E4M3): codes, then a float32 scale; a
+    value is its code times the scale. Only the CUDA kernels have FP8.
 
     A cell with a value that is infinite or NaN has the scale NaN, so that all its values are NaN.
     """
@@ -29,7 +34,12 @@ class CellFormat(NamedTuple):
 
     @property
     def is_scaled(self) -> bool:
-        return self.dtype == torch.int8
+        return self.dtype in (torch.int8, FP8)
+
+    @property
+    def most(self) -> int:
+        """The largest magnitude of a code."""
+        return FP8_MOST if self.dtype == FP8 else MOST
 
     def elements(self, head_dim: int) -> int:
         """The size of a cell in elements of `dtype`."""
@@ -44,11 +54,12 @@ class CellFormat(NamedTuple):
             return values.to(self.dtype)
         values = values.float()
         largest = values.abs().amax(-1, keepdim=True)
-        codes = torch.where(largest >= SMALLEST, values * (MOST / largest), 0.0)
-        scales = torch.where(largest >= SMALLEST, largest / MOST, 0.0)
+        codes = torch.where(largest >= SMALLEST, values * (self.most / largest), 0.0)
+        scales = torch.where(largest >= SMALLEST, largest / self.most, 0.0)
         broken = ~largest.isfinite()
         cells = values.new_zeros((*values.shape[:-1], self.elements(values.shape[-1])), dtype=self.dtype)
-        cells[..., : values.shape[-1]] = codes.masked_fill(broken, 0.0).round().to(self.dtype)
+        codes = codes.masked_fill(broken, 0.0)
+        cells[..., : values.shape[-1]] = (codes if self.dtype == FP8 else codes.round()).to(self.dtype)
         cells[..., -WORD:].view(torch.float32).copy_(scales.masked_fill(broken, torch.nan))
         return cells
 
@@ -57,4 +68,6 @@ class CellFormat(NamedTuple):
         if not self.is_scaled:
             return cells.to(dtype)
         values = torch.empty((*cells.shape[:-1], head_dim), dtype=dtype, device=cells.device)
-        return torch.mul(cells[..., :head_dim], cells[..., -WORD:].view(torch.float32), out=values)
+        codes = cells[..., :head_dim]
+        wide = codes.to(dtype) if self.dtype == FP8 else codes
+        return torch.mul(wide, cells[..., -WORD:].view(torch.float32), out=values)

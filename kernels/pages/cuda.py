@@ -1,5 +1,8 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
-"""Page copies on CUDA, one launch for all layers. A plane is the keys or the values of one head."""
+"""Page copies on CUDA, one launch for all layers. A plane is the keys or the values of one head.
+
+The kernels copy words of 4 bytes, whatever the cells are.
+"""
 
 from collections.abc import Sequence
 
@@ -17,32 +20,32 @@ PROGRAMS = 128
 
 @triton.jit
 def _layer(like, addresses, layer):
-    """The layer's cache, which has the dtype of `like`. PyTorch aligns it, so that its loads can be wide."""
+    """The layer's cache as words of the type of `like`. PyTorch aligns it, so that its loads can be wide."""
     return tl.multiple_of(tl.load(addresses + layer).to(tl.pointer_type(like.dtype.element_ty)), 16)
 
 
 # Compiled once for any number of moves and layers.
 @triton.jit(do_not_specialize=["move_count", "layers"])
 def copy_pages_kernel(
-    like, addresses, move_count, layers, planes, pages, page_elements, BLOCK: tl.constexpr
+    like, addresses, move_count, layers, planes, pages, page_words, BLOCK: tl.constexpr
 ):  # fmt: skip
     """addresses: of the layers' caches; then the sources, and the destinations."""
     move = tl.program_id(0)
     layer = tl.program_id(1) // planes
     plane = (tl.program_id(1) % planes).to(tl.int64)
-    kv = _layer(like, addresses, layer) + plane * pages * page_elements
+    kv = _layer(like, addresses, layer) + plane * pages * page_words
     moves = addresses + layers
-    source = kv + tl.load(moves + move) * page_elements
-    destination = kv + tl.load(moves + move_count + move) * page_elements
-    for start in range(0, page_elements, BLOCK):
-        element = start + tl.arange(0, BLOCK)
-        inside = element < page_elements
-        tl.store(destination + element, tl.load(source + element, mask=inside), mask=inside)
+    source = kv + tl.load(moves + move) * page_words
+    destination = kv + tl.load(moves + move_count + move) * page_words
+    for start in range(0, page_words, BLOCK):
+        word = start + tl.arange(0, BLOCK)
+        inside = word < page_words
+        tl.store(destination + word, tl.load(source + word, mask=inside), mask=inside)
 
 
 @triton.jit(do_not_specialize=["move_count", "layers"])
 def move_pages_kernel(
-    memory, addresses, move_count, layers, planes, pages, page_elements, place_elements,
+    memory, addresses, move_count, layers, planes, pages, page_words, place_words,
     SAVE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """addresses: of the layers' caches; then the pages, and the places. memory: where the first of the layers
@@ -52,16 +55,16 @@ def move_pages_kernel(
         move, rest = work // (layers * planes), work % (layers * planes)
         layer, plane = rest // planes, (rest % planes).to(tl.int64)
         kv = _layer(memory, addresses, layer)
-        page = kv + (plane * pages + tl.load(moves + move)) * page_elements
-        place = memory + tl.load(moves + move_count + move) * place_elements
-        place += rest.to(tl.int64) * page_elements
-        for start in range(0, page_elements, BLOCK):
-            element = start + tl.arange(0, BLOCK)
-            inside = element < page_elements
+        page = kv + (plane * pages + tl.load(moves + move)) * page_words
+        place = memory + tl.load(moves + move_count + move) * place_words
+        place += rest.to(tl.int64) * page_words
+        for start in range(0, page_words, BLOCK):
+            word = start + tl.arange(0, BLOCK)
+            inside = word < page_words
             if SAVE:
-                tl.store(place + element, tl.load(page + element, mask=inside), mask=inside)
+                tl.store(place + word, tl.load(page + word, mask=inside), mask=inside)
             else:
-                tl.store(page + element, tl.load(place + element, mask=inside), mask=inside)
+                tl.store(page + word, tl.load(place + word, mask=inside), mask=inside)
 
 
 def move_pages(
@@ -73,8 +76,9 @@ def move_pages(
     save: bool,
 ) -> None:
     """`pages.save_pages` or `load_pages` for consecutive layers: the device accesses host memory directly."""
-    planes, elements = kvs[0].shape[0] * kvs[0].shape[1], kvs[0].shape[3] * kvs[0].shape[4]
-    assert memory.is_contiguous() and memory.shape[2:] == (planes, elements)
+    planes, words = _planes_and_words(kvs[0])
+    memory = memory.view(torch.int32)
+    assert memory.is_contiguous() and memory.shape[2:] == (planes, words)
     move_pages_kernel[(min(len(pages) * len(kvs) * planes, PROGRAMS),)](
         memory[0, first_layer],
         _table(kvs, pages, places),
@@ -82,7 +86,7 @@ def move_pages(
         len(kvs),
         planes,
         kvs[0].shape[2],
-        elements,
+        words,
         memory.stride(0),
         SAVE=save,
         BLOCK=BLOCK,
@@ -91,17 +95,24 @@ def move_pages(
 
 def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
     """See `pages.copy_pages`."""
-    planes, elements = kvs[0].shape[0] * kvs[0].shape[1], kvs[0].shape[3] * kvs[0].shape[4]
+    planes, words = _planes_and_words(kvs[0])
     copy_pages_kernel[(len(sources), len(kvs) * planes)](
-        kvs[0],
+        kvs[0].view(torch.int32),
         _table(kvs, sources, destinations),
         len(sources),
         len(kvs),
         planes,
         kvs[0].shape[2],
-        elements,
+        words,
         BLOCK=BLOCK,
     )
+
+
+def _planes_and_words(kv: torch.Tensor) -> tuple[int, int]:
+    """The planes of a layer's cache, and the words of a page in one of them."""
+    page_bytes = kv.shape[3] * kv.shape[4] * kv.element_size()
+    assert page_bytes % 4 == 0, f"{page_bytes} bytes of a page's keys are no whole number of words"
+    return kv.shape[0] * kv.shape[1], page_bytes // 4
 
 
 def _table(kvs: Sequence[torch.Tensor], first: Sequence[int], second: Sequence[int]) -> torch.Tensor:

@@ -5,15 +5,20 @@ import torch
 import triton
 import triton.language as tl
 
+from ..pages.cells import FP8, CellFormat
+from ..pages.cells_cuda import coded, codes_and_scales, magnitude, scale_and_factor
 from .head_norms import HeadNorms
 
 
 @triton.jit
 def rotary_write_kv_kernel(
-    q, k, v, cos_sin, positions, slots, kv, q_norm, k_norm, q_stride, k_stride, v_stride, slot_count, eps,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, HALF: tl.constexpr,
-    BLOCK_HALF: tl.constexpr, BLOCK_DIM: tl.constexpr, NORMAL: tl.constexpr,
+    q, k, v, cos_sin, positions, slots, kv, scales, q_norm, k_norm,
+    q_stride, k_stride, v_stride, slot_count, eps,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, CELL: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_DIM: tl.constexpr, NORMAL: tl.constexpr,
+    SCALED: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
+    """kv: int8 if SCALED; then `scales` is the same memory as float32."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     i = tl.arange(0, BLOCK_HALF)
@@ -23,18 +28,13 @@ def rotary_write_kv_kernel(
     slot = tl.load(slots + token)
     if slot < 0:
         return
+    kv_head = (head - HEADS).to(tl.int64)
     if head < HEADS:
         source = q + token * q_stride + head * HEAD_DIM
-        target = source
         weight = q_norm
     else:
-        kv_head = (head - HEADS).to(tl.int64)
         source = k + token * k_stride + kv_head * HEAD_DIM
-        target = kv + (kv_head * slot_count + slot) * HEAD_DIM
         weight = k_norm
-        value = tl.load(v + token * v_stride + kv_head * HEAD_DIM + dim, mask=dim < HEAD_DIM, other=0.0)
-        values_at = target + KV_HEADS * slot_count.to(tl.int64) * HEAD_DIM
-        tl.store(values_at + dim, value, mask=dim < HEAD_DIM)
     left = tl.load(source + i, mask=turns, other=0.0).to(tl.float32)
     right = tl.load(source + HALF + i, mask=turns, other=0.0).to(tl.float32)
     rest = tl.load(source + dim, mask=passes, other=0.0).to(tl.float32)
@@ -47,11 +47,38 @@ def rotary_write_kv_kernel(
     angles = cos_sin + tl.load(positions + token) * (2 * HALF)
     cos = tl.load(angles + i, mask=turns, other=0.0)
     sin = tl.load(angles + HALF + i, mask=turns, other=0.0)
-    stored = kv.dtype.element_ty
-    tl.store(target + i, (left * cos - right * sin).to(stored), mask=turns)
-    tl.store(target + HALF + i, (right * cos + left * sin).to(stored), mask=turns)
-    if 2 * HALF < HEAD_DIM:
-        tl.store(target + dim, rest.to(stored), mask=passes)
+    first = left * cos - right * sin
+    second = right * cos + left * sin
+    if head < HEADS:
+        stored = q.dtype.element_ty
+        tl.store(source + i, first.to(stored), mask=turns)
+        tl.store(source + HALF + i, second.to(stored), mask=turns)
+        if 2 * HALF < HEAD_DIM:
+            tl.store(source + dim, rest.to(stored), mask=passes)
+        return
+    value = tl.load(v + token * v_stride + kv_head * HEAD_DIM + dim, mask=dim < HEAD_DIM, other=0.0)
+    key_cell = kv_head * slot_count + slot
+    value_cell = key_cell + KV_HEADS * slot_count.to(tl.int64)
+    target = kv + key_cell * CELL
+    if SCALED:
+        largest = tl.maximum(tl.maximum(magnitude(first), magnitude(second)), magnitude(rest))
+        key_scale, key_factor = scale_and_factor(largest, FP8)
+        value = value.to(tl.float32)
+        value_scale, value_factor = scale_and_factor(magnitude(value), FP8)
+        tl.store(scales + (key_cell + 1) * (CELL // 4) - 1, key_scale)
+        tl.store(scales + (value_cell + 1) * (CELL // 4) - 1, value_scale)
+        tl.store(target + i, coded(first, key_factor, FP8), mask=turns)
+        tl.store(target + HALF + i, coded(second, key_factor, FP8), mask=turns)
+        if 2 * HALF < HEAD_DIM:
+            tl.store(target + dim, coded(rest, key_factor, FP8), mask=passes)
+        tl.store(kv + value_cell * CELL + dim, coded(value, value_factor, FP8), mask=dim < HEAD_DIM)
+    else:
+        stored = kv.dtype.element_ty
+        tl.store(target + i, first.to(stored), mask=turns)
+        tl.store(target + HALF + i, second.to(stored), mask=turns)
+        if 2 * HALF < HEAD_DIM:
+            tl.store(target + dim, rest.to(stored), mask=passes)
+        tl.store(kv + value_cell * CELL + dim, value, mask=dim < HEAD_DIM)
 
 
 def rotary_write_kv(
@@ -69,6 +96,10 @@ def rotary_write_kv(
     kv_heads, half = k.shape[1], cos_sin.shape[1] // 2
     assert q.stride(1) == k.stride(1) == v.stride(1) == head_dim and kv.is_contiguous()
     assert cos_sin.is_contiguous() and positions.is_contiguous() and slots.is_contiguous()
+    cells = CellFormat(kv.dtype)
+    assert kv.dtype == q.dtype or cells.is_scaled
+    assert kv.shape[4] == cells.elements(head_dim)
+    codes, scales = codes_and_scales(kv)
     rotary_write_kv_kernel[(tokens, heads + kv_heads)](
         q,
         k,
@@ -76,7 +107,8 @@ def rotary_write_kv(
         cos_sin,
         positions,
         slots,
-        kv,
+        codes,
+        scales,
         q if norms is None else norms.q,
         q if norms is None else norms.k,
         q.stride(0),
@@ -87,9 +119,12 @@ def rotary_write_kv(
         HEADS=heads,
         KV_HEADS=kv_heads,
         HEAD_DIM=head_dim,
+        CELL=kv.shape[4],
         HALF=half,
         BLOCK_HALF=triton.next_power_of_2(half),
         BLOCK_DIM=triton.next_power_of_2(head_dim),
         NORMAL=norms is not None,
+        SCALED=cells.is_scaled,
+        FP8=kv.dtype == FP8,
         num_warps=1,
     )

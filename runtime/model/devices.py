@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from ...kernels.pages.cells import FP8
 from ..config import ServeConfig
 from ..errors import ConfigError
 
@@ -27,10 +28,10 @@ def choose_device(config: ServeConfig) -> torch.device:
             "--deterministic: only the CPU kernels keep that promise, those for CUDA don't. Leave it out, or "
             "use --device cpu."
         )
-    if config.device == "cuda" and config.kv_dtype == "int8":
+    if config.device == "cpu" and config.kv_dtype == "fp8":
         raise ConfigError(
-            "--kv-dtype int8: only the CPU kernels read it, those for CUDA don't. Use --kv-dtype auto, or "
-            "--device cpu."
+            "--kv-dtype fp8: only the CUDA kernels read it, those for CPUs don't. Use --kv-dtype int8, which "
+            "takes the same memory, or --device cuda."
         )
     return torch.device(config.device)
 
@@ -60,7 +61,7 @@ def choose_dtype(asked: str, stated: str | None, stored: torch.dtype) -> torch.d
 
 def kv_dtype(config: ServeConfig, dtype: torch.dtype) -> torch.dtype:
     """The dtype of the KV cache's tensors beside activations of `dtype`."""
-    return torch.int8 if config.kv_dtype == "int8" else dtype
+    return {"auto": dtype, "int8": torch.int8, "fp8": FP8}[config.kv_dtype]
 
 
 def use_all_cores() -> None:

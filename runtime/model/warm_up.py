@@ -17,8 +17,9 @@ from .kv_pool import PoolSize
 from .runner import Runner
 
 PROMPT = 32
-CUDA_CHUNKS = (2, 8, 20, 65)
-"""tokens: a chunk for each block size of the attention kernel, for any number of query heads per KV head"""
+CUDA_CHUNKS = (2, 8, 20, 65, 200, 300)
+"""tokens: a chunk for each block size of the attention kernel, for any number of query heads per KV head, and
+of the products with quantized weights"""
 CUDA_GROUP = 17
 """rows whose queries exceed the smallest block"""
 GREEDY = SamplingParams(max_tokens=2, temperature=0.0)

@@ -286,11 +286,10 @@ def test_a_wrong_value_is_refused_with_its_flag_and_the_allowed_values(
         configured(model, flag, value)
 
 
-def test_quantizing_is_for_the_cpu(model: Path) -> None:
+def test_a_model_is_quantized_on_both_devices(model: Path) -> None:
     assert configured(model, "--quantize", "int4", "--device", "cpu").quantize == "int4"
+    assert configured(model, "--quantize", "int4", "--device", "cuda").quantize == "int4"
     assert configured(model).quantize is None
-    with pytest.raises(ConfigError, match=r"--quantize: only the CPU computes .* or use --device cpu"):
-        configured(model, "--quantize", "int4", "--device", "cuda")
 
 
 def test_a_wrong_variable_is_refused_under_its_own_name(model: Path) -> None:

@@ -4,7 +4,7 @@ ATTEND = {
     "items": "*i32",
     "tables": "*i32",
     "q_stride": "i32",
-    "plane": "i64",
+    "slots": "i32",
     "scale_log2": "fp32",
     "window": "i32",
 }
@@ -18,12 +18,14 @@ def _attend(
     dtype: str = "bf16",
     window: bool = False,
     stages: int = 3,
+    stored: str | None = None,
 ) -> AotCase:
-    """tiles: queries, keys, warps, as `attention.cuda.Tiles` chooses them. stages: as `attention.cuda.stages`
-    does."""
+    """tiles: queries, keys, warps, as `attention.cuda.Tiles` chooses them. stages: as
+    `attention.cuda.stages` does. stored: "int8" or "fp8" cells"""
     tensors = {
         "q": f"*{dtype}",
-        "kv": f"*{dtype}",
+        "kv": "*i8" if stored else f"*{dtype}",
+        "scales": "*fp32" if stored else f"*{dtype}",
         "out": f"*{dtype}",
         "partial": "*fp32",
         "partial_sum": "*fp32",
@@ -37,11 +39,14 @@ def _attend(
             "KV_HEADS": 8,
             "REPEAT": 4,
             "HEAD_DIM": head_dim,
+            "CELL": head_dim + 4 if stored else head_dim,
             "PAGE_SIZE": page_size,
             "BLOCK_QUERIES": queries,
             "BLOCK_KEYS": keys,
             "BLOCK_DIM": 1 << (head_dim - 1).bit_length(),
             "COLUMNS": 8,
+            "SCALED": stored is not None,
+            "FP8": stored == "fp8",
             "WINDOW": window,
         },
         num_warps=warps,
@@ -50,7 +55,7 @@ def _attend(
         max_spill_bytes=128,  # stored before the loops, loaded after them
         max_loop_spills=12 if window else 0,  # sm_80: two registers in each loop
         pipelined_loops=0 if stages == 2 else 3 if window else 2,
-        aligned=("q_stride", "plane"),
+        aligned=("q_stride", "slots"),
     )
 
 
@@ -69,6 +74,21 @@ CASES = [
     _attend("chunk-256", (64, 32, 4), 256),
     _attend("chunk-256-small-memory", (64, 32, 4), 256, stages=2),
     _attend("128-float32", (16, 16, 4), 128, dtype="fp32"),
+    *(
+        _attend(f"{name}-{stored}-{dtype}", tiles, 128, dtype=dtype, stored=stored)
+        for name, tiles in (
+            ("decode-128", (16, 32, 4)),
+            ("decode-128-group", (64, 32, 8)),
+            ("chunk-128", (128, 32, 8)),
+        )
+        for stored in ("int8", "fp8")
+        for dtype in ("bf16", "fp16")
+    ),
+    *(_attend(f"decode-64-{stored}", (16, 32, 4), 64, stored=stored) for stored in ("int8", "fp8")),
+    _attend("decode-128-pages-of-1-int8", (16, 32, 4), 128, page_size=1, stored="int8"),
+    _attend("decode-128-window-int8", (16, 32, 4), 128, window=True, stored="int8"),
+    _attend("decode-256-int8", (16, 16, 4), 256, stored="int8"),
+    _attend("chunk-256-int8", (64, 16, 8), 256, stored="int8"),
     AotCase(
         name="merge-128",
         kernel="attention.cuda_kernels:merge_kernel",

@@ -2,7 +2,7 @@ from aot_cases import AotCase
 
 NORM = {"x": "*bf16", "residual": "*bf16", "weight": "*bf16", "out": "*bf16", "size": "i32"}
 ROTARY = {"q": "*bf16", "k": "*bf16", "v": "*bf16", "cos_sin": "*fp32", "positions": "*i64", "slots": "*i64"}
-ROTARY_CACHE = {"kv": "*bf16", "q_norm": "*bf16", "k_norm": "*bf16"}
+ROTARY_CACHE = {"q_norm": "*bf16", "k_norm": "*bf16"}
 ROTARY_STRIDES = {"q_stride": "i32", "k_stride": "i32", "v_stride": "i32", "slot_count": "i32", "eps": "fp32"}
 
 CASES = [
@@ -46,17 +46,26 @@ CASES = [
     ),
     *(
         AotCase(
-            name=f"rotary_write_kv-{head_dim}-{half}{'-normal' if normal else ''}",
+            name=f"rotary_write_kv-{head_dim}-{half}{'-normal' if normal else ''}{stored and f'-{stored}'}",
             kernel="rotary.cuda:rotary_write_kv_kernel",
-            signature={**ROTARY, **ROTARY_CACHE, **ROTARY_STRIDES},
+            signature={
+                **ROTARY,
+                "kv": "*i8" if stored else "*bf16",
+                "scales": "*fp32" if stored else "*bf16",
+                **ROTARY_CACHE,
+                **ROTARY_STRIDES,
+            },
             constants={
                 "HEADS": 16,
                 "KV_HEADS": 8,
                 "HEAD_DIM": head_dim,
+                "CELL": head_dim + 4 if stored else head_dim,
                 "HALF": half,
                 "BLOCK_HALF": 1 << (half - 1).bit_length(),
                 "BLOCK_DIM": 1 << (head_dim - 1).bit_length(),
                 "NORMAL": normal,
+                "SCALED": bool(stored),
+                "FP8": stored == "fp8",
             },
             num_warps=1,
             max_shared=0,
@@ -64,40 +73,41 @@ CASES = [
         )
         for head_dim, half in ((128, 64), (80, 40), (256, 32))
         for normal in (False, True)
+        for stored in ("", "int8", "fp8")
     ),
     AotCase(
         name="copy_pages",
         kernel="pages.cuda:copy_pages_kernel",
         signature={
-            "like": "*bf16",
+            "like": "*i32",
             "addresses": "*i64",
             "move_count": "i32",
             "layers": "i32",
             "planes": "i32",
             "pages": "i32",
-            "page_elements": "i32",
+            "page_words": "i32",
         },
         constants={"BLOCK": 1024},
         max_shared=0,
-        aligned=("page_elements",),
+        aligned=("page_words",),
     ),
     *(
         AotCase(
             name=f"{'save' if save else 'load'}_pages",
             kernel="pages.cuda:move_pages_kernel",
             signature={
-                "memory": "*bf16",
+                "memory": "*i32",
                 "addresses": "*i64",
                 "move_count": "i32",
                 "layers": "i32",
                 "planes": "i32",
                 "pages": "i32",
-                "page_elements": "i32",
-                "place_elements": "i32",
+                "page_words": "i32",
+                "place_words": "i32",
             },
             constants={"SAVE": save, "BLOCK": 1024},
             max_shared=0,
-            aligned=("page_elements", "place_elements"),
+            aligned=("page_words", "place_words"),
         )
         for save in (True, False)
     ),

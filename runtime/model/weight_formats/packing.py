@@ -9,13 +9,16 @@ from typing import Literal
 import torch
 
 from ....kernels.linear import (
+    CodedPacker,
     CodedProduct,
+    CodedShape,
     Fp8Packer,
     Fp8Shape,
     QuantizedPacker,
     QuantizedShape,
     takes,
     takes_fp8,
+    takes_on_cuda,
 )
 from .expand import pieces
 from .weight_format import CodedRows, CodedWeight, Groups
@@ -42,38 +45,83 @@ def packing_of(
         return None
     group, order = weight.groups.size, None
     if weight.bits is None:
-        takes_it = takes_fp8(Fp8Shape(outputs, inputs, group), device)
+        if is_on_cuda(device):
+            takes_it = takes_on_cuda(CodedShape(outputs, inputs, None, group, 0))
+        else:
+            takes_it = takes_fp8(Fp8Shape(outputs, inputs, group), device)
         return Packing(None, group, None, None) if takes_it else None
     if weight.groups.index is not None:
         if not _equally_many(weight.groups, inputs):
             return None
         order = tuple(torch.argsort(weight.groups.index, stable=True).tolist())
-    shape = QuantizedShape(outputs, inputs, weight.bits, group, weight.zero)
-    return Packing(weight.bits, group, weight.zero, order) if takes(shape, device) else None
+    if is_on_cuda(device):
+        takes_it = takes_on_cuda(CodedShape(outputs, inputs, weight.bits, group, weight.zero))
+    else:
+        takes_it = takes(QuantizedShape(outputs, inputs, weight.bits, group, weight.zero), device)
+    return Packing(weight.bits, group, weight.zero, order) if takes_it else None
+
+
+def is_on_cuda(device: torch.device) -> bool:
+    """Whether the device's products are those of the CUDA kernels."""
+    return device.type == "cuda"
 
 
 def pack(
-    packing: Packing, inputs: int, weights: Sequence[tuple[int, CodedWeight]], bias: torch.Tensor | None
+    packing: Packing,
+    inputs: int,
+    weights: Sequence[tuple[int, CodedWeight]],
+    bias: torch.Tensor | None,
+    device: torch.device,
 ) -> CodedProduct:
     """Makes the product of weights with this packing, each given with its number of outputs. Temporary
     tensors stay within a few MB."""
     outputs = sum(count for count, _ in weights)
+    if is_on_cuda(device):
+        return _pack_on_cuda(packing, inputs, weights, bias, device)
     if packing.bits is None:
         return _pack_fp8(Fp8Shape(outputs, inputs, packing.group), weights, bias)
-    order = None if packing.order is None else torch.tensor(packing.order)
-    packer = QuantizedPacker(
-        QuantizedShape(outputs, inputs, packing.bits, packing.group, packing.zero), order
-    )
+    order = _order(packing)
+    shape = QuantizedShape(outputs, inputs, packing.bits, packing.group, packing.zero)
+    packer = QuantizedPacker(shape, order)
+    _write(packer, packing, inputs, weights, order)
+    return packer.product(bias)
+
+
+def _pack_on_cuda(
+    packing: Packing,
+    inputs: int,
+    weights: Sequence[tuple[int, CodedWeight]],
+    bias: torch.Tensor | None,
+    device: torch.device,
+) -> CodedProduct:
+    outputs, order = sum(count for count, _ in weights), _order(packing)
+    zero = 0 if packing.bits is None else packing.zero
+    packer = CodedPacker(CodedShape(outputs, inputs, packing.bits, packing.group, zero), device, order)
+    _write(packer, packing, inputs, weights, order)
+    return packer.product(bias)
+
+
+def _order(packing: Packing) -> torch.Tensor | None:
+    return None if packing.order is None else torch.tensor(packing.order)
+
+
+def _write(
+    packer: QuantizedPacker | CodedPacker,
+    packing: Packing,
+    inputs: int,
+    weights: Sequence[tuple[int, CodedWeight]],
+    order: torch.Tensor | None,
+) -> None:
+    has_offsets = packing.bits is not None and packing.zero is None
     begin = 0
     for count, weight in weights:
         for piece in pieces(count, inputs):
             rows = weight.rows(piece)
             codes = rows.codes if order is None else rows.codes.index_select(1, order)
             scales = rows.scales.to(torch.float32).expand(len(codes), -1)
-            offsets = None if packing.zero is not None else _offsets(rows, scales)
+            offsets = _offsets(rows, scales) if has_offsets else None
             packer.write(begin + piece.start, codes.contiguous(), scales, offsets)
         begin += count
-    return packer.product(bias)
 
 
 def _pack_fp8(

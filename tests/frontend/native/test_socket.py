@@ -72,7 +72,7 @@ async def test_a_stream_has_the_events_of_post_generate(world: HttpWorld) -> Non
     async with opened(world) as socket:
         await send(socket, "a", stream=True, **fields)
         *events, last = await until_end(socket, "a")
-    assert len(events) > 3
+    assert len(events) > 1
     (choice,) = whole["choices"]
     parts = [message["event"] for message in events]
     assert "".join(part["text"] for part in parts) == choice["text"] == TEXT
@@ -187,7 +187,7 @@ async def test_a_wrong_request_gets_the_error_of_post_generate(
     ("text", "part"),
     [
         ("{", "not valid JSON"),
-        ("[" * 100_000, "nested too deeply"),
+        ('{"type": "generate", "id": "a", "request": ' + "[" * 100_000, "nested too deeply"),
         ("5", "Expected `object`"),
         ('{"type": "generat"}', "Invalid value 'generat'"),
         ('{"type": "cancel"}', "missing required field `id`"),

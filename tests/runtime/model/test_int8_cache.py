@@ -9,6 +9,7 @@ import pytest
 import torch
 from arbora.kernels.pages.cells import CellFormat
 from arbora.runtime.errors import ConfigError
+from arbora.runtime.model import devices
 from arbora.runtime.model.devices import choose_device
 from arbora.runtime.model.loading import load_model
 from checkpoints import random_model, save_model
@@ -94,9 +95,16 @@ def test_pages_of_another_kv_dtype_are_not_restored(directory: Path, tmp_path: P
     assert page_model("int8") == page_model("int8")
 
 
-def test_a_gpu_is_refused_with_a_way_out(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+def test_fp8_on_a_cpu_is_refused_with_a_way_out(directory: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        choose_device(serve_config(directory, device="cuda", kv_dtype="int8"))
-    for words in ("--kv-dtype int8: ", "--kv-dtype auto", "--device cpu"):
+        choose_device(serve_config(directory, kv_dtype="fp8"))
+    for words in ("--kv-dtype fp8: ", "--kv-dtype int8", "--device cuda"):
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])
+def test_a_gpu_takes_both_dtypes(directory: Path, kv_dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    config = serve_config(directory, device="cuda", kv_dtype=kv_dtype)
+    assert choose_device(config).type == "cuda"
+    assert CellFormat(devices.kv_dtype(config, torch.bfloat16)).bytes(128) == 132

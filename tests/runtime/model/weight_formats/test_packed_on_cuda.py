@@ -1,0 +1,99 @@
+"""Weights that stay packed on CUDA: their products and whole models, compared with expanded weights.
+
+Needs no GPU: without one the kernels run in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from arbora.kernels.linear import CodedCudaProduct
+from arbora.runtime.model.decoder_config import load_decoder_config
+from arbora.runtime.model.weight_formats import (
+    Checkpoint,
+    Projection,
+    ProjectionLoader,
+    checkpoint_formats,
+    packing,
+)
+from arbora.runtime.model.weights import layer_projections
+from gguf import GGMLQuantizationType as Type
+from gguf_models import one_type, write_gguf
+from quantized_checkpoints import CASES, write_quantized
+from step_driver import StepDriver
+from transformers_oracle import EVERY_LOGPROB, random_tokens
+from triton_device import DEVICE, triton_kernels
+
+SCALE_ERROR = 2**-11
+"""of a scale or offset, which are stored as float16"""
+FP8_SCALE_ERROR = 2**-20
+EXPANDED = {"gptq with uneven groups", "fp8 in blocks"}
+"""cases whose groups of 40 inputs have no product on CUDA"""
+ONE_PRODUCT = [
+    "fp8 in blocks",
+    "fp8 in blocks larger than a weight",
+    "compressed-tensors fp8 in blocks",
+    "compressed-tensors int8 with zero points",
+    "compressed-tensors 4 bits per channel",
+    "compressed-tensors mxfp4",
+    "gptq with uneven groups",
+    "gptq 8 bits",
+    "awq of one group",
+]
+DOWN = "model.layers.0.mlp.down_proj"
+WHOLE_MODELS = ["gptq ordered by activations", "compressed-tensors fp8 with a quantized head"]
+
+
+@pytest.fixture(autouse=True)
+def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(packing, "is_on_cuda", lambda device: True)
+    with triton_kernels():
+        yield
+
+
+def assert_product(directory: Path, down: Projection, exact: float, is_packed: bool) -> None:
+    checkpoint = Checkpoint(directory)
+    choose = checkpoint_formats(directory, checkpoint).choose
+    loader = ProjectionLoader(checkpoint, choose, torch.float32, DEVICE, batch_invariant=False)
+    x = torch.randn(1, down.inputs, device=DEVICE)
+    weight, linear = loader.weight(down).double(), loader.linear(down)
+    assert is_packed == isinstance(linear._product, CodedCudaProduct)
+    # A weight may be the difference of a code's multiple and an offset sixteen times as large.
+    bound = 16 * exact * (x.double().abs() @ weight.abs().amax(1).expand(down.inputs, -1)) + 1e-5
+    assert ((linear(x).double() - x.double() @ weight.T).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("name", ONE_PRODUCT)
+def test_products_are_those_of_the_expanded_weights(name: str, tmp_path: Path) -> None:
+    write_quantized(CASES[name], tmp_path)
+    exact = FP8_SCALE_ERROR if "fp8" in name else SCALE_ERROR
+    down = layer_projections(load_decoder_config(tmp_path), 0).down
+    assert_product(tmp_path, down, exact, name not in EXPANDED)
+
+
+@pytest.mark.parametrize("kind", [Type.Q4_K, Type.Q6_K], ids=lambda kind: kind.name)
+def test_gguf_weights_stay_packed(kind: Type, tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "model.gguf", "llama", one_type(kind))
+    outputs, inputs = model.get_submodule(DOWN).get_parameter("weight").shape
+    assert_product(tmp_path, Projection(DOWN, outputs, inputs), SCALE_ERROR, True)
+
+
+@pytest.mark.parametrize("name", WHOLE_MODELS)
+def test_a_whole_model_is_near_the_one_with_expanded_weights(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_quantized(CASES[name], tmp_path)
+    tokens = random_tokens(12)
+
+    def logprobs() -> torch.Tensor:
+        driver = StepDriver.load(tmp_path, device=DEVICE.type)
+        driver.start(0, EVERY_LOGPROB)
+        return driver.prompt_logprobs(0, tokens, 7)
+
+    got = logprobs()
+    monkeypatch.setattr(packing, "takes_on_cuda", lambda shape: False)
+    expected = logprobs()
+    assert (got - expected).abs().max() < 5e-3
