@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -209,8 +209,9 @@ class Connection(asyncio.Protocol):
     def _offer_upgrade(self) -> None:
         """Lets the application answer with 101. All further bytes are for it, and the answer is the last."""
         cycle = self._inner.cycle
-        cycle.scope[UPGRADE] = self._upgrade = Upgrade(asyncio.Event(), self._set_busy)  # type: ignore[typeddict-unknown-key]
-        cycle.send = RawAnswer(cycle).send  # type: ignore[method-assign]
+        self._upgrade = Upgrade(asyncio.Event(), self._set_busy)
+        cast(dict[str, Any], cycle.scope)[UPGRADE] = self._upgrade
+        cycle.send = RawAnswer(cycle).send  # type: ignore[method-assign, assignment]
         cycle.more_body = True
         self._keep_alive = cycle.keep_alive = False
 
