@@ -13,7 +13,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ def sampling_cases(rows: int, vocab: int, device: torch.device) -> Iterator[Case
     index = torch.arange(rows, dtype=torch.int32, device=device)
     mask = TokenMask(index, torch.full((rows, words), -2, dtype=torch.int32, device=device))
     temperature, seed = torch.ones(rows, device=device), torch.arange(rows, device=device)
-    filters = {
+    filters: dict[str, dict[str, Any]] = {
         "no filter": {},
         "top-p 0.9": {"top_p": torch.full((rows,), 0.9, device=device)},
         "top-k 50": {"top_k": torch.full((rows,), 50, dtype=torch.int32, device=device)},

@@ -1,11 +1,14 @@
-"""What the compiler and the plans say about attention on a GPU, without one.
+"""What the compiler and the plans say about the kernels on a GPU, without one.
 
     PYTHONSAFEPATH=1 python bench/gpu_static.py
 
 The first table shows what each attention kernel takes of a multiprocessor, and so how many of its programs
 run there at a time. The second one shows the programs of one layer of an 8B shape (32 query heads, 8 KV
 heads of 128, bfloat16) on an H200, the turns that they take if programs that run at a time are one turn, and
-the floor of its time: the larger of bytes ÷ bandwidth and operations ÷ the matrix rate. Needs Triton.
+the floor of its time: the larger of bytes ÷ bandwidth and operations ÷ the matrix rate. The third table has
+a warp's instructions in one turn of attention's inner loop on sm_90. It compares the clocks in which the four
+schedulers of a multiprocessor issue those of all warps with the clocks in which its share of the bandwidth
+reads the turn's keys and values. The last table shows what sampling's kernels take. Needs Triton.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -24,7 +27,29 @@ import torch
 
 SUPPORT = Path(__file__).parents[1] / "tests" / "support"
 KERNELS = ("attend-decode-128", "attend-decode-128-group", "attend-chunk-128-short", "attend-chunk-128")
-WARPS = {"attend-decode-128": 4}
+TURNS = {
+    "attend-decode-128": 64,
+    "attend-decode-128-group": 64,
+    "attend-chunk-128-short": 64,
+    "attend-chunk-128": 64,
+}
+"""keys of a turn of the inner loop"""
+SAMPLING = (
+    "sampling-process-half",
+    "sampling-bound",
+    "sampling-weigh-half",
+    "sampling-gather-half",
+    "sampling-cut",
+    "sampling-race-half",
+    "sampling-finish-automata",
+    "automaton-copy",
+    "automaton-flip",
+    "automaton-decide",
+    "automaton-keep",
+)
+WARPS = {"attend-decode-128": 4, "automaton-copy": 4, "automaton-keep": 1}
+CLOCK, SCHEDULERS = 1.83e9, 4
+"""the clock at which the data sheet's matrix rate holds; schedulers of a multiprocessor"""
 REGISTERS, THREADS_OF_WARP, REGISTER_UNIT = 65536, 32, 8
 RESERVED = 1024
 """bytes of shared memory that the driver takes for each program"""
@@ -45,12 +70,12 @@ H200 = Gpu(132, SHARED_BYTES[90], 4.8e12, 989e12)
 HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16
 
 
-def compiled() -> dict[str, dict[str, int]]:
+def compiled() -> dict[str, dict[str, Any]]:
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment |= {"TRITON_DEFAULT_FP_FUSION": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": str(SUPPORT)}
-    command = [sys.executable, str(SUPPORT / "aot_compile.py"), *KERNELS]
+    command = [sys.executable, str(SUPPORT / "aot_compile.py"), *KERNELS, *SAMPLING]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    results: dict[str, dict[str, int]] = json.loads(done.stdout)
+    results: dict[str, dict[str, Any]] = json.loads(done.stdout)
     return results
 
 
@@ -63,7 +88,7 @@ def programs_at_a_time(case: str, registers: int, shared: int, architecture: int
     )  # each block takes 1 KiB more
 
 
-def print_kernels(results: dict[str, dict[str, int]]) -> None:
+def print_kernels(results: dict[str, dict[str, Any]]) -> None:
     print("| kernel | GPU | registers | shared memory | programs at a time | loops that copy ahead |")
     print("|---|---|---|---|---|---|")
     for case in KERNELS:
@@ -82,7 +107,32 @@ def print_kernels(results: dict[str, dict[str, int]]) -> None:
             print("|", " | ".join(map(str, row)), "|")
 
 
-def print_plans(results: dict[str, dict[str, int]]) -> None:
+def print_loops(results: dict[str, dict[str, Any]]) -> None:
+    kinds = list(results[f"{KERNELS[0]}-sm90"]["loop"])
+    print("| kernel |", " | ".join(kinds), "| clocks to issue | clocks to read |")
+    print("|---|" + "---|" * (len(kinds) + 2))
+    bytes_a_clock = H200.bandwidth / H200.processors / CLOCK
+    for case in KERNELS:
+        loop = results[f"{case}-sm90"]["loop"]
+        issue = sum(loop.values()) * WARPS.get(case, 8) / SCHEDULERS
+        read = TURNS[case] * HEAD_DIM * 2 * 2 / bytes_a_clock
+        print(f"| {case} |", " | ".join(str(loop[kind]) for kind in kinds), f"| {issue:.0f} | {read:.0f} |")
+
+
+def print_sampling(results: dict[str, dict[str, Any]]) -> None:
+    print("| kernel | registers | shared memory | bytes spilled | programs at a time |")
+    print("|---|---|---|---|---|")
+    for case in SAMPLING:
+        result = results[f"{case}-sm90"]
+        together = programs_at_a_time(case, result["registers"], result["shared"], 90)
+        print(
+            f"| {case} | {result['registers']} | {result['shared'] / 1024:.0f} KiB | {result['spilled']} |",
+            end="",
+        )
+        print(f" {together} |")
+
+
+def print_plans(results: dict[str, dict[str, Any]]) -> None:
     from arbora.kernels.attention import cuda
     from arbora.kernels.attention.batch import AttentionBatch
 
@@ -129,6 +179,10 @@ def main() -> None:
     print_kernels(results)
     print()
     print_plans(results)
+    print()
+    print_loops(results)
+    print()
+    print_sampling(results)
 
 
 if __name__ == "__main__":

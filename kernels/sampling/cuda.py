@@ -122,8 +122,9 @@ def _process(logits: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> _Pr
     """The processed logits are written only if something besides the automata's mask changes them."""
     rows, vocab = logits.shape
     parts = _parts(batch)
-    x = _Processed(_floats(logits, rows, vocab), (None, None))
-    if not _edits(batch):
+    if _edits(batch):
+        x = _Processed(_floats(logits, rows, vocab), (None, None))
+    else:
         x = _Processed(logits, (parts[0], parts[1]))
     process_kernel[(rows, chunks.number)](
         logits,

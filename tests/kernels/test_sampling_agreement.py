@@ -4,7 +4,7 @@ import pytest
 import torch
 from arbora.kernels.sampling import Sampled, SamplingBatch
 from hypothesis import given, settings
-from sampling_cases import SAMPLERS, batch, cases
+from sampling_cases import SAMPLERS, batch, cases, mask
 
 Case = tuple[torch.Tensor, SamplingBatch, int | None]
 
@@ -71,3 +71,25 @@ def test_triton_filters_as_the_cpu() -> None:
         )
         got, expected = SAMPLERS["triton"](logits, moved, None), SAMPLERS["cpu"](logits, moved, None)
         assert got.tokens.tolist() == expected.tokens.tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_triton_cuts_half_precision_logits_among_ties_of_several_chunks(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_empty = torch.Tensor.new_empty
+    monkeypatch.setattr(
+        torch.Tensor, "new_empty", lambda *args, **kwargs: new_empty(*args, **kwargs).fill_(1)
+    )
+    logits = (torch.randn(6, 520, generator=torch.Generator().manual_seed(8)) * 2).round().to(dtype)
+    made = batch(
+        6,
+        seed=[1, 2, 3, 4, 5, 6],
+        temperature=[1.0, 3.0, 0.05, 2.0, 1.0, 3.0],
+        top_k=[0, 0, 30, 130, 0, 200],
+        top_p=[0.9, 0.999, 1.0, 0.6, 1.0, 1.0],
+        min_p=[0.0, 0.0, 0.0, 0.05, 0.2, 0.0],
+        mask=mask(520, None, range(7, 520), None, range(0, 520, 2), None, range(260)),
+    )
+    got, expected = SAMPLERS["triton"](logits, made, None), SAMPLERS["reference"](logits.float(), made, None)
+    assert got.tokens.tolist() == expected.tokens.tolist()

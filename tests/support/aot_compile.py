@@ -1,4 +1,6 @@
-"""Compile all ahead-of-time cases, in a process without the Triton interpreter; print results as JSON."""
+"""Compile all ahead-of-time cases, in a process without the Triton interpreter; print results as JSON.
+
+Cases that are named on the command line also get the instructions of their main loop."""
 
 import importlib
 import json
@@ -19,6 +21,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 TARGETS = (80, 90, 100)
+KINDS = {
+    "matrix": r"HMMA|HGMMA|UTC\w*MMA",
+    "shared to matrix": r"LDSM|STSM|LDS|STS",
+    "copies": r"LDGSTS|UBLKCP|UTMALDG|LDG|STG",
+    "float": r"FADD|FMUL|FFMA|FMNMX\w*|FSEL|FSETP|F2FP|HADD2|HMUL2|HFMA2",
+    "special": r"MUFU",
+    "shuffles": r"SHFL",
+    "waits": r"BAR|SYNCS|DEPBAR|LDGDEPBAR|WARPGROUP|WARPSYNC",
+}
+"""opcodes of each kind of instruction; the others compute addresses and conditions"""
 
 
 def main() -> None:
@@ -30,7 +42,7 @@ def main() -> None:
         json.dump(dict(zip(jobs, results, strict=True)), sys.stdout)
 
 
-def _compile(case: AotCase, architecture: int) -> dict[str, int | str]:
+def _compile(case: AotCase, architecture: int) -> dict[str, Any]:
     try:
         return _measure(case, architecture)
     except Exception as error:
@@ -56,7 +68,7 @@ def compiled_case(case: AotCase, architecture: int) -> Any:
     )
 
 
-def _measure(case: AotCase, architecture: int) -> dict[str, int | str]:
+def _measure(case: AotCase, architecture: int) -> dict[str, Any]:
     with redirect_stdout(StringIO()) as log, knobs.nvidia.scope(), knobs.compilation.scope():
         knobs.nvidia.dump_ptxas_log = True
         knobs.compilation.always_compile = True  # from Triton's cache there is no log
@@ -66,27 +78,54 @@ def _measure(case: AotCase, architecture: int) -> dict[str, int | str]:
         "shared": compiled.metadata.shared,
         "pipelined": _pipelined_loops(compiled.asm["ttgir"]),
         "loop_spills": _loop_spills(compiled.asm["cubin"]) if registers["spilled"] else 0,
+        **({"loop": _main_loop(compiled.asm["cubin"])} if sys.argv[1:] else {}),
         **registers,
     }
 
 
 def _loop_spills(binary: bytes) -> int:
     """The instructions in loops that store a register to local memory or load it from there."""
+    lines = _disassembled(binary)
+    inside = {number for start, end in _loops(lines) for number in range(start, end)}
+    return sum(bool(re.search(r"\b(STL|LDL)\b", lines[number])) for number in inside)
+
+
+def _main_loop(binary: bytes) -> dict[str, int]:
+    """The instructions of each kind in the innermost loop that has the most for matrices."""
+    lines = _disassembled(binary)
+    opcodes = [re.search(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Z0-9_]*)", line) for line in lines]
+    loops = [(start, end) for start, end in _loops(lines)]
+    innermost = [one for one in loops if not any(one[0] <= start and end < one[1] for start, end in loops)]
+    counted: list[dict[str, int]] = [{}]
+    for start, end in innermost:
+        counts = dict.fromkeys((*KINDS, "other"), 0)
+        for found in filter(None, opcodes[start : end + 1]):
+            kind = next((name for name, kinds in KINDS.items() if re.fullmatch(kinds, found[1])), "other")
+            counts[kind] += 1
+        counted.append(counts)
+    return max(counted, key=lambda counts: (counts.get("matrix", 0), sum(counts.values())))
+
+
+def _disassembled(binary: bytes) -> list[str]:
     disassembler = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "nvdisasm"
     with NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
         done = subprocess.run([disassembler, "-c", file.name], capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def _loops(lines: list[str]) -> list[tuple[int, int]]:
+    """The first line and the branch of each loop."""
     starts = {
         line.strip().rstrip(":"): number for number, line in enumerate(lines) if line.startswith(".L_x")
     }
-    inside: set[int] = set()
+    loops = []
     for number, line in enumerate(lines):
         branch = re.search(r"BRA `\((\.L_x_\d+)\)", line)
         if branch and starts[branch[1]] < number:
-            inside.update(range(starts[branch[1]], number))
-    return sum(bool(re.search(r"\b(STL|LDL)\b", lines[number])) for number in inside)
+            loops.append((starts[branch[1]], number))
+    return loops
 
 
 def _pipelined_loops(code: str) -> int:
