@@ -146,8 +146,10 @@ def test_rotated_keys_and_values_match_the_reference(normal: bool, half: int, st
     expected_kv = kv.clone()
     weights = torch.rand(2, 48, device=DEVICE)
     norms = HeadNorms(weights[0], weights[1], 1e-6) if normal else None
-    rotary_triton.rotary_write_kv(*torch.split(qkv, [4, 2, 2], dim=1), *at, kv, norms)
-    reference.rotary_write_kv(*torch.split(expected_qkv, [4, 2, 2], dim=1), *at, expected_kv, norms)
+    q, k, v = torch.split(qkv, [4, 2, 2], dim=1)
+    rotary_triton.rotary_write_kv(q, k, v, *at, kv, norms)
+    q, k, v = torch.split(expected_qkv, [4, 2, 2], dim=1)
+    reference.rotary_write_kv(q, k, v, *at, expected_kv, norms)
     torch.testing.assert_close(qkv[:, :4], expected_qkv[:, :4], atol=2e-5, rtol=2e-5)
     got, expected = (cells.decode(each, 48, torch.float32) for each in (kv, expected_kv))
     # A last bit of a rotated key can choose the neighbouring code.
