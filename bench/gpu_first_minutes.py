@@ -59,11 +59,12 @@ def run_part(part: str, *, dry: bool, limit: float) -> Result:
     command = [sys.executable, str(PARTS_MODULE), part, *(["--dry-run"] if dry else [])]
     support = str(ROOT / "tests" / "support")
     path = os.pathsep.join(filter(None, (support, os.environ.get("PYTHONPATH"))))
+    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     begun = time.monotonic()
     child = subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path},
+        env={**inherited, "PYTHONSAFEPATH": "1", "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
