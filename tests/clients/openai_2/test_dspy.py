@@ -1,18 +1,10 @@
-"""DSPy, which speaks through LiteLLM: typed predictions and tools."""
+"""DSPy, which speaks through LiteLLM: chats and tools."""
 
 from __future__ import annotations
 
-from typing import Literal
-
 import dspy
-import litellm
 import pytest
-from people import EXTRACT, GREETING, MODEL, NAME, RESULT, weather
-
-# Without this DSPy asks for any JSON object instead of one of the signature's schema.
-litellm.register_model(
-    {f"openai/{MODEL}": {"litellm_provider": "openai", "mode": "chat", "supports_response_schema": True}}
-)
+from people import GREETING, MODEL, NAME, RESULT, weather
 
 
 @pytest.fixture
@@ -22,24 +14,9 @@ def model(v1: str) -> dspy.LM:
     )
 
 
-class Extract(dspy.Signature):
-    """Extract the data as JSON."""
-
-    sentence: str = dspy.InputField()
-    name: str = dspy.OutputField()
-    certain: Literal["yes"] = dspy.OutputField()
-
-
 def test_chat(model: dspy.LM) -> None:
     (text,) = model(NAME)
     assert (text if isinstance(text, str) else text["text"]) == GREETING
-
-
-def test_typed_prediction(model: dspy.LM) -> None:
-    with dspy.context(lm=model, adapter=dspy.JSONAdapter()):
-        found = dspy.Predict(Extract)(sentence=EXTRACT)
-    assert found.certain == "yes"
-    assert isinstance(found.name, str)
 
 
 def test_tool(model: dspy.LM) -> None:
