@@ -43,6 +43,10 @@ async def refused(*_: Any) -> Any:
     raise RequestError("The server's disk is full.", status=507, code="disk_full")
 
 
+def fails(*_: Any) -> Any:
+    raise RequestError("The server's disk fails.", status=503, code="storage_failed")
+
+
 def stored_status(directory: Path, id: str) -> str:
     with contextlib.closing(sqlite3.connect(directory / "responses.sqlite")) as connection:
         ((status,),) = connection.execute("SELECT status FROM holders WHERE id = ?", (id,))
@@ -194,6 +198,22 @@ async def test_a_new_server_ends_the_interrupted_responses_of_others(tmp_path: P
         with contextlib.closing(sqlite3.connect(tmp_path / "responses.sqlite")) as connection:
             rows = connection.execute("SELECT status, runner FROM holders WHERE id = ?", (queued.id,))
             assert rows.fetchall() == [("failed", None)]
+
+
+@pytest.mark.parametrize("method", ["rows", "transaction"])
+async def test_interrupted_responses_are_ended_although_the_database_failed_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    async with responses_world(data_dir=tmp_path) as world:
+        world.running.gate.clear()
+        queued = await world.create(background=True)
+    async with responses_world(data_dir=tmp_path) as world:
+        world.says(TEXT)
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, method, fails)
+            assert (await world.create()).store is False
+        await world.create()
+        assert stored_status(tmp_path, queued.id) == "failed"
 
 
 async def test_another_process_may_follow_and_cancel_a_response(
