@@ -212,6 +212,30 @@ def test_a_server_with_keys_asks_for_one(browser: Browser, guarded: Served) -> N
         assert page.evaluate("localStorage.length") == 0
 
 
+def test_a_key_dialog_closed_without_a_key_stays_closed_until_the_next_try(
+    browser: Browser, guarded: Served
+) -> None:
+    with browser.new_context() as context:
+        page = watched(context.new_page(), [])
+        page.goto(guarded.url)
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_be_visible()
+        page.fill("#key", "wro")
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        assert page.evaluate("sessionStorage.length") == 0
+        say(page, "Hello")
+        expect(dialog).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator(".message.error")).to_contain_text("API key")
+        expect(dialog).to_be_hidden()
+        page.get_by_role("button", name="Try again").click()
+        page.fill("#key", "secret")
+        page.keyboard.press("Enter")
+        wait_for_replies(page, 1)
+        expect(page.locator(".message.error")).to_have_count(0)
+
+
 @pytest.mark.parametrize("width", [320, 390, 768, 1400])
 def test_nothing_is_wider_than_the_window(browser: Browser, server: Served, width: int) -> None:
     with browser.new_context(viewport={"width": width, "height": 800}) as context:

@@ -13,7 +13,7 @@ export class Chat {
   #onChange;
   #onUnauthorized;
 
-  /** `onChange` is called while and after a reply is written; `onUnauthorized` returns once there is a key. */
+  /** `onChange` is called while and after a reply is written; `onUnauthorized` asks for a key and resolves to whether it got one. */
   constructor(onChange, onUnauthorized) {
     this.#onChange = onChange;
     this.#onUnauthorized = onUnauthorized;
@@ -119,8 +119,8 @@ export class Chat {
 
   async #fail(error) {
     if (error instanceof ServerError && error.status === 401) {
-      await this.#onUnauthorized(error.message);
-      this.#reply();
+      if (await this.#onUnauthorized(error.message)) this.#reply();
+      else this.#showError(error.message);
     } else this.#showError(error.message);
   }
 
