@@ -99,6 +99,46 @@ def test_going_back_to_a_message_drops_what_follows(page: Page) -> None:
     expect(page.locator(".message")).to_have_count(0)
 
 
+def test_a_new_message_takes_the_place_of_a_refused_try(page: Page, faults: list[str]) -> None:
+    settle(page, schema='{"type": "array", "uniqueItems": true}')
+    say(page, "Hello")
+    expect(page.locator(".message.error")).to_be_visible()
+    settle(page, schema='{"type": "string", "minLength": 100000, "maxLength": 200000}')
+    say(page, "Write.")
+    expect(page.locator(".message.reply[aria-busy]")).to_have_count(1)
+    expect(page.locator(".message.error")).to_have_count(0)
+    page.click("#stop")
+    wait_for_replies(page, 1)
+    faults.clear()  # Chromium logs each answer with an error status
+
+
+def test_results_can_be_sent_only_while_their_calls_are_the_end_of_the_chat(page: Page) -> None:
+    call = {"index": 0, "id": "call-1", "function": {"name": "weather", "arguments": "{}"}}
+    held: list[Route] = []
+
+    def answer(route: Route) -> None:
+        """Calls a tool at first, and leaves the next request without an answer."""
+        if len(json.loads(route.request.post_data or "")["messages"]) > 2:
+            held.append(route)
+            return
+        chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+        route.fulfill(body=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
+
+    page.route("**/v1/chat/completions", answer)
+    results = page.locator("form.results")
+    say(page, "How is the weather?")
+    expect(results).to_be_visible()
+    say(page, "Never mind.")
+    expect(page.locator(".message.reply[aria-busy]")).to_have_count(1)
+    expect(results).to_be_hidden()
+    results.evaluate("(form) => form.dispatchEvent(new Event('submit', {cancelable: true}))")
+    expect(page.locator(".message.reply")).to_have_count(2)
+    expect(page.locator(".message.tool")).to_have_count(0)
+    page.get_by_role("button", name="Edit").last.click()
+    expect(results).to_be_visible()
+    assert len(held) == 1
+
+
 def test_a_tool_is_called_and_gets_the_typed_result(page: Page) -> None:
     bodies: list[Any] = []
 
