@@ -54,6 +54,23 @@ def test_a_chat_is_answered_and_its_second_turn_is_cached(page: Page) -> None:
     expect(last.locator("pre span")).to_contain_text("What is my name?")
 
 
+def test_a_prompt_that_could_not_be_fetched_is_fetched_when_opened_again(
+    page: Page, faults: list[str]
+) -> None:
+    refusal = json.dumps({"error": {"message": "Too many requests wait."}})
+    page.route("**/tokenize", lambda route: route.fulfill(status=503, body=refusal), times=1)
+    chat(page, "Hello")
+    prompt = page.locator(".prompt")
+    prompt.locator("summary").click()
+    expect(prompt.locator(".error")).to_contain_text("Too many requests wait.")
+    prompt.locator("summary").click()
+    expect(prompt.locator(".error")).to_be_hidden()
+    prompt.locator("summary").click()
+    expect(prompt.locator("pre")).to_contain_text("Hello")
+    expect(prompt.locator(".error")).to_have_count(0)
+    faults.clear()  # Chromium logs each answer with an error status
+
+
 def test_a_schema_s_value_is_shown_as_it_grows(page: Page) -> None:
     settle(page, temperature="0", schema=json.dumps(PERSON))
     say(page, "Extract the data as JSON. Sentence: Ada is 36 years old.")
