@@ -54,6 +54,23 @@ def test_a_chat_is_answered_and_its_second_turn_is_cached(page: Page) -> None:
     expect(last.locator("pre span")).to_contain_text("What is my name?")
 
 
+def test_a_prompt_that_could_not_be_fetched_is_fetched_when_opened_again(
+    page: Page, faults: list[str]
+) -> None:
+    refusal = json.dumps({"error": {"message": "Too many requests wait."}})
+    page.route("**/tokenize", lambda route: route.fulfill(status=503, body=refusal), times=1)
+    chat(page, "Hello")
+    prompt = page.locator(".prompt")
+    prompt.locator("summary").click()
+    expect(prompt.locator(".error")).to_contain_text("Too many requests wait.")
+    prompt.locator("summary").click()
+    expect(prompt.locator(".error")).to_be_hidden()
+    prompt.locator("summary").click()
+    expect(prompt.locator("pre")).to_contain_text("Hello")
+    expect(prompt.locator(".error")).to_have_count(0)
+    faults.clear()  # Chromium logs each answer with an error status
+
+
 def test_a_schema_s_value_is_shown_as_it_grows(page: Page) -> None:
     settle(page, temperature="0", schema=json.dumps(PERSON))
     say(page, "Extract the data as JSON. Sentence: Ada is 36 years old.")
@@ -97,6 +114,46 @@ def test_going_back_to_a_message_drops_what_follows(page: Page) -> None:
     expect(page.locator(".message")).to_have_count(2)
     page.click("#new-chat")
     expect(page.locator(".message")).to_have_count(0)
+
+
+def test_a_new_message_takes_the_place_of_a_refused_try(page: Page, faults: list[str]) -> None:
+    settle(page, schema='{"type": "array", "uniqueItems": true}')
+    say(page, "Hello")
+    expect(page.locator(".message.error")).to_be_visible()
+    settle(page, schema='{"type": "string", "minLength": 100000, "maxLength": 200000}')
+    say(page, "Write.")
+    expect(page.locator(".message.reply[aria-busy]")).to_have_count(1)
+    expect(page.locator(".message.error")).to_have_count(0)
+    page.click("#stop")
+    wait_for_replies(page, 1)
+    faults.clear()  # Chromium logs each answer with an error status
+
+
+def test_results_can_be_sent_only_while_their_calls_are_the_end_of_the_chat(page: Page) -> None:
+    call = {"index": 0, "id": "call-1", "function": {"name": "weather", "arguments": "{}"}}
+    held: list[Route] = []
+
+    def answer(route: Route) -> None:
+        """Calls a tool at first, and leaves the next request without an answer."""
+        if len(json.loads(route.request.post_data or "")["messages"]) > 2:
+            held.append(route)
+            return
+        chunk = {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+        route.fulfill(body=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
+
+    page.route("**/v1/chat/completions", answer)
+    results = page.locator("form.results")
+    say(page, "How is the weather?")
+    expect(results).to_be_visible()
+    say(page, "Never mind.")
+    expect(page.locator(".message.reply[aria-busy]")).to_have_count(1)
+    expect(results).to_be_hidden()
+    results.evaluate("(form) => form.dispatchEvent(new Event('submit', {cancelable: true}))")
+    expect(page.locator(".message.reply")).to_have_count(2)
+    expect(page.locator(".message.tool")).to_have_count(0)
+    page.get_by_role("button", name="Edit").last.click()
+    expect(results).to_be_visible()
+    assert len(held) == 1
 
 
 def test_a_tool_is_called_and_gets_the_typed_result(page: Page) -> None:
@@ -210,6 +267,30 @@ def test_a_server_with_keys_asks_for_one(browser: Browser, guarded: Served) -> N
         chat(page, "Hello")
         assert page.evaluate("Object.values(sessionStorage)") == ["secret"]
         assert page.evaluate("localStorage.length") == 0
+
+
+def test_a_key_dialog_closed_without_a_key_stays_closed_until_the_next_try(
+    browser: Browser, guarded: Served
+) -> None:
+    with browser.new_context() as context:
+        page = watched(context.new_page(), [])
+        page.goto(guarded.url)
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_be_visible()
+        page.fill("#key", "wro")
+        page.keyboard.press("Escape")
+        expect(dialog).to_be_hidden()
+        assert page.evaluate("sessionStorage.length") == 0
+        say(page, "Hello")
+        expect(dialog).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator(".message.error")).to_contain_text("API key")
+        expect(dialog).to_be_hidden()
+        page.get_by_role("button", name="Try again").click()
+        page.fill("#key", "secret")
+        page.keyboard.press("Enter")
+        wait_for_replies(page, 1)
+        expect(page.locator(".message.error")).to_have_count(0)
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1400])

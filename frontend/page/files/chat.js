@@ -13,7 +13,7 @@ export class Chat {
   #onChange;
   #onUnauthorized;
 
-  /** `onChange` is called while and after a reply is written; `onUnauthorized` returns once there is a key. */
+  /** `onChange` is called while and after a reply is written; `onUnauthorized` asks for a key and resolves to whether it got one. */
   constructor(onChange, onUnauthorized) {
     this.#onChange = onChange;
     this.#onUnauthorized = onUnauthorized;
@@ -33,10 +33,17 @@ export class Chat {
   #send() {
     const text = byId("message").value;
     if (this.#running || !text.trim()) return;
+    this.#setAside();
     const place = this.#turns.length;
     this.#add({ role: "user", content: text }, userMessage(text, () => this.#goBack(place, text)));
     byId("message").value = "";
     this.#reply();
+  }
+
+  /** Takes away what would begin another reply: "Try again", and the results of calls that the user passes over. */
+  #setAside() {
+    for (const shown of byId("messages").querySelectorAll(".message.error")) shown.remove();
+    for (const form of byId("messages").querySelectorAll("form.results")) form.hidden = true;
   }
 
   #add(message, element) {
@@ -51,11 +58,14 @@ export class Chat {
     this.#setRunning(null);
     this.#turns.length = Math.min(this.#turns.length, place);
     byId("messages").replaceChildren(...this.#turns.map((turn) => turn.element));
+    const results = this.#turns.at(-1)?.element.querySelector("form.results");
+    if (results) results.hidden = false;
     byId("message").value = text;
     byId("message").focus();
   }
 
   async #reply() {
+    if (this.#running) return;
     const settings = readSettings();
     if (settings.error) {
       byId("settings-box").open = true;
@@ -119,8 +129,8 @@ export class Chat {
 
   async #fail(error) {
     if (error instanceof ServerError && error.status === 401) {
-      await this.#onUnauthorized(error.message);
-      this.#reply();
+      if (await this.#onUnauthorized(error.message)) this.#reply();
+      else this.#showError(error.message);
     } else this.#showError(error.message);
   }
 
@@ -133,11 +143,15 @@ export class Chat {
     this.#follow(true);
   }
 
+  /** Adds the results of calls and asks for the next reply. False, and nothing is added, while a reply is written. */
   #addResults(calls, texts) {
+    if (this.#running) return false;
+    this.#setAside();
     calls.forEach((call, index) => {
       this.#add({ role: "tool", tool_call_id: call.id, content: texts[index] }, toolResult(call.name, texts[index]));
     });
     this.#reply();
+    return true;
   }
 
   #setRunning(running) {

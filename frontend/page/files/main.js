@@ -1,5 +1,5 @@
 // Begins the page: views, the key, and what is fetched again and again.
-import { ServerError, getJson, hasKey, keepKey } from "./api.js";
+import { ServerError, hasKey, keepKey } from "./api.js";
 import { Chat } from "./chat.js";
 import { byId } from "./dom.js";
 import { ServerView } from "./server.js";
@@ -11,19 +11,21 @@ const views = ["chat", "server"];
 let asking = null; // the key dialog's promise while it is open
 let isDeclined = false; // the dialog was closed without a key, so it opens only for a request of the user
 
-/** Asks for a key. All that need one wait for the same answer. */
+/** Asks for a key and resolves to whether the user gave one. All that need one wait for the same answer. */
 function askForKey(reason) {
   asking ??= new Promise((resolve) => {
     const dialog = byId("key-dialog");
     byId("key-error").textContent = hasKey() ? reason : "";
     byId("key").value = "";
-    dialog.addEventListener("close", () => resolve(byId("key").value.trim()), { once: true });
+    dialog.returnValue = ""; // Esc leaves it empty, even if a part of a key was typed
+    dialog.addEventListener("close", () => resolve(dialog.returnValue && byId("key").value.trim()), { once: true });
     dialog.showModal();
   }).then((key) => {
     asking = null;
     if (key) keepKey(key);
     isDeclined = !key;
     byId("change-key").hidden = false;
+    return Boolean(key);
   });
   return asking;
 }

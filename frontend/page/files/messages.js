@@ -63,14 +63,13 @@ export class ReplyView {
     if (reply.usage) this.#end.append(promptView(reply.usage, reply.explanation, request));
   }
 
-  /** Asks for the results of the reply's calls; `onResults` gets a text for each. */
+  /** Asks for the results of the reply's calls; `onResults` gets a text for each and returns whether it took them. */
   askForResults(calls, onResults) {
     const fields = calls.map((call) => element("textarea", { rows: 2, required: true, "aria-label": `Result of ${call.name}`, placeholder: `What ${call.name} returns` }));
     const form = element("form", { class: "results" }, ...fields, element("button", { type: "submit" }, "Send the results"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      form.remove();
-      onResults(fields.map((field) => field.value));
+      if (onResults(fields.map((field) => field.value))) form.remove();
     });
     this.#end.prepend(form);
     fields[0].focus();

@@ -16,27 +16,35 @@ const CAUSES = {
   off: "the cache was off",
 };
 
-/** A line with the cached share. Opening it fetches the prompt of the `request`. */
+/** A line with the cached share. Opening it fetches the prompt of the `request`, and opening it again does so if that failed. */
 export function promptView(usage, explanation, request) {
   const { prompt, cached, percent } = cachedShare(usage);
   const bar = element("meter", { min: 0, max: prompt, value: cached, "aria-label": "Cached part of the prompt" });
   const text = `${plural(prompt, "prompt token")}, ${count(cached)} cached (${percent} %), ${plural(usage.completion_tokens, "token")} in the reply`;
-  const view = element("details", { class: "prompt" }, element("summary", {}, bar, text));
-  view.addEventListener("toggle", () => fill(view, explanation, request, cached), { once: true });
+  const place = element("div");
+  const view = element("details", { class: "prompt" }, element("summary", {}, bar, text), place);
+  const open = async () => {
+    if (!view.open) return;
+    view.removeEventListener("toggle", open);
+    if (!(await fill(place, explanation, request, cached))) view.addEventListener("toggle", open);
+  };
+  view.addEventListener("toggle", open);
   return view;
 }
 
-async function fill(view, explanation, request, cached) {
-  const place = element("div", {}, "Fetching the prompt …");
-  view.append(place);
+/** Fetches the prompt and shows it, or why that failed, in `place`. Resolves to whether the prompt is there. */
+async function fill(place, explanation, request, cached) {
+  place.replaceChildren("Fetching the prompt …");
   try {
     const { model, messages, tools } = request;
     const { tokens } = await postJson("tokenize", { model, messages, tools });
     const parts = [tokens.slice(0, cached), tokens.slice(cached)];
     const texts = await Promise.all(parts.map((ids) => (ids.length ? postJson("detokenize", { model, tokens: ids }) : { prompt: "" })));
     place.replaceChildren(causes(explanation), shaded(texts[0].prompt, texts[1].prompt));
+    return true;
   } catch (error) {
-    place.replaceChildren(element("p", { class: "error" }, error.message));
+    place.replaceChildren(element("p", { class: "error" }, `${error.message} Close this and open it again for another try.`));
+    return false;
   }
 }
 

@@ -113,6 +113,16 @@ async def test_the_page_has_no_script_or_style_of_its_own_and_loads_only_served_
     assert {path.split("/", 2)[2] for path in loaded} <= assets.files.keys()
 
 
+async def test_each_module_uses_the_names_that_it_imports() -> None:
+    for path in FOLDER.glob("*.js"):
+        source = path.read_text()
+        for names in re.findall(r'^import \{([^}]*)\} from "\./', source, re.MULTILINE):
+            unused = [
+                name for name in re.findall(r"\w+", names) if len(re.findall(rf"\b{name}\b", source)) < 2
+            ]
+            assert not unused, f"{path.name} imports {unused} without use"
+
+
 async def test_each_module_imports_only_names_that_another_exports() -> None:
     sources = {path.name: path.read_text() for path in FOLDER.glob("*.js")}
     for name, source in sources.items():
