@@ -66,8 +66,8 @@ log = logging.getLogger(__name__)
 
 Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
 _AFTER_STEPS = (LoadGrammar, ForgetPages, DiscardPages, FlushPages)
-"""Messages that wait for the end of the running step: it may save the very pages that are to be forgotten, and
-its tokens would have to wait while a grammar is loaded."""
+"""Messages that wait for the end of the running step: it may save the very pages that are to be forgotten,
+and its tokens would wait while a grammar is loaded."""
 
 
 class StepQueue:
