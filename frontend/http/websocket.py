@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 from base64 import b64decode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 from starlette.types import Receive, Scope, Send
 from wsproto.connection import Connection, ConnectionState, ConnectionType
@@ -92,14 +92,18 @@ class WebSocket:
         self._frames = 0
         self._awaits_pong = False
 
-    async def messages(self) -> AsyncIterator[bytes]:
-        """The client's messages, as UTF-8, until it closes or leaves. Raises `SocketError`."""
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        """The client's messages, as UTF-8, until it closes or leaves. Raises `SocketError`.
+
+        A message counts in the memory until the next one is asked for.
+        """
         while True:
             with self._memory.share(self._client) as share:
                 message = await self._next(share)
-            if message is None:
-                return
-            yield message
+                if message is None:
+                    return
+                yield message
+                del message  # or it would be held until the next one is whole
 
     async def send(self, text: str) -> None:
         """Sends a message, unless the connection is closing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -72,16 +73,22 @@ class _Session:
         await self._socket.end()
 
     async def _read(self) -> None:
-        async for text in self._socket.messages():
-            try:
-                message = await self._decoded(text)
-            except RequestError as error:
-                await self._refuse(None, error)
-                continue
-            if isinstance(message, Start):
-                await self._start(message)
-            elif message.id in self._open:
-                self._open[message.id].gone.set()
+        async with contextlib.aclosing(self._socket.messages()) as messages:
+            async for text in messages:
+                await self._follow(text)
+                del text  # or it would be held until the next one is whole
+
+    async def _follow(self, text: bytes) -> None:
+        """Does what a message says."""
+        try:
+            message = await self._decoded(text)
+        except RequestError as error:
+            await self._refuse(None, error)
+            return
+        if isinstance(message, Start):
+            await self._start(message)
+        elif message.id in self._open:
+            self._open[message.id].gone.set()
 
     async def _decoded(self, text: bytes) -> Start | Cancel:
         caller = Caller(self._client, body_bytes=lambda: len(text))
@@ -123,7 +130,7 @@ class _Session:
         await self._socket.send(error_message(id, error))
 
     async def _answer(self, id: str, exchange: _Exchange) -> None:
-        scope = {**self._scope, "method": "POST", "headers": _headers(self._scope, exchange.body)}
+        scope = {**self._scope, "method": "POST", "headers": _headers(self._scope, exchange.size)}
         try:
             await _endpoint(self._http, id)(scope, exchange.receive, exchange.send)
         except ClientGoneError:
@@ -164,9 +171,9 @@ def _endpoint(http: HttpService, id: str) -> ASGIApp:
 
 
 class _Exchange:
-    """The ASGI channels of one request: its body, and the lines of its answer. `gone` is set to cancel it.
+    """The ASGI channels of one request: its body of `size` bytes, and the lines of its answer.
 
-    `on_complete` is called when the last line has been sent.
+    `gone` is set to cancel it. `on_complete` is called when the last line has been sent.
     """
 
     def __init__(
@@ -175,20 +182,20 @@ class _Exchange:
         send_text: Callable[[str], Awaitable[None]],
         on_complete: Callable[[_Exchange], None],
     ) -> None:
-        self.body = body
+        self.size = len(body)
         self.gone = asyncio.Event()
         self.is_complete = False
         self.status = 0
         self._send_text = send_text
         self._on_complete = on_complete
-        self._is_read = False
+        self._body: bytes | None = body
 
     async def receive(self) -> Message:
-        if self._is_read:
+        body, self._body = self._body, None  # the reader counts it, and lets it go
+        if body is None:
             await self.gone.wait()
             return {"type": "http.disconnect"}
-        self._is_read = True
-        return {"type": "http.request", "body": self.body, "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -201,11 +208,11 @@ class _Exchange:
             self._on_complete(self)
 
 
-def _headers(scope: Scope, body: bytes) -> list[tuple[bytes, bytes]]:
+def _headers(scope: Scope, size: int) -> list[tuple[bytes, bytes]]:
     """The handshake's headers, with those of a body of JSON."""
     replaced = (b"content-type", b"content-length", b"content-encoding")
     kept = [(name, value) for name, value in scope["headers"] if name not in replaced]
-    return [*kept, (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    return [*kept, (b"content-type", b"application/json"), (b"content-length", b"%d" % size)]
 
 
 def _end_of(reading: asyncio.Task[None]) -> tuple[CloseReason, str]:

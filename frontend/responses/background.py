@@ -25,6 +25,8 @@ CHECK_S = 1.0
 """seconds between two checks whether another process has cancelled or deleted the response"""
 FIRST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
 """seconds before the end of a response is stored again; the time doubles with each failure"""
+RETRIES_S = (1.0, 2.0, 4.0)
+"""seconds before each further attempt to store a computed reply, which until then is in progress"""
 log = logging.getLogger(__name__)
 
 _NOT_STORED = RequestError(
@@ -198,7 +200,7 @@ class Background:
     async def _end(self, run: Run, last: bytes) -> None:
         """Stores the end of a response, and then shows its `last` events.
 
-        If it can't be stored, the response has failed.
+        If it can't be stored after several attempts, the response has failed.
         """
         final = run.attempts.final
         assert final is not None, "the reply has ended"
@@ -206,7 +208,7 @@ class Background:
             return
         run.is_ending = True
         try:
-            is_stored = await self._store.finish(final, run.items, b"".join((*run.events, last)))
+            is_stored = await self._finish(run, final, b"".join((*run.events, last)))
         except Exception as error:
             _log_unstored(final, error)
             if final.status != "failed":
@@ -219,6 +221,16 @@ class Background:
             run.end(last)
         else:
             await self._end_cancelled(run)
+
+    async def _finish(self, run: Run, final: Response, events: bytes) -> bool:
+        """`Store.finish`, with further attempts if it fails and a reply would be lost."""
+        for wait in RETRIES_S if final.status != "failed" else ():
+            try:
+                return await self._store.finish(final, run.items, events)
+            except Exception as error:
+                _log_unstored(final, error)
+            await asyncio.sleep(wait)
+        return await self._store.finish(final, run.items, events)
 
     async def _end_cancelled(self, run: Run) -> None:
         """Ends the stream of a response that another process has cancelled, or that was deleted."""

@@ -254,21 +254,31 @@ class Store:
             self._alive.close()
 
     async def _end_interrupted(self) -> None:
-        """Ends, once, the responses of processes that have ended, so that they can be evicted."""
+        """Ends, once, the responses of processes that have ended, so that they can be evicted.
+
+        If the database fails or the caller is cancelled, the next call tries again.
+        """
         if self._has_begun:
             return
         self._has_begun = True
+        try:
+            await self._end_those_of_dead_processes()
+        except (RequestError, asyncio.CancelledError):
+            self._has_begun = False
+            raise
+
+    async def _end_those_of_dead_processes(self) -> None:
         named = await self._database.rows("SELECT DISTINCT runner FROM holders WHERE runner IS NOT NULL")
         ended = [runner for (runner,) in named if not is_alive(self._directory, runner)]
-        if not ended:
-            return
-        async with self._database.transaction() as connection:
-            for runner in ended:
-                rows = await connection.execute_fetchall(
-                    "SELECT body FROM holders WHERE runner = ?", (runner,)
-                )
-                for (body,) in rows:
-                    await self._end(connection, _interrupted(body))
+        if ended:
+            async with self._database.transaction() as connection:
+                for runner in ended:
+                    await self._end_all_of(connection, runner)
+
+    async def _end_all_of(self, connection: aiosqlite.Connection, runner: str) -> None:
+        rows = await connection.execute_fetchall("SELECT body FROM holders WHERE runner = ?", (runner,))
+        for (body,) in rows:
+            await self._end(connection, _interrupted(body))
 
     async def _found(self, owner: str, id: str, columns: str, param: str | None = None) -> Row:
         """The columns of a holder. Raises a 404 `RequestError` if the owner has no such one."""

@@ -57,6 +57,7 @@ class FairThreads:
         finally:
             job.is_abandoned = True
             left.cancel()
+            del job  # it has the error, whose traceback has this frame: a cycle would hold the arguments
 
     def _add(self, client: str, job: _Job[Any]) -> None:
         with self._lock:
@@ -132,6 +133,8 @@ class _Job(Generic[T]):
         except StopIteration as stop:
             self._tell(self.result.set_result, stop.value)
         except BaseException as error:  # also a panic in a library that is written in Rust
+            # Without this frame, which has the job, which has the error: a cycle would hold the arguments.
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
             is_usual = isinstance(error, Exception)
             self._tell(self.result.set_exception, error if is_usual else RuntimeError(repr(error)))
         else:

@@ -19,7 +19,8 @@ MOST_BLOCK_ROWS = 64
 MOST_COLUMNS = 64
 """of the codes that are multiplied at a time with more than 16 rows; more would spill registers"""
 
-STAGES = 4
+STAGES, FLOAT32_STAGES = 4, 2
+"""blocks in flight; more of float32 would exceed the 99 KiB of shared memory that every GPU grants"""
 PROGRAMS_FOR_EACH_PROCESSOR = 2
 """Products of few outputs are split along the inputs into about so many programs for each multiprocessor."""
 
@@ -194,7 +195,7 @@ def multiply(x: torch.Tensor, weight: Stored, bias: torch.Tensor | None) -> torc
         BLOCK_ROWS=block_rows,
         BLOCK_OUTPUTS=BLOCK_OUTPUTS,
         num_warps=4,
-        num_stages=STAGES,
+        num_stages=FLOAT32_STAGES if x.element_size() == 4 else STAGES,
     )
     if splits > 1:
         merge_kernel[(-(-out.numel() // 1024),)](

@@ -87,10 +87,12 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         from .step_graphs import StepGraphs  # Triton may be missing without a GPU
 
         graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
-        one_page = allocate_pool(shape, 1, config.page_size, stored, device)
+        few_pages = allocate_pool(
+            shape, 2, config.page_size, stored, device
+        )  # Triton takes a 1 as a constant
         one_position = Decoder(shape, weights, cos_sin_table(shape.rope, 1).to(device))
-        graph_bytes = graphs.forward_bytes(one_position, one_page)
-        del one_page
+        graph_bytes = graphs.forward_bytes(one_position, few_pages)
+        del few_pages
     pool = _size_pool(config, shape, dtype, device, graph_bytes)
     bytes_per_page = page_bytes(shape, config.page_size, stored)
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)

@@ -65,6 +65,9 @@ WITHOUT_GRAPHS = "ARBORA_WITHOUT_GRAPHS"
 log = logging.getLogger(__name__)
 
 Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
+_AFTER_STEPS = (LoadGrammar, ForgetPages, DiscardPages, FlushPages)
+"""Messages that wait for the end of the running step: it may save the very pages that are to be forgotten, and
+its tokens would have to wait while a grammar is loaded."""
 
 
 class StepQueue:
@@ -125,10 +128,10 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
     running: RunningStep | None = None
     while True:
         work = queue.next() if running is None else queue.next_unless(running.ready)
+        if work is None or isinstance(work, _AFTER_STEPS):
+            _finish(runner, running, scheduler)
+            running = None
         match work:
-            case None:
-                _finish(runner, running, scheduler)
-                running = None
             case StepPlan() as plan:
                 step = runner.start(plan)
                 _finish(runner, running, scheduler)
@@ -146,8 +149,6 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
             case (ForgetPages() | DiscardPages()) as pages:
                 runner.forget_pages(pages)
             case FlushPages() as pages:
-                _finish(runner, running, scheduler)
-                running = None
                 runner.flush_pages(pages)
                 scheduler.send(Flushed())
 

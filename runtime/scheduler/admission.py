@@ -20,7 +20,7 @@ from .stored_pages import StoredPages
 class Shortage:
     """What requests outside the background lacked when they were tried for the next step."""
 
-    slots: int = 0  # requests that would have started with a slot
+    slots: int = 0  # requests that found all slots taken, and whose automata fit
     pages: bool = False
     grammar_memory: bool = False
 
@@ -32,7 +32,7 @@ class _Attempt(Enum):
     STARTED = auto()
     WAITS = auto()
     BLOCKS = auto()  # no other request may start before it
-    LACKS_SLOT = auto()  # it would start in this step
+    LACKS_SLOT = auto()  # its automaton fits; pages are not tried
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Admission:
         return sorted(prompts, key=self._rank)
 
     def _start_next(self, round_: _Round) -> Request | None:
-        """Starts the first request that can start; None if none can. A request that lacks only a slot is
+        """Starts the first request that can start; None if none can. A request that lacks a slot is
         returned without a start."""
 
         def matched(request: Request) -> int:
@@ -148,22 +148,30 @@ class Admission:
         if restores and self._restored_before(rank, round_.busy) >= round_.restored_tokens:
             return _Attempt.WAITS
         if not self._requests.has_free_slot:
-            return _Attempt.BLOCKS if in_background else _Attempt.LACKS_SLOT
+            if in_background:
+                return _Attempt.BLOCKS
+            if not self._requests.has_grammar_memory(request):
+                return self._without_grammar_memory(request, round_)
+            return _Attempt.LACKS_SLOT
         preempted = [each for each in round_.busy if each.computes_prompt and self._rank(each) > rank]
         match self._requests.start(request):
             case Start.NO_PAGES:
                 self.shortage.pages = not in_background
                 return _Attempt.BLOCKS
             case Start.NO_GRAMMAR_MEMORY:
-                self.shortage.grammar_memory |= not in_background
-                round_.without_grammar += 1
-                overdue = request.overtaken >= self._bounds.overtaken
-                too_many = round_.without_grammar >= self._bounds.look_ahead
-                return _Attempt.BLOCKS if overdue or too_many else _Attempt.WAITS
+                return self._without_grammar_memory(request, round_)
             case Start.STARTED:
                 request.allocation.preemptible = rank.is_preemptible
                 self._count_preemption(preempted)
                 return _Attempt.STARTED
+
+    def _without_grammar_memory(self, request: Request, round_: _Round) -> _Attempt:
+        """Others may start before the request, but not too many."""
+        self.shortage.grammar_memory |= not is_background(request.priority)
+        round_.without_grammar += 1
+        overdue = request.overtaken >= self._bounds.overtaken
+        too_many = round_.without_grammar >= self._bounds.look_ahead
+        return _Attempt.BLOCKS if overdue or too_many else _Attempt.WAITS
 
     def _matched(self, request: Request) -> int:
         """Tokens of the request that the tree or the page store has."""

@@ -63,15 +63,23 @@ class GrammarLoader:
             else:
                 yield request, AutomatonConstraint(compiled, self._compiler.spelled)
 
+    def fits(self, constraint: Constraint | None) -> bool:
+        """Whether `load` would succeed."""
+        if not isinstance(constraint, AutomatonConstraint):
+            return True
+        automaton = constraint.automaton
+        return automaton.key in self._loaded or self._bytes_in_use + automaton.nbytes <= DEVICE_BYTES
+
     def load(self, constraint: Constraint | None) -> bool:
         """Loads the automaton of a request that starts; False if those in use leave too little memory."""
         if not isinstance(constraint, AutomatonConstraint):
             return True
+        if not self.fits(constraint):
+            return False
         automaton = constraint.automaton
         loaded = self._loaded.get(automaton.key)
         if loaded is None:
-            if not self._free_memory(automaton.nbytes):
-                return False
+            self._free_memory(automaton.nbytes)
             self._next_id += 1
             loaded = self._loaded[automaton.key] = _Loaded(self._next_id, automaton.nbytes)
             self._nbytes += loaded.nbytes
@@ -91,16 +99,13 @@ class GrammarLoader:
             self._bytes_in_use -= 0 if loaded.users else loaded.nbytes
             self._loaded.move_to_end(constraint.automaton.key)
 
-    def _free_memory(self, nbytes: int) -> bool:
-        """Drops unused automata, least recently used first, until `nbytes` fit; False if they cannot."""
-        if self._bytes_in_use + nbytes > DEVICE_BYTES:
-            return False
+    def _free_memory(self, nbytes: int) -> None:
+        """Drops unused automata, least recently used first, until `nbytes` fit."""
         while self._nbytes + nbytes > DEVICE_BYTES:
             key = next(key for key, loaded in self._loaded.items() if not loaded.users)
             dropped = self._loaded.pop(key)
             self._nbytes -= dropped.nbytes
             self._loads.append(DropGrammar(dropped.id))
-        return True
 
 
 def _too_large(nbytes: int) -> str:

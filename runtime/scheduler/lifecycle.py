@@ -96,6 +96,10 @@ class Lifecycle:
     def has_free_slot(self) -> bool:
         return bool(self._free_slots)
 
+    def has_grammar_memory(self, request: Request) -> bool:
+        """Whether the request's automaton fits into the memory that running requests leave."""
+        return self._grammars.fits(request.constraint)
+
     @property
     def idle(self) -> bool:
         return not self._open and not self.residents

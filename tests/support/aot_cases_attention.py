@@ -53,7 +53,7 @@ def _attend(
         num_stages=stages,
         max_shared={**SHARED, 80: 99 << 10 if stages == 2 or head_dim <= 128 else SHARED[80]},
         max_spill_bytes=128,  # stored before the loops, loaded after them
-        max_loop_spills=12 if window else 0,  # sm_80: two registers in each loop
+        max_loop_spills=12 if window else 6 if stored == "fp8" else 0,  # sm_80: two registers in each loop
         pipelined_loops=0 if stages == 2 else 3 if window else 2,
         aligned=("q_stride", "slots"),
     )

@@ -58,7 +58,8 @@ def terminal(arguments: Sequence[str], **environment: str | Path) -> Iterator[Te
     """`python -m arbora` with these arguments."""
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (ROWS, COLUMNS))
-    own = {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"}
+    size = {"COLUMNS": str(COLUMNS), "LINES": str(ROWS)}
+    own = {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", **size}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "arbora", *arguments],
         stdin=slave,

@@ -83,7 +83,7 @@ class Client:
         started = time.perf_counter()
         try:
             await self._stream(body, reply, started)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             reply.error = repr(error)
         reply.finished = time.perf_counter() - started
         if reply.finish_reason is None and reply.error is None:
@@ -93,7 +93,8 @@ class Client:
     async def _stream(self, body: dict[str, Any], reply: Reply, started: float) -> None:
         async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
-                reply.error = f"{response.status_code}: {(await response.aread()).decode()[:500]}"
+                said = (await response.aread()).decode(errors="replace")
+                reply.error = f"{response.status_code}: {said[:500]}"
                 return
             async for line in response.aiter_lines():
                 if line.startswith("data: ") and line != "data: [DONE]":

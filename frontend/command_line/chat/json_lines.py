@@ -12,7 +12,10 @@ from .talk import Talk
 
 
 def json_chat(talk: Talk) -> int:
-    """Answers each line of standard input. Returns 1 if a turn or a command failed."""
+    """Answers each line of standard input. Returns 1 if a turn or a command failed.
+
+    Ctrl-C raises KeyboardInterrupt, after a line with what has arrived of the reply that it ended.
+    """
     exit_code, number = 0, 0
     for line in sys.stdin:
         text = line.strip()
@@ -49,4 +52,6 @@ def json_chat(talk: Talk) -> int:
                 "cache_explanation": turn.explanation,
             }
         )
+        if turn.finish_reason == "interrupted":
+            raise KeyboardInterrupt  # `Talk.say` has taken it
     return exit_code

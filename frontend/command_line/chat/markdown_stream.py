@@ -14,6 +14,8 @@ from rich.live import Live
 from rich.markdown import Markdown
 from rich.text import Text
 
+from .control_characters import without_controls
+
 REDRAW_S = 0.08
 _FENCE = re.compile(r"^ {0,3}(```|~~~)", re.MULTILINE)
 
@@ -49,8 +51,8 @@ class MarkdownStream:
             self._console.print(Markdown(self._text))
 
     def add(self, reasoning: str, text: str) -> None:
-        self._reasoning += reasoning
-        self._text += text
+        self._reasoning += without_controls(reasoning)
+        self._text += without_controls(text)
         if text.strip():
             self._print_reasoning()
         if (end := complete_blocks(self._text)) and self._text[:end].strip():

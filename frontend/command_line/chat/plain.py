@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 
+from .control_characters import without_controls
 from .server import Piece, ReplyError, Server
 
 COMMANDS = "/reset begins anew, /exit ends"
@@ -51,25 +52,33 @@ def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None
 
 
 class _Shown:
-    """Prints a reply: the reasoning first, dimmed on a terminal, then an empty line and the text."""
+    """Prints a reply: the reasoning first, dimmed on a terminal, then an empty line and the text.
+
+    A terminal gets no control characters of the reply; `text` has them all.
+    """
 
     def __init__(self) -> None:
-        self._dims = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._is_terminal = sys.stdout.isatty()
+        self._dims = self._is_terminal and "NO_COLOR" not in os.environ
         self._is_reasoning = False
         self.text = ""
 
     def add(self, piece: Piece) -> None:
         if piece.reasoning:
             self._is_reasoning = True
-            self._print(f"{DIM}{piece.reasoning}{PLAIN}" if self._dims else piece.reasoning)
+            reasoning = self._printable(piece.reasoning)
+            self._print(f"{DIM}{reasoning}{PLAIN}" if self._dims else reasoning)
         if piece.text:
             if self._is_reasoning:
                 self._print("\n\n")
             self._is_reasoning = False
-            self._print(piece.text)
+            self._print(self._printable(piece.text))
             self.text += piece.text
         if piece.finish_reason == "length":
             self._print(CUT)
+
+    def _printable(self, text: str) -> str:
+        return without_controls(text) if self._is_terminal else text
 
     def _print(self, text: str) -> None:
         print(text, end="", flush=True)

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import struct
+import sys
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,6 +17,7 @@ import pytest_asyncio
 from arbora.frontend.http import websocket
 from arbora.frontend.http.body_memory import BodyMemory
 from arbora.frontend.ingress.limits import Limits
+from arbora.runtime.errors import RequestError
 from http_world import HttpWorld, http_world
 from raw_http import Answer, RawConnection, connection, request
 
@@ -203,6 +205,33 @@ async def test_messages_count_as_bodies_in_memory(world: HttpWorld, monkeypatch:
         await socket.raw.send(frame(b"a" * 190_000, final=False))
         code, reason = await socket.closed()
         assert code == 1013 and "too many large requests" in reason
+
+
+async def test_a_message_counts_while_it_is_used_and_is_not_held_longer() -> None:
+    received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def send(_: object) -> None:
+        raise AssertionError("nothing is sent")
+
+    memory = BodyMemory(most=400_000)  # of which one client may have half
+    messages = websocket.WebSocket(received.get, send, memory, "client").messages()
+    received.put_nowait({"type": "http.request", "body": frame(b"a" * 200_000)})
+    text = await anext(messages)
+    with pytest.raises(RequestError):
+        memory.take(100_000, "client")
+
+    async def following() -> None:
+        async for _ in messages:
+            raise AssertionError("there is no other message")
+
+    waiting = asyncio.create_task(following())
+    await asyncio.sleep(0)
+    memory.take(100_000, "client")
+    assert len(text) == 200_000
+    references = sys.getrefcount(text)
+    assert references == 2  # of this function and of `getrefcount`
+    received.put_nowait({"type": "http.disconnect"})
+    await waiting
 
 
 async def test_a_message_that_comes_too_slowly_is_refused(

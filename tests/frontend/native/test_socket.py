@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
-from collections.abc import AsyncIterator
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+START = b'{"type":"generate","id":"a","request":{"prompt":"Hello"}}'
 TEXT = "the cat sat on the mat"
 
 
@@ -310,3 +313,59 @@ async def test_an_idle_socket_makes_place_for_a_new_connection() -> None:
         assert code == 1001
         await send(sockets[-1], "a", prompt="Hello")
         assert (await until_end(sockets[-1], "a"))[-1]["type"] == "reply"
+
+
+class Text(bytearray):
+    """The text of a message, of which there can be weak references."""
+
+
+class GivenMessages:
+    """A socket of one message, which then waits until nothing holds the message any more."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        self.is_let_go = False
+
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        text = Text(self._text)
+        held = weakref.ref(text)
+        yield text
+        del text
+        async with asyncio.timeout(5):
+            while held() is not None:
+                await asyncio.sleep(0.01)
+        self.is_let_go = True
+
+    async def send(self, text: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("size", [0, 10_000], ids=["small", "large"])
+@pytest.mark.parametrize("text", [b'{"type":"cancel","id":"a"}', b"[]", START])
+async def test_a_connection_does_not_hold_the_text_of_its_last_message(
+    world: HttpWorld, monkeypatch: pytest.MonkeyPatch, text: bytes, size: int
+) -> None:
+    async def answer(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(native_socket._Session, "_answer", answer)
+    socket: Any = GivenMessages(text + b" " * size)
+    scope = {native_socket.UPGRADE: native_socket.Upgrade(asyncio.Event(), lambda busy: None)}
+    gc.disable()
+    try:
+        await native_socket._Session(world.http_service, scope, socket, "client")._read()
+    finally:
+        gc.enable()
+    assert socket.is_let_go
+
+
+async def test_a_request_does_not_hold_its_body_once_it_was_read() -> None:
+    body = Text(b"{}")
+    held = weakref.ref(body)
+    other: Any = None
+    exchange = native_socket._Exchange(body, other, other)
+    del body
+    message: Any = await exchange.receive()
+    assert message["body"] == b"{}"
+    del message
+    assert held() is None

@@ -43,6 +43,10 @@ async def refused(*_: Any) -> Any:
     raise RequestError("The server's disk is full.", status=507, code="disk_full")
 
 
+def fails(*_: Any) -> Any:
+    raise RequestError("The server's disk fails.", status=503, code="storage_failed")
+
+
 def stored_status(directory: Path, id: str) -> str:
     with contextlib.closing(sqlite3.connect(directory / "responses.sqlite")) as connection:
         ((status,),) = connection.execute("SELECT status FROM holders WHERE id = ?", (id,))
@@ -196,6 +200,22 @@ async def test_a_new_server_ends_the_interrupted_responses_of_others(tmp_path: P
             assert rows.fetchall() == [("failed", None)]
 
 
+@pytest.mark.parametrize("method", ["rows", "transaction"])
+async def test_interrupted_responses_are_ended_although_the_database_failed_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    async with responses_world(data_dir=tmp_path) as world:
+        world.running.gate.clear()
+        queued = await world.create(background=True)
+    async with responses_world(data_dir=tmp_path) as world:
+        world.says(TEXT)
+        with monkeypatch.context() as patch:
+            patch.setattr(Database, method, fails)
+            assert (await world.create()).store is False
+        await world.create()
+        assert stored_status(tmp_path, queued.id) == "failed"
+
+
 async def test_another_process_may_follow_and_cancel_a_response(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +254,7 @@ async def test_a_response_whose_end_cannot_be_stored_has_failed(
     async def locked(*_: Any) -> Any:
         raise sqlite3.OperationalError("database is locked")
 
+    monkeypatch.setattr(background, "RETRIES_S", (0.01, 0.01, 0.01))
     monkeypatch.setattr(background, "FIRST_RETRY_S", 0.05)
     monkeypatch.setattr(background, "CHECK_S", 0.05)
     async with responses_world(data_dir=tmp_path) as world:
@@ -254,6 +275,52 @@ async def test_a_response_whose_end_cannot_be_stored_has_failed(
         await world.http_world.until(lambda: stored_status(tmp_path, queued.id) == "failed")
         stream = await world.client.responses.retrieve(queued.id, stream=True)
         assert [event.to_dict() async for event in stream] == [event.to_dict() for event in events]
+
+
+@pytest.mark.parametrize(("failures", "status"), [(1, "completed"), (3, "completed"), (4, "failed")])
+async def test_a_reply_that_cannot_be_stored_for_a_moment_is_in_progress_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, status: str
+) -> None:
+    seen: list[str] = []
+    finish = Store.finish
+    async with responses_world(data_dir=tmp_path) as world:
+
+        async def busy(store: Store, response: Any, *more: Any) -> bool:
+            if response.status != "completed":
+                return await finish(store, response, *more)
+            seen.append((await world.client.responses.retrieve(response.id)).status)
+            return await (refused() if len(seen) <= failures else finish(store, response, *more))
+
+        monkeypatch.setattr(background, "RETRIES_S", (0.01, 0.01, 0.01))
+        monkeypatch.setattr(background, "FIRST_RETRY_S", 0.05)
+        monkeypatch.setattr(Store, "finish", busy)
+        world.says(TEXT)
+        events = [event async for event in await world.create(background=True, stream=True)]
+        response = events[-1].response
+        assert (response.status, events[-1].type) == (status, f"response.{status}")
+        assert seen == ["in_progress"] * min(failures + 1, 4)
+        await world.http_world.until(lambda: stored_status(tmp_path, response.id) == status)
+        assert (await world.client.responses.retrieve(response.id)).to_dict() == response.to_dict()
+
+
+async def test_a_cancellation_while_a_reply_is_being_stored_comes_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "RETRIES_S", (0.3, 0.01, 0.01))
+    tried = asyncio.Event()
+
+    async def busy(*_: Any) -> Any:
+        tried.set()
+        await refused()
+
+    async with responses_world(data_dir=tmp_path) as world:
+        world.says(TEXT)
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "finish", busy)
+            queued = await world.create(background=True)
+            await tried.wait()
+        cancelled = await world.client.responses.cancel(queued.id)
+        assert (cancelled.status, cancelled.output_text) == ("completed", TEXT)
 
 
 async def test_a_cancellation_that_cannot_be_stored_holds_and_is_stored_later(

@@ -8,7 +8,18 @@ from pathlib import Path
 import logged_steps
 import numpy as np
 import pytest
-from arbora.runtime.messages import Message, Row, SlotSetup, StepMasks, StepPlan, StepResult
+from arbora.runtime.messages import (
+    CacheDropped,
+    DiscardPages,
+    ForgetPages,
+    LoadGrammar,
+    Message,
+    Row,
+    SlotSetup,
+    StepMasks,
+    StepPlan,
+    StepResult,
+)
 from arbora.runtime.model.process import StepQueue, serve
 from arbora.runtime.model.runner import Runner
 from arbora.runtime.model.running_step import RunningStep
@@ -164,3 +175,46 @@ def test_a_cpu_sends_each_result_before_the_next_step_starts(
     monkeypatch.setattr(Runner, "start", logged)
     served(sides.cpu, two_in_flight(plans()), events)
     assert events == ["start", "send"] * 5
+
+
+class SlowDevice:
+    """A runner whose steps are never ready by themselves, and that notes what is called."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+
+    def start(self, plan: StepPlan) -> SlowDevice:
+        return self
+
+    def sample(self, step: object, masks: object) -> None:
+        pass
+
+    def ready(self) -> bool:
+        return False
+
+    def finish(self, step: object) -> StepResult:
+        self._events.append("finish")
+        return StepResult(1, b"", b"", b"", 0, 0.0)
+
+    def forget_pages(self, message: Message) -> None:
+        self._events.append("forget")
+
+    def load_grammar(self, message: Message) -> None:
+        self._events.append("load")
+
+
+@pytest.mark.parametrize(
+    ("message", "event"),
+    [
+        (ForgetPages("", None, 0, CacheDropped(0, 0, 0)), "forget"),
+        (DiscardPages("", b""), "forget"),
+        (LoadGrammar(1, b""), "load"),
+    ],
+)
+def test_a_running_step_ends_before_pages_are_forgotten_or_a_grammar_is_loaded(
+    message: Message, event: str
+) -> None:
+    events: list[str] = []
+    script: dict[int, list[Message]] = {0: [StepPlan(1, []), message]}
+    served(SlowDevice(events), script, events)  # type: ignore[arg-type]
+    assert events == ["finish", "send", event]

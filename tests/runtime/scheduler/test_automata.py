@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from arbora.grammars import Automaton, CompilerError
 from arbora.runtime.automaton_format import POP, PUSH
-from arbora.runtime.messages import BACKGROUND_PRIORITY
+from arbora.runtime.messages import BACKGROUND_PRIORITY, SlotSetup
 from arbora.runtime.scheduler import grammar_loader
 from arbora.runtime.scheduler.constraint import AutomatonConstraint, DeviceState
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
@@ -128,3 +128,68 @@ def test_an_automaton_of_the_background_gives_way_to_another(monkeypatch: pytest
     assert bench.scheduler.stats().retractions == 1
     bench.run()
     assert all(bench.finish(f"b {number}") == "length" for number in range(3))
+
+
+class SomeFollowedRows(FollowedRows):
+    """Rows without an automaton emit one token again and again."""
+
+    def set_up(self, setup: SlotSetup) -> None:
+        self.slots.pop(setup.slot, None)
+        if setup.grammar is not None:
+            super().set_up(setup)
+
+    def choose(self, slot: int, number: int) -> tuple[int, int]:
+        return super().choose(slot, number) if slot in self.slots else (8, 0)
+
+
+def full_bench(monkeypatch: pytest.MonkeyPatch, holder_priority: int = 0) -> SchedulerBench:
+    """A bench of two slots: "holder" fills the grammar memory; "batch", in the background, has none."""
+    monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", two_brackets().nbytes)
+    compiler, rows = EvenTokens(two_brackets()), SomeFollowedRows(accepting=np.zeros(2, np.bool_))
+    bench = SchedulerBench(num_pages=400, slots=2, compiler=compiler, automata=rows)
+    bench.submit("holder", [1, 2, 3], 60, "copy 1", priority=holder_priority)
+    bench.compiler.finish_all()
+    bench.run(steps=3)
+    bench.submit("batch", [1, 5, 7], 200, priority=BACKGROUND_PRIORITY, ignore_eos=True)
+    bench.run(steps=10)
+    return bench
+
+
+def test_the_background_keeps_a_slot_that_a_request_without_grammar_memory_cannot_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = full_bench(monkeypatch)
+    bench.submit("other", [1, 9], 3, "copy 2")
+    bench.compiler.finish_all()
+    before = len(bench.tokens("batch"))
+    bench.run(steps=30)
+    assert len(bench.tokens("batch")) == before + 30
+    assert bench.scheduler.stats().retractions == 0
+    bench.run()
+    assert [bench.finish(name) for name in ("holder", "other", "batch")] == ["length"] * 3
+
+
+def test_a_request_that_lacks_only_a_slot_passes_one_that_lacks_grammar_memory_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = full_bench(monkeypatch)
+    bench.submit("other", [1, 9], 3, "copy 2")
+    bench.compiler.finish_all()
+    bench.submit("plain", [1, 11], 3)
+    bench.run(steps=8)
+    assert (bench.finish("plain"), bench.finish("other")) == ("length", None)
+    bench.run(steps=20)
+    assert bench.scheduler.stats().retractions == 1
+    bench.run()
+    assert bench.finish("other") == bench.finish("batch") == "length"
+
+
+def test_a_slot_and_grammar_memory_of_the_background_are_given_back_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = full_bench(monkeypatch, holder_priority=BACKGROUND_PRIORITY)
+    bench.submit("other", [1, 9], 3, "copy 2")
+    bench.compiler.finish_all()
+    bench.run(steps=10)
+    assert bench.finish("other") == "length"
+    assert bench.scheduler.stats().retractions == 1

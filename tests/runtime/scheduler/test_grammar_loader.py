@@ -111,9 +111,12 @@ def test_an_automaton_in_use_is_never_dropped(four_fit: GrammarLoader) -> None:
         loaded(four_fit, text)
     four_fit.unload(first)
     waiting = ask(four_fit, "e")
+    assert not four_fit.fits(waiting)
     assert not four_fit.load(waiting)
     assert dropped(four_fit) == []
     four_fit.unload(second)
+    assert four_fit.fits(waiting)
+    assert dropped(four_fit) == []
     assert four_fit.load(waiting)
     assert dropped(four_fit) == [1]
 

@@ -17,7 +17,16 @@ EVENTS = [
     'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}',
     "data: [DONE]",
 ]
-LIVES: dict[str, list[str]] = {"whole": EVENTS, "cut": EVENTS[:1], "error": ['data: {"error": {"code": 1}}']}
+LIVES: dict[str, list[str]] = {
+    "whole": EVENTS,
+    "cut": EVENTS[:1],
+    "error": ['data: {"error": {"code": 1}}'],
+    "half a line": [EVENTS[0], EVENTS[1][:30]],
+    "no delta": ['data: {"choices": [{"finish_reason": "stop"}]}'],
+    "a list": ["data: []"],
+    "no choices": ['data: {"choices": null}'],
+    "no counts": [*EVENTS[:2], 'data: {"usage": {"total_tokens": 4}}'],
+}
 
 
 class Server(BaseHTTPRequestHandler):
@@ -28,7 +37,8 @@ class Server(BaseHTTPRequestHandler):
         name = next((name for name in LIVES if f'"{name}"' in body), None)
         self.send_response(200 if name else 429)
         self.end_headers()
-        self.wfile.write("".join(f"{event}\n\n" for event in LIVES.get(name or "", ["busy"])).encode())
+        events = LIVES.get(name or "", ["busy: später"])
+        self.wfile.write("".join(f"{event}\n\n" for event in events).encode("latin-1"))
 
     def log_message(self, *_: object) -> None:
         pass
@@ -61,7 +71,17 @@ def test_a_whole_reply_has_its_text_and_counts(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"), [("cut", "without a finish reason"), ("error", "code"), ("busy", "429: busy")]
+    ("model", "said"),
+    [
+        ("cut", "without a finish reason"),
+        ("error", "code"),
+        ("busy", "429: busy: sp\ufffdter"),
+        ("half a line", "JSONDecodeError"),
+        ("no delta", "KeyError('delta')"),
+        ("a list", "AttributeError"),
+        ("no choices", "TypeError"),
+        ("no counts", "KeyError('prompt_tokens')"),
+    ],
 )
 def test_the_reply_reports_what_went_wrong(url: str, model: str, said: str) -> None:
     assert said in str(ask(url, model).error)

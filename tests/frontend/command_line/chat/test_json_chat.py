@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from arbora.frontend.cli import main
+from arbora.frontend.command_line.chat.server import Piece, Server
 from chat_stub import chat_server
 from served import Served
 
@@ -50,3 +52,17 @@ def test_a_failed_turn_is_an_error_and_the_exit_code_is_1(
     assert "there is no /nothing" in lines[1]["error"]["message"]
     assert lines[2]["reply"] == "one" and len(lines) == 3
     assert [turn["content"] for turn in stub.requests[1]["messages"]] == ["short"]
+
+
+def test_ctrl_c_ends_the_chat_after_the_line_of_the_interrupted_reply(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> Iterator[Piece]:
+        yield Piece(text="Once")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Server, "reply", interrupted)
+    with chat_server() as stub:
+        code, lines = chat(monkeypatch, capsys, stub.url, "a story", "never sent")
+    assert code == 130
+    assert [(line["reply"], line["finish_reason"]) for line in lines] == [("Once", "interrupted")]

@@ -59,6 +59,21 @@ def test_a_chat_on_a_terminal_dims_the_reasoning(
         assert ("Hm.\n\nFine." if no_color else "\x1b[2mHm.\x1b[22m\n\nFine.") in said
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_only_a_terminal_is_spared_the_control_characters_of_a_reply(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_terminal: bool
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    thought, clears = "Hm\x1b]52;c;aGk=\x07.", "Fi\x1b[2J\x9b2Jne.\r\n\tYes."
+    with chat_server([{"delta": {"reasoning": thought}}, clears], ["two"]) as server:
+        say(monkeypatch, "hi", "ho", "/exit")
+        monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
+        main(["chat", "--url", server.url])
+    shown = "Hm]52;c;aGk=.\n\nFi[2J2Jne.\n\tYes." if is_terminal else f"{thought}\n\n{clears}"
+    assert shown in capsys.readouterr().out
+    assert server.requests[1]["messages"][1]["content"] == clears
+
+
 def test_the_reasoning_is_on_the_screen_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     monkeypatch.setattr("builtins.print", lambda *texts, **_: shown.append("".join(texts)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -99,3 +101,14 @@ def test_a_streamed_reply_is_printed_once_as_markdown() -> None:
     assert text.count("Let me think.") == 1 and text.count("First bold text.") == 1
     assert "• a" in text and "**" not in text
     assert text.index("think") < text.index("Head") < text.index("First") < text.index("• b")
+
+
+def test_a_streamed_reply_sends_the_terminal_no_control_characters() -> None:
+    screen = io.StringIO()
+    with MarkdownStream(Console(width=60, file=screen)) as shown:
+        shown.add("Hm\x1b]52;c;aGk=\x07.", "")
+        for piece in ("First\x1b", "[2J.\n\n", "```\n\ta\x9b2J\n```\n", "\nLast\x1b[2J."):
+            shown.add("", piece)
+    written = screen.getvalue()
+    assert "Hm]52;c;aGk=." in written and "First[2J." in written and "Last[2J." in written
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", written)
