@@ -14,7 +14,7 @@ export async function showModels() {
 export function watchSettings() {
   check("schema", () => {
     const { schema, error } = readSchema(byId("schema").value);
-    return { error, text: schema ? "A schema. Whether it can be enforced, the server says when you send." : "" };
+    return { error, text: schema ? "A readable schema. If the server can't enforce it, it says so when you send." : "" };
   });
   check("tools", () => {
     const { tools, error } = readTools(byId("tools").value);
