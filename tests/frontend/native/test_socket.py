@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arbora.frontend.http.upgrade import UPGRADE, Upgrade
 from arbora.frontend.ingress.limits import Limits
 from arbora.frontend.native import socket as native_socket
 from arbora.runtime.api_keys import plain_key
@@ -324,17 +325,17 @@ class GivenMessages:
 
     def __init__(self, text: bytes) -> None:
         self._text = text
-        self.is_let_go = False
+        self.is_released = False
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        text = Text(self._text)
+        text: Any = Text(self._text)
         held = weakref.ref(text)
         yield text
         del text
         async with asyncio.timeout(5):
             while held() is not None:
                 await asyncio.sleep(0.01)
-        self.is_let_go = True
+        self.is_released = True
 
     async def send(self, text: str) -> None:
         pass
@@ -350,17 +351,17 @@ async def test_a_connection_does_not_hold_the_text_of_its_last_message(
 
     monkeypatch.setattr(native_socket._Session, "_answer", answer)
     socket: Any = GivenMessages(text + b" " * size)
-    scope = {native_socket.UPGRADE: native_socket.Upgrade(asyncio.Event(), lambda busy: None)}
+    scope = {UPGRADE: Upgrade(asyncio.Event(), lambda busy: None)}
     gc.disable()
     try:
         await native_socket._Session(world.http_service, scope, socket, "client")._read()
     finally:
         gc.enable()
-    assert socket.is_let_go
+    assert socket.is_released
 
 
 async def test_a_request_does_not_hold_its_body_once_it_was_read() -> None:
-    body = Text(b"{}")
+    body: Any = Text(b"{}")
     held = weakref.ref(body)
     other: Any = None
     exchange = native_socket._Exchange(body, other, other)

@@ -281,7 +281,7 @@ async def test_a_response_whose_end_cannot_be_stored_has_failed(
 async def test_a_reply_that_cannot_be_stored_for_a_moment_is_in_progress_until_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, status: str
 ) -> None:
-    seen: list[str] = []
+    seen: list[str | None] = []
     finish = Store.finish
     async with responses_world(data_dir=tmp_path) as world:
 
