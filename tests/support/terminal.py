@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -78,8 +79,9 @@ def terminal(arguments: Sequence[str], **environment: str | Path) -> Iterator[Te
 
 
 def _take_terminal() -> None:
-    """Makes the terminal the session's, so that Ctrl-C sends a signal."""
+    """Makes the terminal the session's, and lets Ctrl-C end it even in a background job of a shell."""
     import fcntl
 
     os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
