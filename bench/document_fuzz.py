@@ -12,12 +12,11 @@ a stream that does not match its schema; or if a process ends. Another `--seed` 
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 sys.path += [str(Path(__file__).parent / "lib"), str(Path(__file__).parents[1] / "tests" / "support")]
 from generated_requests import DocumentFuzz, Outcome
@@ -47,7 +46,11 @@ def report(options: argparse.Namespace, outcome: Outcome, wrong: list[str], seco
 
 
 def run(options: argparse.Namespace) -> bool:
-    data = tempfile.mkdtemp(prefix="document-fuzz-")
+    with TemporaryDirectory() as data:
+        return _run(options, data)
+
+
+def _run(options: argparse.Namespace, data: str) -> bool:
     server = ServerProcess(options.out.with_suffix(".log"), *SERVER, "--data-dir", data)
     try:
         started, pids = time.monotonic(), main_pids(server.pid)
@@ -66,7 +69,6 @@ def run(options: argparse.Namespace) -> bool:
             wrong.append(f"{tracebacks} tracebacks in the server's log")
     finally:
         server.stop()
-        shutil.rmtree(data)
     text = report(options, fuzz.outcome, wrong, seconds).rstrip()
     options.out.write_text(text + "\n")
     print(text)

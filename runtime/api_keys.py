@@ -41,7 +41,7 @@ class Quota(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Allowance(msgspec.Struct, array_like=True, frozen=True):
-    """What is left of a limit per minute, and the seconds until the limit is full again."""
+    """The unused rest of a limit per minute, and the seconds until the limit is full again."""
 
     limit: int
     left: int

@@ -1,4 +1,4 @@
-"""Opens the database of files and batches."""
+"""Opens the database that lists files and batches, and stores the results of lines."""
 
 from __future__ import annotations
 

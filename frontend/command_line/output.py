@@ -1,4 +1,4 @@
-"""What the commands write: JSON lines for programs, tables for people."""
+"""Output of the commands: JSON lines for programs, tables for people."""
 
 from __future__ import annotations
 

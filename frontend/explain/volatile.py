@@ -22,7 +22,7 @@ PATTERNS: dict[VolatileKind, re.Pattern[str]] = {
 
 
 def volatile_kind(line: str, earlier: str) -> VolatileKind | None:
-    """The kind of text that is the only difference between two lines; None if there is another or none."""
+    """The only kind of text in which two lines differ; None if they also differ elsewhere, or are equal."""
     if line == earlier:
         return None
     for kind, pattern in PATTERNS.items():

@@ -90,7 +90,7 @@ class Faces:
         return next((face for face in self.others if face.has(path, headers)), self.default)
 
     async def run(self, http: HttpService, routes: Sequence[tuple[Face, Route]]) -> None:
-        """Does the work of the faces that is no request, until it is cancelled. `routes` are all routes."""
+        """Runs the background work of the faces, such as batches, until cancelled. `routes`: of all faces."""
         batched = {route.path: route.app for face, route in routes if route.path in face.batched}
         async with asyncio.TaskGroup() as tasks:
             for face in (self.default, *self.others):

@@ -76,7 +76,7 @@ def _nonce(headers: Mapping[bytes, bytes]) -> bytes:
 
 
 class WebSocket:
-    """The messages of an accepted WebSocket. Bytes of a message are counted in `memory`, as the client's.
+    """The messages of an accepted WebSocket. A message's bytes count in `memory`, in the client's name.
 
     One frame is sent at a time: a client that does not read stops every sender, and then the reading.
     """
@@ -153,7 +153,7 @@ class WebSocket:
         message += piece
 
     async def _received(self, begun_at: float | None) -> bytes | None:
-        """Bytes of the client; None if it has left. `begun_at` is when the message that is read began."""
+        """The client's next bytes; None if it has left. `begun_at`: when the message being read began."""
         while True:
             left = PING_SECONDS if begun_at is None else begun_at + MESSAGE_SECONDS - self._loop.time()
             if left <= 0:

@@ -37,7 +37,7 @@ class Program:
 
     @property
     def parameters(self) -> list[inspect.Parameter]:
-        """Those of the function after the state."""
+        """The function's parameters without its first one, the state."""
         return list(inspect.signature(self._function).parameters.values())[1:]
 
     def run(self, *arguments: Any, backend: object = None, **named: Any) -> FinishedState:

@@ -79,7 +79,7 @@ class _Session:
                 del text  # or it would be held until the next one is whole
 
     async def _follow(self, text: bytes) -> None:
-        """Does what a message says."""
+        """Starts or cancels a request, as the message asks."""
         try:
             message = await self._decoded(text)
         except RequestError as error:

@@ -105,7 +105,7 @@ class _EventStream:
         return self.start() + self._events.of_end(final)
 
     def last_instead(self, final: Response) -> bytes:
-        """The last event again, with another response."""
+        """The last event for a response that changed after `last`: it could not be stored."""
         return self._events.of_end_instead(final)
 
     def start(self) -> bytes:
@@ -149,7 +149,7 @@ class ResponseAnswer:
         return self._before_end + self.stream.last(self.final)
 
     def closing_instead(self, final: Response) -> bytes:
-        """The last part of the answer again, with another response at its end."""
+        """The last part of the answer, in place of that from `closing`: the response could not be stored."""
         self.final = final
         if not self._streams:
             return msgspec.json.encode(final)
@@ -187,7 +187,7 @@ class Attempts:
         return stream.last(self._failed)
 
     def closing_instead(self, final: Response) -> bytes:
-        """The last part of the answer again, with another response at its end."""
+        """The last part of the answer, in place of that from `closing`: the response could not be stored."""
         assert self._latest is not None, "the reply has ended"
         return self._latest.closing_instead(final)
 

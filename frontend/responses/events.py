@@ -57,7 +57,7 @@ class Events:
         return self.of_response(_ENDS.get(response.status, response.status), response)
 
     def of_end_instead(self, response: Response) -> bytes:
-        """The last event again, with another response."""
+        """The last event for a response that changed after `of_end`, with the same number."""
         self._next -= 1
         return self.of_end(response)
 

@@ -129,7 +129,8 @@ class Store:
             await self._end(connection, structs.replace(response, status="cancelled"))
 
     async def input_items(self, owner: str, id: str, page: PageQuery) -> list[Row]:
-        """The id and JSON of a page of a response's input, and of the next item if there is one."""
+        """The id and JSON of the items on a page of a response's input, and of one item more unless it is the
+        last page."""
         await self._found(owner, id, "id")
         return await item_rows(self._database, id, page, with_output=False)
 
@@ -222,7 +223,8 @@ class Store:
             await add_items(connection, id, items)
 
     async def conversation_page(self, owner: str, id: str, page: PageQuery) -> list[Row]:
-        """The id and JSON of a page of a conversation's items, and of the next item if there is one."""
+        """The id and JSON of the items on a page of a conversation, and of one item more unless it is the
+        last page."""
         await self._found(owner, id, "id")
         return await item_rows(self._database, id, page, with_output=True)
 

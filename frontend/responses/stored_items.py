@@ -61,7 +61,7 @@ async def add_items(connection: aiosqlite.Connection, holder: str, items: Sequen
 
 
 async def item_rows(database: Database, holder: str, page: PageQuery, *, with_output: bool) -> list[Row]:
-    """The id and JSON of the items on a page, and of the next item if there is one.
+    """The id and JSON of the items on a page, and of one item more unless it is the last page.
 
     Raises `RequestError` if the page follows an item that the list does not have.
     """

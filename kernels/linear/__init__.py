@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 CodedProduct = QuantizedProduct | Fp8Product | CodedCudaProduct
-"""a product with a weight that is stored as codes and scales; batch-invariant on CPUs"""
+"""Multiplies by a weight stored as codes and scales. On a CPU a row's result never depends on other rows."""
 
 
 class Linear:

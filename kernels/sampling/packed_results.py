@@ -38,7 +38,7 @@ class PackedResults:
         return PackedResults(torch.cat(parts), len(tokens), alternatives)
 
     def on(self, buffer: torch.Tensor) -> "PackedResults":
-        """The same with a copy of the buffer."""
+        """The same results in a copy of the buffer."""
         return replace(self, buffer=buffer)
 
     def rows(self, count: int) -> Sampled:

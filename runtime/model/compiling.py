@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def announce_compilation(device: str) -> CompilationNotice:
-    """Call it before the first kernel runs, and the notice's `loaded` after the last that a start needs."""
+    """Announces kernels that are compiled from now on, until the caller calls `loaded` on the result."""
     notice = CompilationNotice()
     register("numba:compile", notice)  # type: ignore[no-untyped-call]
     if device == "cuda" and find_spec("triton") is not None:  # without Triton the device is refused later

@@ -1,4 +1,4 @@
-"""A step whose launches are queued on the device: what the host does between its launches and its result."""
+"""A step that the device computes: the host's work between its launches and its result."""
 
 from __future__ import annotations
 

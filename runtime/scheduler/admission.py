@@ -18,7 +18,7 @@ from .stored_pages import StoredPages
 
 @dataclass(slots=True)
 class Shortage:
-    """What requests outside the background lacked when they were tried for the next step."""
+    """The resources that kept requests outside the background from starting in the next step."""
 
     slots: int = 0  # requests that found all slots taken, and whose automata fit
     pages: bool = False

@@ -1,4 +1,4 @@
-"""Orders that concern what ended requests leave in the tree."""
+"""Orders, such as dropping the cache, that wait until ended requests have released their pages."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class Request:
 
     @property
     def stays(self) -> bool:
-        """It keeps its slot after the steps in flight."""
+        """Whether it keeps its slot once the steps in flight are done."""
         return self.phase in (Phase.RUNNING, Phase.ANSWERED)
 
     @property

@@ -1,4 +1,4 @@
-"""Retracts running requests that others need slots, pages or grammar memory of."""
+"""Retracts running requests whose slots, pages or grammar memory other requests need."""
 
 from __future__ import annotations
 

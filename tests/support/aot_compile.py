@@ -50,7 +50,7 @@ def _compile(case: AotCase, architecture: int) -> dict[str, Any]:
 
 
 def compiled_case(case: AotCase, architecture: int) -> Any:
-    """Triton's kernel for an architecture such as 90 (sm_90)."""
+    """Compiles the case for an architecture: 90 is sm_90."""
     module, name = case.kernel.split(":")
     kernel = getattr(importlib.import_module(f"arbora.kernels.{module}"), name)
     aligned = {*case.aligned, *(key for key, kind in case.signature.items() if kind.startswith("*"))}

@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 STREAMS = ("text/event-stream", "application/x-ndjson")
-PATIENCE = 600.0  # seconds
+PATIENCE = 120.0  # seconds
 MOST_SHOWN = 600  # characters of a request in a fault
 NEEDED = ("messages", "prompt", "input", "tokens", "ttl_s", "max_tokens")
 

@@ -1,4 +1,4 @@
-"""What a terminal would take as a command and not as text."""
+"""Removes control characters, which a terminal takes as commands."""
 
 from __future__ import annotations
 

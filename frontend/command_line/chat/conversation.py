@@ -32,7 +32,7 @@ class CommandError(Exception):
 
 
 class Conversation(msgspec.Struct, kw_only=True):
-    """What `/save` writes and `/load` reads. `messages` has the user's and the assistant's turns."""
+    """The content of a file that `/save` writes. `messages` has the user's and the assistant's turns."""
 
     model: str
     system: str | None = None

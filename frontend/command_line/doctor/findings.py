@@ -1,4 +1,4 @@
-"""What a check of this machine finds."""
+"""The findings of checks of this machine."""
 
 from __future__ import annotations
 

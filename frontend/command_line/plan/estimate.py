@@ -1,4 +1,4 @@
-"""What a model needs on a device: bytes, requests that fit, and the bounds of its speed."""
+"""Estimates a model on a device: its bytes, the requests that fit, and bounds of its speed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user asks. `memory` is the device's in bytes, `price` in any currency for an hour of it."""
+    """The model, the device and the requests to estimate. `memory` is the device's, in bytes; `price` is
+    for an hour of the device, in any currency."""
 
     model: Path
     name: str
@@ -71,12 +72,12 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """the format that the options or the checkpoint ask for"""
     formats: tuple[Fit, ...]
     decode: tuple[Speed, ...]
-    """empty without the rates of a known GPU, as are the following"""
+    """empty unless the GPU's rates are known; so are the fields below"""
     curve: tuple[Speed, ...]
     prefill_tokens_per_s: float | None
     prefill_cost_per_million: float | None
     source: str | None
-    """of the GPU's bandwidth and rate"""
+    """where the GPU's bandwidth and rate are published"""
 
 
 def estimate(question: Question) -> Estimate:

@@ -20,7 +20,7 @@ class Gpu(NamedTuple):
     float32_rate: float
     """floating-point operations a second in float32, without TF32"""
     source: str
-    """of the bandwidth and the rates"""
+    """where the bandwidth and the rates are published"""
 
 
 GPUS = {

@@ -47,7 +47,7 @@ def _attended(config: DecoderConfig, context: int) -> int:
 
 
 def _summed(tokens: int, window: int) -> int:
-    """What each of the first `tokens` tokens attends to in one layer, summed."""
+    """The tokens to which the first `tokens` tokens attend in one layer, summed."""
     growing = min(tokens, window)
     return growing * (growing + 1) // 2 + (tokens - growing) * window
 

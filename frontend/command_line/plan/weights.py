@@ -58,7 +58,8 @@ def float_weights(config: DecoderConfig, dtype: torch.dtype) -> Weights:
 def quantized_weights(
     config: DecoderConfig, method: QuantizeMethod, dtype: torch.dtype, device: torch.device
 ) -> Weights:
-    """Those of `--quantize`, beside activations of `dtype`. Raises ConfigError for sizes that don't fit."""
+    """The weights that `--quantize` makes, for activations of `dtype`. Raises ConfigError for sizes that
+    can't be quantized."""
     choose = choose_compressed_tensors(quantization_config(method, list(projections(config))), frozenset())
     return _on_device(_counted(config, method, choose, dtype.itemsize), config, dtype, device)
 
@@ -81,7 +82,7 @@ class StoredFormat(NamedTuple):
         return any(not isinstance(self.formats.choose(each), FloatFormat) for each in projections(config))
 
     def dtype(self) -> torch.dtype:
-        """That of tensors in floats; bfloat16 without files."""
+        """The type of the float tensors; bfloat16 if there are no files."""
         if self.checkpoint is None:
             return torch.bfloat16
         return self.checkpoint.float_dtype([EMBEDDING, FINAL_NORM])

@@ -76,33 +76,22 @@ def pack(
     """Makes the product of weights with this packing, each given with its number of outputs. Temporary
     tensors stay within a few MB."""
     outputs = sum(count for count, _ in weights)
-    if is_on_cuda(device):
-        return _pack_on_cuda(packing, inputs, weights, bias, device)
-    if packing.bits is None:
+    if packing.bits is None and not is_on_cuda(device):
         return _pack_fp8(Fp8Shape(outputs, inputs, packing.group), weights, bias)
-    order = _order(packing)
-    shape = QuantizedShape(outputs, inputs, packing.bits, packing.group, packing.zero)
-    packer = QuantizedPacker(shape, order)
+    order = None if packing.order is None else torch.tensor(packing.order)
+    packer = _packer(packing, outputs, inputs, device, order)
     _write(packer, packing, inputs, weights, order)
     return packer.product(bias)
 
 
-def _pack_on_cuda(
-    packing: Packing,
-    inputs: int,
-    weights: Sequence[tuple[int, CodedWeight]],
-    bias: torch.Tensor | None,
-    device: torch.device,
-) -> CodedProduct:
-    outputs, order = sum(count for count, _ in weights), _order(packing)
-    zero = 0 if packing.bits is None else packing.zero
-    packer = CodedPacker(CodedShape(outputs, inputs, packing.bits, packing.group, zero), device, order)
-    _write(packer, packing, inputs, weights, order)
-    return packer.product(bias)
-
-
-def _order(packing: Packing) -> torch.Tensor | None:
-    return None if packing.order is None else torch.tensor(packing.order)
+def _packer(
+    packing: Packing, outputs: int, inputs: int, device: torch.device, order: torch.Tensor | None
+) -> QuantizedPacker | CodedPacker:
+    if is_on_cuda(device):
+        zero = 0 if packing.bits is None else packing.zero
+        return CodedPacker(CodedShape(outputs, inputs, packing.bits, packing.group, zero), device, order)
+    assert packing.bits is not None, "a CPU packs FP8 by `_pack_fp8`"
+    return QuantizedPacker(QuantizedShape(outputs, inputs, packing.bits, packing.group, packing.zero), order)
 
 
 def _write(

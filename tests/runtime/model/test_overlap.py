@@ -86,7 +86,7 @@ def plans() -> list[StepPlan]:
 
 
 def two_in_flight(steps: list[StepPlan]) -> dict[int, list[Message]]:
-    """As the scheduler sends them: two at once, then one for each result."""
+    """Sends the plans as the scheduler does: two at first, then one after each result."""
     return {0: list(steps[:2]), **{n: [step] for n, step in enumerate(steps[2:], 1)}}
 
 

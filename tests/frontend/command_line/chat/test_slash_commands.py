@@ -1,4 +1,4 @@
-"""The slash commands of a chat, and what they change in the next request."""
+"""The slash commands of a chat, and their effect on the next request."""
 
 from __future__ import annotations
 
