@@ -22,18 +22,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import numpy as np
 import torch
+from aot_cases import AotCase, all_cases
 
 SUPPORT = Path(__file__).parents[1] / "tests" / "support"
+CASES: dict[str, AotCase] = {case.name: case for case in all_cases()}
 KERNELS = ("attend-decode-128", "attend-decode-128-group", "attend-chunk-128-short", "attend-chunk-128")
-TURNS = {
-    "attend-decode-128": 64,
-    "attend-decode-128-group": 64,
-    "attend-chunk-128-short": 64,
-    "attend-chunk-128": 64,
-}
-"""keys of a turn of the inner loop"""
 SAMPLING = (
     "sampling-process-half",
     "sampling-bound",
@@ -47,10 +43,11 @@ SAMPLING = (
     "automaton-decide",
     "automaton-keep",
 )
-WARPS = {"attend-decode-128": 4, "automaton-copy": 4, "automaton-keep": 1}
 CLOCK, SCHEDULERS = 1.83e9, 4
 """the clock at which the data sheet's matrix rate holds; schedulers of a multiprocessor"""
 REGISTERS, THREADS_OF_WARP, REGISTER_UNIT = 65536, 32, 8
+MOST_WARPS, MOST_PROGRAMS = 64, 32
+"""of a multiprocessor (CUDA programming guide, compute capabilities 8.0 to 10.0)"""
 RESERVED = 1024
 """bytes of shared memory that the driver takes for each program"""
 
@@ -81,11 +78,10 @@ def compiled() -> dict[str, dict[str, Any]]:
 
 def programs_at_a_time(case: str, registers: int, shared: int, architecture: int) -> int:
     """How many programs one multiprocessor runs at the same time."""
-    threads = WARPS.get(case, 8) * THREADS_OF_WARP
-    taken = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * threads
-    return min(
-        REGISTERS // taken, SHARED_BYTES[architecture] // (shared + 1024)
-    )  # each block takes 1 KiB more
+    warps = CASES[case].num_warps
+    taken = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * warps * THREADS_OF_WARP
+    by_shared = SHARED_BYTES[architecture] // (shared + RESERVED)
+    return min(REGISTERS // taken, by_shared, MOST_WARPS // warps, MOST_PROGRAMS)
 
 
 def print_kernels(results: dict[str, dict[str, Any]]) -> None:
@@ -114,8 +110,9 @@ def print_loops(results: dict[str, dict[str, Any]]) -> None:
     bytes_a_clock = H200.bandwidth / H200.processors / CLOCK
     for case in KERNELS:
         loop = results[f"{case}-sm90"]["loop"]
-        issue = sum(loop.values()) * WARPS.get(case, 8) / SCHEDULERS
-        read = TURNS[case] * HEAD_DIM * 2 * 2 / bytes_a_clock
+        issue = sum(loop.values()) * CASES[case].num_warps / SCHEDULERS
+        keys = int(CASES[case].constants["BLOCK_KEYS"] or 0)
+        read = keys * HEAD_DIM * 2 * 2 / bytes_a_clock
         print(f"| {case} |", " | ".join(str(loop[kind]) for kind in kinds), f"| {issue:.0f} | {read:.0f} |")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import litellm
@@ -12,6 +14,14 @@ from people import ASK_WEATHER, EXTRACT, GREETING, MODEL, NAME, RESULT, WEATHER,
 litellm.telemetry = False
 HELLO = [{"role": "user", "content": NAME}]
 ROUTES = pytest.mark.parametrize("route", ["openai", "hosted_vllm", "anthropic", "ollama_chat"])
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """LiteLLM drops some streams before their end. If the garbage collector closes one while httpcore holds
+    its lock, httpcore waits for itself."""
+    yield
+    gc.collect()
 
 
 def options(url: str, route: str) -> dict[str, Any]:
