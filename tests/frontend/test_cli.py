@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from arbora.frontend.cli import build_parser, main, option_help, serve_config, with_values
 from arbora.frontend.launch.serve import _model_in_words
-from arbora.frontend.options import OPTIONS, from_environment, unknown_variables
+from arbora.frontend.option_table import OPTIONS
+from arbora.frontend.options import from_environment, unknown_variables
 from arbora.runtime.api_keys import ApiKey, plain_key
 from arbora.runtime.config import ServeConfig, load_config
 from arbora.runtime.errors import ConfigError
