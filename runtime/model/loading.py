@@ -102,19 +102,14 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
     page_memory = PageMemory(kvs) if device.type == "cpu" else None
     decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
-    runner = Runner(
-        decoder,
-        kvs,
-        tables,
-        states,
-        shape.vocab_size,
-        Transfers(kvs, store) if store is not None else None,
-        page_memory,
-    )
+    transfers = Transfers(kvs, store) if store is not None else None
+    runner = Runner(decoder, kvs, tables, states, shape.vocab_size, transfers, page_memory)
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
     if device.type == "cpu" and not config.enforce_eager:
         runner.replay_with(StepPrograms(shape, decoder, kvs, config.deterministic).forward)
     warm_up(runner, shape, pool, config)
+    if transfers is not None:
+        transfers.warm_up()
     if page_memory is not None:
         page_memory.start(everything=config.kv_memory is not None)
     if graphs is not None:

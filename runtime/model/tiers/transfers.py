@@ -54,6 +54,15 @@ class Transfers:
         self._streams = streams or _streams(kv.device)
         self._saves = Saves(store)
 
+    def warm_up(self) -> None:
+        """Compiles the kernels of copies; page 0 keeps its contents."""
+        entry = self._store.pool.reserve(bytes(KEY_BYTES))
+        if entry is not None:
+            moves = page_moves(self._kvs, [0], self._memory, [entry.place])
+            self._streams.saving.launch(moves.save, after_steps=True)
+            self._streams.saving.launch(lambda: moves.load(range(len(self._kvs)))).wait()
+            self._store.pool.release([entry])
+
     def begin(self, plan: StepPlan, written: Callable[[], Iterable[int]]) -> Restore | None:
         """Launches a step's saves and restores before the step. Its writes wait for the saves of their pages.
 

@@ -176,3 +176,13 @@ def test_pages_are_whole_in_any_order_that_the_streams_allow(
     monkeypatch.setattr(restores, "SMALL", small)
     for seed in range(40):
         Machine(seed).run(turns=60)
+
+
+def test_warming_up_changes_no_page_and_keeps_no_place() -> None:
+    machine = Machine(0)
+    for kv in machine.kvs:
+        kv.uniform_()
+    before = [kv.clone() for kv in machine.kvs]
+    machine.transfers.warm_up()
+    assert all(torch.equal(kv, old) for kv, old in zip(machine.kvs, before, strict=True))
+    assert len(machine.pool._free) == PLACES
