@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..common.upload import upload
 
@@ -59,8 +60,8 @@ class AttentionBatch:
 
     @staticmethod
     def build(
-        query_lengths: Sequence[int],
-        kv_lengths: Sequence[int],
+        query_lengths: Sequence[int] | NDArray[np.int64],
+        kv_lengths: Sequence[int] | NDArray[np.int64],
         page_tables: Sequence[np.ndarray],
         page_size: int,
         device: torch.device,
