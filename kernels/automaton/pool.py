@@ -135,11 +135,11 @@ class AutomatonPool:
         registers[STACK : STACK + len(stack)] = stack
         (on_device,) = upload([registers], self._device)
         self._registers.values[slot] = on_device
-        self._registers.followed[slot] = True
+        self._registers.follow(slot, follows=True)
 
     def leave(self, slot: int) -> None:
         self._registers.values[slot, STATE] = NO_AUTOMATON
-        self._registers.followed[slot] = False
+        self._registers.follow(slot, follows=False)
 
     @property
     def addresses(self) -> NDArray[np.int64]:

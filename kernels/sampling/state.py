@@ -67,6 +67,8 @@ class SamplingState:
         self._numbers: dict[str, Array] = {name: np.zeros(slots, dtype) for name, dtype in _NUMBERS.items()}
         self._filtered = np.zeros(slots, np.bool_)
         self._biased: set[int] = set()
+        self._banning: set[int] = set()
+        """slots whose stop ids are or were banned"""
         self._banned_until = np.zeros(slots, np.int32)
         """output tokens before which a slot's stop ids are banned"""
 
@@ -81,6 +83,7 @@ class SamplingState:
             self._numbers[name][slot] = getattr(settings, name)
         self._filtered[slot] = settings.is_filtered
         self._banned_until[slot] = settings.min_tokens if settings.stop_ids else 0
+        (self._banning.add if self._banned_until[slot] else self._banning.discard)(slot)
         (self._biased.add if settings.logit_bias else self._biased.discard)(slot)
         self.history.forget(slot)
         if settings.has_penalties:
@@ -142,6 +145,8 @@ class SamplingState:
         return {"bias_start": _starts(rows), "bias_ids": ids, "bias_values": values}
 
     def _banned(self, slots: NDArray[np.int32]) -> dict[str, Array]:
+        if not self._banning:
+            return {}
         active = self._numbers["position"][slots] < self._banned_until[slots]
         if not active.any():
             return {}

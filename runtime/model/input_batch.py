@@ -99,7 +99,8 @@ def step_inputs(
     tokens = tables.tokens(slots, starts, given)
     sampled = [at for at, row in enumerate(rows) if row.sample]
     targeted = [at for at, row in enumerate(rows) if row.targets]
-    outputs = tokens.ends[sampled] - 1
+    chosen = slice(None) if len(sampled) == len(rows) else sampled
+    outputs = tokens.ends[chosen] - 1
     if targeted:
         ends = tokens.ends.tolist()
         outputs = np.concatenate([outputs, *(_targeted(rows[row], ends[row]) for row in targeted)])
@@ -113,14 +114,14 @@ def step_inputs(
         attention=AttentionBatch.build(
             tokens.lengths,
             starts + tokens.lengths,
-            [tables.table(row.slot) for row in rows],
+            [] if last_tokens.is_cuda else [tables.table(row.slot) for row in rows],
             tables.page_size,
             last_tokens.device,
             [(group.first_row, group.rows, group.shared_tokens) for group in groups],
             DeviceTables(tables.on_device, tables.starts(slots)),
         ),
         sampled_rows=sampled,
-        sampled_slots=slots[sampled].astype(np.int32),
+        sampled_slots=slots[chosen].astype(np.int32),
         target_rows=targeted,
         tables=tables,
         last_tokens=last_tokens,

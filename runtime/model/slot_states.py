@@ -56,20 +56,19 @@ class SlotStates:
         if setup.grammar is not None:
             assert self._pool is not None, "no grammar is loaded"
             self._pool.enter(setup.slot, setup.grammar, setup.state, _ints(setup.stack).tolist())
-        elif self.registers.followed[setup.slot]:
-            assert self._pool is not None
+        elif self._pool is not None and self.registers.follows(setup.slot):
             self._pool.leave(setup.slot)
 
     def gather(self, slots: NDArray[np.int32], host_mask: TokenMask | None) -> SamplingBatch:
         """The sampling inputs for rows of distinct `slots`. Sampling advances their automata."""
-        if self._pool is None or not self.registers.followed[slots].any():
+        if self._pool is None or not self.registers.any_follows(slots):
             return self.sampling.gather(slots, host_mask=host_mask)
         rows = self._pool.rows(slots)
         return self.sampling.gather(slots, self._pool.mask(rows), host_mask, rows)
 
     def write_masks(self, slots: NDArray[np.int32]) -> None:
         """On CUDA, writes the automata's masks of distinct slots, which a sampling graph reads."""
-        if self._pool is not None and self.registers.followed[slots].any():
+        if self._pool is not None and self.registers.any_follows(slots):
             self._pool.mask(self._pool.rows(slots))
 
     def table_addresses(self) -> NDArray[np.int64]:
