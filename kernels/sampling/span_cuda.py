@@ -55,8 +55,10 @@ def range_of_cut(
     if tl.sum((counts & (low > -NEAR)).to(tl.int32)) >= FLAT:
         low_weight *= (vocab - sub_blocks).to(tl.float32) / SAMPLES
         target = p * (tl.sum(low_weight) + tl.sum(high_weight))
-        variance = (1.0 - p) * tl.maximum(p, 1.0 - p) * tl.sum(low_weight * low_weight)
-        error = DEVIATIONS * tl.sqrt(variance)
+        cut, _ = _reaching(target, low, low_weight, high, high_weight)
+        # A token above the cut adds to the mass above it, and p of that to the mass that is wanted there.
+        share = low_weight * tl.where(low >= cut, 1.0 - p, p)
+        error = DEVIATIONS * tl.sqrt(tl.sum(share * share))
         _, begin = _reaching(target - error, low, low_weight, high, high_weight)
         end, _ = _reaching(target + error, low, low_weight, high, high_weight)
         width = begin - end

@@ -101,7 +101,7 @@ def test_triton_cuts_half_precision_logits_among_ties_of_several_chunks(
 
 
 def flat_rows(vocab: int) -> torch.Tensor:
-    """Rows whose tokens are nearly all close to the largest: many spreads and ties, and one peak over them."""
+    """Rows whose tokens are nearly all close to the largest: some spreads, ties, and a peak over the rest."""
     noise = torch.randn(6, vocab, generator=torch.Generator().manual_seed(3))
     rows = noise * torch.tensor([1.0, 0.3, 0.01, 1.0, 0.5, 0.0])[:, None]
     rows[3, 7] = np.log(vocab)
@@ -135,4 +135,4 @@ def test_few_tokens_of_flat_rows_are_added_to_buckets_one_by_one(monkeypatch: py
         monkeypatch.setattr(sampling_triton, name, 4096)
     logits = flat_rows(16000)[:5]
     SAMPLERS["triton"](logits, batch(5, top_p=FLAT_P[:5]), None)
-    assert 0 < sum(added) < logits.numel() / 4
+    assert 0 < sum(added) < logits.numel() / 6
