@@ -10,6 +10,7 @@ from .attention import AttentionBatch, blend, items, merges, paged_attention, ti
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
 from .common import bfloat16_dots, program, rows
+from .common.step_tokens import StepTokens
 from .linear import QuantizedPacker, QuantizedShape, dot_cpu, fp8_cpu, gathered, joined, streamed, takes
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
@@ -77,6 +78,8 @@ def _quantized_product(shape: QuantizedShape) -> None:
 def _small_kernels() -> None:
     program.callback()
     rows.callback()
+    one = np.zeros(1, np.int64)
+    StepTokens.of(one, one, one, np.zeros((1, 1), np.int32), one + 1, 1)
     for dtype in DTYPES:
         activation_cpu.callback(dtype)
         norm_cpu.callback(dtype)

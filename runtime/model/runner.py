@@ -134,8 +134,8 @@ class Runner:
         hidden = self._forward(inputs, restore)
         rows = [plan.rows[row] for row in inputs.sampled_rows]
         prompts = self._score_prompts([plan.rows[row] for row in inputs.target_rows], hidden[len(rows) :])
-        launch = partial(self._sample, rows, hidden[: len(rows)]) if rows else None
         masked = [row.slot for row in rows if row.host_mask]
+        launch = partial(self._sample, inputs.sampled_slots, masked, hidden[: len(rows)]) if rows else None
         computed = None if rows or prompts else HostCopies([hidden[:0]])
         step = RunningStep(plan, inputs.size, prompts, launch, masked, computed, settle, started)
         if not masked:
@@ -217,9 +217,13 @@ class Runner:
             scored.append(ScoredPrompt(row, copies))
         return scored
 
-    def _sample(self, rows: Sequence[Row], hidden: torch.Tensor, masks: StepMasks | None) -> SampledRows:
-        """Samples one token for each of `rows`, with hidden states [rows, hidden]."""
-        slots = np.array([row.slot for row in rows], np.int32)
+    def _sample(
+        self, slots: NDArray[np.int32], masked: list[int], hidden: torch.Tensor, masks: StepMasks | None
+    ) -> SampledRows:
+        """Samples one token for each of the rows of `slots`, with hidden states [rows, hidden].
+
+        masked: the slots of rows with masks of the host
+        """
         wanted = self._states.logprobs[slots]
         most = int(wanted.max())
         alternatives = None if most == NONE else most
@@ -227,7 +231,7 @@ class Runner:
         results = self._replay_sampling(slots, hidden, mask, alternatives)
         if results is None:
             results = self._sample_one_by_one(slots, hidden, mask, alternatives)
-        late = [row.slot for row in rows if row.host_mask] if masks is None else []
+        late = masked if masks is None else []
         return SampledRows(slots, wanted, results, HostCopies([results.buffer]), late)
 
     def _sample_one_by_one(
