@@ -136,7 +136,7 @@ def _captured_graphs() -> list[str]:
 
 
 def _recorded_graphs() -> list[str]:
-    import interpreted_triton  # noqa: F401, I001 (before Triton)
+    import interpreted_triton  # noqa: F401 (before Triton)
     import logged_steps
     from checkpoints import random_model, save_model
     from triton_device import triton_kernels
