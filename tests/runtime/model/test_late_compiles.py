@@ -22,6 +22,7 @@ from stack_automata import load_message
 from step_driver import StepDriver, packed, serve_config
 from triton_device import DEVICE, triton_kernels
 
+pytestmark = pytest.mark.skipif(DEVICE.type == "cuda", reason="the interpreter notes what is launched")
 SLOTS, PAGE, CONTEXT, WINDOW = 40, 16, 1024, 48
 CHUNKS = (1, 2, 3, 15, 16, 17, 32, 64, 100, 128, 256, 400, 512)
 KINDS = (
