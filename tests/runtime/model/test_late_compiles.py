@@ -64,8 +64,8 @@ class Server:
 def _difference(key: CompileKey, others: set[CompileKey]) -> object:
     """The arguments in which a key differs from the most similar one of the same kernel."""
     same = [other for other in others if other.kernel == key.kernel]
-    differences = [set(key.arguments) - set(other.arguments) for other in same]
-    return sorted(min(differences, key=lambda each: len(each)), key=str) if differences else "a new kernel"
+    differences = [sorted(set(key.arguments) - set(other.arguments), key=str) for other in same]
+    return min(differences, key=len) if differences else "a new kernel"
 
 
 @pytest.fixture(scope="module")
