@@ -9,13 +9,13 @@ from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
-from .common import bfloat16_dots, program, rows
-from .linear import QuantizedPacker, QuantizedShape, dot_cpu, fp8_cpu, gathered, joined, streamed, takes
+from .common import bfloat16_dots, feed_cpu, program, rows
+from .linear import QuantizedPacker, QuantizedShape, dot_cpu, fp8_cpu, fp8_rows, gathered, joined, streamed, takes
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
-from .sampling import row_cpu
+from .sampling import row_cpu, slots_cpu
 
 DTYPES = (torch.bfloat16, torch.float32)
 
@@ -55,6 +55,7 @@ def _products() -> None:
     for dtype in DTYPES:
         gathered.callback(dtype.itemsize)
         fp8_cpu.callback(dtype)
+    fp8_rows.expansion()
     if streamed.streams(torch.bfloat16):
         streamed.callback()
     for half in set(DTYPES) & set(HALVES):
@@ -76,6 +77,7 @@ def _quantized_product(shape: QuantizedShape) -> None:
 
 def _small_kernels() -> None:
     program.callback()
+    feed_cpu.callback()
     rows.callback()
     for dtype in DTYPES:
         activation_cpu.callback(dtype)
@@ -86,6 +88,7 @@ def _small_kernels() -> None:
 
 def _sampling() -> None:
     row_cpu.callback()
+    slots_cpu.callback()
 
 
 def _step_an_automaton() -> None:

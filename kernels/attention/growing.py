@@ -1,0 +1,49 @@
+"""Rows in decode that grow by one token a step, in the tables of a plan that their first step made."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .plan import BEGIN, END, POSITION, UNLIMITED
+from .runs import RUN_LENGTH, RUN_SLOT, Runs
+
+NewPage = tuple[int, int]
+"""a row, and the page that it writes to from this step on"""
+
+
+class GrowingRows:
+    """Each row has one query token, and no window hides any of its keys."""
+
+    def __init__(
+        self, items: np.ndarray, runs: Runs, lengths: np.ndarray, page_size: int, split: Callable[[int], int]
+    ) -> None:
+        """items: see `ItemPlan.items`; lengths: of the rows, in tokens; split: the most keys of an item, by
+        the longest row's tokens"""
+        self._items, self._runs = items, runs.table
+        ends = (items[:, POSITION] != UNLIMITED) & (items[:, POSITION] + 1 == items[:, END])
+        self._last_items = np.flatnonzero(ends)
+        self._last_runs = runs.offsets[1:] - 1
+        self._longest = int(lengths.max())
+        self._page_size, self._split = page_size, split
+
+    def grow(self, pages: Sequence[NewPage]) -> bool:
+        """Adds a token to each row. False if a plan of the longer rows would differ in more than lengths;
+        then nothing is changed."""
+        before, after = self._split(self._longest), self._split(self._longest + 1)
+        are_whole = before >= self._longest and after > self._longest
+        last = self._last_items
+        if not are_whole and (before != after or self._longest_last_item() >= after):
+            return False
+        for row, page in pages:
+            run = self._runs[self._last_runs[row]]
+            if run[RUN_SLOT] + run[RUN_LENGTH] != page * self._page_size:
+                return False
+        self._items[last, END] += 1
+        self._items[last, POSITION] += 1
+        self._runs[self._last_runs, RUN_LENGTH] += 1
+        self._longest += 1
+        return True
+
+    def _longest_last_item(self) -> int:
+        items = self._items[self._last_items]
+        return int((items[:, END] - items[:, BEGIN]).max())
