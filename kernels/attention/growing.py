@@ -19,30 +19,41 @@ class GrowingRows:
     ) -> None:
         """items: see `ItemPlan.items`; lengths: of the rows, in tokens; split: the most keys of an item, by
         the longest row's tokens"""
-        self._items, self._runs = items, runs.table
+        self._items, self._runs = items, runs
         ends = (items[:, POSITION] != UNLIMITED) & (items[:, POSITION] + 1 == items[:, END])
         self._last_items = np.flatnonzero(ends)
-        self._last_runs = runs.offsets[1:] - 1
+        self._last_runs = runs.ends - 1
+        self._lengths = lengths.astype(np.int64)
         self._longest = int(lengths.max())
         self._page_size, self._split = page_size, split
 
     def grow(self, pages: Sequence[NewPage]) -> bool:
-        """Adds a token to each row. False if a plan of the longer rows would differ in more than lengths;
-        then nothing is changed."""
+        """Adds a token to each row. False if a plan of the longer rows would have other items or no place for
+        their runs; then this object must not be used again."""
         before, after = self._split(self._longest), self._split(self._longest + 1)
         are_whole = before >= self._longest and after > self._longest
         last = self._last_items
         if not are_whole and (before != after or self._longest_last_item() >= after):
             return False
+        table = self._runs.table
+        table[self._last_runs, RUN_LENGTH] += 1
         for row, page in pages:
-            run = self._runs[self._last_runs[row]]
-            if run[RUN_SLOT] + run[RUN_LENGTH] != page * self._page_size:
+            if not self._begin_page(row, page * self._page_size):
                 return False
         self._items[last, END] += 1
         self._items[last, POSITION] += 1
-        self._runs[self._last_runs, RUN_LENGTH] += 1
+        self._lengths += 1
         self._longest += 1
         return True
+
+    def _begin_page(self, row: int, slot: int) -> bool:
+        """Moves the key that was just added to a row to the first slot of another page."""
+        last = self._runs.table[self._last_runs[row]]
+        if last[RUN_SLOT] + last[RUN_LENGTH] == slot + 1:
+            return True  # the page follows the one before
+        last[RUN_LENGTH] -= 1
+        self._last_runs[row] += 1
+        return self._runs.append(row, int(self._lengths[row]), slot)
 
     def _longest_last_item(self) -> int:
         items = self._items[self._last_items]
