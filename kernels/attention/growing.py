@@ -20,8 +20,9 @@ class GrowingRows:
         """items: see `ItemPlan.items`; lengths: of the rows, in tokens; split: the most keys of an item, by
         the longest row's tokens"""
         self._items, self._runs = items, runs
-        ends = (items[:, POSITION] != UNLIMITED) & (items[:, POSITION] + 1 == items[:, END])
-        self._last_items = np.flatnonzero(ends)
+        of_rows = items[:, POSITION] != UNLIMITED
+        self._row_items = np.flatnonzero(of_rows)
+        self._last_items = np.flatnonzero(of_rows & (items[:, POSITION] + 1 == items[:, END]))
         self._last_runs = runs.ends - 1
         self._lengths = lengths.astype(np.int64)
         self._longest = int(lengths.max())
@@ -41,7 +42,7 @@ class GrowingRows:
             if not self._begin_page(row, page * self._page_size):
                 return False
         self._items[last, END] += 1
-        self._items[last, POSITION] += 1
+        self._items[self._row_items, POSITION] += 1
         self._lengths += 1
         self._longest += 1
         return True
