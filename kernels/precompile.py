@@ -10,7 +10,17 @@ from .attention import AttentionBatch, blend, items, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
 from .common import bfloat16_dots, feed_cpu, program, rows
-from .linear import QuantizedPacker, QuantizedShape, dot_cpu, fp8_cpu, fp8_rows, gathered, joined, streamed, takes
+from .linear import (
+    QuantizedPacker,
+    QuantizedShape,
+    dot_cpu,
+    fp8_cpu,
+    fp8_rows,
+    gathered,
+    joined,
+    streamed,
+    takes,
+)
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu

@@ -2,19 +2,15 @@
 
 from typing import NamedTuple, TypeAlias
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ...runtime.automaton_format import (
-    ACTION_COLUMNS,
     DEAD,
     DECIDED,
     DEFAULT,
     ENTRY,
-    ENTRY_COLUMNS,
-    LIST_COLUMNS,
     MASK,
     NO_AUTOMATON,
     NO_MASK,
@@ -26,45 +22,28 @@ from ...runtime.automaton_format import (
     SHARED,
     STACK_PLACES,
     START,
-    STATE_COLUMNS,
     TOKENS,
 )
 from ..common.jit import compiled, inlined
-from ..common.numba_tools import pointer
 from .act_cpu import act
 from .layout import (
     ACTION_0,
-    ACTIONS,
     CLASS_MAP,
-    CLASS_MAPS,
     DEPTH,
-    ENTRIES,
     ENTRY_0,
     GRAMMAR,
-    GRAMMAR_COLUMNS,
-    GRAMMARS,
     LIST_0,
-    LIST_TOKENS,
-    LISTS,
     MASK_0,
-    MASKS,
     NO_TOKENS,
     RETURN_0,
-    RETURNS,
-    SPANS,
     STACK,
     STATE,
     STATE_0,
-    STATES,
     TOKEN_0,
-    TOKEN_BYTES,
 )
 from .rows import AutomatonRows, PoolTables
 
 Ints: TypeAlias = NDArray[np.int32]
-MANY = 1 << 31
-"""more than the rows of any table"""
-_INT, _BYTE = np.int32(0), np.uint8(0)
 
 
 class Automaton(NamedTuple):
@@ -85,31 +64,6 @@ def advance(rows: AutomatonRows, tokens: torch.Tensor) -> torch.Tensor:
 def mask(rows: AutomatonRows, own_masks: int) -> torch.Tensor:
     """See `AutomatonPool.mask`. Returns the index of each row's mask, int32 [rows]."""
     return torch.from_numpy(_mask(*arrays(rows), own_masks))
-
-
-@inlined
-def tables_at(addresses: NDArray[np.int64], words: int) -> PoolTables:
-    """The pool's tables at these addresses, in the order of `PoolTables`; their lengths are not known.
-
-    words: of a mask"""
-    return PoolTables(
-        _table(addresses[SPANS], _INT, 2),
-        numba.carray(pointer(addresses[TOKEN_BYTES], _BYTE), (MANY,)),
-        _table(addresses[GRAMMARS], _INT, GRAMMAR_COLUMNS),
-        _table(addresses[CLASS_MAPS], _BYTE, 256),
-        _table(addresses[STATES], _INT, STATE_COLUMNS),
-        _table(addresses[ENTRIES], _INT, ENTRY_COLUMNS),
-        _table(addresses[ACTIONS], _INT, ACTION_COLUMNS),
-        numba.carray(pointer(addresses[RETURNS], _INT), (MANY,)),
-        _table(addresses[MASKS], _INT, words),
-        _table(addresses[LISTS], _INT, LIST_COLUMNS),
-        numba.carray(pointer(addresses[LIST_TOKENS], _INT), (MANY,)),
-    )
-
-
-@inlined
-def _table(address, kind, columns):  # type: ignore[no-untyped-def]
-    return numba.carray(pointer(address, kind), (MANY, columns))
 
 
 def arrays(rows: AutomatonRows) -> tuple[Ints, Ints, PoolTables]:
@@ -170,7 +124,8 @@ def advance_row(own: Ints, tables: PoolTables, token: int) -> int:
         start, end = tables.spans[token]
         text = tables.token_bytes[start:end]
         own[STATE], own[DEPTH], _ = _walk(own[STATE], own[DEPTH], own[STACK:], text, automaton)
-    return own[STATE]
+    state: int = own[STATE]
+    return state
 
 
 @compiled
@@ -192,9 +147,9 @@ def mask_row(own: Ints, tables: PoolTables, own_mask: int) -> int:
     masks, grammar = tables.masks, tables.grammars[own[GRAMMAR]]
     state = tables.states[grammar[STATE_0] + own[STATE]]
     lists, tokens = tables.lists[grammar[LIST_0] :], tables.list_tokens[grammar[TOKEN_0] :]
-    index = np.int64(NO_TOKENS)
+    index = NO_TOKENS
     if state[MASK] != NO_MASK:
-        index = np.int64(grammar[MASK_0] + state[MASK])
+        index = grammar[MASK_0] + state[MASK]
     decided = lists[state[DECIDED]]
     count = decided[TOKENS]
     if own[DEPTH] > decided[SAFE_DEPTH]:
@@ -209,7 +164,7 @@ def mask_row(own: Ints, tables: PoolTables, own_mask: int) -> int:
     _flip(words, tokens[differing[START] : differing[START] + differing[TOKENS]])
     some = tokens[decided[START] : decided[START] + count]
     _decide(own, tables.spans, tables.token_bytes, _automaton(tables, grammar), some, words)
-    return np.int64(own_mask)
+    return own_mask
 
 
 @inlined

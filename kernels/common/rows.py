@@ -48,7 +48,8 @@ def _copy(arguments):
         row = fetch_add(arguments, 1)
         if row >= arguments[1]:
             break
-        here, to = shifted(source, number_at(arguments[5], arguments[6], row) * arguments[4]), shifted(target, row * width)
+        taken = number_at(arguments[5], arguments[6], row)
+        here, to = shifted(source, taken * arguments[4]), shifted(target, row * width)
         for at in range(width):
             to[at] = here[at]
 

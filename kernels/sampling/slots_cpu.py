@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated,attr-defined"
 """Sampling for slots as one kernel: mask, choose and record a token for each row, and step its automaton."""
 
 from functools import cache
@@ -8,15 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..automaton.cpu import MANY, advance_row, mask_row, tables_at
+from ..automaton.cpu import advance_row, mask_row
 from ..automaton.layout import MASKS, REGISTERS, TABLES
 from ..automaton.registers import SlotRegisters
+from ..automaton.tables_cpu import MANY, tables_at
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer
 from ..common.threads import Callback
 from . import row_cpu as column
 from .batch import LOGPROB_FLOOR, SamplingBatch
-from .cpu import tensors_of, row_floats, row_integers
+from .cpu import row_floats, row_integers, tensors_of
 from .packed_results import INTEGERS as RESULTS
 from .packed_results import PackedResults
 from .row_cpu import array, sample_row, scratch_of

@@ -21,7 +21,7 @@ from .slot_states import SlotStates
 from .step_programs import LoadedStep, Recorded, StepPrograms
 
 MOST_LOGITS = 1 << 22
-"""Logits of a step: programs keep the memory for them. Steps with more spend little of their time in Python."""
+"""Logits of a step, as programs keep their memory. Steps with more spend little of their time in Python."""
 
 
 @dataclass

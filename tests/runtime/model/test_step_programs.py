@@ -135,9 +135,7 @@ def test_steps_of_random_rows_and_chunks_are_replayed(model: Path, deterministic
             ]
         )
     sizes = Counter(compared.seen)
-    assert len(compared.replayed) == (
-        sum(sizes.values()) - len(sizes) if of_bfloat16(deterministic) else 0
-    )
+    assert len(compared.replayed) == (sum(sizes.values()) - len(sizes) if of_bfloat16(deterministic) else 0)
     assert not compared.replayed or len(compared.replayed) > 15
 
 
