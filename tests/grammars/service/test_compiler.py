@@ -343,11 +343,14 @@ def test_all_host_memory_of_an_automaton_is_counted(grammars: GrammarCompiler) -
     assert closing.host_nbytes > plain.host_nbytes
 
 
-def test_a_process_is_started_before_the_first_grammar() -> None:
+def test_a_process_is_forked_for_the_first_grammar() -> None:
     grammars = compiler()
     deadline = time.monotonic() + PATIENCE_S
     while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:
         time.sleep(0.01)
+    running = [worker.has_process for worker in grammars._workers._workers]
+    assert grammars._workers.server.pid is not None and running == [False] * WORKERS
+    assert isinstance(compiled(grammars, "regex", "first"), Automaton)
     running = [worker.has_process for worker in grammars._workers._workers]
     assert running == [False] * (WORKERS - 1) + [True]
     grammars.close()
