@@ -6,10 +6,11 @@ import numpy as np
 import torch
 
 from .activation import cpu as activation_cpu
-from .attention import AttentionBatch, blend, items, paged_attention, tiles
+from .attention import AttentionBatch, blend, items, merges, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
 from .common import bfloat16_dots, feed_cpu, program, rows
+from .common.step_tokens import StepTokens
 from .linear import (
     QuantizedPacker,
     QuantizedShape,
@@ -49,7 +50,7 @@ def _attention() -> None:
     for dtype in DTYPES:
         for stored in (dtype, torch.int8):
             items.run_callback(dtype, stored)
-        items.merge_callback(dtype)
+        merges.merge_callback(dtype)
         blend.callback(dtype)
     if bfloat16_dots.available():
         for stored in (torch.bfloat16, torch.int8):
@@ -89,6 +90,8 @@ def _small_kernels() -> None:
     program.callback()
     feed_cpu.callback()
     rows.callback()
+    one = np.zeros(1, np.int64)
+    StepTokens.of(one, one, one, np.zeros((1, 1), np.int32), one + 1, 1)
     for dtype in DTYPES:
         activation_cpu.callback(dtype)
         norm_cpu.callback(dtype)

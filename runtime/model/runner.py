@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
@@ -99,7 +100,22 @@ class Runner:
 
     @torch.inference_mode()
     def save_pages(self, message: SavePages) -> None:
+        """Begins to save pages. They are published with the next step, or by `publish_saves`."""
         self._store_transfers().save_computed(message.saves)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether pages are being saved that no step publishes yet."""
+        return self._transfers is not None and self._transfers.is_saving
+
+    def saves_copied(self) -> bool:
+        """Whether `publish_saves` returns without waiting for the device."""
+        return self._store_transfers().saves_copied()
+
+    def publish_saves(self) -> None:
+        """Lets the page store find the pages that are being saved."""
+        transfers = self._store_transfers()
+        transfers.settle(transfers.begun_saves())
 
     def forget_pages(self, message: ForgetPages | DiscardPages) -> None:
         self._store_transfers().forget(message)
@@ -129,15 +145,15 @@ class Runner:
         if not plan.rows:
             return RunningStep(plan, 0, [], None, [], None, settle, started)
         inputs = step_inputs(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
-        if restore is None and not len(inputs.target_rows) and _samples_without_masks(plan):
+        if restore is None and not inputs.target_rows and _samples_without_masks(plan):
             sampled = self._replay_whole(plan, inputs)
             if sampled is not None:
                 return _sampled_step(plan, inputs.size, sampled, settle, started)
         hidden = self._forward(inputs, restore)
         rows = [plan.rows[row] for row in inputs.sampled_rows]
         prompts = self._score_prompts([plan.rows[row] for row in inputs.target_rows], hidden[len(rows) :])
-        launch = partial(self._sample, rows, hidden[: len(rows)]) if rows else None
         masked = [row.slot for row in rows if row.host_mask]
+        launch = partial(self._sample, inputs.sampled_slots, masked, hidden[: len(rows)]) if rows else None
         computed = None if rows or prompts else HostCopies([hidden[:0]])
         step = RunningStep(plan, inputs.size, prompts, launch, masked, computed, settle, started)
         if not masked:
@@ -173,12 +189,20 @@ class Runner:
                 self._tables.append(row.slot, pages)
                 if self._page_memory is not None:
                     self._page_memory.used(int(pages.max()))
-        if plan.saves:
-            self._store_transfers().save(plan.saves)
+        assert self._transfers or not (plan.saves or plan.restores), "the process has no page store"
+        restore = self._transfers.begin(plan, lambda: self._written(plan)) if self._transfers else None
         if plan.copies:
             moves = [(copy.source, copy.destination) for copy in plan.copies]
             copy_pages(self._kvs, *zip(*moves, strict=True))
-        return self._store_transfers().restore(plan.restores) if plan.restores else None
+        return restore
+
+    def _written(self, plan: StepPlan) -> list[int]:
+        """The pages that the rows and copies of a step write."""
+        ranges = [(row.slot, row.start, row.start + (len(row.tokens) // 4 or 1)) for row in plan.rows]
+        return [
+            *(copy.destination for copy in plan.copies),
+            *chain.from_iterable(self._tables.pages(*each).tolist() for each in ranges),
+        ]
 
     def _settling(self, plan: StepPlan, restore: Restore | None) -> Callable[[], float]:
         """A function for the end of the step: it waits for copies of pages, publishes saved ones, and returns
@@ -211,16 +235,20 @@ class Runner:
             scored.append(ScoredPrompt(row, copies))
         return scored
 
-    def _sample(self, rows: Sequence[Row], hidden: torch.Tensor, masks: StepMasks | None) -> SampledRows:
-        """Samples one token for each of `rows`, with hidden states [rows, hidden]."""
-        slots = np.array([row.slot for row in rows], np.int32)
+    def _sample(
+        self, slots: NDArray[np.int32], masked: list[int], hidden: torch.Tensor, masks: StepMasks | None
+    ) -> SampledRows:
+        """Samples one token for each of the rows of `slots`, with hidden states [rows, hidden].
+
+        masked: the slots of rows with masks of the host
+        """
         wanted = self._states.logprobs[slots]
         alternatives = self._states.alternatives(slots)
         mask = None if masks is None else _host_mask(masks, slots, self._vocab_size)
         results = self._replay_sampling(slots, hidden, mask, alternatives)
         if results is None:
             results = self._sample_one_by_one(slots, hidden, mask, alternatives)
-        late = [row.slot for row in rows if row.host_mask] if masks is None else []
+        late = masked if masks is None else []
         return SampledRows(slots, wanted, results, HostCopies([results.buffer]), late)
 
     def _sample_one_by_one(

@@ -64,13 +64,12 @@ class WholeSteps:
 
     def begin(self, plan: StepPlan, inputs: StepInputs) -> SampledRows | None:
         """Runs a step; None if no program can. The next step overwrites the results."""
-        rows = [plan.rows[row] for row in inputs.sampled_rows]
-        if len(rows) * self._vocab_size > MOST_LOGITS:
+        if len(inputs.sampled_rows) * self._vocab_size > MOST_LOGITS:
             return None
         step = self._programs.load(inputs, self._sample)
         if step is None:
             return None
-        states, slots = self._states, np.array([row.slot for row in rows], np.int32)
+        states, slots = self._states, inputs.sampled_slots
         wanted = states.logprobs[slots]
         tables = states.table_addresses()
         results = self._sampling.load(slots, tables, states.own_masks, states.alternatives(slots))

@@ -21,8 +21,8 @@ class AotCase:
     """module:function below arbora.kernels, such as norm_triton:rms_norm_kernel"""
     signature: Mapping[str, str]
     """Triton type of each run-time argument, such as *bf16, i32, fp32"""
-    constants: Mapping[str, int | float | bool | None]
-    """value of each tl.constexpr argument"""
+    constants: Mapping[str, int | float | bool | Mapping[int, bool] | None]
+    """value of each tl.constexpr argument, by architecture if it differs"""
     num_warps: int = 4
     num_stages: int = 3
     max_shared: int | Mapping[int, int] = 99 << 10

@@ -4,6 +4,8 @@ NORM = {"x": "*bf16", "residual": "*bf16", "weight": "*bf16", "out": "*bf16", "s
 ROTARY = {"q": "*bf16", "k": "*bf16", "v": "*bf16", "cos_sin": "*fp32", "positions": "*i64", "slots": "*i64"}
 ROTARY_CACHE = {"q_norm": "*bf16", "k_norm": "*bf16"}
 ROTARY_STRIDES = {"q_stride": "i32", "k_stride": "i32", "v_stride": "i32", "slot_count": "i32", "eps": "fp32"}
+DEPENDENT = {80: False, 90: True, 100: True}
+"""whether the kernel waits for the one before itself, which needs Hopper or later"""
 
 CASES = [
     AotCase(
@@ -28,7 +30,7 @@ CASES = [
             name=f"rms_norm-{size}{'-add' if add else ''}",
             kernel="norm.cuda:rms_norm_kernel",
             signature={**NORM, "eps": "fp32"},
-            constants={"ADD": add, "BLOCK": size},
+            constants={"ADD": add, "BLOCK": size, "DEPENDENT": DEPENDENT},
             num_warps=max(1, min(16, size // 512)),
             max_shared=1024,
             aligned=("size",),
@@ -40,7 +42,7 @@ CASES = [
         name="silu_and_mul",
         kernel="activation.cuda:silu_and_mul_kernel",
         signature={"gate_up": "*bf16", "out": "*bf16", "stride": "i32", "width": "i32"},
-        constants={"BLOCK": 1024},
+        constants={"BLOCK": 1024, "DEPENDENT": DEPENDENT},
         max_shared=0,
         aligned=("stride", "width"),
     ),
@@ -66,6 +68,7 @@ CASES = [
                 "NORMAL": normal,
                 "SCALED": bool(stored),
                 "FP8": stored == "fp8",
+                "DEPENDENT": DEPENDENT,
             },
             num_warps=1,
             max_shared=0,
@@ -99,13 +102,16 @@ CASES = [
                 "memory": "*i32",
                 "addresses": "*i64",
                 "move_count": "i32",
+                "all_layers": "i32",
+                "first": "i32",
                 "layers": "i32",
                 "planes": "i32",
                 "pages": "i32",
                 "page_words": "i32",
                 "place_words": "i32",
             },
-            constants={"SAVE": save, "BLOCK": 1024},
+            constants={"SAVE": save, "PIECES": 4, "WORDS": 1024},
+            num_warps=8,
             max_shared=0,
             aligned=("page_words", "place_words"),
         )

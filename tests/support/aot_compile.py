@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
@@ -58,7 +59,10 @@ def compiled_case(case: AotCase, architecture: int) -> Any:
     source = ASTSource(
         kernel,
         signature=kinds,
-        constexprs={(kernel.arg_names.index(key),): value for key, value in case.constants.items()},
+        constexprs={
+            (kernel.arg_names.index(key),): value[architecture] if isinstance(value, Mapping) else value
+            for key, value in case.constants.items()
+        },
         attrs={(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned},
     )
     return triton.compile(
