@@ -92,8 +92,8 @@ class StepPrograms:
         """the last used at the end"""
         self._noted: set[_Size] = set()
         """sizes of earlier steps"""
-        self._too_many = MOST_TOKENS + 1
-        """tokens of a step that is not replayed"""
+        self._too_many = {False: MOST_TOKENS + 1, True: MOST_TOKENS + 1}
+        """tokens of a step that is not replayed, by whether kernels follow the forward pass"""
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no program can run the
@@ -110,7 +110,7 @@ class StepPrograms:
         `then` is called when the program is recorded, and must be the same each time.
         """
         size = inputs.size, None if inputs.all_in_order else len(inputs.outputs), then is not None
-        if inputs.size >= self._too_many or not self._is_noted(size):
+        if inputs.size >= self._too_many[then is not None] or not self._is_noted(size):
             return None
         plans = self._plan_attention(inputs)
         arguments = {window: plan.step_arguments() for window, plan in plans.items()}
@@ -155,10 +155,8 @@ class StepPrograms:
                 if then is not None:
                     then(hidden)
         except NotRecordableError as error:
-            log.info(
-                "steps of %d and more tokens run kernel by kernel: they need PyTorch's %s", inputs.size, error
-            )
-            self._too_many = inputs.size
+            log.info("steps of %d tokens run kernel by kernel: they need PyTorch's %s", inputs.size, error)
+            self._too_many[then is not None] = inputs.size
             return None
         program = Program(calls)
         attention: dict[int | None, list[int]] = {window: [] for window in self._windows}

@@ -14,8 +14,8 @@ YOUNG_PER_MIDDLE = 10
 
 
 def leave_out_existing_objects() -> None:
-    """Excludes all existing objects from later collections, and returns what starting has freed to the system.
-    Call it when a process is ready."""
+    """Excludes all existing objects from later collections, and returns the memory that starting has freed to
+    the system. Call it when a process is ready."""
     gc.collect()
     give_back_freed_memory()
     gc.freeze()

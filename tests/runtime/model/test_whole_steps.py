@@ -13,11 +13,13 @@ import pytest
 import torch
 from arbora.runtime.messages import RowGroup, StepMasks, StepPlan, StepResult
 from arbora.runtime.model import whole_steps
+from arbora.runtime.model.input_batch import StepInputs
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.running_step import SampledRows
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import bits, byte_vocabulary, nested
 from checkpoints import WINDOWED, random_model, save_model
+from quantized_checkpoints import CASES, write_quantized
 from stack_automata import load_message
 from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
 
@@ -226,3 +228,21 @@ def test_steps_with_many_logits_sample_kernel_by_kernel(
     monkeypatch.setattr(whole_steps, "MOST_LOGITS", 0)
     twins = with_prompts(Twins(models["plain"]), [GREEDY])
     assert twins.decode([0], 4) == []
+
+
+def test_a_head_that_needs_pytorch_follows_a_replayed_forward_pass(tmp_path: Path) -> None:
+    write_quantized(CASES["gptq ordered by activations"], tmp_path)
+    twins = Twins(tmp_path, quantize=None)
+    replayed: list[int] = []
+    forward = twins.driver.runner._replay
+
+    def noted(inputs: StepInputs) -> torch.Tensor | None:
+        hidden = forward(inputs)
+        replayed.append(0 if hidden is None else len(hidden))
+        return hidden
+
+    twins.driver.runner.replay_with(noted)
+    with_prompts(twins, [GREEDY, FILTERED])
+    replayed.clear()
+    assert twins.decode([0, 1], 4) == []
+    assert replayed == [0, 2, 2, 2]
