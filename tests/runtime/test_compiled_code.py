@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
@@ -83,7 +84,8 @@ def test_functions_that_are_compiled_later_can_call_those_whose_intermediate_cod
     loaded = numba.njit("int64(int64)", cache=True)(doubled)
     assert sum(loaded.stats.cache_hits.values()) == 1
     forget_intermediate_code()
-    (library,) = (result.library for result in loaded.overloads.values())
+    results: list[Any] = list(loaded.overloads.values())
+    library = results[0].library
     assert library._shared_module is None and loaded(4) == 8
     later = numba.njit(lambda value: loaded(value) + 1)
     assert later(5) == 11

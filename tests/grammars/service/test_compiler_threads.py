@@ -9,24 +9,24 @@ import pytest
 from arbora.grammars import Automaton, HostGrammar
 from arbora.grammars.errors import TooLargeError
 from arbora.grammars.host import client as host_client
+from arbora.grammars.processes.fork_client import KeptServer, RunningServer
 from arbora.grammars.service.compiler import THREADS, WORKERS
 from arbora.grammars.service.jobs import Job, Result
-from arbora.grammars.service.worker import AutomatonWorker
 from grammar_world import answer, compiled, compiler, submit
 
 PATIENCE_S = 300.0  # enough even while a worker compiles its own code
 
 
-def test_a_request_waits_for_its_automaton_while_the_first_process_starts(
+def test_a_request_waits_for_its_automaton_while_the_server_of_processes_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    go, start = threading.Event(), AutomatonWorker.start
+    go, start = threading.Event(), KeptServer.started
 
-    def held(worker: AutomatonWorker) -> None:
+    def held(server: KeptServer) -> RunningServer:
         assert go.wait(PATIENCE_S)
-        start(worker)
+        return start(server)
 
-    monkeypatch.setattr(AutomatonWorker, "start", held)
+    monkeypatch.setattr(KeptServer, "started", held)
     grammars = compiler()
     submit(grammars, "first", "regex", "[ab]")
     assert grammars.finished() == []
