@@ -47,7 +47,7 @@ def forget_intermediate_code() -> None:
     """Frees LLVM's form of the functions that numba has loaded from its cache; their machine code stays.
 
     numba keeps it to link functions that it compiles later. It is parsed again when such a function needs it,
-    from a copy that takes a tenth of the memory. No effect if a version of numba stores it elsewhere.
+    from bitcode that takes an eighth of the memory. No effect if a version of numba stores it elsewhere.
     """
     from llvmlite import binding
     from numba.core.codegen import CodeLibrary

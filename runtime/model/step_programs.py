@@ -155,7 +155,10 @@ class StepPrograms:
                 if then is not None:
                     then(hidden)
         except NotRecordableError as error:
-            log.info("steps of %d tokens run kernel by kernel: they need PyTorch's %s", inputs.size, error)
+            if self._too_many[then is not None] > MOST_TOKENS:
+                log.info(
+                    "steps of %d tokens run kernel by kernel: they need PyTorch's %s", inputs.size, error
+                )
             self._too_many[then is not None] = inputs.size
             return None
         program = Program(calls)

@@ -20,7 +20,7 @@ from .running_step import SampledRows
 from .slot_states import SlotStates
 from .step_programs import LoadedStep, Recorded, StepPrograms
 
-MOST_LOGITS = 1 << 22
+MOST_LOGITS = 1 << 21
 """Logits of a step, as programs keep their memory. Steps with more spend little of their time in Python."""
 
 
