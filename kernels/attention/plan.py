@@ -195,7 +195,9 @@ def _cut_rows(rows, sizes, partials, items, merges, made):
 
 
 @compiled
-def best_split(keys, most, kv_heads, at_a_time, least, unit, cost):
+def best_split(
+    keys: np.ndarray, most: int, kv_heads: int, at_a_time: int, least: int, unit: int, cost: int
+) -> int:
     """The keys of an item such that all items take the fewest turns of the fewest keys.
 
     keys: int64 [items], before they are split; most: items that splitting may add; at_a_time: programs that
@@ -205,7 +207,7 @@ def best_split(keys, most, kv_heads, at_a_time, least, unit, cost):
     longest = 1
     for each in keys:
         longest = max(longest, each)
-    best, lowest = 0, np.int64(0)
+    best, lowest = 0, 0
     for pieces in range(1, min(longest // least, most) + 2):
         split = max(-(-longest // pieces // unit) * unit, least)
         items = 0

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.dependent_launch import dependent, wait_for_previous
+from ..common.dependent_launch_cuda import dependent, wait_for_previous
 from ..pages.cells import FP8, CellFormat
 from ..pages.cells_cuda import coded, codes_and_scales, magnitude, scale_and_factor
 from .head_norms import HeadNorms

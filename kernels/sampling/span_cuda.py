@@ -56,7 +56,7 @@ def range_of_cut(
         low_weight *= (vocab - sub_blocks).to(tl.float32) / SAMPLES
         target = p * (tl.sum(low_weight) + tl.sum(high_weight))
         cut, _ = _reaching(target, low, low_weight, high, high_weight)
-        # A token above the cut adds to the mass above it, and p of that to the mass that is wanted there.
+        # What a token adds to the mass above the cut, less p of what it adds to the row's.
         share = low_weight * tl.where(low >= cut, 1.0 - p, p)
         error = DEVIATIONS * tl.sqrt(tl.sum(share * share))
         _, begin = _reaching(target - error, low, low_weight, high, high_weight)

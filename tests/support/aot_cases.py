@@ -21,8 +21,8 @@ class AotCase:
     """module:function below arbora.kernels, such as norm_triton:rms_norm_kernel"""
     signature: Mapping[str, str]
     """Triton type of each run-time argument, such as *bf16, i32, fp32"""
-    constants: Mapping[str, int | float | bool | Mapping[int, bool] | None]
-    """value of each tl.constexpr argument, by architecture if it differs"""
+    constants: Mapping[str, int | float | bool | None]
+    """value of each tl.constexpr argument"""
     num_warps: int = 4
     num_stages: int = 3
     max_shared: int | Mapping[int, int] = 99 << 10
@@ -32,6 +32,8 @@ class AotCase:
     max_spill_bytes: int = 0
     max_loop_spills: int = 0
     """instructions"""
+    constants_by_architecture: Mapping[str, Mapping[int, bool]] = field(default_factory=dict)
+    """the same where they differ"""
     aligned: tuple[str, ...] = field(default=())
     """arguments known to be multiples of 16, besides all pointers"""
 

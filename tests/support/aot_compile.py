@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
@@ -55,14 +54,13 @@ def compiled_case(case: AotCase, architecture: int) -> Any:
     module, name = case.kernel.split(":")
     kernel = getattr(importlib.import_module(f"arbora.kernels.{module}"), name)
     aligned = {*case.aligned, *(key for key, kind in case.signature.items() if kind.startswith("*"))}
+    own = {key: values[architecture] for key, values in case.constants_by_architecture.items()}
+    constants = {**case.constants, **own}
     kinds = {key: case.signature.get(key, "constexpr") for key in kernel.arg_names}
     source = ASTSource(
         kernel,
         signature=kinds,
-        constexprs={
-            (kernel.arg_names.index(key),): value[architecture] if isinstance(value, Mapping) else value
-            for key, value in case.constants.items()
-        },
+        constexprs={(kernel.arg_names.index(key),): value for key, value in constants.items()},
         attrs={(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned},
     )
     return triton.compile(
