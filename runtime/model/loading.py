@@ -108,7 +108,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
     if device.type == "cpu" and not config.enforce_eager:
         programs = StepPrograms(shape, decoder, kvs, states.sampling.last_tokens, config.deterministic)
-        whole = WholeSteps(programs, decoder, states, shape.windows, config.page_size, shape.vocab_size)
+        whole = WholeSteps(programs, decoder, states, shape.windows, tables, shape.vocab_size)
         runner.replay_with(programs.forward)
         runner.replay_steps_with(whole.begin, whole.next)
     warm_up(runner, shape, pool, config)

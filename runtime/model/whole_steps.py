@@ -16,6 +16,7 @@ from ..messages import Row, RowGroup, StepPlan
 from .decoder import Decoder
 from .devices import HostCopies
 from .input_batch import StepInputs
+from .page_tables import PageTables
 from .running_step import SampledRows
 from .slot_states import SlotStates
 from .step_programs import LoadedStep, Recorded, StepPrograms
@@ -53,11 +54,11 @@ class WholeSteps:
         decoder: Decoder,
         states: SlotStates,
         windows: Sequence[int | None],
-        page_size: int,
+        tables: PageTables,
         vocab_size: int,
     ) -> None:
         self._programs, self._decoder, self._states = programs, decoder, states
-        self._page_size, self._vocab_size = page_size, vocab_size
+        self._tables, self._vocab_size = tables, vocab_size
         self._shortest_window = min((window for window in windows if window is not None), default=None)
         self._sampling = SlotSampling(states.sampling, states.registers, vocab_size)
         self._last: _Repeated | None = None
@@ -82,11 +83,7 @@ class WholeSteps:
         last, self._last = self._last, None
         if last is None or not self._continues(plan, last):
             return None
-        pages = [
-            (index, int(np.frombuffer(row.new_pages, np.int32)[0]))
-            for index, row in enumerate(plan.rows)
-            if row.new_pages
-        ]
+        pages = self._first_written(plan.rows)
         longest = max(last.starts) + 1
         if self._shortest_window is not None and longest > self._shortest_window:
             return None
@@ -130,6 +127,15 @@ class WholeSteps:
             return False
         return all(map(_is_next, rows, last.slots.tolist(), last.starts))
 
+    def _first_written(self, rows: Sequence[Row]) -> list[NewPage]:
+        """The rows whose tokens are the first ones of a page. They may have got it in an earlier step."""
+        size = self._tables.page_size
+        return [
+            (index, int(self._tables.table(row.slot)[row.start // size]))
+            for index, row in enumerate(rows)
+            if row.start % size == 0
+        ]
+
     def _move_on(self, last: _Repeated, pages: Sequence[NewPage]) -> None:
         """Makes the inputs of the last step those of the next one."""
         batch = last.step.recorded.batch
@@ -137,10 +143,10 @@ class WholeSteps:
         positions += 1
         places += 1
         for row, page in pages:
-            places[row] = page * self._page_size
+            places[row] = page * self._tables.page_size
         last.starts = [start + 1 for start in last.starts]
 
 
 def _is_next(row: Row, slot: int, start: int) -> bool:
     is_decode = row.sample and not (row.tokens or row.targets or row.host_mask)
-    return row.slot == slot and row.start == start and is_decode and len(row.new_pages) <= 4
+    return row.slot == slot and row.start == start and is_decode

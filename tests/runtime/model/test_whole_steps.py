@@ -162,6 +162,16 @@ def test_steps_that_continue_need_no_new_inputs(models: dict[str, Path]) -> None
     assert kinds.count("whole") + kinds.count("next") == 29 and kinds.count("next") >= 14
 
 
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_rows_may_get_pages_before_they_write_to_them(models: dict[str, Path], ahead: int) -> None:
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, FILTERED])
+    for driver in (twins.eager, twins.driver):
+        for slot in (0, 1):
+            driver._give(slot, [driver._free.pop() for _ in range(ahead)])
+    twins.decode([0, 1], 24)
+    assert twins.kinds.count("next") > 10
+
+
 def test_rows_that_are_changed_between_steps_are_not_continued(models: dict[str, Path]) -> None:
     twins = with_prompts(Twins(models["plain"]), [GREEDY] * 4)
     twins.decode([0, 1], 3)
