@@ -146,6 +146,11 @@ class AutomatonPool:
         """The addresses of the tables, in the order of `PoolTables`; valid until the next `load`."""
         return self._addresses
 
+    @property
+    def own_masks(self) -> int:
+        """On a CPU: the index of slot 0's mask in the masks' table; those of the other slots follow."""
+        return self._own_masks
+
     def rows(self, slots: NDArray[np.int32]) -> AutomatonRows:
         """The rows of a step that sample for distinct slots [rows]."""
         index = self._registers.mask_index(slots)

@@ -69,6 +69,11 @@ class StepInputs:
     def size(self) -> int:
         return len(self.tokens)
 
+    @property
+    def all_in_order(self) -> bool:
+        """Whether all tokens are output tokens, in their order."""
+        return len(self.sampled_rows) == self.size and not self.target_rows
+
     @cached_property
     def on_device(self) -> InputBatch:
         """The inputs on the device. The first access moves them there, and the new pages into the tables."""
@@ -81,8 +86,7 @@ class StepInputs:
         if len(fed):
             tokens[fed_tokens] = self.last_tokens[fed_slots]
         self.tables.write(*new_pages)
-        all_in_order = len(self.sampled_rows) == self.size and not self.target_rows
-        return InputBatch(tokens, positions, places, self.attention, None if all_in_order else outputs)
+        return InputBatch(tokens, positions, places, self.attention, None if self.all_in_order else outputs)
 
     def move_pages(self) -> None:
         """Moves only the new pages into the tables on the device."""

@@ -16,6 +16,7 @@ from ..automaton_format import unpacked
 from ..messages import DropGrammar, LoadGrammar, SlotSetup
 from ..vocabulary import Vocabulary
 
+NO_TABLES = np.zeros(TABLES, np.int64)
 NONE = -1
 """no log-probabilities are requested"""
 
@@ -73,7 +74,17 @@ class SlotStates:
 
     def table_addresses(self) -> NDArray[np.int64]:
         """Addresses of the automata's tables; before the first grammar zeros, which no kernel reads."""
-        return np.zeros(TABLES, np.int64) if self._pool is None else self._pool.addresses
+        return NO_TABLES if self._pool is None else self._pool.addresses
+
+    @property
+    def own_masks(self) -> int:
+        """See `AutomatonPool.own_masks`."""
+        return 0 if self._pool is None else self._pool.own_masks
+
+    def alternatives(self, slots: NDArray[np.int32]) -> int | None:
+        """The alternatives that a step of these slots reports; None: no row wants log-probabilities."""
+        most = int(self.logprobs[slots].max())
+        return None if most == NONE else most
 
     def _new_pool(self) -> AutomatonPool:
         vocabulary = self._load_vocabulary()
