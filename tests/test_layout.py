@@ -28,6 +28,7 @@ SHARED = (
     "messages",
     "processes",
     "sampling_params",
+    "system_memory",
     "vocabulary",
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
@@ -102,7 +103,7 @@ MAY_IMPORT = {
     "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
     "grammars.schema": SCHEMA | {"grammars.schema"},
     "grammars.tags": SCHEMA | {"grammars.schema"},
-    "grammars.processes": {"grammars.errors", "runtime.freed_memory"},
+    "grammars.processes": {"grammars.errors", "runtime.system_memory"},
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
     "grammars.service": {"grammars", "runtime.vocabulary"} | SPEC | CODE | FORMAT,
     "kernels": CODE | FORMAT,

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from ...runtime.freed_memory import give_back_freed_memory
+from ...runtime.system_memory import give_back_freed_memory
 from .fork_messages import FORK, NOT_FORKED, Compiling, Ended, encode
 from .limits import die_with, resident
 

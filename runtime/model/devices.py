@@ -12,10 +12,10 @@ import torch
 from ...kernels.pages.cells import FP8
 from ..config import ServeConfig
 from ..errors import ConfigError
+from ..system_memory import free_host_memory
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CPUS = Path("/sys/devices/system/cpu")
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def choose_device(config: ServeConfig) -> torch.device:
@@ -81,25 +81,7 @@ def free_memory(device: torch.device) -> int:
     """Bytes that can be allocated without swapping, within the container's limit."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    limits = [_available(), _cgroup_free()]
-    return min(limit for limit in limits if limit is not None)
-
-
-def _available() -> int:
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _cgroup_free() -> int | None:
-    try:
-        limit = int((_CGROUP / "memory.max").read_text())
-        return max(0, limit - int((_CGROUP / "memory.current").read_text()))
-    except (OSError, ValueError):  # no version 2 cgroup, or no limit ("max")
-        return None
+    return free_host_memory()
 
 
 class HostCopies:

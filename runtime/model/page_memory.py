@@ -6,24 +6,18 @@ a huge page, of which each head of each layer needs one. A thread asks for it ah
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import torch
 
+from ..system_memory import Span, populate
+
 HUGE_PAGE = 2 << 20  # bytes
-POPULATE_WRITE = 23  # Linux's madvise, since 5.14; what is in memory already stays as it is
 NICEST = 19  # the lowest priority of an ordinary thread
-
-
-class Span(NamedTuple):
-    address: int
-    bytes: int
 
 
 class PageMemory:
@@ -73,14 +67,3 @@ class PageMemory:
             if not all(populate(span) for span in self.spans(first, count)):
                 return
             first += count
-
-
-def populate(span: Span) -> bool:
-    """Asks the system for the memory of a span. Returns False if the system can't give it."""
-    size = os.sysconf("SC_PAGE_SIZE")
-    begin, end = -(-span.address // size) * size, (span.address + span.bytes) // size * size
-    if begin >= end:
-        return True
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return bool(madvise(begin, end - begin, POPULATE_WRITE) == 0)

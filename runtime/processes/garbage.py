@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from ..freed_memory import give_back_freed_memory
+from ..system_memory import give_back_freed_memory
 
 # Container objects, net of those freed, between two collections of the young ones; a connection or a request
 # makes about a hundred. Python's own threshold (700) makes a burst of connections spend a quarter of its

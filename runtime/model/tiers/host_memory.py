@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import torch
 
 from ...byte_sizes import in_units
-from ..page_memory import Span, populate
+from ...system_memory import Span, populate
 
 PIECE = 64 << 20
 """bytes that are pinned in one call; other calls of CUDA wait for its end"""

@@ -14,7 +14,7 @@ import torch
 from ...byte_sizes import in_units
 from ...config import ServeConfig
 from ...errors import ConfigError
-from ..devices import free_memory
+from ...system_memory import free_host_memory
 from .disk import FILE_NAME, DiskStore, ForeignFileError, least_limit
 from .file_hashes import FileHashes
 from .host_memory import HostMemory
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 HOST_BYTES_BEFORE_OTHERS = 1 << 30
 """of host memory as a buffer for the lower tiers, if --host-cache is not set"""
 HASHES_NAME = "weights.json"
-CPU = torch.device("cpu")
 LAYOUT = 1
 """of the layout of a page's bytes"""
 log = logging.getLogger(__name__)
@@ -54,7 +53,7 @@ def _open_pool(config: ServeConfig, page_bytes: int, device: torch.device) -> Ho
         raise ConfigError(
             f"--host-cache {config.host_cache}: a page of this model takes {page_bytes:,} bytes; raise it."
         )
-    free = free_memory(CPU)
+    free = free_host_memory()
     if device.type == "cuda" and size > free:
         raise ConfigError(
             f"--host-cache {in_units(size)}: only {in_units(free)} of host memory are free: lower it."

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 
 import torch
-from arbora.runtime.model.page_memory import HUGE_PAGE, PageMemory, Span, populate
+from arbora.runtime.model.page_memory import HUGE_PAGE, PageMemory
+from arbora.runtime.system_memory import Span, populate
 
 HEADS, PAGE, DIM = 2, 16, 64
 PAGE_BYTES = PAGE * DIM * 2
