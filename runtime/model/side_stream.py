@@ -16,7 +16,7 @@ class SideStream:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def beside(self, launch: Callable[[], None]) -> Iterator[None]:
+    def beside(self, launch: Callable[[], object]) -> Iterator[None]:
         """Runs `launch` after all earlier launches of the current stream and beside those of the block. Later
         launches of the current stream wait for both."""
         if self._stream is None:

@@ -22,15 +22,16 @@ from stack_automata import load_message
 from step_driver import StepDriver, packed, serve_config
 from triton_device import DEVICE, triton_kernels
 
+pytestmark = pytest.mark.skipif(DEVICE.type == "cuda", reason="the interpreter notes what is launched")
 SLOTS, PAGE, CONTEXT, WINDOW = 40, 16, 1024, 48
 CHUNKS = (1, 2, 3, 15, 16, 17, 32, 64, 100, 128, 256, 400, 512)
-KINDS = (
+KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 1.0},
     {"temperature": 1.0, "top_p": 0.9},
     {"temperature": 0.7, "top_k": 7, "min_p": 0.1},
 )
-EDITS = (
+EDITS: tuple[dict[str, Any], ...] = (
     {},
     {"logit_bias": {3: 4.0, 5: 1.0}},
     {"frequency_penalty": 0.5},
@@ -63,8 +64,8 @@ class Server:
 def _difference(key: CompileKey, others: set[CompileKey]) -> object:
     """The arguments in which a key differs from the most similar one of the same kernel."""
     same = [other for other in others if other.kernel == key.kernel]
-    differences = [set(key.arguments) - set(other.arguments) for other in same]
-    return sorted(min(differences, key=len), key=str) if differences else "a new kernel"
+    differences = [sorted(set(key.arguments) - set(other.arguments), key=str) for other in same]
+    return min(differences, key=len) if differences else "a new kernel"
 
 
 @pytest.fixture(scope="module")
