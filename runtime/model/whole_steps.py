@@ -112,6 +112,8 @@ class WholeSteps:
         wanted: NDArray[np.int32],
         results: PackedResults,
     ) -> _Repeated | None:
+        if not all(row.sample and not row.tokens for row in plan.rows):
+            return None
         (attention, *others) = step.plans.values()
         growing = attention.growing()
         if others or growing is None or self._sampling.changes_by_position:

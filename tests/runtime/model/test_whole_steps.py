@@ -172,6 +172,15 @@ def test_rows_may_get_pages_before_they_write_to_them(models: dict[str, Path], a
     assert twins.kinds.count("next") > 10
 
 
+def test_a_given_token_is_not_the_input_of_the_next_step(models: dict[str, Path]) -> None:
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, FILTERED])
+    for sample in (True, True, False, True, False):
+        for slots in ([0, 1], [0]):
+            twins.step(slots, [7], sample=sample)
+            twins.step(slots)
+            twins.step(slots)
+
+
 def test_rows_that_are_changed_between_steps_are_not_continued(models: dict[str, Path]) -> None:
     twins = with_prompts(Twins(models["plain"]), [GREEDY] * 4)
     twins.decode([0, 1], 3)
