@@ -52,11 +52,13 @@ def compiled_case(case: AotCase, architecture: int) -> Any:
     module, name = case.kernel.split(":")
     kernel = getattr(importlib.import_module(f"arbora.kernels.{module}"), name)
     aligned = {*case.aligned, *(key for key, kind in case.signature.items() if kind.startswith("*"))}
+    own = {key: values[architecture] for key, values in case.constants_by_architecture.items()}
+    constants = {**case.constants, **own}
     kinds = {key: case.signature.get(key, "constexpr") for key in kernel.arg_names}
     source = ASTSource(
         kernel,
         signature=kinds,
-        constexprs={(kernel.arg_names.index(key),): value for key, value in case.constants.items()},
+        constexprs={(kernel.arg_names.index(key),): value for key, value in constants.items()},
         attrs={(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned},
     )
     return triton.compile(
