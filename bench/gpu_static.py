@@ -84,7 +84,7 @@ class Compiled(NamedTuple):
         case, result = self.case, self.result
         if "error" in result:
             return [result["error"]]
-        products = case.products.count if case.products else result["products"]
+        products = case.products.number if case.products else result["products"]
         kept = {
             f"{result['spilled']} bytes spilled": result["spilled"] <= case.max_spill_bytes,
             f"{result['loop_spills']} spills in loops": result["loop_spills"] <= case.max_loop_spills,
@@ -139,7 +139,7 @@ def _name(variant: Variant) -> str:
 def print_all() -> None:
     """Ranges over the variants with the same tiles, and the faults."""
     chosen = variants()
-    rows: dict[tuple[str, ...], list[Compiled]] = {}
+    rows: dict[tuple[str, str, str, str], list[Compiled]] = {}
     faults: list[str] = []
     jobs = [(attention_case(variant), variant.architecture) for variant in chosen]
     for variant, each in zip(chosen, compiled(jobs), strict=True):
@@ -222,7 +222,7 @@ def main() -> None:
     if parser.parse_args().all:
         print_all()
         return
-    chosen = [shown(*shape, architecture) for shape in SHAPES for architecture in TARGETS]
+    chosen = [shown(stored, kind, gpu) for stored, kind in SHAPES for gpu in TARGETS]
     results = compiled([(attention_case(variant), variant.architecture) for variant in chosen])
     kernels = dict(zip(chosen, results, strict=True))
     print_kernels(kernels)

@@ -54,7 +54,7 @@ def test_a_kernel_builds_within_shared_memory_and_without_spilling(
     assert result["spilled"] <= case.max_spill_bytes
     assert result["loop_spills"] <= case.max_loop_spills
     if case.products is not None:
-        assert result["products"] == case.products.count, result
+        assert result["products"] == case.products.number, result
     together = programs_at_a_time(case.num_warps, result["registers"], result["shared"], architecture)
     assert together >= case.programs, result
 

@@ -37,7 +37,7 @@ class MatrixProducts(NamedTuple):
 
     opcode: str
     """a regular expression"""
-    count: int
+    number: int
 
 
 @dataclass(frozen=True)
