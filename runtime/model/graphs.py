@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...kernels.attention.cuda import Shape, Tiles
+from ...kernels.attention.cuda import Shape
+from ...kernels.attention.cuda_tiles import Tiles
 from ...kernels.attention.fixed_steps import Frame, Scratch, frame_tiles, needed_tiles
 from ...kernels.automaton.cuda import write_masks
 from ...kernels.automaton.layout import TABLES
