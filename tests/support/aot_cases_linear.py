@@ -36,7 +36,38 @@ def _product(bits: int, group: int, rows: int, fp8: bool = False, offsets: bool 
     )
 
 
+def _few_rows(outputs: int, inputs: int, rows: int, bfloat16: bool = True, whole: bool = True) -> AotCase:
+    kind = "*bf16" if bfloat16 else "*fp16"
+    return AotCase(
+        name=f"few-rows-{rows}-tile-{outputs}{'' if bfloat16 else '-half'}{'' if whole else '-rest'}",
+        kernel="linear.few_rows_cuda:few_rows_kernel",
+        signature={
+            "x": "*i32",
+            "weight": "*i32",
+            "bias": kind,
+            "out": kind,
+            "outputs": "i32",
+            "words": "i32",
+        },
+        constants={
+            "ROWS": rows,
+            "BFLOAT16": bfloat16,
+            "BIAS": True,
+            "WHOLE": whole,
+            "BLOCK_OUTPUTS": outputs,
+            "BLOCK_WORDS": inputs // 2,
+        },
+        max_shared=1 << 10,
+        aligned=("outputs", "words"),
+    )
+
+
 CASES = [
+    _few_rows(4, 1024, 1),
+    _few_rows(4, 1024, 4),
+    _few_rows(8, 1024, 4),
+    _few_rows(1, 4096, 4, whole=False),
+    _few_rows(8, 1024, 4, bfloat16=False),
     *(_product(4, group, rows) for group in (32, 128) for rows in (16, 64)),
     _product(4, 128, 16, offsets=True),
     *(_product(8, 128, rows) for rows in (16, 64)),
