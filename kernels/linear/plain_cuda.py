@@ -81,8 +81,9 @@ def choose_fastest(products: Iterable[PlainCudaProduct], seconds: Seconds) -> li
 
 def _chosen(group: Sequence[PlainCudaProduct], seconds: Seconds) -> Iterator[Choice]:
     weight, timed = group[0].weight, group[:MOST_TIMED]
+    outputs, inputs = weight.shape
     for rows in range(1, MOST_ROWS + 1):
-        x = torch.randn(rows, weight.shape[1], device=weight.device).to(weight.dtype)
+        x = torch.randn(rows, inputs, device=weight.device).to(weight.dtype)
         tiles = group[0].tiles()
         cublas, *times = (
             seconds(partial(_multiply, timed, x, tiling)) / len(timed) for tiling in (None, *tiles)
@@ -92,7 +93,7 @@ def _chosen(group: Sequence[PlainCudaProduct], seconds: Seconds) -> Iterator[Cho
         if taken is not None:
             for product in group:
                 product.tilings[rows] = taken
-        yield Choice(*weight.shape, rows, cublas, ours, taken)
+        yield Choice(outputs, inputs, rows, cublas, ours, taken)
 
 
 def _multiply(products: Sequence[PlainCudaProduct], x: torch.Tensor, tiling: Tiling | None) -> None:

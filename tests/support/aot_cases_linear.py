@@ -1,19 +1,33 @@
 from aot_cases import AotCase
 
 WEIGHT = {"codes": "*i8", "scales": "*fp16", "offsets": "*fp16", "factors": "*fp32"}
+WORDS = {**WEIGHT, "scales": "*i32", "offsets": "*i32"}
+FLOATS = {**WEIGHT, "scales": "*fp32", "offsets": "*fp32"}
 SIZES = {"outputs": "i32", "inputs": "i32", "steps": "i32"}
 
 
-def _product(bits: int, group: int, rows: int, fp8: bool = False, offsets: bool = False) -> AotCase:
-    kind = "fp8" if fp8 else f"{bits}-bits"
+def _product(
+    bits: int,
+    group: int,
+    rows: int,
+    *,
+    fp8: bool = False,
+    offsets: bool = False,
+    kind: str = "bf16",
+    **limits: int,
+) -> AotCase:
+    """A product with the tiles of `coded_cuda.Tiles`; limits: see `AotCase`"""
+    codes, few = "fp8" if fp8 else f"{bits}-bits", rows <= 16
+    in_float32 = kind == "fp32"
+    stages = 2 if in_float32 else 4
     return AotCase(
-        name=f"product-{kind}-{group}-rows-{rows}{'-offsets' if offsets else ''}",
+        name=f"product-{codes}-{group}-rows-{rows}{'-offsets' if offsets else ''}"
+        f"{'' if kind == 'bf16' else '-' + kind}",
         kernel="linear.coded_cuda:product_kernel",
         signature={
-            "x": "*bf16",
-            **WEIGHT,
-            **({"scales": "*fp32", "offsets": "*fp32"} if fp8 else {}),
-            "bias": "*bf16",
+            "x": f"*{kind}",
+            **(FLOATS if fp8 else WORDS),
+            "bias": f"*{kind}",
             "out": "*fp32",
             "rows": "i32",
             **SIZES,
@@ -22,17 +36,21 @@ def _product(bits: int, group: int, rows: int, fp8: bool = False, offsets: bool 
         constants={
             "BITS": bits,
             "GROUP": group,
-            "SLICE": group if rows == 16 else min(group, 64),
+            "SLICE": group if few else min(group, 64),
+            "STEPS": max(1, min(4, 128 // group)) if few else 1,
             "FP8": fp8,
             "OFFSETS": offsets,
             "BIAS": False,
             "SPLIT": True,
             "BLOCK_ROWS": rows,
-            "BLOCK_OUTPUTS": 64,
+            "BLOCK_OUTPUTS": 32 if few else 64,
+            "STAGES": stages,
         },
-        num_stages=4,
-        pipelined_loops=1,
+        num_warps=2 if few else 4,
+        pipelined_loops=0 if in_float32 else 1,
+        matrix_loops=0 if in_float32 else 1,
         aligned=("outputs", "inputs", "steps"),
+        **limits,
     )
 
 
@@ -68,10 +86,15 @@ CASES = [
     _few_rows(8, 1024, 4),
     _few_rows(1, 4096, 4, whole=False),
     _few_rows(8, 1024, 4, bfloat16=False),
-    *(_product(4, group, rows) for group in (32, 128) for rows in (16, 64)),
-    _product(4, 128, 16, offsets=True),
-    *(_product(8, 128, rows) for rows in (16, 64)),
-    *(_product(8, 128, rows, fp8=True) for rows in (16, 64)),
+    *(_product(4, group, rows) for group in (32, 128) for rows in (8, 16, 64)),
+    *(_product(4, 128, rows, offsets=True) for rows in (8, 64)),
+    _product(4, 32, 8, offsets=True, kind="fp16"),
+    _product(4, 64, 8, kind="fp32"),
+    *(_product(8, 128, rows) for rows in (8, 32, 64)),
+    _product(8, 32, 16, offsets=True),
+    _product(8, 128, 8, kind="fp16"),
+    *(_product(8, 128, rows, fp8=True) for rows in (8, 64)),
+    _product(8, 128, 8, fp8=True, kind="fp16"),
     *(
         AotCase(
             name=f"expand-{name}",
