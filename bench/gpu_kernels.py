@@ -3,7 +3,7 @@
     PYTHONSAFEPATH=1 python bench/gpu_kernels.py
 
 Each figure is the median of many runs, with cold second-level caches. The bandwidth is that of a large copy
-on the same GPU.
+on the same GPU; for pages that are saved and restored that of a large copy to pinned memory and from there.
 `--interpreted` runs each kernel once at a small shape in Triton's interpreter, without a GPU.
 """
 
@@ -13,16 +13,20 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+
+Path = Literal["device", "save", "restore"]
 
 
 class Case(NamedTuple):
     name: str
     run: Callable[[], object]
     bytes: int
+    path: Path = "device"
+    """the bandwidth that bounds it"""
 
 
 def sampling_cases(rows: int, vocab: int, device: torch.device) -> Iterator[Case]:
@@ -77,27 +81,46 @@ def product_cases(device: torch.device) -> Iterator[Case]:
             )
 
 
+def page_cases(pages: int, layers: int, page_words: int, device: torch.device) -> Iterator[Case]:
+    from arbora.kernels.pages.cuda import CudaMoves
+
+    kvs = [torch.zeros(2, 8, pages, 1, page_words, device=device) for _ in range(layers)]
+    memory = torch.zeros(pages, layers, 16, page_words, pin_memory=device.type == "cuda")
+    moves = CudaMoves(kvs, range(pages), memory, range(pages))
+    yield Case(f"{pages} pages to host memory", moves.save, memory.nbytes, "save")
+    yield Case(f"{pages} pages from host memory", lambda: moves.load(range(layers)), memory.nbytes, "restore")
+
+
 def cases(device: torch.device) -> Iterator[Case]:
     if device.type == "cpu":
         yield from sampling_cases(2, 5000, device)
         yield from attention_cases(1, 40, torch.float32, device)
+        yield from page_cases(2, 2, 64, device)
         return
     yield from sampling_cases(64, 128_256, device)
     for rows, length in ((1, 8192), (8, 8192), (64, 8192)):
         yield from attention_cases(rows, length, torch.bfloat16, device)
     yield from product_cases(device)
+    yield from page_cases(32, 36, 1024, device)  # 512 tokens of an 8B shape in bfloat16
 
 
 def time_on_gpu(device: torch.device) -> None:
     from triton.testing import do_bench
 
     large = torch.empty(1 << 30, dtype=torch.uint8, device=device)
-    bandwidth = large.nbytes / (do_bench(lambda: large[: 1 << 29].copy_(large[1 << 29 :])) * 1e-3)
-    print(f"{torch.cuda.get_device_name()}: a copy reads and writes {bandwidth / 1e9:.0f} GB/s")
+    pinned = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
+    part = large[: 1 << 28]
+    bandwidths: dict[Path, float] = {
+        "device": large.nbytes / (do_bench(lambda: large[: 1 << 29].copy_(large[1 << 29 :])) * 1e-3),
+        "save": part.nbytes / (do_bench(lambda: pinned.copy_(part, non_blocking=True)) * 1e-3),
+        "restore": part.nbytes / (do_bench(lambda: part.copy_(pinned, non_blocking=True)) * 1e-3),
+    }
+    print(f"{torch.cuda.get_device_name()}: GB/s of a copy:")
+    print(", ".join(f"{path} {bandwidth / 1e9:.1f}" for path, bandwidth in bandwidths.items()))
     print(f"{'':48}{'us':>10}{'floor':>10}{'of floor':>10}")
     for case in cases(device):
         seconds = do_bench(case.run, return_mode="median") * 1e-3
-        floor = case.bytes / bandwidth
+        floor = case.bytes / bandwidths[case.path]
         print(f"{case.name:48}{seconds * 1e6:10.1f}{floor * 1e6:10.1f}{seconds / floor:10.2f}", flush=True)
 
 

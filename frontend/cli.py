@@ -20,7 +20,8 @@ from .keys.new_key import line_of, new_key
 from .launch.commands import server_commands
 from .launch.program_name import program_name
 from .launch.serve import serve
-from .options import OPTIONS, Option, Setting, build_config, from_environment, unknown_variables
+from .option_table import OPTIONS, Option, Setting
+from .options import build_config, from_environment, unknown_variables
 from .unknown_options import ELSEWHERE, unknown_arguments
 
 INTERRUPTED = 130

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from .activation import cpu as activation_cpu
-from .attention import AttentionBatch, blend, items, paged_attention, tiles
+from .attention import AttentionBatch, blend, items, merges, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
 from .common import bfloat16_dots, program, rows
@@ -39,7 +39,7 @@ def _attention() -> None:
     for dtype in DTYPES:
         for stored in (dtype, torch.int8):
             items.run_callback(dtype, stored)
-        items.merge_callback(dtype)
+        merges.merge_callback(dtype)
         blend.callback(dtype)
     if bfloat16_dots.available():
         for stored in (torch.bfloat16, torch.int8):

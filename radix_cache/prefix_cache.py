@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .divergence import Divergence, divergence
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
+from .held_pages import HeldPages
 from .invariants import check, check_continues
 from .keyed_pages import KeyedPages, Missing, everything, keyed, missing
 from .leases import Lease, Leases
 from .lock import Copy, Lock
 from .node import Node
-from .outline import Outline, outline, visit
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .page_keys import PageKeys
 from .pins import Pins
-from .popular import Prefix, popular_prefixes
 from .tree import Match, RadixTree
+from .views import CacheViews
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,10 @@ class PrefixCache:
         self._keys = PageKeys(model, page_size * TOKEN_BYTES) if model else None
         self._tree = RadixTree(page_size, policy, self._allocator, self._note_evicted if model else None)
         self._evicted: list[KeyedPages] = []
-        self._held: set[int] = set()  # pages of requests; only with `check_invariants`
+        self._held = HeldPages(self._allocator, check_invariants)
         self._locks: set[Lock] = set()
         self._pins = Pins()
+        self.views = CacheViews(self._tree, self._locks, self._pins)
         self._looked_up_tokens = 0
         self._matched_tokens = 0
         self._evicted_pages = 0
@@ -90,10 +89,6 @@ class PrefixCache:
             return 0
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         return self._length(match)
-
-    def divergence(self, namespace: str, tokens: bytes, most: int) -> Divergence:
-        """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
-        return divergence(self._tree, namespace, tokens, most)
 
     def acquire(self, namespace: str | None, tokens: bytes, limit: int) -> Lock:
         """Matches at most the first `limit` tokens and locks the match.
@@ -142,7 +137,7 @@ class PrefixCache:
             pages = pages[next_to:] + pages[:next_to]
         else:
             pages = self._allocator.take(count, after)
-        self._own(pages)
+        self._held.add(pages)
         self._verify()
         return pages
 
@@ -199,7 +194,7 @@ class PrefixCache:
             self._use(lock)
         self._insert_full_pages(lock, tokens, pages)
         rest = self._insert_tail(lock, tokens, pages)
-        self._free(lock.duplicates + rest)
+        self._held.free(lock.duplicates + rest)
         self._unlock(lock, generated)
         self._verify()
 
@@ -210,7 +205,7 @@ class PrefixCache:
         """
         if lock.source is not None:
             self._tree.unlock(lock.source)
-        self._free(lock.duplicates + list(pages[lock.depth // self.page_size :]))
+        self._held.free(lock.duplicates + list(pages[lock.depth // self.page_size :]))
         self._tree.prune(self._unlock(lock))
         self._verify()
 
@@ -285,29 +280,6 @@ class PrefixCache:
         self._verify()
         return Dropped(len(pages), sum(len(node.tokens) for node in removed) // TOKEN_BYTES)
 
-    def namespaces(self) -> dict[str, int]:
-        """Pages in the tree by namespace."""
-        return {name: pages for name, pages in self._tree.pages_in.items() if name is not None and pages}
-
-    def popular(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> list[Prefix]:
-        """The prefixes that saved the most computing, each with its first and last `shown_tokens` tokens."""
-        roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
-        return popular_prefixes(roots, most, shown_tokens, self._tree.now)
-
-    def outline(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> Outline:
-        """The largest branches of these namespaces, at most `most` nodes with their first tokens."""
-        roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
-        pins = Counter(lock.node for lock in self._pins.locks if lock.node is not None)
-        locks = Counter(lock.node for lock in self._locks if lock.node is not None)
-        return outline(roots, most, locks - pins, pins, shown_tokens, self._tree.now)
-
-    def edge(self, namespace: str, page: int, most: int) -> bytes | None:
-        """The first `most` tokens of the node whose first page is `page`; None if it is not found in time."""
-        root = self._tree.roots.get(namespace)
-        nodes = visit([root]) if root is not None else []
-        found = (node.tokens[: most * TOKEN_BYTES] for node in nodes if node.pages[:1] == (page,))
-        return next(found, None)
-
     def stats(self) -> CacheStats:
         return CacheStats(
             total=self._allocator.num_pages,
@@ -344,7 +316,7 @@ class PrefixCache:
         assert leaf is not None
         if not leaf.locks and not leaf.leases and len(leaf.tokens) == match.tail * TOKEN_BYTES:
             self._tree.remove(leaf)
-            self._own(leaf.pages)
+            self._held.add(leaf.pages)
             lock.pages += leaf.pages
         else:
             lock.source = self._tree.split(leaf, 1) if len(leaf.pages) > 1 else leaf
@@ -376,12 +348,12 @@ class PrefixCache:
             return
         assert last <= len(pages), f"{last} full pages of tokens, a page table of {len(pages)}"
         own = tuple(pages[first:last])
-        self._disown(own)
+        self._held.remove(own)
         chunk = tokens[first * self._tree.page_bytes : last * self._tree.page_bytes]
         lock.node, duplicates = self._tree.insert(lock.node, chunk, own)
         lock.depth = last * self.page_size
         lock.duplicates += duplicates
-        self._own(duplicates)
+        self._held.add(duplicates)
 
     def _insert_tail(self, lock: Lock, tokens: bytes, pages: Sequence[int]) -> list[int]:
         """Inserts a partial last page; returns the request's pages that the tree did not take."""
@@ -391,7 +363,7 @@ class PrefixCache:
         if self._keeps(lock) and tail:
             leaf = self._tree.insert_tail(lock.node, tail, pages[first])
             if leaf is not None:
-                self._disown(pages[first : first + 1])
+                self._held.remove(pages[first : first + 1])
                 lock.node = leaf
                 first += 1
         return list(pages[first:])
@@ -400,23 +372,9 @@ class PrefixCache:
         assert lock.node is not None
         return self.enabled and lock.node.namespace is not None
 
-    def _own(self, pages: Sequence[int]) -> None:
-        """Requests hold these pages from now on."""
-        if self._check_invariants:
-            self._held.update(pages)
-
-    def _disown(self, pages: Sequence[int]) -> None:
-        if self._check_invariants:
-            assert self._held.issuperset(pages), "the pages are not held by requests"
-            self._held.difference_update(pages)
-
-    def _free(self, pages: list[int]) -> None:
-        self._disown(pages)
-        self._allocator.free(pages)
-
     def _verify(self) -> None:
         if self._check_invariants:
-            check(self._tree, self._allocator, self._held, self._locks, self._pins)
+            check(self._tree, self._allocator, self._held.pages, self._locks, self._pins)
 
 
 def _pages_to(node: Node) -> list[int]:

@@ -52,6 +52,7 @@ MAY_IMPORT = {
     | {
         "frontend.request",
         "frontend.launch",
+        "frontend.option_table",
         "frontend.options",
         "frontend.model_tokenizer",
         "frontend.progress",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TypedDict
 
 from ...runtime.config import ServeConfig
-from ..options import OPTIONS, Setting, build_config
+from ..option_table import OPTIONS, Setting
+from ..options import build_config
 from ..text.close_names import did_you_mean
 
 HTTP_ONLY = (

@@ -13,6 +13,7 @@ from . import items as column
 from . import tiles
 from .batch import AttentionBatch, Group, first_keys
 from .flash import Chunk, KeyRange, SharedPart, attend_chunk, attend_shared, plan_chunk
+from .merges import merge_callback
 from .plan import BEGIN, END, NO_WINDOW, Cut, ItemPlan, Share, plan_items
 from .runs import Runs
 
@@ -120,7 +121,7 @@ class CpuAttention:
         threaded = keys_read * kv_heads * 2 * cells.bytes(head_dim) >= THREADED_BYTES
         self._threads = thread_count() if threaded else 1
         self._attend = tiles.callback(kv.dtype) if tiled else column.run_callback(q.dtype, kv.dtype)
-        self._merge = column.merge_callback(q.dtype)
+        self._merge = merge_callback(q.dtype)
         self._arguments = self._fixed_arguments(kv, repeat, head_dim, window)
 
     def _fixed_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int, window: int | None) -> list[int]:

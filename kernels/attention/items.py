@@ -330,42 +330,6 @@ def _run_items(arguments, kind, stored):
         run_item(arguments, work // arguments[KV_HEADS], work % arguments[KV_HEADS], kind, stored, scratch)
 
 
-@compiled
-def _merge_partials(arguments, kind):
-    """Combine the partial results of each query token, weighted by their sums of exponentials.
-
-    They are added one after another, so that partial results of keys that the token does not see change
-    nothing.
-    """
-    head_dim = arguments[HEAD_DIM]
-    heads = arguments[KV_HEADS] * arguments[REPEAT]
-    sums = pointer(arguments[PARTIAL_SUM], np.float32(0))
-    scratch = np.empty(head_dim, np.float32)
-    total = pointer(scratch.ctypes.data, np.float32(0))
-    while True:
-        work = fetch_add(arguments, 1)
-        if work >= arguments[MERGE_COUNT] * heads:
-            break
-        head = work % heads
-        merge = shifted(pointer(arguments[MERGES], np.int64(0)), work // heads * 3)
-        first, count = merge[1], merge[2]
-        largest = np.float32(-np.inf)
-        for part in range(count):
-            largest = max(largest, sums[(first + part) * heads + head])
-        scratch[:] = np.float32(0)
-        summed = np.float32(0)
-        for part in range(count):
-            weight = exp(sums[(first + part) * heads + head] - largest)
-            summed = fma(weight, np.float32(1), summed)
-            row = (first + part) * heads + head
-            partial = shifted(pointer(arguments[PARTIAL_OUT], np.float32(0)), row * head_dim)
-            for d in range(head_dim):
-                total[d] = fma(weight, partial[d], total[d])
-        out = shifted(pointer(arguments[OUT], kind), (merge[0] * heads + head) * head_dim)
-        for d in range(head_dim):
-            store(out, d, total[d] / summed)
-
-
 def _items_bfloat16(arguments):
     _run_items(arguments, np.uint16(0), np.uint16(0))
 
@@ -390,18 +354,6 @@ def _items_float32_int8(arguments):
     _run_items(arguments, np.float32(0), np.int8(0))
 
 
-def _merge_bfloat16(arguments):
-    _merge_partials(arguments, np.uint16(0))
-
-
-def _merge_float16(arguments):
-    _merge_partials(arguments, np.int16(0))
-
-
-def _merge_float32(arguments):
-    _merge_partials(arguments, np.float32(0))
-
-
 _RUN = {
     (torch.bfloat16, torch.bfloat16): _items_bfloat16,
     (torch.float16, torch.float16): _items_float16,
@@ -410,16 +362,9 @@ _RUN = {
     (torch.float16, torch.int8): _items_float16_int8,
     (torch.float32, torch.int8): _items_float32_int8,
 }
-_MERGE = {torch.bfloat16: _merge_bfloat16, torch.float16: _merge_float16, torch.float32: _merge_float32}
 
 
 @cache
 def run_callback(dtype: torch.dtype, stored: torch.dtype) -> Callback:
     """The callback that runs the items, for queries of `dtype` and a cache of `stored`."""
     return Callback(_RUN[dtype, stored])
-
-
-@cache
-def merge_callback(dtype: torch.dtype) -> Callback:
-    """The callback that merges the partial results of items."""
-    return Callback(_MERGE[dtype])

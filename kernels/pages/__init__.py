@@ -1,6 +1,7 @@
 """Copies of whole KV pages: copy-on-write of a partial page, offload to host memory, restore."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
@@ -23,31 +24,27 @@ def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations
         cpu.copy_pages(kvs, sources, destinations)
 
 
-def save_pages(
+class PageMoves(Protocol):
+    """Copies between pages[i] of every layer and memory[places[i]], for all i."""
+
+    def save(self) -> None:
+        """Copy the pages to memory."""
+
+    def load(self, layers: range) -> None:
+        """Copy these layers from memory to the pages."""
+
+
+def page_moves(
     kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
-) -> None:
-    """Copy page pages[i] of every layer to memory[places[i]].
+) -> PageMoves:
+    """Prepare copies; pages are distinct, and so are places.
 
     kvs: as in `copy_pages`. memory: [places, layers, 2 × kv_heads, page_size × cell] of the same dtype in
-    host memory, which is pinned if the pages are on a CUDA device. There the copy runs on the current stream.
+    host memory, which is pinned if the pages are on a CUDA device. There each copy is a launch on the current
+    stream, which must be the same for all copies.
     """
     if kvs[0].is_cuda:
         from . import cuda
 
-        cuda.move_pages(kvs, 0, pages, memory, places, save=True)
-    else:
-        for layer, kv in enumerate(kvs):
-            cpu.save_pages(kv, layer, pages, memory, places)
-
-
-def load_pages(
-    kv: torch.Tensor, layer: int, pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
-) -> None:
-    """Copy memory[places[i], layer] to page pages[i] of `kv`, the layer's tensor: the inverse of
-    `save_pages`."""
-    if kv.is_cuda:
-        from . import cuda
-
-        cuda.move_pages([kv], layer, pages, memory, places, save=False)
-    else:
-        cpu.load_pages(kv, layer, pages, memory, places)
+        return cuda.CudaMoves(kvs, pages, memory, places)
+    return cpu.CpuMoves(kvs, pages, memory, places)

@@ -22,18 +22,21 @@ def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations
         callback().run(arguments, thread_count(planes * page * len(sources)))
 
 
-def save_pages(
-    kv: torch.Tensor, layer: int, pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
-) -> None:
-    """See `pages.save_pages`."""
-    memory[list(places), layer] = _planes(kv)[:, list(pages)].transpose(0, 1)
+class CpuMoves:
+    """See `pages.PageMoves`."""
 
+    def __init__(
+        self, kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
+    ) -> None:
+        self._kvs, self._pages, self._memory, self._places = kvs, list(pages), memory, list(places)
 
-def load_pages(
-    kv: torch.Tensor, layer: int, pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
-) -> None:
-    """See `pages.load_pages`."""
-    _planes(kv)[:, list(pages)] = memory[list(places), layer].transpose(0, 1)
+    def save(self) -> None:
+        for layer, kv in enumerate(self._kvs):
+            self._memory[self._places, layer] = _planes(kv)[:, self._pages].transpose(0, 1)
+
+    def load(self, layers: range) -> None:
+        for layer in layers:
+            _planes(self._kvs[layer])[:, self._pages] = self._memory[self._places, layer].transpose(0, 1)
 
 
 def _planes(kv: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ The kernels copy words of 4 bytes, whatever the cells are.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,14 +15,18 @@ import triton.language as tl
 from ..common.upload import upload
 
 BLOCK = 1024
-PROGRAMS = 128
-"""programs that move pages from or to host memory: they saturate the bus and leave most of the GPU free"""
+PROGRAMS = 16
+"""Programs that move pages from or to host memory: most multiprocessors have none. Of 16 KB each they keep
+256 KB in flight, or 4 µs of a bus with 55 GB/s (PCIe 5.0 × 16), which answers in 1 to 2."""
+TILE = 4096
+"""words that a program moves at a time"""
+WARPS = 8
 
 
 @triton.jit
-def _layer(like, addresses, layer):
-    """The layer's cache as words of the type of `like`. PyTorch aligns it, so that its loads can be wide."""
-    return tl.multiple_of(tl.load(addresses + layer).to(tl.pointer_type(like.dtype.element_ty)), 16)
+def _caches(like, addresses):
+    """Layers' caches as words of the type of `like`. PyTorch aligns them, so that loads can be wide."""
+    return tl.multiple_of(addresses.to(tl.pointer_type(like.dtype.element_ty)), 16)
 
 
 # Compiled once for any number of moves and layers.
@@ -33,7 +38,7 @@ def copy_pages_kernel(
     move = tl.program_id(0)
     layer = tl.program_id(1) // planes
     plane = (tl.program_id(1) % planes).to(tl.int64)
-    kv = _layer(like, addresses, layer) + plane * pages * page_words
+    kv = _caches(like, tl.load(addresses + layer)) + plane * pages * page_words
     moves = addresses + layers
     source = kv + tl.load(moves + move) * page_words
     destination = kv + tl.load(moves + move_count + move) * page_words
@@ -43,54 +48,77 @@ def copy_pages_kernel(
         tl.store(destination + word, tl.load(source + word, mask=inside), mask=inside)
 
 
-@triton.jit(do_not_specialize=["move_count", "layers"])
+@triton.jit(do_not_specialize=["move_count", "all_layers", "first", "layers"])
 def move_pages_kernel(
-    memory, addresses, move_count, layers, planes, pages, page_words, place_words,
-    SAVE: tl.constexpr, BLOCK: tl.constexpr,
+    memory, addresses, move_count, all_layers, first, layers, planes, pages, page_words, place_words,
+    SAVE: tl.constexpr, PIECES: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """addresses: of the layers' caches; then the pages, and the places. memory: where the first of the layers
-    begins in the first place, in pinned host memory."""
-    moves = addresses + layers
-    for work in range(tl.program_id(0), move_count * layers * planes, tl.num_programs(0)):
-        move, rest = work // (layers * planes), work % (layers * planes)
-        layer, plane = rest // planes, (rest % planes).to(tl.int64)
-        kv = _layer(memory, addresses, layer)
-        page = kv + (plane * pages + tl.load(moves + move)) * page_words
-        place = memory + tl.load(moves + move_count + move) * place_words
+    """Moves `layers` layers from `first` on, `PIECES` planes of pages at a time.
+
+    addresses: of all layers' caches; then the pages, and the places. memory: pinned host memory
+    """
+    moves = addresses + all_layers
+    count = move_count * layers * planes
+    for start in range(tl.program_id(0) * PIECES, count, tl.num_programs(0) * PIECES):
+        piece = start + tl.arange(0, PIECES)
+        exists = piece < count
+        move, rest = piece // (layers * planes), piece % (layers * planes) + first * planes
+        page = tl.load(moves + move, mask=exists, other=0) + (rest % planes).to(tl.int64) * pages
+        place = tl.load(moves + move_count + move, mask=exists, other=0) * place_words
         place += rest.to(tl.int64) * page_words
-        for start in range(0, page_words, BLOCK):
-            word = start + tl.arange(0, BLOCK)
-            inside = word < page_words
+        caches = _caches(memory, tl.load(addresses + rest // planes, mask=exists, other=0))
+        on_device, in_memory = caches + page * page_words, memory + place
+        for begin in range(0, page_words, WORDS):
+            word = begin + tl.arange(0, WORDS)
+            inside = exists[:, None] & (word < page_words)[None, :]
+            here, there = on_device[:, None] + word[None, :], in_memory[:, None] + word[None, :]
             if SAVE:
-                tl.store(place + word, tl.load(page + word, mask=inside), mask=inside)
+                tl.store(there, tl.load(here, mask=inside), mask=inside)
             else:
-                tl.store(page + word, tl.load(place + word, mask=inside), mask=inside)
+                tl.store(here, tl.load(there, mask=inside), mask=inside)
 
 
-def move_pages(
-    kvs: Sequence[torch.Tensor],
-    first_layer: int,
-    pages: Sequence[int],
-    memory: torch.Tensor,
-    places: Sequence[int],
-    save: bool,
-) -> None:
-    """`pages.save_pages` or `load_pages` for consecutive layers: the device accesses host memory directly."""
-    planes, words = _planes_and_words(kvs[0])
-    memory = memory.view(torch.int32)
-    assert memory.is_contiguous() and memory.shape[2:] == (planes, words)
-    move_pages_kernel[(min(len(pages) * len(kvs) * planes, PROGRAMS),)](
-        memory[0, first_layer],
-        _table(kvs, pages, places),
-        len(pages),
-        len(kvs),
-        planes,
-        kvs[0].shape[2],
-        words,
-        memory.stride(0),
-        SAVE=save,
-        BLOCK=BLOCK,
-    )
+class CudaMoves:
+    """See `pages.PageMoves`: the device accesses host memory directly."""
+
+    def __init__(
+        self, kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
+    ) -> None:
+        self._planes, self._words = _planes_and_words(kvs[0])
+        self._memory = memory.view(torch.int32)
+        assert memory.is_contiguous() and self._memory.shape[1:] == (len(kvs), self._planes, self._words)
+        self._kvs, self._pages, self._places = kvs, pages, places
+
+    def save(self) -> None:
+        self._move(range(len(self._kvs)), save=True)
+
+    def load(self, layers: range) -> None:
+        self._move(layers, save=False)
+
+    @cached_property
+    def _addresses(self) -> torch.Tensor:
+        return _table(self._kvs, self._pages, self._places)
+
+    def _move(self, layers: range, save: bool) -> None:
+        words = min(TILE, triton.next_power_of_2(self._words))
+        pieces = TILE // words
+        programs = triton.cdiv(len(self._pages) * len(layers) * self._planes, pieces)
+        move_pages_kernel[(min(programs, PROGRAMS),)](
+            self._memory,
+            self._addresses,
+            len(self._pages),
+            len(self._kvs),
+            layers.start,
+            len(layers),
+            self._planes,
+            self._kvs[0].shape[2],
+            self._words,
+            self._memory.stride(0),
+            SAVE=save,
+            PIECES=pieces,
+            WORDS=words,
+            num_warps=WARPS,
+        )
 
 
 def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:

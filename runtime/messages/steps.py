@@ -57,7 +57,8 @@ class RowGroup(Part):
 class StepPlan(Message):
     """One step, in the order of work: setups, saves, copies, restores, then the forward pass over `rows`.
 
-    Steps run in order.
+    Steps run in order. Saves and restores may run beside the steps before: these write no page of `saves`,
+    and use no page of `restores`.
     """
 
     step: int  # from 1

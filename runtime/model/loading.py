@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -74,6 +75,9 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             config.quantize,
             partial(expected_tensors, shape),
         )
+    stored = kv_dtype(config, dtype)
+    bytes_per_page = page_bytes(shape, config.page_size, stored)
+    store = open_page_store(config, bytes_per_page, device)
     with weights_outside_heap():
         progress = ProgressLine()
         weights = load_weights(
@@ -82,7 +86,6 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         progress.end()
     states = SlotStates(config.max_running, shape.vocab_size, device, load_vocabulary)
     tables = PageTables(config.max_running, context, config.page_size, device)
-    stored = kv_dtype(config, dtype)
     graphs, graph_bytes = None, 0
     if device.type == "cuda" and not config.enforce_eager:
         from .step_graphs import StepGraphs  # Triton may be missing without a GPU
@@ -93,28 +96,22 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             shape, 2, config.page_size, stored, device
         )  # Triton takes a 1 as a constant
         one_position = Decoder(shape, weights, cos_sin_table(shape.rope, 1).to(device))
-        graph_bytes = graphs.forward_bytes(one_position, few_pages)
+        with nullcontext() if store is None else store.pool.host_memory.undisturbed():
+            graph_bytes = graphs.forward_bytes(one_position, few_pages)
         del few_pages
     pool = _size_pool(config, shape, dtype, device, graph_bytes)
-    bytes_per_page = page_bytes(shape, config.page_size, stored)
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
-    store = open_page_store(config, bytes_per_page, device)
     page_memory = PageMemory(kvs) if device.type == "cpu" else None
     decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
-    runner = Runner(
-        decoder,
-        kvs,
-        tables,
-        states,
-        shape.vocab_size,
-        Transfers(kvs, store) if store is not None else None,
-        page_memory,
-    )
+    transfers = Transfers(kvs, store) if store is not None else None
+    runner = Runner(decoder, kvs, tables, states, shape.vocab_size, transfers, page_memory)
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
     if device.type == "cpu" and not config.enforce_eager:
         runner.replay_with(StepPrograms(shape, decoder, kvs, config.deterministic).forward)
     warm_up(runner, shape, pool, config)
+    if transfers is not None:
+        transfers.warm_up()
     if page_memory is not None:
         page_memory.start(everything=config.kv_memory is not None)
     if graphs is not None:

@@ -38,6 +38,10 @@ class PageTables:
         """A view, which shows later changes."""
         return self._pages[slot, : self._counts[slot]]
 
+    def pages(self, slot: int, start: int, end: int) -> NDArray[np.int32]:
+        """The pages of the tokens at positions `start` to `end`. A view."""
+        return self.table(slot)[start // self.page_size : -(-end // self.page_size)]
+
     def starts(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where the tables of these slots begin in `on_device`."""
         return slots * self._pages.shape[1]

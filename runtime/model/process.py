@@ -65,9 +65,9 @@ WITHOUT_GRAPHS = "ARBORA_WITHOUT_GRAPHS"
 log = logging.getLogger(__name__)
 
 Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
-_AFTER_STEPS = (LoadGrammar, ForgetPages, DiscardPages, FlushPages)
-"""Messages that wait for the end of the running step: it may save the very pages that are to be forgotten,
-and its tokens would wait while a grammar is loaded."""
+_AFTER_STEPS = (LoadGrammar, FlushPages)
+"""Messages that wait for the end of the running step: its tokens would wait while a grammar is loaded, or
+pages are written."""
 
 
 class StepQueue:
@@ -124,11 +124,14 @@ class StepQueue:
 
 def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
     """Runs steps in order. A step that comes while a GPU computes the one before is launched at once, so that
-    the GPU finds it when it is done."""
+    the GPU finds it when it is done. Pages are saved beside a step, and published with the next one, or when
+    the GPU is idle."""
     running: RunningStep | None = None
     while True:
-        work = queue.next() if running is None else queue.next_unless(running.ready)
-        if work is None or isinstance(work, _AFTER_STEPS):
+        work = _next(runner, running, queue)
+        if work is None and running is None:
+            runner.publish_saves()
+        elif work is None or isinstance(work, _AFTER_STEPS):
             _finish(runner, running, scheduler)
             running = None
         match work:
@@ -151,6 +154,13 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
             case FlushPages() as pages:
                 runner.flush_pages(pages)
                 scheduler.send(Flushed())
+
+
+def _next(runner: Runner, running: RunningStep | None, queue: StepQueue) -> Work | None:
+    """The next message; None if the running step, or the saving of pages while none runs, is over before."""
+    if running is not None:
+        return queue.next_unless(running.ready)
+    return queue.next_unless(runner.saves_copied) if runner.is_saving else queue.next()
 
 
 def _finish(runner: Runner, step: RunningStep | None, scheduler: Outbox) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import torch
@@ -88,7 +89,22 @@ class Runner:
 
     @torch.inference_mode()
     def save_pages(self, message: SavePages) -> None:
+        """Begins to save pages. They are published with the next step, or by `publish_saves`."""
         self._store_transfers().save_computed(message.saves)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether pages are being saved that no step publishes yet."""
+        return self._transfers is not None and self._transfers.is_saving
+
+    def saves_copied(self) -> bool:
+        """Whether `publish_saves` returns without waiting for the device."""
+        return self._store_transfers().saves_copied()
+
+    def publish_saves(self) -> None:
+        """Lets the page store find the pages that are being saved."""
+        transfers = self._store_transfers()
+        transfers.settle(transfers.begun_saves())
 
     def forget_pages(self, message: ForgetPages | DiscardPages) -> None:
         self._store_transfers().forget(message)
@@ -155,12 +171,20 @@ class Runner:
                 self._tables.append(row.slot, pages)
                 if self._page_memory is not None:
                     self._page_memory.used(int(pages.max()))
-        if plan.saves:
-            self._store_transfers().save(plan.saves)
+        assert self._transfers or not (plan.saves or plan.restores), "the process has no page store"
+        restore = self._transfers.begin(plan, lambda: self._written(plan)) if self._transfers else None
         if plan.copies:
             moves = [(copy.source, copy.destination) for copy in plan.copies]
             copy_pages(self._kvs, *zip(*moves, strict=True))
-        return self._store_transfers().restore(plan.restores) if plan.restores else None
+        return restore
+
+    def _written(self, plan: StepPlan) -> list[int]:
+        """The pages that the rows and copies of a step write."""
+        ranges = [(row.slot, row.start, row.start + (len(row.tokens) // 4 or 1)) for row in plan.rows]
+        return [
+            *(copy.destination for copy in plan.copies),
+            *chain.from_iterable(self._tables.pages(*each).tolist() for each in ranges),
+        ]
 
     def _settling(self, plan: StepPlan, restore: Restore | None) -> Callable[[], float]:
         """A function for the end of the step: it waits for copies of pages, publishes saved ones, and returns

@@ -65,7 +65,7 @@ class CacheController:
             case UnpinPrefix():
                 return self._unpin(message)
             case ExplainPrompt(_, query, namespace, tokens):
-                return PromptExplained(query, *self._cache.divergence(namespace, tokens, SHOWN_TOKENS))
+                return PromptExplained(query, *self._cache.views.divergence(namespace, tokens, SHOWN_TOKENS))
             case QueryTree():
                 return self._outline(message)
             case _:
@@ -82,12 +82,12 @@ class CacheController:
         return min((end for end in ends if end is not None), default=None)
 
     def _names(self, scope: str) -> list[str]:
-        return [name for name in self._cache.namespaces() if name.startswith(scope)]
+        return [name for name in self._cache.views.namespaces() if name.startswith(scope)]
 
     def _report(self, message: QueryCache, store: StoreCounts) -> CacheReport:
         pages = self._cache.stats()
         total, lately = self.hits.total, self.hits.lately
-        sizes = self._cache.namespaces()
+        sizes = self._cache.views.namespaces()
         largest = nlargest(MOST_NAMESPACES, self._names(message.scope), key=sizes.__getitem__)
         return CacheReport(
             query=message.query,
@@ -112,17 +112,17 @@ class CacheController:
         )
 
     def _popular(self, message: QueryCache) -> list[CachedPrefix]:
-        found = self._cache.popular(self._names(message.scope), MOST_PREFIXES, SHOWN_TOKENS)
+        found = self._cache.views.popular(self._names(message.scope), MOST_PREFIXES, SHOWN_TOKENS)
         return [_cached_prefix(prefix, is_shown=prefix.namespace == message.own) for prefix in found]
 
     def _outline(self, message: QueryTree) -> TreeReport:
         if message.page is not None:
             is_visible = message.own.startswith(message.scope)
-            tokens = self._cache.edge(message.own, message.page, NODE_TOKENS) if is_visible else None
+            tokens = self._cache.views.edge(message.own, message.page, NODE_TOKENS) if is_visible else None
             return TreeReport(message.query, [], tokens=tokens)
-        names, sizes = self._names(message.scope), self._cache.namespaces()
+        names, sizes = self._names(message.scope), self._cache.views.namespaces()
         largest = nlargest(MOST_NAMESPACES, names, key=lambda name: (name == message.own, sizes[name]))
-        found = self._cache.outline(largest, MOST_NODES, NODE_HEAD_TOKENS)
+        found = self._cache.views.outline(largest, MOST_NODES, NODE_HEAD_TOKENS)
         nodes = [_tree_node(node, is_shown=node.namespace == message.own) for node in found.nodes]
         return TreeReport(message.query, nodes, found.is_complete and len(largest) == len(names))
 

@@ -12,62 +12,29 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.cli import build_parser, main, option_help, serve_config, with_values
-from arbora.frontend.launch.serve import _model_in_words
-from arbora.frontend.options import OPTIONS, from_environment, unknown_variables
+from arbora.frontend.option_table import OPTIONS
+from arbora.frontend.options import from_environment, unknown_variables
 from arbora.runtime.api_keys import ApiKey, plain_key
-from arbora.runtime.config import ServeConfig, load_config
+from arbora.runtime.config import load_config
 from arbora.runtime.errors import ConfigError
+from model_options import configured, make_model
 
 PATIENCE = 60.0
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    directory = tmp_path / "tiny-model"
-    directory.mkdir()
-    (directory / "config.json").write_text("{}")
-    (directory / "model.safetensors").touch()
-    (directory / "tokenizer.json").touch()
-    return directory
+    return make_model(tmp_path)
 
 
 def plain(*keys: str) -> tuple[ApiKey, ...]:
     return tuple(map(plain_key, keys))
 
 
-def configured(*flags: str | Path, **environment: str) -> ServeConfig:
-    parsed = build_parser().parse_args(["serve", *map(str, flags)])
-    return serve_config(vars(parsed), environment)
-
-
 def test_the_defaults_serve_this_machine_alone(model: Path) -> None:
     config = configured(model)
     assert (config.host, config.port, config.page_size, config.prefix_cache) == ("127.0.0.1", 8000, 16, True)
     assert config.model == model
-
-
-def test_a_model_is_named_after_its_directory(model: Path) -> None:
-    assert configured(model).served_model_name == "tiny-model"
-    assert configured(model, "--served-model-name", "mine").served_model_name == "mine"
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--served-model-name", "one", "two"),
-        ("--served-model-name", "one", "--served-model-name", "two"),
-        ("--served-model-name", "one,two"),
-    ],
-)
-def test_a_model_may_have_several_names(model: Path, flags: Sequence[str]) -> None:
-    config = configured(model, *flags)
-    assert config.model_names == ("one", "two") and config.served_model_name == "one"
-
-
-def test_a_model_that_would_be_taken_for_a_name_is_refused(model: Path) -> None:
-    flags = vars(build_parser().parse_args(["serve", "--served-model-name", "one", str(model)]))
-    with pytest.raises(ConfigError, match=f"Write `arbora serve {model} --served-model-name one`"):
-        serve_config(flags, {})
 
 
 @pytest.mark.parametrize(
@@ -297,46 +264,6 @@ def test_a_wrong_variable_is_refused_under_its_own_name(model: Path) -> None:
         configured(model, ARBORA_PAGE_SIZE="7")
 
 
-def test_a_missing_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match="MODEL /no/where: there is no such directory"):
-        configured("/no/where")
-
-
-@pytest.mark.parametrize("path", ["/no/where.gguf", "nowhere.gguf"])
-def test_a_missing_gguf_file_is_refused(path: str) -> None:
-    with pytest.raises(ConfigError, match=rf"MODEL {path}: there is no such file \(/.*\)"):
-        configured(path)
-
-
-@pytest.mark.parametrize("path", ["./nope", "../nope", "~/nope", "/no/where"])
-def test_a_path_that_leads_nowhere_is_not_looked_up_on_the_hub(path: str) -> None:
-    with pytest.raises(ConfigError, match=rf"MODEL {path}: there is no such directory \(/.*\)"):
-        configured(path)
-
-
-def test_a_directory_without_a_tokenizer_is_refused(model: Path) -> None:
-    (model / "tokenizer.json").unlink()
-    with pytest.raises(ConfigError, match=r"has no tokenizer\. Copy the model's tokenizer\.json"):
-        configured(model)
-    (model / "tokenizer.model").touch()
-    assert configured(model).model == model
-
-
-def test_a_directory_without_weights_is_refused(model: Path) -> None:
-    (model / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match=r"has no \*\.safetensors and no \*\.gguf file"):
-        configured(model)
-
-
-def test_a_hub_model_without_a_network_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ConfigError, match="no copy in the hub's cache, and the hub can't be reached"):
-        configured("nobody/nothing")
-
-
 def test_the_configuration_survives_the_way_to_the_children(model: Path, tmp_path: Path) -> None:
     config = configured(model, "--kv-memory", "1GiB", "--api-key", "secret")
     config.save(tmp_path)
@@ -346,25 +273,6 @@ def test_the_configuration_survives_the_way_to_the_children(model: Path, tmp_pat
 def test_a_wrong_setting_ends_the_program_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--port", "-1"]) == 2
     assert capsys.readouterr().err == "arbora: error: --port -1: expected a whole number from 0 to 65535.\n"
-
-
-def test_a_model_among_the_served_names_is_refused_even_if_it_does_not_exist(model: Path) -> None:
-    for names, fix in (
-        (("one", "./nope"), "serve ./nope --served-model-name one`"),
-        (("one", "two", "Qwen/Qwen3-0.6B"), "serve Qwen/Qwen3-0.6B --served-model-name one two`"),
-        (("./nope",), "serve ./nope`"),
-    ):
-        with pytest.raises(ConfigError, match=f"looks like a model, but .*Write `arbora {re.escape(fix)}"):
-            configured("--served-model-name", *names)
-    assert configured("--served-model-name", "one", "two").model_names == ("one", "two")
-    assert configured("--served-model-name", "openai/gpt-4o").served_model_name == "openai/gpt-4o"
-    assert configured(model, "--served-model-name", "one", "org/two").model_names == ("one", "org/two")
-
-
-def test_a_server_without_a_model_says_that_it_serves_the_built_in_one(model: Path) -> None:
-    builtin = configured("--served-model-name", "gpt-4o")
-    assert _model_in_words(builtin) == "the built-in model; no MODEL was given"
-    assert _model_in_words(configured(model, "--served-model-name", "gpt-4o")) == str(model)
 
 
 def test_the_help_says_that_no_key_file_is_the_default() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 from arbora.frontend.cli import main
-from arbora.frontend.options import OPTIONS
+from arbora.frontend.option_table import OPTIONS
 from arbora.frontend.unknown_options import ELSEWHERE
 
 

@@ -9,7 +9,7 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.norm import add_rms_norm, rms_norm
-from arbora.kernels.pages import copy_pages, load_pages, save_pages
+from arbora.kernels.pages import copy_pages, page_moves
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
@@ -113,11 +113,12 @@ def test_pages_move_to_host_memory_and_back(stored: torch.dtype) -> None:
     kvs = [CellFormat(stored).encode(torch.randn(2, 3, 9, 16, 32)) for _ in range(2)]
     memory = CellFormat(stored).encode(torch.randn(4, 2, 6, 16, 32)).flatten(3)
     expected, expected_memory = [kv.clone() for kv in kvs], memory.clone()
-    save_pages(kvs, [8, 0], memory, [1, 3])
+    page_moves(kvs, [8, 0], memory, [1, 3]).save()
     reference.save_pages(expected, [8, 0], expected_memory, [1, 3])
     assert torch.equal(memory, expected_memory)
-    for layer, kv in enumerate(kvs):
-        load_pages(kv, layer, [4, 5], memory, [3, 2])
+    moves = page_moves(kvs, [4, 5], memory, [3, 2])
+    for layer in range(2):
+        moves.load(range(layer, layer + 1))
     reference.load_pages(expected, [4, 5], expected_memory, [3, 2])
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
 

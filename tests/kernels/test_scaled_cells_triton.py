@@ -175,9 +175,10 @@ def test_pages_come_back_from_host_memory_bit_by_bit(stored: torch.dtype) -> Non
     expected = [kv.clone() for kv in kvs]
     memory = torch.zeros(3, 2, 4, 52, dtype=torch.int8)
     memory = (memory.pin_memory() if DEVICE.type == "cuda" else memory).view(stored)
-    pages_triton.move_pages(kvs, 0, [6, 1], memory, [0, 2], save=True)
-    for layer, kv in enumerate(kvs):
+    moves = pages_triton.CudaMoves(kvs, [6, 1], memory, [0, 2])
+    moves.save()
+    for kv in kvs:
         kv.view(torch.int8)[:, :, [6, 1]] = -1
-        pages_triton.move_pages([kv], layer, [6, 1], memory, [0, 2], save=False)
+    moves.load(range(2))
     for got, want in zip(kvs, expected, strict=True):
         assert torch.equal(got.view(torch.int8), want.view(torch.int8))

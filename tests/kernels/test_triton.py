@@ -12,7 +12,6 @@ from arbora.kernels.norm import cuda as norm_triton
 from arbora.kernels.pages import cuda as pages_triton
 from arbora.kernels.rotary import HeadNorms
 from arbora.kernels.rotary import cuda as rotary_triton
-from arbora.runtime.model.tiers.host_memory import host_memory
 from attention_cases import TREE, AttentionCase, Sharing, Step, build_case
 from interpreted_triton import DEVICE
 
@@ -180,16 +179,20 @@ def test_copy_pages_copies_whole_pages_in_every_layer() -> None:
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
 
 
-def test_pages_move_to_host_memory_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("layers_at_once", [[range(2)], [range(1), range(1, 2)]])
+@pytest.mark.parametrize("page_size", [1, 16, 64])
+def test_pages_move_to_host_memory_and_back(
+    page_size: int, layers_at_once: list[range], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pages_triton, "PROGRAMS", 3)
-    kvs = [torch.randn(2, 2, 7, 16, 80, device=DEVICE) for _ in range(2)]
-    shape = (3, 2, 4, 16 * 80)
-    memory = host_memory(4 * math.prod(shape), pinned=DEVICE.type == "cuda").view(torch.float32).view(shape)
-    memory.normal_()
+    kvs = [torch.randn(2, 2, 7, page_size, 80, device=DEVICE) for _ in range(2)]
+    shape = (3, 2, 4, page_size * 80)
+    memory = torch.randn(shape, pin_memory=DEVICE.type == "cuda")
     expected, expected_memory = [kv.clone() for kv in kvs], memory.clone()
-    pages_triton.move_pages(kvs, 0, [6, 1], memory, [0, 2], save=True)
-    for layer, kv in enumerate(kvs):
-        pages_triton.move_pages([kv], layer, [3, 5], memory, [2, 1], save=False)
+    pages_triton.CudaMoves(kvs, [6, 1], memory, [0, 2]).save()
+    moves = pages_triton.CudaMoves(kvs, [3, 5], memory, [2, 1])
+    for layers in layers_at_once:
+        moves.load(layers)
     reference.save_pages(expected, [6, 1], expected_memory, [0, 2])
     reference.load_pages(expected, [3, 5], expected_memory, [2, 1])
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))

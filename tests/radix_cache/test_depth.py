@@ -39,7 +39,7 @@ def test_a_deep_branch_is_matched_listed_and_evicted() -> None:
     cache, tokens = deep_cache()
     assert cache.matched("", tokens) == DEPTH
     assert sum(len(part.pages) for part in cache.everything()) == DEPTH
-    assert cache.popular([""], most=5, shown_tokens=3)
+    assert cache.views.popular([""], most=5, shown_tokens=3)
     held = cache.allocate(DEPTH // 2)
     assert held is not None and len(held) == DEPTH // 2
     assert cache.matched("", tokens) == DEPTH - DEPTH // 2

@@ -12,7 +12,7 @@ from pytest import MonkeyPatch
 
 def found(cache: PrefixCache, most: int = 10) -> list[tuple[int, int]]:
     """The tokens and hits of the most popular prefixes."""
-    return [(prefix.tokens, prefix.hits) for prefix in cache.popular([""], most, 4)]
+    return [(prefix.tokens, prefix.hits) for prefix in cache.views.popular([""], most, 4)]
 
 
 def test_a_prefix_counts_later_requests_that_begin_with_it() -> None:
@@ -50,7 +50,7 @@ def test_a_prefix_is_reported_with_its_first_and_last_tokens_and_its_idle_time()
     cache = new_cache()
     serve(cache, DOCUMENT)
     start(cache, (*DOCUMENT, 1, 2))
-    [used] = cache.popular([""], 1, 2)
+    [used] = cache.views.popular([""], 1, 2)
     assert used == Prefix("", pack(DOCUMENT[:2]), pack(DOCUMENT[-2:]), 12, 1, 0)
 
 

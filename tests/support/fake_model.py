@@ -22,6 +22,7 @@ from arbora.runtime.messages import (
     StepResult,
 )
 from fake_store import FakeStore
+from pages_in_flight import PagesInFlight
 
 VOCAB = 64
 EOS = 0
@@ -90,6 +91,7 @@ class FakeModel:
         self.store = FakeStore(self.contents, most_stored)
         self.slots: dict[int, _Slot] = {}
         self.plans: list[StepPlan] = []
+        self._in_flight = PagesInFlight(page_size)
         self.saves_after: dict[int, list[SavedPages]] = {}  # by the step that they follow
         self.masks: dict[int, StepMasks] = {}
         self.loaded: list[int] = []  # grammar ids, once for each load
@@ -99,6 +101,7 @@ class FakeModel:
         for message in messages:
             if isinstance(message, StepPlan):
                 self.plans.append(message)
+                self._in_flight.begin(message)
             elif isinstance(message, StepMasks):
                 self.masks[message.step] = message
             elif isinstance(message, LoadGrammar):
@@ -123,6 +126,7 @@ class FakeModel:
     def run_step(self) -> StepResult:
         """Runs the oldest plan."""
         plan = self.plans.pop(0)
+        self._in_flight.end(plan.step)
         if any(row.host_mask for row in plan.rows):
             assert plan.step in self.masks, "the masks of the oldest step must have been sent"
         for setup in plan.setups:

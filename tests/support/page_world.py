@@ -18,14 +18,17 @@ from arbora.runtime.messages import (
     PageStoreInbox,
     RestoredPages,
     SavedPages,
+    StepPlan,
     StoreCounts,
     StoreReport,
 )
 from arbora.runtime.model.tiers.disk import DiskStore
+from arbora.runtime.model.tiers.host_memory import HostMemory
 from arbora.runtime.model.tiers.host_pool import HostPool
 from arbora.runtime.model.tiers.lower_tiers import LowerTiers
 from arbora.runtime.model.tiers.page_store import PageStore
 from arbora.runtime.model.tiers.remote import RemoteStore
+from arbora.runtime.model.tiers.restores import Restore
 from arbora.runtime.model.tiers.transfers import Transfers
 from arbora.runtime.processes.sockets import Inbox, Outbox
 from interpreted_triton import DEVICE
@@ -42,7 +45,7 @@ class World:
     ) -> None:
         shape = (2, HEADS, PAGES, PAGE_SIZE, HEAD_DIM)
         self.kvs = [torch.randn(shape, device=DEVICE) for _ in range(LAYERS)]
-        pool = HostPool(places, PAGE_BYTES, pinned=DEVICE.type == "cuda")
+        pool = HostPool(HostMemory(places * PAGE_BYTES, pinned=DEVICE.type == "cuda"), PAGE_BYTES)
         self.store = PageStore(pool, LowerTiers(DiskStore(directory, limit) if disk else None, remote))
         self.transfers = Transfers(self.kvs, self.store)
         self.counts = StoreCounts()
@@ -56,7 +59,10 @@ class World:
 
     def save(self, keys: list[int], pages: list[int], namespace: str = "") -> None:
         self.transfers.save([SavedPages(namespace, key_bytes(keys), packed(pages))])
-        self.transfers.settle(self.transfers.begun_saves(), [])
+        self.settle()
+
+    def settle(self, fetches_over: Sequence[int] = ()) -> None:
+        self.transfers.settle(self.transfers.begun_saves(), fetches_over)
 
     def flush(self, saves: list[SavedPages], fetches_over: Sequence[int] = ()) -> None:
         self.transfers.flush(FlushPages(saves, list(fetches_over)))
@@ -85,11 +91,18 @@ class World:
         return message.fetch, message.pages
 
     def restore(self, fetch: int, first: int, pages: list[int]) -> None:
-        restore = self.transfers.restore([RestoredPages(fetch, first, packed(pages))])
+        restore = self.begin_restore(fetch, first, pages)
         for layer in range(LAYERS):
             restore.arrive(layer)
         assert restore.finish() > 0
-        self.transfers.settle(self.transfers.begun_saves(), [fetch])
+        self.settle([fetch])
+
+    def begin_restore(self, fetch: int, first: int, pages: list[int]) -> Restore:
+        restore = self.transfers.begin(
+            StepPlan(1, [], restores=[RestoredPages(fetch, first, packed(pages))]), list
+        )
+        assert restore is not None
+        return restore
 
     def wait_for_counts(self, **expected: int) -> None:
         while any(getattr(self.counts, name) != value for name, value in expected.items()):

@@ -2,22 +2,113 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
+from ...byte_sizes import in_units
+from ..page_memory import Span, populate
+
+PIECE = 64 << 20
+"""bytes that are pinned in one call; other calls of CUDA wait for its end"""
+REST = 4
+"""Once steps run, the thread rests so many times as long as it took to pin a piece."""
 PORTABLE_AND_MAPPED = 1 | 2
 """flags of `cudaHostRegister`"""
+log = logging.getLogger(__name__)
 
 
-def host_memory(size: int, pinned: bool) -> torch.Tensor:
-    """uint8 [size], zeros; `pinned` for CUDA devices. Raises RuntimeError or OSError if it cannot be
-    allocated.
+class HostMemory:
+    """Zeros, of which the first bytes are usable; on CUDA devices more and more of them.
+
+    There a thread pins the memory piece by piece, because that takes seconds for each ten gigabytes.
+    """
+
+    def __init__(self, size: int, pinned: bool) -> None:
+        """size: bytes. pinned: for CUDA devices. Raises OSError if the system has no such memory."""
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.tensor = torch.frombuffer(memory, dtype=torch.uint8)
+        """uint8 [size]"""
+        self._usable = 0 if pinned else size
+        self._offer: Callable[[int], None] = lambda _: None
+        self._error: RuntimeError | None = None
+        self._changed = threading.Condition()
+        self._busy = self._paused = self._rests = False
+        if pinned:
+            memory.madvise(mmap.MADV_HUGEPAGE)  # 512 times fewer pages to pin
+            memory.madvise(mmap.MADV_DONTFORK)  # otherwise writes after a fork would go to other pages
+            threading.Thread(target=self._pin, name="pin host memory", daemon=True).start()
+
+    def offer(self, offer: Callable[[int], None]) -> None:
+        """Calls `offer` with the number of usable bytes, now and whenever there are more.
+
+        Waits for the first bytes. Raises RuntimeError if they can't be pinned.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._usable or self._error)
+            if not self._usable and self._error is not None:
+                raise self._error
+            self._offer = offer
+            offer(self._usable)
+
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Nothing is pinned meanwhile, which takes some of the device's memory."""
+        with self._changed:
+            self._paused = True
+            self._changed.wait_for(lambda: not self._busy)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._paused = False
+                self._changed.notify_all()
+
+    def make_way_for_steps(self) -> None:
+        """Leaves the device to the steps, which run from now on, for most of the time."""
+        self._rests = True
+
+    def _pin(self) -> None:
+        started = time.perf_counter()
+        for piece in torch.split(self.tensor, PIECE):
+            with self._changed:
+                self._changed.wait_for(lambda: not self._paused)
+                self._busy = True
+            # Faster than in CUDA's call, and other calls need not wait. Where it fails, CUDA's call does it.
+            populate(Span(piece.data_ptr(), piece.nbytes))
+            begun = time.perf_counter()
+            try:
+                pin(piece)
+            except RuntimeError as error:
+                self._end_piece(0, error)
+                break
+            taken = time.perf_counter() - begun
+            self._end_piece(piece.nbytes)
+            if self._rests:
+                time.sleep(REST * taken)
+        log.info("pinned %s of host memory in %.1f s", in_units(self._usable), time.perf_counter() - started)
+
+    def _end_piece(self, size: int, error: RuntimeError | None = None) -> None:
+        """size: bytes that are usable now. After an error the server runs with those that were before."""
+        if error is not None and self._usable:
+            used, wanted = in_units(self._usable), in_units(len(self.tensor))
+            log.warning("the host cache has %s of %s, as no more can be pinned: %s", used, wanted, error)
+        with self._changed:
+            self._busy, self._error = False, error
+            self._usable += size
+            self._offer(self._usable)
+            self._changed.notify_all()
+
+
+def pin(memory: torch.Tensor) -> None:
+    """Raises RuntimeError.
 
     PyTorch's own pinned memory would be rounded up to a power of two: 33 GiB would take 64.
     """
-    memory = torch.frombuffer(mmap.mmap(-1, size), dtype=torch.uint8)
-    if pinned:
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        torch.cuda.check_error(runtime.cudaHostRegister(memory.data_ptr(), size, PORTABLE_AND_MAPPED))
-    return memory
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE_AND_MAPPED))

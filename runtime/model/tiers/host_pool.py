@@ -7,7 +7,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from .host_memory import host_memory
+from .host_memory import HostMemory
 
 KEY_BYTES = 16
 
@@ -27,21 +27,26 @@ class Entry:
 
 
 class HostPool:
-    """`places` pages of `place_bytes` each; the least recently used ones are evicted.
+    """Pages of `place_bytes` each; the least recently used ones are evicted.
 
     Its methods may be called from any thread. The caller of `reserve` writes the entry's content, publishes
     it with `enter`, and releases it; without a content it only releases it.
     """
 
-    def __init__(self, places: int, place_bytes: int, pinned: bool) -> None:
-        self.places = places
+    def __init__(self, memory: HostMemory, place_bytes: int) -> None:
+        """Waits for the memory's first bytes. Raises RuntimeError if they can't be pinned."""
+        self.host_memory = memory
+        self.places = len(memory.tensor) // place_bytes
         self.place_bytes = place_bytes
-        self.memory = host_memory(places * place_bytes, pinned).view(places, place_bytes)
+        self.memory = memory.tensor[: self.places * place_bytes].view(self.places, place_bytes)
+        """uint8 [places, place_bytes]"""
         self.to_write: deque[Entry] = deque()  # held until they are written to the lower tiers
-        self._free = list(range(places))
+        self._free: list[int] = []
         self._entries: dict[bytes, Entry] = {}
         self._idle: OrderedDict[bytes, Entry] = OrderedDict()  # without holds, least recently used first
+        self._usable = 0  # places
         self._changed = threading.Condition()
+        memory.offer(self._grow)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -100,6 +105,14 @@ class HostPool:
         """Removes pages as `forget` does."""
         with self._changed:
             self._remove([self._entries[key] for key in keys if key in self._entries])
+
+    def _grow(self, usable: int) -> None:
+        """usable: bytes of the memory"""
+        with self._changed:
+            places = usable // self.place_bytes
+            self._free += range(self._usable, places)
+            self._usable = places
+            self._changed.notify_all()
 
     def _remove(self, entries: Iterable[Entry]) -> None:
         for entry in entries:

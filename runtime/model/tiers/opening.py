@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ...byte_sizes import in_units
 from ...config import ServeConfig
 from ...errors import ConfigError
+from ..devices import free_memory
 from .disk import FILE_NAME, DiskStore, ForeignFileError, least_limit
 from .file_hashes import FileHashes
+from .host_memory import HostMemory
 from .host_pool import HostPool
 from .lower_tiers import LowerTiers
 from .page_store import PAGES_AT_ONCE, PageStore
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 HOST_BYTES_BEFORE_OTHERS = 1 << 30
 """of host memory as a buffer for the lower tiers, if --host-cache is not set"""
 HASHES_NAME = "weights.json"
+CPU = torch.device("cpu")
 LAYOUT = 1
 """of the layout of a page's bytes"""
 log = logging.getLogger(__name__)
@@ -33,25 +37,32 @@ log = logging.getLogger(__name__)
 def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) -> PageStore | None:
     """Opens the page store; None if no tier is configured. An unreadable disk cache only causes a warning.
 
-    Raises ConfigError if host memory cannot hold a page, the disk cache cannot hold the pages that are
-    written at once, or the remote cache's URL is invalid.
+    On CUDA devices host memory is pinned in the background, so call it early. Raises ConfigError if there is
+    less host memory, it cannot hold a page, the disk cache cannot hold the pages that are written at once, or
+    the remote cache's URL is invalid.
     """
     disk = _open_disk(config.disk_cache, config.disk_cache_size, page_bytes)
     tiers = LowerTiers(disk, _open_remote(config.remote_cache))
     if not config.host_cache and not tiers:
         return None
-    places = host_bytes(config) // page_bytes
-    if not places:
+    return PageStore(_open_pool(config, page_bytes, device), tiers)
+
+
+def _open_pool(config: ServeConfig, page_bytes: int, device: torch.device) -> HostPool:
+    size = host_bytes(config) // page_bytes * page_bytes
+    if not size:
         raise ConfigError(
             f"--host-cache {config.host_cache}: a page of this model takes {page_bytes:,} bytes; raise it."
         )
-    try:
-        pool = HostPool(places, page_bytes, pinned=device.type == "cuda")
-    except (RuntimeError, OSError) as error:
+    free = free_memory(CPU)
+    if device.type == "cuda" and size > free:
         raise ConfigError(
-            f"--host-cache: {places * page_bytes:,} bytes of host memory can't be had: {error}"
-        ) from error
-    return PageStore(pool, tiers)
+            f"--host-cache {in_units(size)}: only {in_units(free)} of host memory are free: lower it."
+        )
+    try:
+        return HostPool(HostMemory(size, pinned=device.type == "cuda"), page_bytes)
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(f"--host-cache: {size:,} bytes of host memory can't be had: {error}") from error
 
 
 def host_bytes(config: ServeConfig) -> int:

@@ -63,6 +63,7 @@ class PageStore:
     def start(self, inbox: Inbox[PageStoreInbox], scheduler: Outbox) -> None:
         """Starts the thread, which alone uses inbox and outbox from now on."""
         self._wake = inbox.wake
+        self.pool.host_memory.make_way_for_steps()
         threading.Thread(target=self._run, args=(inbox, scheduler), name="page store", daemon=True).start()
 
     # Called by the model's thread

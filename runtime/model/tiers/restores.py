@@ -1,15 +1,16 @@
-"""Copies pages from host memory to the device, layer by layer, for the step that reads them."""
+"""Copies pages from host memory to the device for the step that reads them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
-import torch
+from .copy_streams import Copies, CopyStream
 
-LoadLayer = Callable[[int], None]
-"""copies a layer's pages"""
+LoadLayers = Callable[[range], None]
+"""copies the pages of some layers"""
 
 SMALL = 64 << 20
 """bytes that are copied in the time that it takes to launch the kernels of a step one by one: an estimate"""
@@ -31,7 +32,7 @@ class Restore(Protocol):
 class HostRestore:
     """On the CPU: copies a layer's pages right before they are read."""
 
-    def __init__(self, load: LoadLayer, layers: int) -> None:
+    def __init__(self, load: LoadLayers, layers: int) -> None:
         self._load = load
         self._layers = layers
         self._next = 0
@@ -39,7 +40,7 @@ class HostRestore:
 
     def arrive(self, layer: int) -> None:
         started = time.perf_counter()
-        self._load(layer)
+        self._load(range(layer, layer + 1))
         self._seconds += time.perf_counter() - started
         self._next = layer + 1
 
@@ -53,34 +54,29 @@ class HostRestore:
 
 
 class StreamRestore:
-    """On CUDA: copies in a separate stream while other layers are computed."""
+    """On CUDA: copies beside the steps before, and beside the layers before. Few pages are one launch."""
 
-    def __init__(self, stream: torch.cuda.Stream, load: LoadLayer, layers: int, size: int) -> None:
-        """size: bytes of all pages"""
+    def __init__(
+        self, stream: CopyStream, load: LoadLayers, layers: int, size: int, after: Sequence[Copies]
+    ) -> None:
+        """size: bytes of all pages. after: copies of what the pages contained before"""
         self._size = size
-        stream.wait_stream(torch.cuda.current_stream())
-        self._started = _timed_event()
-        self._ended = _timed_event()
-        self._arrivals: list[torch.cuda.Event] = []
-        with torch.cuda.stream(stream):
-            self._started.record(stream)
-            for layer in range(layers):
-                load(layer)
-                self._arrivals.append(stream.record_event())
-            self._ended.record(stream)
+        self._started = stream.launch(lambda: None, after)
+        if size <= SMALL:
+            self._arrivals = [stream.launch(partial(load, range(layers)))] * layers
+        else:
+            self._arrivals = [
+                stream.launch(partial(load, range(layer, layer + 1))) for layer in range(layers)
+            ]
 
     def arrive(self, layer: int) -> None:
-        torch.cuda.current_stream().wait_event(self._arrivals[layer])
+        self._arrivals[layer].precede_launches()
 
     def arrive_at_once(self) -> bool:
         if self._size <= SMALL:
-            self.arrive(len(self._arrivals) - 1)  # copied last
+            self._arrivals[-1].precede_launches()
         return self._size <= SMALL
 
     def finish(self) -> float:
-        self._ended.synchronize()
-        return float(self._started.elapsed_time(self._ended))
-
-
-def _timed_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._arrivals[-1].wait()
+        return self._arrivals[-1].ms_since(self._started)

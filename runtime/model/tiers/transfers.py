@@ -2,51 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from ....kernels.pages import load_pages, save_pages
-from ...messages import DiscardPages, FlushPages, ForgetPages, RestoredPages, SavedPages
+from ....kernels.pages import page_moves
+from ...messages import (
+    DiscardPages,
+    FlushPages,
+    ForgetPages,
+    RestoredPages,
+    SavedPages,
+    StepPlan,
+)
+from .copy_streams import Copies, CopyStream, CudaCopyStream, HostCopyStream
 from .host_pool import KEY_BYTES, Entry, split_keys
 from .page_store import PageStore
 from .restores import HostRestore, Restore, StreamRestore
+from .saves import Save, Saves
 
 ID_BYTES = 4
 PAGES_AT_ONCE = 8  # in a flush, written while the next ones are copied
 FLUSH_TIMEOUT = 5.0  # seconds until a page written to disk frees its place in memory
 
 
-@dataclass(frozen=True)
-class Saves:
-    """Pages whose copies to host memory have been launched."""
+class CopyStreams(NamedTuple):
+    """Copies to host memory and from there do not wait for each other."""
 
-    entries: list[list[Entry]] = field(default_factory=list)
-    copied: list[torch.cuda.Event] = field(default_factory=list)
-    """recorded after the copies, on CUDA"""
+    saving: CopyStream
+    restoring: CopyStream | None
+    """None: pages are copied in the step that reads them"""
 
 
 class Transfers:
-    """Copies run in order with the steps; on CUDA they overlap with them, layer by layer.
+    """Copies run beside the steps on CUDA, and in order with them on a CPU.
 
     kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer.
     """
 
-    def __init__(self, kvs: Sequence[torch.Tensor], store: PageStore) -> None:
+    def __init__(
+        self, kvs: Sequence[torch.Tensor], store: PageStore, streams: CopyStreams | None = None
+    ) -> None:
+        """streams: those of the device if None"""
         self._kvs = kvs
         self._store = store
         kv = kvs[0]
         shape = (-1, len(kvs), kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4])
         self._memory = store.pool.memory.view(kv.dtype).view(shape)
-        self._stream: torch.cuda.Stream | None = (
-            torch.cuda.Stream(kv.device) if kv.is_cuda else None  # type: ignore[no-untyped-call]
-        )
-        self._saves = Saves()
+        self._streams = streams or _streams(kv.device)
+        self._saves = Saves(store)
 
-    def save(self, saves: Sequence[SavedPages], timeout: float = 0.0) -> None:
-        """Copies pages to host memory. A page that gets no place within `timeout` seconds is lost."""
+    def warm_up(self) -> None:
+        """Compiles the kernels of copies; page 0 keeps its contents."""
+        entry = self._store.pool.reserve(bytes(KEY_BYTES))
+        if entry is not None:
+            moves = page_moves(self._kvs, [0], self._memory, [entry.place])
+            self._streams.saving.launch(moves.save, after_steps=True)
+            self._streams.saving.launch(lambda: moves.load(range(len(self._kvs)))).wait()
+            self._store.pool.release([entry])
+
+    def begin(self, plan: StepPlan, written: Callable[[], Iterable[int]]) -> Restore | None:
+        """Launches a step's saves and restores before the step. Its writes wait for the saves of their pages.
+
+        The copies need not wait for the steps before: a page is evicted, and given to another request, only
+        when no running step reads or writes it.
+
+        written: the pages that the step writes besides the restored ones
+        """
+        self.save(plan.saves)
+        running = self._saves.running()
+        if running:
+            for copies in _reading(running, set(written())):
+                copies.precede_launches()
+        return self._restore(plan.restores, running) if plan.restores else None
+
+    def save(self, saves: Sequence[SavedPages], timeout: float = 0.0, after_steps: bool = False) -> None:
+        """Copies pages to host memory. A page that gets no place within `timeout` seconds is lost.
+
+        after_steps: running steps may still write some of the pages
+        """
         pool = self._store.pool
         for part in saves:
             pages, entries, known = [], [], []
@@ -64,47 +100,52 @@ class Transfers:
                 entries.append(entry)
             pool.release(known)  # so that they count as used
             if entries:
-                save_pages(self._kvs, pages, self._memory, [entry.place for entry in entries])
-                self._saves.entries.append(entries)
-        if self._saves.entries and self._stream is not None:
-            self._saves.copied.append(torch.cuda.current_stream().record_event())
+                self._launch(pages, entries, after_steps)
 
     def save_computed(self, saves: Sequence[SavedPages]) -> None:
-        """Saves pages that no tier has yet; they can be found at once."""
-        self.save([self._unsaved(part) for part in saves])
-        self.settle(self.begun_saves(), [])
+        """Begins to save pages that no tier has yet, and that the steps launched so far compute."""
+        self.save([self._unsaved(part) for part in saves], after_steps=True)
 
-    def restore(self, restores: Sequence[RestoredPages]) -> Restore:
+    def _launch(self, pages: list[int], entries: list[Entry], after_steps: bool) -> None:
+        moves = page_moves(self._kvs, pages, self._memory, [entry.place for entry in entries])
+        copies = self._streams.saving.launch(moves.save, after_steps=after_steps)
+        self._saves.add(Save(frozenset(pages), entries, copies))
+
+    def _restore(self, restores: Sequence[RestoredPages], running: Sequence[Save]) -> Restore:
         """Copies fetched pages to the device."""
         pages, places = [], []
         for part in restores:
             ids = np.frombuffer(part.pages, np.int32).tolist()
             pages += ids
             places += self._store.places(part.fetch, part.first, len(ids))
-
-        def load(layer: int) -> None:
-            load_pages(self._kvs[layer], layer, pages, self._memory, places)
-
-        if self._stream is None:
-            return HostRestore(load, len(self._kvs))
+        load, layers = page_moves(self._kvs, pages, self._memory, places).load, len(self._kvs)
+        if self._streams.restoring is None:
+            return HostRestore(load, layers)
         size = len(pages) * self._memory[0].nbytes
-        return StreamRestore(self._stream, load, len(self._kvs), size)
+        return StreamRestore(self._streams.restoring, load, layers, size, _reading(running, set(pages)))
 
-    def begun_saves(self) -> Saves:
+    @property
+    def is_saving(self) -> bool:
+        """Whether saves have begun that no step settles."""
+        return self._saves.begun
+
+    def saves_copied(self) -> bool:
+        """Whether the copies of these saves are complete."""
+        return self._saves.copied()
+
+    def begun_saves(self) -> list[Save]:
         """The saves since the last call, for `settle`."""
-        saves, self._saves = self._saves, Saves()
-        return saves
+        return self._saves.take_begun()
 
-    def settle(self, saves: Saves, fetches_over: Sequence[int]) -> None:
+    def settle(self, saves: Sequence[Save], fetches_over: Sequence[int] = ()) -> None:
         """After a step: publishes the saved pages and ends these fetches."""
-        for event in saves.copied:
-            event.synchronize()
-        for entries in saves.entries:
-            self._store.saved(entries)
+        self._saves.publish(saves)
         for fetch in fetches_over:
             self._store.end(fetch)
 
     def forget(self, message: ForgetPages | DiscardPages) -> None:
+        """Forgets pages in all tiers, and those that are being saved."""
+        self._saves.forget(message)
         self._store.forget(message)
 
     def flush(self, message: FlushPages) -> None:
@@ -118,7 +159,7 @@ class Transfers:
             for few in _pieces(self._unsaved(part), at_once):
                 self._store.write_again(split_keys(few.keys))
                 self.save([few], timeout=FLUSH_TIMEOUT)
-                self.settle(self.begun_saves(), [])
+                self.settle(self.begun_saves())
         self._store.finish()
 
     def _unsaved(self, part: SavedPages) -> SavedPages:
@@ -134,3 +175,14 @@ def _pieces(part: SavedPages, pages: int) -> Iterator[SavedPages]:
     for at in range(0, len(part.pages) // ID_BYTES, pages):
         keys = part.keys[at * KEY_BYTES : (at + pages) * KEY_BYTES]
         yield SavedPages(part.namespace, keys, part.pages[at * ID_BYTES : (at + pages) * ID_BYTES])
+
+
+def _streams(device: torch.device) -> CopyStreams:
+    if device.type != "cuda":
+        return CopyStreams(HostCopyStream(), None)
+    return CopyStreams(CudaCopyStream(device), CudaCopyStream(device))
+
+
+def _reading(saves: Sequence[Save], pages: set[int]) -> list[Copies]:
+    """The copies of the saves of any of these pages."""
+    return [save.copies for save in saves if not pages.isdisjoint(save.pages)]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars.errors import TooLargeError
-from arbora.grammars.host import client as host_client
 from arbora.grammars.host.client import GrammarProcess
 from arbora.grammars.host.messages import CompileJob, Outcome
 from arbora.grammars.machine.closing import Closing
@@ -20,7 +18,6 @@ from arbora.grammars.service import automaton as automaton_module
 from arbora.grammars.service.compiler import MAX_TEXT, THREADS, WORKERS
 from arbora.grammars.service.jobs import Job, Result
 from arbora.grammars.service.lanes import LARGE
-from arbora.grammars.service.worker import AutomatonWorker
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, submit, vocabulary
 from mask_tables import state_mask
 
@@ -255,37 +252,6 @@ def test_a_grammar_that_is_too_long_to_parse_is_refused_with_the_numbers(
     assert str(MAX_TEXT + 1) in str(result) and str(MAX_TEXT) in str(result)
 
 
-def test_a_request_waits_for_its_automaton_while_the_first_process_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    go, start = threading.Event(), AutomatonWorker.start
-
-    def held(worker: AutomatonWorker) -> None:
-        assert go.wait(PATIENCE_S)
-        start(worker)
-
-    monkeypatch.setattr(AutomatonWorker, "start", held)
-    grammars = compiler()
-    submit(grammars, "first", "regex", "[ab]")
-    assert grammars.finished() == []
-    go.set()
-    assert isinstance(answer(grammars, "first"), Automaton)
-    grammars.close()
-
-
-def test_no_grammar_is_blamed_for_the_start_time_of_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_large(job: Job) -> Result:
-        raise TooLargeError("many states")
-
-    start = "import time; time.sleep(3); from arbora.grammars.host.server import main; main()"
-    monkeypatch.setattr(host_client, "_START", start)
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 1.0)
-    grammars = compiler()
-    monkeypatch.setattr(grammars._workers, "build", too_large)
-    assert isinstance(compiled(grammars, "regex", "[ab]"), HostGrammar)
-    grammars.close()
-
-
 @pytest.mark.parametrize(
     ("kind", "source"),
     [("json_schema", "{"), ("regex", "("), ("choice", []), ("structural_tag", {"type": "no such"})],
@@ -294,27 +260,6 @@ def test_a_grammar_that_neither_engine_can_read_is_refused(
     grammars: GrammarCompiler, kind: str, source: object
 ) -> None:
     assert isinstance(compiled(grammars, kind, source), GrammarError)
-
-
-def test_nothing_runs_after_the_compiler_is_closed() -> None:
-    before = set(threading.enumerate())
-    grammars = compiler()
-    for number in range(3 * THREADS):
-        submit(grammars, f"{number}", "regex", f"[0-9]{number}")
-    futures = list(grammars._tickets.values())
-    grammars.close()
-    assert all(future.done() for future in futures)
-    assert set(threading.enumerate()) <= before
-
-
-def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
-    told = threading.Event()
-    grammars = compiler(on_finished=told.set)
-    submit(grammars, "ticket", "regex", "told")
-    assert told.wait(PATIENCE_S)
-    ((ticket, result),) = grammars.finished()
-    assert ticket == "ticket" and isinstance(result, Automaton)
-    grammars.close()
 
 
 def test_the_ends_of_replies_are_found_before_a_grammar_is_returned(
@@ -341,16 +286,6 @@ def test_all_host_memory_of_an_automaton_is_counted(grammars: GrammarCompiler) -
     machine = plain.machine
     assert plain.host_nbytes > machine.nbytes + plain.tables.nbytes
     assert closing.host_nbytes > plain.host_nbytes
-
-
-def test_a_process_is_started_before_the_first_grammar() -> None:
-    grammars = compiler()
-    deadline = time.monotonic() + PATIENCE_S
-    while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:
-        time.sleep(0.01)
-    running = [worker.has_process for worker in grammars._workers._workers]
-    assert running == [False] * (WORKERS - 1) + [True]
-    grammars.close()
 
 
 @pytest.mark.parametrize(

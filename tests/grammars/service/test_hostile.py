@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from arbora.grammars import (
     Automaton,
-    BusyError,
     CompilerError,
     GrammarCompiler,
     GrammarError,
@@ -22,13 +21,11 @@ from arbora.grammars import (
 )
 from arbora.grammars.errors import ParserFailedError, TooSlowError
 from arbora.grammars.host import client as host_client
-from arbora.grammars.host.messages import HostVocabulary, encode
-from arbora.grammars.processes.fork_client import RunningServer
-from arbora.grammars.processes.fork_messages import KILL, Ended
+from arbora.grammars.processes.fork_messages import Ended
 from arbora.grammars.service import refused
 from grammar_world import EOS, MODEL_VOCAB, allowed, answer, compiled, compiler, submit
 from hostile_grammars import DEEP, EXPLODING, Hostile, nested_repetitions, reference_chain
-from processes import children_of, descendants_of, processor_ticks
+from processes import children_of, processor_ticks
 
 BOUND_S = 60.0  # two seconds for each engine, and the delays of a loaded machine
 TOO_MANY_STATES = "(a|b)*a(a|b){12}"
@@ -295,45 +292,6 @@ def test_no_more_processes_are_started_than_the_limit(
     assert "try again later" in str(busy) and not isinstance(busy, GrammarError | CompilerError)
 
 
-def test_one_tenant_cannot_take_the_processes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_client, "MOST_PROCESSES", 6)
-    grammars = compiler()
-    try:
-        made = [compiled(grammars, "grammar", f'start: "share {i}"', tenant="greedy") for i in range(5)]
-        assert [type(result) for result in made] == [HostGrammar] * 3 + [BusyError] * 2
-        assert "3 grammars of yours" in str(made[-1])
-        assert isinstance(compiled(grammars, "grammar", 'start: "share"', tenant="modest"), HostGrammar)
-    finally:
-        grammars.close()
-
-
-def test_all_processes_end_with_the_compiler() -> None:
-    before = descendants_of(os.getpid())
-    made = compiler()
-    kept = followed(made, 'start: "a" /[a-z]+/').matcher()
-    assert kept.consume(ord("a")) is None
-    made.close()
-    deadline = time.monotonic() + BOUND_S
-    while descendants_of(os.getpid()) - before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert kept.consume(ord("b")) is not None
-
-
-def test_the_server_that_dies_is_started_again() -> None:
-    made = compiler()
-    lost = followed(made, 'start: "a" /[a-z]+/').matcher()
-    server = made._host._server.pid
-    assert server is not None
-    os.kill(server, signal.SIGKILL)
-    deadline = time.monotonic() + BOUND_S
-    while lost.consume(ord("a")) is None:  # its process ends with the server, a moment later
-        assert time.monotonic() < deadline
-    assert isinstance(compiled(made, "grammar", 'start: "b" /[a-z]+/'), HostGrammar)
-    assert isinstance(compiled(made, "grammar", 'start: "a" /[a-z]+/'), HostGrammar), "no grammar is blamed"
-    made.close()
-
-
 def slow_lark(comment: str) -> str:
     terminals = "\n".join(f"T{i}: /x{i}(a|b)*[a-z]{{9}}/" for i in range(6_000))
     return f"// {comment}\nstart: {' | '.join(f'T{i}' for i in range(6_000))}\n{terminals}"
@@ -357,39 +315,6 @@ def test_grammars_that_were_ended_keep_no_process(
         gc.enable()
 
 
-def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.1)
-    monkeypatch.setattr(host_client, "MARGIN_S", 0.1)
-    monkeypatch.setattr(host_client, "ANSWER_DEADLINE_S", 0.2)
-    made = compiler()
-    made._host._server.start()
-    server = made._host._server.pid
-    assert server is not None
-    os.kill(server, signal.SIGSTOP)
-    assert isinstance(compiled(made, "grammar", 'start: "lost"'), CompilerError)
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 20.0)
-    assert isinstance(compiled(made, "grammar", 'start: "lost"'), HostGrammar), "it is not blamed"
-    assert made._host._server.pid != server
-    made.close()
-
-
-def test_a_stopped_server_hardly_delays_the_replies_whose_process_died() -> None:
-    made = compiler()
-    matcher = followed(made, 'start: "stopped" /[a-z]+/').matcher()
-    server = made._host._server.pid
-    assert server is not None and matcher.consume(ord("s")) is None
-    (process,) = children_of(server)
-    os.kill(server, signal.SIGSTOP)
-    os.kill(process, signal.SIGKILL)
-    began = time.monotonic()
-    assert isinstance(matcher.consume(ord("t")), CompilerError), "no grammar is blamed"
-    assert time.monotonic() - began < 5 * host_client.REPORT_DEADLINE_S < host_client.END_DEADLINE_S
-    os.kill(server, signal.SIGCONT)
-    made.close()
-
-
 def test_a_job_may_wait_for_the_processor_as_long_as_it_takes_little_of_it(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,15 +332,6 @@ def test_a_job_may_wait_for_the_processor_as_long_as_it_takes_little_of_it(
     time.sleep(1.2)
     os.kill(running[0], signal.SIGCONT)
     assert isinstance(answer(grammars, "paused"), Automaton)
-
-
-def test_a_stopped_server_never_delays_its_senders() -> None:
-    running = RunningServer(host_client._START, encode(HostVocabulary(bytes(8), b"", [0], (0,), 1)))
-    os.kill(running.process.pid, signal.SIGSTOP)
-    for number in range(20_000):
-        running.tell(KILL, number)
-    assert running.process.wait(BOUND_S) == -signal.SIGKILL
-    running.close()
 
 
 @pytest.mark.parametrize(("cpu_s", "kind"), [(1.9, TooSlowError), (0.3, TimeoutError)])
@@ -438,3 +354,22 @@ def test_the_server_reports_the_processor_time_of_a_grammar(
     assert "takes more than 0.02 s" in str(compiled(grammars, "grammar", slow_lark("own time")))
     (_, error) = next(reversed(grammars._refused._reasons.values()))
     assert type(error) is TooSlowError
+
+
+def test_a_grammar_that_is_slow_to_read_delays_no_other(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 4.0)
+    submit(grammars, "slow", "grammar", "root ::= " + "[" * 200_000)
+    assert isinstance(compiled_beside(grammars, "json_schema", {"type": "integer"}), Automaton)
+
+
+def compiled_beside(grammars: GrammarCompiler, kind: str, source: object) -> object:
+    """The compiled grammar, while others may be compiling."""
+    submit(grammars, "mine", kind, json.dumps(source))
+    results: dict[str, object] = {}
+    while len(results) < 2:
+        results |= dict(grammars.finished())
+        time.sleep(0.001)
+    assert isinstance(results["slow"], GrammarError) and "can't be read" in str(results["slow"])
+    return results["mine"]

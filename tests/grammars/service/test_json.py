@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator
 
 import jsonschema
-import numpy as np
 import pytest
 from arbora.grammars import Automaton, CompilerError, GrammarCompiler, GrammarError, HostGrammar
-from arbora.grammars.host.native import NativeMatcher
 from grammar_world import (
     Follower,
-    allowed,
     compiled,
     compiler,
     random_output,
     spelled,
-    submit,
 )
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from stack_automata import after_text
 
 TOO_MANY_LETTERS = "".join(map(chr, range(0x4E00, 0x4E00 + 5000)))
@@ -241,22 +235,6 @@ def test_properties_come_in_any_order_on_request(grammars: GrammarCompiler) -> N
     assert grammar.machine.accepts(b'{"b":1,"a":2}')
 
 
-def test_a_matcher_that_passes_a_limit_is_an_error_and_not_an_end() -> None:
-    tokenizer = LLTokenizer("byte")
-    grammar = LLMatcher.grammar_from_regex("(a|b)*a(a|b){9}c")
-    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=30))
-    followed = NativeMatcher(matcher, (tokenizer.eos_token,))
-    mask = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
-    letters = np.random.default_rng(0).choice(list(b"ab"), 100).tolist()
-    for letter in letters:
-        followed.fill_mask(mask)
-        if allowed(mask) == {tokenizer.eos_token}:
-            break
-        assert followed.consume(letter) is None
-    error = followed.consume(tokenizer.eos_token)
-    assert error is not None and "too many states" in str(error)
-
-
 def test_each_request_follows_its_own_copy(grammars: GrammarCompiler) -> None:
     grammar = compiled(grammars, "json_schema", {"pattern": TOO_MANY_STATES})
     assert isinstance(grammar, HostGrammar)
@@ -386,25 +364,6 @@ def test_a_schema_that_no_engine_accepts_is_refused_and_others_are_served(
 
 def test_a_string_of_too_many_letters_for_a_table_is_left_to_llguidance(grammars: GrammarCompiler) -> None:
     assert isinstance(compiled(grammars, "json_schema", {"enum": [TOO_MANY_LETTERS]}), HostGrammar)
-
-
-def test_a_grammar_that_is_slow_to_read_delays_no_other(
-    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 4.0)
-    submit(grammars, "slow", "grammar", "root ::= " + "[" * 200_000)
-    assert isinstance(compiled_beside(grammars, "json_schema", {"type": "integer"}), Automaton)
-
-
-def compiled_beside(grammars: GrammarCompiler, kind: str, source: object) -> object:
-    """The compiled grammar, while others may be compiling."""
-    submit(grammars, "mine", kind, json.dumps(source))
-    results: dict[str, object] = {}
-    while len(results) < 2:
-        results |= dict(grammars.finished())
-        time.sleep(0.001)
-    assert isinstance(results["slow"], GrammarError) and "can't be read" in str(results["slow"])
-    return results["mine"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from arbora.runtime.messages import (
     LoadGrammar,
     Message,
     Row,
+    SavePages,
     SlotSetup,
     StepMasks,
     StepPlan,
@@ -178,23 +179,39 @@ def test_a_cpu_sends_each_result_before_the_next_step_starts(
 
 
 class SlowDevice:
-    """A runner whose steps are never ready by themselves, and that notes what is called."""
+    """A runner whose steps and saves are ready when it is asked the third time, and that notes calls."""
 
     def __init__(self, events: list[str]) -> None:
         self._events = events
+        self._asked = 0
+        self.is_saving = False
 
     def start(self, plan: StepPlan) -> SlowDevice:
+        self._events.append("start")
+        self._asked, self.is_saving = 0, False
         return self
 
     def sample(self, step: object, masks: object) -> None:
         pass
 
     def ready(self) -> bool:
-        return False
+        self._asked += 1
+        return self._asked > 2
 
     def finish(self, step: object) -> StepResult:
         self._events.append("finish")
         return StepResult(1, b"", b"", b"", 0, 0.0)
+
+    def save_pages(self, message: Message) -> None:
+        self._events.append("save")
+        self._asked, self.is_saving = 0, True
+
+    def saves_copied(self) -> bool:
+        return self.ready()
+
+    def publish_saves(self) -> None:
+        self._events.append("publish")
+        self.is_saving = False
 
     def forget_pages(self, message: Message) -> None:
         self._events.append("forget")
@@ -203,18 +220,33 @@ class SlowDevice:
         self._events.append("load")
 
 
+def served_slowly(script: dict[int, list[Message]]) -> list[str]:
+    events: list[str] = []
+    served(SlowDevice(events), script, events)  # type: ignore[arg-type]
+    return events
+
+
+def test_a_running_step_ends_before_a_grammar_is_loaded() -> None:
+    script: dict[int, list[Message]] = {0: [StepPlan(1, []), LoadGrammar(1, b"")]}
+    assert served_slowly(script) == ["start", "finish", "send", "load"]
+
+
 @pytest.mark.parametrize(
     ("message", "event"),
     [
+        (SavePages([]), "save"),
         (ForgetPages("", None, 0, CacheDropped(0, 0, 0)), "forget"),
         (DiscardPages("", b""), "forget"),
-        (LoadGrammar(1, b""), "load"),
     ],
 )
-def test_a_running_step_ends_before_pages_are_forgotten_or_a_grammar_is_loaded(
+def test_a_step_is_launched_before_the_last_ends_even_if_pages_are_saved_or_forgotten_between(
     message: Message, event: str
 ) -> None:
-    events: list[str] = []
-    script: dict[int, list[Message]] = {0: [StepPlan(1, []), message]}
-    served(SlowDevice(events), script, events)  # type: ignore[arg-type]
-    assert events == ["finish", "send", event]
+    script: dict[int, list[Message]] = {0: [StepPlan(1, []), message, StepPlan(2, [])]}
+    assert served_slowly(script) == ["start", event, "start", "finish", "send", "finish", "send"]
+
+
+def test_pages_saved_while_no_step_runs_are_published_once_they_are_copied() -> None:
+    assert served_slowly({0: [SavePages([])]}) == ["save", "publish"]
+    script: dict[int, list[Message]] = {0: [StepPlan(1, []), SavePages([])]}
+    assert served_slowly(script) == ["start", "save", "finish", "send", "publish"]

@@ -12,13 +12,13 @@ import torch
 from arbora.runtime.messages import (
     EndFetch,
     FetchPages,
-    RestoredPages,
     SavedPages,
     UsedPages,
 )
 from arbora.runtime.model.tiers import page_store
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
 from arbora.runtime.model.tiers.fetches import Fetches
+from arbora.runtime.model.tiers.host_memory import HostMemory
 from arbora.runtime.model.tiers.host_pool import HostPool
 from arbora.runtime.model.tiers.uses import Uses
 from hypothesis import settings
@@ -49,10 +49,10 @@ def test_a_finished_restore_has_copied_layers_that_were_not_asked_for(world: Wor
     expected = world.content(3)
     world.save([1], [3])
     fetch, _ = world.fetch([1])
-    restore = world.transfers.restore([RestoredPages(fetch, 0, packed([9]))])
+    restore = world.begin_restore(fetch, 0, [9])
     restore.arrive(0)
     restore.finish()
-    world.transfers.settle(world.transfers.begun_saves(), [fetch])
+    world.settle([fetch])
     assert torch.equal(world.content(9), expected)
 
 
@@ -119,7 +119,7 @@ def test_in_memory_the_least_recently_used_pages_are_evicted_later_ones_before_e
     world.save([1, 2, 3, 4], [1, 2, 3, 4])
     world.save([11, 12, 13, 14], [5, 6, 7, 8])
     fetch, _ = world.fetch([1])
-    world.transfers.settle(world.transfers.begun_saves(), [fetch])
+    world.settle([fetch])
     world.save([21], [9])
     assert world.fetch([1, 2, 3, 4])[1] == 3
     assert world.fetch([11, 12, 13, 14])[1] == 4
@@ -188,6 +188,7 @@ def test_on_disk_pages_used_on_the_device_count_as_used_and_prefixes_as_used_lat
     world = World(tmp_path, places=8, disk=True)
     for keys in ([1, 2], [3, 4], [9]):
         world.transfers.save_computed([SavedPages("", key_bytes(keys), packed(keys))])
+        world.settle()
         world.store.finish()
     world.outbox.send(UsedPages(key_bytes([1, 2, 3, 4, 5])))
     assert [int.from_bytes(key, "big") for key in keys_by_use(tmp_path, last=1)] == [1, 2, 3, 4, 9]
@@ -199,6 +200,7 @@ def test_uses_on_the_device_are_written_down_many_at_a_time(
     monkeypatch.setattr(page_store, "IDLE_MS", 3000)  # ten times that is more than all the uses take
     world = World(tmp_path, places=8, disk=True)
     world.transfers.save_computed([SavedPages("", key_bytes([1, 9]), packed([1, 9]))])
+    world.settle()
     world.store.finish()
     statements: list[str] = []
     assert world.store.tiers.disk is not None
@@ -289,7 +291,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize(places=st.integers(1, 6))
     def start(self, places: int) -> None:
-        self.pool = HostPool(places, 8, pinned=False)
+        self.pool = HostPool(HostMemory(places * 8, pinned=False), 8)
         self.held: list[list] = []  # type: ignore[type-arg]
 
     @rule(key=st.integers(0, 9), to_write=st.booleans(), namespace=st.sampled_from("ab"))

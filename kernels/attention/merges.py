@@ -1,0 +1,68 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
+"""Merges the partial results of items whose keys were split (see `plan`)."""
+
+from functools import cache
+
+import numpy as np
+import torch
+
+from ..common.numba_tools import compiled, exp, fetch_add, fma, pointer, shifted, store
+from ..common.threads import Callback
+from .items import HEAD_DIM, KV_HEADS, MERGE_COUNT, MERGES, OUT, PARTIAL_OUT, PARTIAL_SUM, REPEAT
+
+
+@compiled
+def _merge_partials(arguments, kind):
+    """Combine the partial results of each query token, weighted by their sums of exponentials.
+
+    They are added one after another, so that partial results of keys that the token does not see change
+    nothing.
+    """
+    head_dim = arguments[HEAD_DIM]
+    heads = arguments[KV_HEADS] * arguments[REPEAT]
+    sums = pointer(arguments[PARTIAL_SUM], np.float32(0))
+    scratch = np.empty(head_dim, np.float32)
+    total = pointer(scratch.ctypes.data, np.float32(0))
+    while True:
+        work = fetch_add(arguments, 1)
+        if work >= arguments[MERGE_COUNT] * heads:
+            break
+        head = work % heads
+        merge = shifted(pointer(arguments[MERGES], np.int64(0)), work // heads * 3)
+        first, count = merge[1], merge[2]
+        largest = np.float32(-np.inf)
+        for part in range(count):
+            largest = max(largest, sums[(first + part) * heads + head])
+        scratch[:] = np.float32(0)
+        summed = np.float32(0)
+        for part in range(count):
+            weight = exp(sums[(first + part) * heads + head] - largest)
+            summed = fma(weight, np.float32(1), summed)
+            row = (first + part) * heads + head
+            partial = shifted(pointer(arguments[PARTIAL_OUT], np.float32(0)), row * head_dim)
+            for d in range(head_dim):
+                total[d] = fma(weight, partial[d], total[d])
+        out = shifted(pointer(arguments[OUT], kind), (merge[0] * heads + head) * head_dim)
+        for d in range(head_dim):
+            store(out, d, total[d] / summed)
+
+
+def _merge_bfloat16(arguments):
+    _merge_partials(arguments, np.uint16(0))
+
+
+def _merge_float16(arguments):
+    _merge_partials(arguments, np.int16(0))
+
+
+def _merge_float32(arguments):
+    _merge_partials(arguments, np.float32(0))
+
+
+_MERGE = {torch.bfloat16: _merge_bfloat16, torch.float16: _merge_float16, torch.float32: _merge_float32}
+
+
+@cache
+def merge_callback(dtype: torch.dtype) -> Callback:
+    """The callback that merges the partial results of items."""
+    return Callback(_MERGE[dtype])

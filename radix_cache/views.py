@@ -1,0 +1,48 @@
+"""What the tree contains, as clients see it: nothing here changes it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from .divergence import Divergence, divergence
+from .lock import Lock
+from .outline import Outline, outline, visit
+from .packed import TOKEN_BYTES
+from .pins import Pins
+from .popular import Prefix, popular_prefixes
+from .tree import RadixTree
+
+
+class CacheViews:
+    """locks: of requests and pins. pins: those among them that are pins"""
+
+    def __init__(self, tree: RadixTree, locks: Collection[Lock], pins: Pins) -> None:
+        self._tree, self._locks, self._pins = tree, locks, pins
+
+    def namespaces(self) -> dict[str, int]:
+        """Pages in the tree by namespace."""
+        return {name: pages for name, pages in self._tree.pages_in.items() if name is not None and pages}
+
+    def divergence(self, namespace: str, tokens: bytes, most: int) -> Divergence:
+        """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""
+        return divergence(self._tree, namespace, tokens, most)
+
+    def popular(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> list[Prefix]:
+        """The prefixes that saved the most computing, each with its first and last `shown_tokens` tokens."""
+        roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
+        return popular_prefixes(roots, most, shown_tokens, self._tree.now)
+
+    def outline(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> Outline:
+        """The largest branches of these namespaces, at most `most` nodes with their first tokens."""
+        roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
+        pins = Counter(lock.node for lock in self._pins.locks if lock.node is not None)
+        locks = Counter(lock.node for lock in self._locks if lock.node is not None)
+        return outline(roots, most, locks - pins, pins, shown_tokens, self._tree.now)
+
+    def edge(self, namespace: str, page: int, most: int) -> bytes | None:
+        """The first `most` tokens of the node whose first page is `page`; None if it is not found in time."""
+        root = self._tree.roots.get(namespace)
+        nodes = visit([root]) if root is not None else []
+        found = (node.tokens[: most * TOKEN_BYTES] for node in nodes if node.pages[:1] == (page,))
+        return next(found, None)

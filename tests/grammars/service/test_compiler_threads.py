@@ -1,0 +1,79 @@
+"""A compiler's processes and threads: when they start, what waits for them, and that all end."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from arbora.grammars import Automaton, HostGrammar
+from arbora.grammars.errors import TooLargeError
+from arbora.grammars.host import client as host_client
+from arbora.grammars.service.compiler import THREADS, WORKERS
+from arbora.grammars.service.jobs import Job, Result
+from arbora.grammars.service.worker import AutomatonWorker
+from grammar_world import answer, compiled, compiler, submit
+
+PATIENCE_S = 300.0  # enough even while a worker compiles its own code
+
+
+def test_a_request_waits_for_its_automaton_while_the_first_process_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go, start = threading.Event(), AutomatonWorker.start
+
+    def held(worker: AutomatonWorker) -> None:
+        assert go.wait(PATIENCE_S)
+        start(worker)
+
+    monkeypatch.setattr(AutomatonWorker, "start", held)
+    grammars = compiler()
+    submit(grammars, "first", "regex", "[ab]")
+    assert grammars.finished() == []
+    go.set()
+    assert isinstance(answer(grammars, "first"), Automaton)
+    grammars.close()
+
+
+def test_no_grammar_is_blamed_for_the_start_time_of_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(job: Job) -> Result:
+        raise TooLargeError("many states")
+
+    start = "import time; time.sleep(3); from arbora.grammars.host.server import main; main()"
+    monkeypatch.setattr(host_client, "_START", start)
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 1.0)
+    grammars = compiler()
+    monkeypatch.setattr(grammars._workers, "build", too_large)
+    assert isinstance(compiled(grammars, "regex", "[ab]"), HostGrammar)
+    grammars.close()
+
+
+def test_nothing_runs_after_the_compiler_is_closed() -> None:
+    before = set(threading.enumerate())
+    grammars = compiler()
+    for number in range(3 * THREADS):
+        submit(grammars, f"{number}", "regex", f"[0-9]{number}")
+    futures = list(grammars._tickets.values())
+    grammars.close()
+    assert all(future.done() for future in futures)
+    assert set(threading.enumerate()) <= before
+
+
+def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
+    told = threading.Event()
+    grammars = compiler(on_finished=told.set)
+    submit(grammars, "ticket", "regex", "told")
+    assert told.wait(PATIENCE_S)
+    ((ticket, result),) = grammars.finished()
+    assert ticket == "ticket" and isinstance(result, Automaton)
+    grammars.close()
+
+
+def test_a_process_is_started_before_the_first_grammar() -> None:
+    grammars = compiler()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running = [worker.has_process for worker in grammars._workers._workers]
+    assert running == [False] * (WORKERS - 1) + [True]
+    grammars.close()

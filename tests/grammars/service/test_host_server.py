@@ -1,0 +1,138 @@
+"""The server whose processes follow grammars: its limits, and what its end or a stop costs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from arbora.grammars import (
+    BusyError,
+    CompilerError,
+    GrammarCompiler,
+    HostGrammar,
+)
+from arbora.grammars.host import client as host_client
+from arbora.grammars.host.messages import HostVocabulary, encode
+from arbora.grammars.host.native import NativeMatcher
+from arbora.grammars.processes.fork_client import RunningServer
+from arbora.grammars.processes.fork_messages import KILL
+from grammar_world import (
+    allowed,
+    compiled,
+    compiler,
+)
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from processes import children_of, descendants_of
+
+BOUND_S = 60.0  # two seconds for each engine, and the delays of a loaded machine
+
+
+@pytest.fixture(autouse=True)
+def usual_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 2.0)
+
+
+def followed(grammars: GrammarCompiler, text: str) -> HostGrammar:
+    grammar = compiled(grammars, "grammar", text)
+    assert isinstance(grammar, HostGrammar)
+    return grammar
+
+
+def test_one_tenant_cannot_take_the_processes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_client, "MOST_PROCESSES", 6)
+    grammars = compiler()
+    try:
+        made = [compiled(grammars, "grammar", f'start: "share {i}"', tenant="greedy") for i in range(5)]
+        assert [type(result) for result in made] == [HostGrammar] * 3 + [BusyError] * 2
+        assert "3 grammars of yours" in str(made[-1])
+        assert isinstance(compiled(grammars, "grammar", 'start: "share"', tenant="modest"), HostGrammar)
+    finally:
+        grammars.close()
+
+
+def test_all_processes_end_with_the_compiler() -> None:
+    before = descendants_of(os.getpid())
+    made = compiler()
+    kept = followed(made, 'start: "a" /[a-z]+/').matcher()
+    assert kept.consume(ord("a")) is None
+    made.close()
+    deadline = time.monotonic() + BOUND_S
+    while descendants_of(os.getpid()) - before:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert kept.consume(ord("b")) is not None
+
+
+def test_the_server_that_dies_is_started_again() -> None:
+    made = compiler()
+    lost = followed(made, 'start: "a" /[a-z]+/').matcher()
+    server = made._host._server.pid
+    assert server is not None
+    os.kill(server, signal.SIGKILL)
+    deadline = time.monotonic() + BOUND_S
+    while lost.consume(ord("a")) is None:  # its process ends with the server, a moment later
+        assert time.monotonic() < deadline
+    assert isinstance(compiled(made, "grammar", 'start: "b" /[a-z]+/'), HostGrammar)
+    assert isinstance(compiled(made, "grammar", 'start: "a" /[a-z]+/'), HostGrammar), "no grammar is blamed"
+    made.close()
+
+
+def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.1)
+    monkeypatch.setattr(host_client, "MARGIN_S", 0.1)
+    monkeypatch.setattr(host_client, "ANSWER_DEADLINE_S", 0.2)
+    made = compiler()
+    made._host._server.start()
+    server = made._host._server.pid
+    assert server is not None
+    os.kill(server, signal.SIGSTOP)
+    assert isinstance(compiled(made, "grammar", 'start: "lost"'), CompilerError)
+    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 20.0)
+    assert isinstance(compiled(made, "grammar", 'start: "lost"'), HostGrammar), "it is not blamed"
+    assert made._host._server.pid != server
+    made.close()
+
+
+def test_a_stopped_server_hardly_delays_the_replies_whose_process_died() -> None:
+    made = compiler()
+    matcher = followed(made, 'start: "stopped" /[a-z]+/').matcher()
+    server = made._host._server.pid
+    assert server is not None and matcher.consume(ord("s")) is None
+    (process,) = children_of(server)
+    os.kill(server, signal.SIGSTOP)
+    os.kill(process, signal.SIGKILL)
+    began = time.monotonic()
+    assert isinstance(matcher.consume(ord("t")), CompilerError), "no grammar is blamed"
+    assert time.monotonic() - began < 5 * host_client.REPORT_DEADLINE_S < host_client.END_DEADLINE_S
+    os.kill(server, signal.SIGCONT)
+    made.close()
+
+
+def test_a_stopped_server_never_delays_its_senders() -> None:
+    running = RunningServer(host_client._START, encode(HostVocabulary(bytes(8), b"", [0], (0,), 1)))
+    os.kill(running.process.pid, signal.SIGSTOP)
+    for number in range(20_000):
+        running.tell(KILL, number)
+    assert running.process.wait(BOUND_S) == -signal.SIGKILL
+    running.close()
+
+
+def test_a_matcher_that_passes_a_limit_is_an_error_and_not_an_end() -> None:
+    tokenizer = LLTokenizer("byte")
+    grammar = LLMatcher.grammar_from_regex("(a|b)*a(a|b){9}c")
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(max_lexer_states=30))
+    followed = NativeMatcher(matcher, (tokenizer.eos_token,))
+    mask = np.zeros(-(-tokenizer.vocab_size // 32), np.int32)
+    letters = np.random.default_rng(0).choice(list(b"ab"), 100).tolist()
+    for letter in letters:
+        followed.fill_mask(mask)
+        if allowed(mask) == {tokenizer.eos_token}:
+            break
+        assert followed.consume(letter) is None
+    error = followed.consume(tokenizer.eos_token)
+    assert error is not None and "too many states" in str(error)

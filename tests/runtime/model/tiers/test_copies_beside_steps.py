@@ -1,0 +1,188 @@
+"""Copies beside steps: whatever the device does first, no page is lost, torn or restored too late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+import pytest
+import torch
+from arbora.runtime.messages import (
+    CacheDropped,
+    DiscardPages,
+    ForgetPages,
+    RestoredPages,
+    SavedPages,
+    StepPlan,
+)
+from arbora.runtime.model.tiers import restores
+from arbora.runtime.model.tiers.host_memory import HostMemory
+from arbora.runtime.model.tiers.host_pool import Entry, HostPool
+from arbora.runtime.model.tiers.lower_tiers import LowerTiers
+from arbora.runtime.model.tiers.page_store import PageStore
+from arbora.runtime.model.tiers.restores import Restore
+from arbora.runtime.model.tiers.saves import Save
+from arbora.runtime.model.tiers.transfers import CopyStreams, Transfers
+from lazy_device import LazyCopies, LazyDevice, LazyStream
+from page_world import key_bytes, packed
+
+PAGES, PLACES, LAYERS = 8, 6, 2
+PAGE_BYTES = LAYERS * 2 * 2 * 4
+
+
+@dataclass
+class Step:
+    saves: list[Save]
+    restore: Restore | None
+    fetch: int
+    pages: set[int]
+    """that it reads or writes"""
+    computed: LazyCopies | None = None
+
+
+class Machine:
+    """A scheduler's rules for pages, without its policy. The content of a page is its key, a number."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.device = LazyDevice()
+        self.kvs = [torch.zeros(2, 1, PAGES, 1, 2) for _ in range(LAYERS)]
+        self.pool = HostPool(HostMemory(PLACES * PAGE_BYTES, pinned=False), PAGE_BYTES)
+        self.store = PageStore(self.pool, LowerTiers(None, None))
+        streams = CopyStreams(LazyStream(self.device), LazyStream(self.device))
+        self.transfers = Transfers(self.kvs, self.store, streams)
+        self.keys = dict.fromkeys(range(PAGES), 0)  # by page; 0: free
+        self.forgotten: set[int] = set()
+        self.flight: list[Step] = []
+        self.last = 0
+
+    def run(self, turns: int) -> None:
+        for _ in range(turns):
+            self.random.choice([self.plan, self.finish, self.save, self.forget, self.advance])()
+            self.check()
+        while self.flight:
+            self.finish()
+        self.transfers.settle(self.transfers.begun_saves())
+        self.check()
+        assert not self.transfers._saves._open
+        assert len(self.pool._free) + len(self.pool._entries) == PLACES
+
+    def plan(self) -> None:
+        """Evicts pages and overwrites some of them, restores a page, and reads others."""
+        if len(self.flight) == 2:
+            return
+        busy = set().union(*(step.pages for step in self.flight))
+        idle = [page for page in range(PAGES) if page not in busy]
+        chosen = self.random.sample(idle, min(len(idle), 3))
+        saves = [self._saved(page) for page in chosen if self.keys[page]]
+        restores, fetch = self._fetch(chosen[:1])
+        written = chosen[len(restores) : self.random.randint(1, 2)]
+        for page in chosen:
+            self.keys[page] = 0
+        for page in written:
+            self.last += 1
+            self.keys[page] = self.last
+        if restores:
+            self.keys[chosen[0]] = fetch
+        kept = [page for page in range(PAGES) if self.keys[page] and page not in written]
+        reads = [*self.random.sample(kept, min(len(kept), 2)), *chosen[: len(restores)]]
+        plan = StepPlan(1, [], saves=saves, restores=restores)
+        restore = self.transfers.begin(plan, lambda: written)
+        step = Step(self.transfers.begun_saves(), restore, fetch, {*reads, *chosen})
+        self.flight.append(step)
+        if written or self.random.random() < 0.5:
+            if restore is not None and not restore.arrive_at_once():
+                for layer in range(LAYERS):
+                    restore.arrive(layer)
+            expected = {page: self.keys[page] for page in reads}
+            new = {page: self.keys[page] for page in written}
+            step.computed = self.device.steps.launch(partial(self._compute, expected, new))
+        else:  # a step without rows is over before the next one is launched
+            while self.flight:
+                self.finish()
+
+    def finish(self) -> None:
+        if self.flight:
+            step = self.flight.pop(0)
+            if step.computed is not None:
+                step.computed.wait()
+            if step.restore is not None:
+                step.restore.finish()
+            self.transfers.settle(step.saves, [step.fetch] if step.fetch else [])
+
+    def save(self) -> None:
+        """Saves pages that running steps may still compute."""
+        kept = [page for page in range(PAGES) if self.keys[page]]
+        if kept:
+            self.transfers.save([self._saved(self.random.choice(kept))], after_steps=True)
+
+    def forget(self) -> None:
+        """Forgets the odd keys, or one key."""
+        if self.random.random() < 0.5:
+            self.transfers.forget(ForgetPages("", "odd", 0, CacheDropped(0, 0, 0)))
+            self.pool.forget("", "odd")
+            self._drop(set(range(1, self.last + 1, 2)))
+        elif self.last:
+            key = self.random.randint(1, self.last)
+            self.transfers.forget(DiscardPages("", key_bytes([key])))
+            self.pool.discard([key_bytes([key])])
+            self._drop({key})
+
+    def advance(self) -> None:
+        self.device.advance(self.random)
+
+    def check(self) -> None:
+        """The store finds only whole pages that were not forgotten."""
+        for key, entry in self.pool._entries.items():
+            number = int.from_bytes(key, "big")
+            assert number not in self.forgotten
+            content = self.pool.memory[entry.place].view(torch.float32)
+            assert (content == number).all(), (number, content)
+
+    def _drop(self, keys: set[int]) -> None:
+        self.forgotten |= keys
+        for page, key in self.keys.items():
+            if key in keys:
+                self.keys[page] = 0
+
+    def _fetch(self, pages: list[int]) -> tuple[list[RestoredPages], int]:
+        """Restores a stored page into the first of `pages`; the fetch has the number of its key."""
+        stored = [key for key in self.pool._idle if int.from_bytes(key, "big") not in self.keys.values()]
+        if not stored or not pages or self.random.random() < 0.3:
+            return [], 0
+        entry = self.pool.hold(self.random.choice(stored))
+        assert isinstance(entry, Entry)
+        number = int.from_bytes(entry.key, "big")
+        self.store._fetches._ready[number] = [entry]
+        return [RestoredPages(number, 0, packed(pages))], number
+
+    def _saved(self, page: int) -> SavedPages:
+        key = self.keys[page]
+        return SavedPages("odd" if key % 2 else "even", key_bytes([key]), packed([page]))
+
+    def _compute(self, expected: dict[int, int], new: dict[int, int]) -> None:
+        for kv in self.kvs:
+            for page, key in expected.items():
+                assert (kv[:, :, page] == key).all(), (page, key, kv[:, :, page])
+            for page, key in new.items():
+                kv[:, :, page] = key
+
+
+@pytest.mark.parametrize("small", [0, restores.SMALL], ids=["layer by layer", "at once"])
+def test_pages_are_whole_in_any_order_that_the_streams_allow(
+    small: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restores, "SMALL", small)
+    for seed in range(40):
+        Machine(seed).run(turns=60)
+
+
+def test_warming_up_changes_no_page_and_keeps_no_place() -> None:
+    machine = Machine(0)
+    for kv in machine.kvs:
+        kv.uniform_()
+    before = [kv.clone() for kv in machine.kvs]
+    machine.transfers.warm_up()
+    assert all(torch.equal(kv, old) for kv, old in zip(machine.kvs, before, strict=True))
+    assert len(machine.pool._free) == PLACES

@@ -1,0 +1,22 @@
+"""Configurations from the command line, for a model directory without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from arbora.frontend.cli import build_parser, serve_config
+from arbora.runtime.config import ServeConfig
+
+
+def make_model(parent: Path) -> Path:
+    directory = parent / "tiny-model"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}")
+    (directory / "model.safetensors").touch()
+    (directory / "tokenizer.json").touch()
+    return directory
+
+
+def configured(*flags: str | Path, **environment: str) -> ServeConfig:
+    parsed = build_parser().parse_args(["serve", *map(str, flags)])
+    return serve_config(vars(parsed), environment)
