@@ -29,8 +29,6 @@ class AotCase:
     """bytes that a block may use, if they differ by architecture; 99 KiB is what every GPU grants"""
     pipelined_loops: int = 0
     """loops in which at least two blocks of keys and values must be copied ahead"""
-    matrix_loops: int = 0
-    """loops that must have matrix instructions"""
     max_spill_bytes: int = 0
     max_loop_spills: int = 0
     """instructions"""

@@ -77,7 +77,6 @@ def _measure(case: AotCase, architecture: int) -> dict[str, Any]:
     return {
         "shared": compiled.metadata.shared,
         "pipelined": _pipelined_loops(compiled.asm["ttgir"]),
-        "matrix_loops": _matrix_loops(compiled.asm["cubin"]) if case.matrix_loops else 0,
         "loop_spills": _loop_spills(compiled.asm["cubin"]) if registers["spilled"] else 0,
         **({"loop": _main_loop(compiled.asm["cubin"])} if sys.argv[1:] else {}),
         **registers,
@@ -89,13 +88,6 @@ def _loop_spills(binary: bytes) -> int:
     lines = _disassembled(binary)
     inside = {number for start, end in _loops(lines) for number in range(start, end)}
     return sum(bool(re.search(r"\b(STL|LDL)\b", lines[number])) for number in inside)
-
-
-def _matrix_loops(binary: bytes) -> int:
-    """The loops with an instruction that multiplies matrices."""
-    lines = _disassembled(binary)
-    matrix = re.compile(rf"\b({KINDS['matrix']})\b")
-    return sum(any(map(matrix.search, lines[start:end])) for start, end in _loops(lines))
 
 
 def _main_loop(binary: bytes) -> dict[str, int]:
