@@ -13,14 +13,14 @@ import numpy as np
 import torch
 import triton
 from numpy.typing import NDArray
-from triton.runtime import driver
 
 from ..common.upload import upload
 from ..pages.cells import FP8, CellFormat
 from ..pages.cells_cuda import codes_and_scales
 from .batch import AttentionBatch, Group, first_keys
 from .cuda_kernels import attend_kernel, merge_kernel
-from .plan import COLUMNS, PARTIAL, ROW, TOKENS, Cut, ItemPlan, Share, plan_items
+from .cuda_tiles import GROUP, Tiles, programs_of_processor, stages
+from .plan import COLUMNS, NOTHING, PARTIAL, ROW, TOKEN, TOKENS, Cut, ItemPlan, Share, plan_items
 
 LOG2_E = 1.4426950408889634
 MIN_SPLIT = 256
@@ -38,10 +38,7 @@ PROGRAMS_FOR_EACH_PROCESSOR = 4
 MERGED_AT_ONCE = 16
 """Partial results that are read at the same time."""
 
-LARGE_SHARED_MEMORY = 160 << 10
-"""bytes for each block; datacenter GPUs have more, others 99 KiB"""
-
-GROUP_QUERIES = 64
+GROUP_QUERIES = GROUP
 """Query heads for each KV head in the largest item of a group."""
 
 
@@ -78,33 +75,6 @@ def paged_attention(
     return plan.run(q, kv, scale)
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """How the kernel is compiled for one kind of item."""
-
-    queries: int
-    keys: int
-    warps: int
-
-    @staticmethod
-    def choose(queries: int, repeat: int, head_dim: int, element_size: int) -> "Tiles":
-        """The largest tiles that spill no registers.
-
-        queries: query heads for each KV head in the largest item; at least `repeat`, those of one token.
-        """
-        if element_size == 4:
-            return Tiles(max(16, triton.next_power_of_2(repeat)), 16, 4)
-        if queries <= 16:
-            return Tiles(16, 32 if head_dim > 128 else 64, 4)
-        if head_dim > 128:
-            return Tiles(max(64, triton.next_power_of_2(repeat)), 32, 4)
-        return Tiles(64 if queries <= 64 else 128, 64, 8)
-
-    def of_scaled_cells(self) -> "Tiles":
-        """The tiles with fewer keys for each warp, as widening their codes takes registers."""
-        return Tiles(self.queries, max(16, self.keys // 2), 8 if self.queries > 16 else self.warps)
-
-
 class Launch(NamedTuple):
     """Items of one kind on the device, int32 [items, COLUMNS]."""
 
@@ -117,6 +87,8 @@ class Work:
     """The page tables that the items of a step read, and the buffers of their partial results."""
 
     tables: torch.Tensor
+    places: torch.Tensor
+    """int32 [query tokens]: see `StepItems`"""
     partial: torch.Tensor
     partial_sum: torch.Tensor
     window: int | None
@@ -124,14 +96,28 @@ class Work:
 
 class StepItems(NamedTuple):
     """The work items of a step (see `plan`), which name the place of their page table instead of their row.
+    Their `PARTIAL` counts from the first partial result of each of their query tokens.
 
-    The partial results of chunks follow those of the decode rows.
+    A token's partial results follow one another without gaps, so that rows of a group may have few or many.
     """
 
     decode: NDArray[np.int64]
     chunks: NDArray[np.int64]
     merges: NDArray[np.int64]
+    """[merges, 3]: query token, first partial result, how many"""
+    places: NDArray[np.int64]
+    """[query tokens]: the first partial result of each, if it has any"""
     partials: int
+
+    @staticmethod
+    def of(decode: ItemPlan, chunks: ItemPlan, table_starts: NDArray[np.int64], tokens: int) -> "StepItems":
+        merges = np.concatenate([decode.merges, chunks.merges])
+        ends = np.cumsum(merges[:, 2])
+        merges[:, 1] = ends - merges[:, 2]
+        places = np.zeros(tokens, np.int64)
+        places[merges[:, 0]] = merges[:, 1]
+        items = [_placed(plan, table_starts, tokens) for plan in (decode, chunks)]
+        return StepItems(*items, merges, places, int(ends[-1]) if len(ends) else 0)
 
 
 class StepTiles(NamedTuple):
@@ -142,7 +128,7 @@ class StepTiles(NamedTuple):
 
     @staticmethod
     def choose(batch: AttentionBatch, shape: Shape, element_size: int) -> "StepTiles":
-        groups = batch.groups if shape.window is None else ()
+        groups = visible_groups(batch, shape.window)
         longest = int(batch.query_lengths.max(initial=1)) * shape.repeat
         chunks = Tiles.choose(longest, shape.repeat, shape.head_dim, element_size)
         return StepTiles(decode_tiles(shape, groups, element_size), chunks)
@@ -155,12 +141,12 @@ class BatchPlan:
         small, tiles = decode_tiles(shape, (), element_size), StepTiles.choose(batch, shape, element_size)
         tables, starts = batch.device_tables()
         plan = plan_step(batch, starts, shape, tiles, device)
-        arrays = [*by_size(plan.decode, small, shape), plan.chunks, plan.merges]
-        *items, self._merges = upload([array.astype(np.int32) for array in arrays], device)
+        arrays = [*by_size(plan.decode, small, shape), plan.chunks, plan.merges, plan.places]
+        *items, self._merges, places = upload([array.astype(np.int32) for array in arrays], device)
         self._launches = [Launch(*each) for each in zip((small, *tiles), items, strict=True)]
         partial = torch.empty(plan.partials, shape.heads, shape.head_dim, device=device)
         partial_sum = torch.empty(plan.partials, shape.heads, device=device)
-        self._work = Work(tables, partial, partial_sum, shape.window)
+        self._work = Work(tables, places, partial, partial_sum, shape.window)
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         return attend(self._work, self._launches, self._merges, q, kv, scale)
@@ -174,16 +160,22 @@ def plan_step(
     device: torch.device,
 ) -> StepItems:
     """The items of all rows. table_starts: where the page table of each row begins."""
-    groups = batch.groups if shape.window is None else ()
-    decode = plan_decode(batch, groups, shape, tiles.decode, device)
-    items = with_table_starts(decode, table_starts)
-    if batch.decode_rows == len(batch.kv_lengths):
-        return StepItems(items, items[:0], decode.merges, decode.partials)
-    plan = plan_chunks(batch, shape, tiles.chunks, device)
-    chunks = with_table_starts(plan, table_starts)
-    chunks[chunks[:, PARTIAL] >= 0, PARTIAL] += decode.partials
-    merges = np.concatenate([decode.merges, plan.merges + np.array([0, decode.partials, 0])])
-    return StepItems(items, chunks, merges, decode.partials + plan.partials)
+    decode = plan_decode(batch, visible_groups(batch, shape.window), shape, tiles.decode, device)
+    chunks = NOTHING
+    if batch.decode_rows < len(batch.kv_lengths):
+        chunks = plan_chunks(batch, shape, tiles.chunks, device)
+    return StepItems.of(decode, chunks, table_starts, batch.tokens)
+
+
+def visible_groups(batch: AttentionBatch, window: int | None) -> tuple[Group, ...]:
+    """The groups whose rows all see the shared keys."""
+    if window is None:
+        return batch.groups
+    return tuple(
+        (first, count, shared)
+        for first, count, shared in batch.groups
+        if int(batch.kv_lengths[first : first + count].max()) <= window
+    )
 
 
 def decode_tiles(shape: Shape, groups: Sequence[Group], element_size: int) -> Tiles:
@@ -238,7 +230,7 @@ def _cut(keys: NDArray[np.int64], shape: Shape, tiles: Tiles, device: torch.devi
     items = -(-keys // splits[:, None]).sum(axis=1)
     allowed = items <= len(keys) + max_splits(shape, device)
     splits, items = splits[allowed], items[allowed]
-    turns = -(-items * shape.kv_heads // programs_at_a_time(tiles, device))
+    turns = -(-items * shape.kv_heads // programs_at_a_time(tiles, shape.head_dim, device))
     return Cut(int(splits[np.argmin(turns * (splits + ITEM_COST))]))
 
 
@@ -255,9 +247,9 @@ def max_splits(shape: Shape, device: torch.device) -> int:
     return -(-processors(device) * PROGRAMS_FOR_EACH_PROCESSOR // shape.kv_heads)
 
 
-def programs_at_a_time(tiles: Tiles, device: torch.device) -> int:
-    """How many programs run at the same time (`bench/gpu_static.py`)."""
-    return processors(device) * (3 if tiles.queries <= 16 else 1)
+def programs_at_a_time(tiles: Tiles, head_dim: int, device: torch.device) -> int:
+    """How many programs run at the same time."""
+    return processors(device) * programs_of_processor(tiles, head_dim)
 
 
 def processors(device: torch.device) -> int:
@@ -265,18 +257,13 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def stages(head_dim: int, device: torch.device) -> int:
-    """Stages of Triton's software pipeline. Three stages copy two blocks of keys and values ahead."""
-    if head_dim <= 128 or device.type != "cuda":
-        return 3
-    memory = driver.active.utils.get_device_properties(device.index or 0)["max_shared_mem"]
-    return 3 if memory >= LARGE_SHARED_MEMORY else 2
-
-
-def with_table_starts(plan: ItemPlan, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The items, with the row replaced by the place where its page table begins."""
+def _placed(plan: ItemPlan, table_starts: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
+    """The items as `StepItems` has them."""
+    first = np.zeros(tokens, np.int64)
+    first[plan.merges[:, 0]] = plan.merges[:, 1]
     items = plan.items.copy()
-    items[:, ROW] = starts[items[:, ROW]]
+    items[:, ROW] = table_starts[items[:, ROW]]
+    items[:, PARTIAL] = np.where(items[:, PARTIAL] < 0, -1, items[:, PARTIAL] - first[items[:, TOKEN]])
     return items
 
 
@@ -327,7 +314,7 @@ def _run_items(
     assert cell == cells.elements(head_dim)
     codes, scales = codes_and_scales(kv)
     tiles = tiles.of_scaled_cells() if cells.is_scaled else tiles
-    attend_kernel[(len(items), kv_heads)](
+    attend_kernel[(len(items) * kv_heads,)](
         q,
         codes,
         scales,
@@ -336,6 +323,7 @@ def _run_items(
         work.partial_sum,
         items,
         work.tables,
+        work.places,
         q.stride(0),
         pages * page_size,
         scale * LOG2_E,
@@ -353,5 +341,5 @@ def _run_items(
         FP8=kv.dtype == FP8,
         WINDOW=work.window is not None,
         num_warps=tiles.warps,
-        num_stages=stages(head_dim, q.device),
+        num_stages=stages(head_dim),
     )

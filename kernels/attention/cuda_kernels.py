@@ -5,40 +5,51 @@ import triton
 import triton.language as tl
 
 from ..common.codes_cuda import FP8_UNIT, widened
+from .plan import UNLIMITED
+
+SEES_ALL = tl.constexpr(UNLIMITED)
 
 
 @triton.jit
 def _attend_block(
-    query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high, total, largest,
-    summed, scale_log2,
+    query, table, keys_at, values_at, key_scales, value_scales, start, begin, end, page, low, high, total,
+    largest, summed, scale_log2,
     HEAD_DIM: tl.constexpr, CELL: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """One turn of the online softmax over keys from `start`; query j sees keys [low[j], high[j]).
 
     Takes the page id of each key, and returns those of the next block: keys and values whose addresses are
-    known a turn ahead can be copied while the turn before them computes. Codes of scaled cells are
-    multiplied as they are; their scales multiply scores and weights. float16 has too few exponents for such
-    weights, so values are scaled instead.
+    known a turn ahead can be copied while the turn before them computes. If a block has whole pages, only
+    the page ids change from turn to turn. Codes of scaled cells are multiplied as they are; their scales
+    multiply scores and weights. float16 has too few exponents for such weights, so values are scaled instead.
     """
-    key = start + tl.arange(0, BLOCK_KEYS)
+    of_block = tl.arange(0, BLOCK_KEYS)
+    key = start + of_block
     dim = tl.arange(0, BLOCK_DIM)
-    next_key = key + BLOCK_KEYS
-    next_page = tl.load(table + next_key // PAGE_SIZE, mask=next_key < end, other=0)
-    exists = key < end
-    slot = page.to(tl.int64) * PAGE_SIZE + key % PAGE_SIZE
-    offset = slot[:, None] * CELL + dim[None, :]
-    if MASKED or HEAD_DIM != BLOCK_DIM:
-        inside = exists[:, None] & (dim < HEAD_DIM)[None, :]
-        keys = tl.load(keys_at + offset, mask=inside, other=0)
-        values = tl.load(values_at + offset, mask=inside, other=0)
+    next_start = start + BLOCK_KEYS
+    if BLOCK_KEYS % PAGE_SIZE == 0:
+        next_at = table + next_start // PAGE_SIZE + of_block // PAGE_SIZE
+        of_page = of_block % PAGE_SIZE
     else:
-        keys = tl.load(keys_at + offset)
-        values = tl.load(values_at + offset)
-    key_scale = scale_log2
+        next_at = table + (next_start + of_block) // PAGE_SIZE
+        of_page = key % PAGE_SIZE
+    next_page = tl.load(next_at, mask=of_block < end - next_start)
+    of_page = (of_page * CELL)[:, None] + dim[None, :]
+    at_page = (page.to(tl.int64) * (PAGE_SIZE * CELL))[:, None]
+    exists = (key >= begin) & (key < end)
+    if MASKED or HEAD_DIM != BLOCK_DIM:
+        inside = (dim < HEAD_DIM)[None, :]
+        if MASKED:
+            inside = inside & exists[:, None]
+        keys = tl.load(keys_at + of_page + at_page, mask=inside, other=0)
+        values = tl.load(values_at + of_page + at_page, mask=inside, other=0)
+    else:
+        keys = tl.load(keys_at + of_page + at_page)
+        values = tl.load(values_at + of_page + at_page)
     if SCALED:
-        place = slot * (CELL // 4)
-        key_scale = (tl.load(key_scales + place, mask=exists, other=0.0) * scale_log2)[None, :]
+        place = page.to(tl.int64) * (PAGE_SIZE * CELL // 4) + key % PAGE_SIZE * (CELL // 4)
+        key_scale = tl.load(key_scales + place, mask=exists, other=0.0)
         value_scale = tl.load(value_scales + place, mask=exists, other=0.0)
         if FP8:
             key_scale, value_scale = key_scale * FP8_UNIT, value_scale * FP8_UNIT
@@ -46,13 +57,15 @@ def _attend_block(
         values = widened(values, query.dtype, FP8)
         if query.dtype == tl.float16:
             values = (values.to(tl.float32) * value_scale[:, None]).to(tl.float16)
-    score = tl.dot(query, tl.trans(keys), input_precision="ieee") * key_scale
+    score = tl.dot(query, tl.trans(keys), input_precision="ieee")
+    if SCALED:
+        score = score * key_scale[None, :]
     if MASKED:
         visible = (key[None, :] >= low[:, None]) & (key[None, :] < high[:, None])
         score = tl.where(visible, score, float("-inf"))
-    highest = tl.maximum(largest, tl.max(score, axis=1))
+    highest = tl.maximum(largest, tl.max(score, axis=1) * scale_log2)
     correction = tl.exp2(largest - highest)
-    weight = tl.exp2(score - highest[:, None])
+    weight = tl.exp2(score * scale_log2 - highest[:, None])
     summed = summed * correction + tl.sum(weight, axis=1)
     total = total * correction[:, None]
     if SCALED and query.dtype != tl.float16:
@@ -63,17 +76,20 @@ def _attend_block(
 
 @triton.jit
 def attend_kernel(
-    q, kv, scales, out, partial, partial_sum, items, tables, q_stride, slots, scale_log2, window,
+    q, kv, scales, out, partial, partial_sum, items, tables, places, q_stride, slots, scale_log2, window,
     KV_HEADS: tl.constexpr, REPEAT: tl.constexpr, HEAD_DIM: tl.constexpr, CELL: tl.constexpr,
     PAGE_SIZE: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     COLUMNS: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Run item program_id(0) for KV head program_id(1).
+    """Run item program_id(0) // KV_HEADS for KV head program_id(0) % KV_HEADS.
+
+    So the programs of unused items, which follow the others, run last.
 
     kv: int8 if SCALED; then `scales` is the same memory as float32. slots: tokens that the cache can hold.
+    places: the first partial result of each query token
     """
-    item = items + tl.program_id(0) * COLUMNS
-    head = tl.program_id(1)
+    item = items + tl.program_id(0) // KV_HEADS * COLUMNS
+    head = tl.program_id(0) % KV_HEADS
     first_token = tl.load(item)
     tokens = tl.load(item + 1)
     if tokens == 0:  # unused capacity of a frame
@@ -100,47 +116,52 @@ def attend_kernel(
     query = tl.load(q + source, mask=real, other=0.0)
     high = tl.minimum(position + token + 1, end)
     low = begin + tl.zeros([BLOCK_QUERIES], tl.int32)
-    unmasked_begin = begin
+    first = begin
+    if BLOCK_KEYS % PAGE_SIZE == 0:  # so that each block has whole pages, of whose keys some are masked
+        first = begin // PAGE_SIZE * PAGE_SIZE
+    unmasked_begin = first
     if WINDOW:
+        window = tl.where(position == SEES_ALL, 2 * SEES_ALL, window)
         low = tl.maximum(position + token + 1 - window, begin)
         # The keys that all queries of the item see.
         unmasked_begin = tl.minimum(end, tl.maximum(begin, position + tokens - window))
-        unmasked_begin = begin + tl.cdiv(unmasked_begin - begin, BLOCK_KEYS) * BLOCK_KEYS
+        unmasked_begin = first + tl.cdiv(unmasked_begin - first, BLOCK_KEYS) * BLOCK_KEYS
     unmasked_end = tl.minimum(position + 1, end)
-    unmasked_end = begin + tl.maximum(unmasked_end - begin, 0) // BLOCK_KEYS * BLOCK_KEYS
+    unmasked_end = first + tl.maximum(unmasked_end - first, 0) // BLOCK_KEYS * BLOCK_KEYS
     unmasked_begin = tl.minimum(unmasked_begin, unmasked_end)
 
     # A finite start keeps differences of two masked maxima from becoming NaN.
     largest = tl.full([BLOCK_QUERIES], -1.0e30, tl.float32)
     summed = tl.zeros([BLOCK_QUERIES], tl.float32)
     total = tl.zeros([BLOCK_QUERIES, BLOCK_DIM], tl.float32)
-    first_key = begin + tl.arange(0, BLOCK_KEYS)
-    page = tl.load(table + first_key // PAGE_SIZE, mask=first_key < end, other=0)
+    first_key = first + tl.arange(0, BLOCK_KEYS)
+    page = tl.load(table + first_key // PAGE_SIZE, mask=first_key < end)
     if WINDOW:
-        for start in range(begin, unmasked_begin, BLOCK_KEYS):
+        for start in range(first, unmasked_begin, BLOCK_KEYS):
             total, largest, summed, page = _attend_block(
-                query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high,
-                total, largest, summed, scale_log2,
+                query, table, keys_at, values_at, key_scales, value_scales, start, begin, end, page, low,
+                high, total, largest, summed, scale_log2,
                 HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, True,
             )  # fmt: skip
     for start in range(unmasked_begin, unmasked_end, BLOCK_KEYS):
         total, largest, summed, page = _attend_block(
-            query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high, total,
-            largest, summed, scale_log2,
+            query, table, keys_at, values_at, key_scales, value_scales, start, begin, end, page, low, high,
+            total, largest, summed, scale_log2,
             HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, False,
         )  # fmt: skip
     for start in range(unmasked_end, end, BLOCK_KEYS):
         total, largest, summed, page = _attend_block(
-            query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high, total,
-            largest, summed, scale_log2,
+            query, table, keys_at, values_at, key_scales, value_scales, start, begin, end, page, low, high,
+            total, largest, summed, scale_log2,
             HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, True,
         )  # fmt: skip
 
     result = total / tl.where(summed > 0.0, summed, 1.0)[:, None]
     target = (first_token + token) * (KV_HEADS * REPEAT) + column
-    to = tl.load(item + 6)
-    if to >= 0:
-        place = (to + token * tl.load(item + 7)) * (KV_HEADS * REPEAT) + column
+    part = tl.load(item + 6)
+    if part >= 0:
+        place = tl.load(places + first_token + token, mask=token < tokens, other=0) + part
+        place = place * (KV_HEADS * REPEAT) + column
         tl.store(partial + place.to(tl.int64)[:, None] * HEAD_DIM + dim[None, :], result, mask=real)
         tl.store(partial_sum + place, largest + tl.log2(summed), mask=token < tokens)
     else:

@@ -19,7 +19,6 @@ from .cuda import (
     Launch,
     Shape,
     StepTiles,
-    Tiles,
     Work,
     attend,
     by_size,
@@ -27,13 +26,12 @@ from .cuda import (
     max_splits,
     plan_step,
 )
+from .cuda_tiles import CHUNK, Tiles
 from .plan import COLUMNS
 
-LEVELS = 3
-"""A frame has places for two levels of groups and for single rows."""
+LEVELS = 4
+"""A frame has places for three levels of groups and for single rows."""
 
-MOST_QUERIES = 128
-"""query heads for each KV head in the largest item"""
 ANY_LENGTH = np.full(1, np.iinfo(np.int32).max, np.int32)
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -53,8 +51,8 @@ class Scratch:
     def allocate(shape: Shape, rows: int, tokens: int, tables: torch.Tensor) -> "Scratch":
         """Allocates buffers for frames of up to `rows` rows and `tokens` tokens."""
         device = tables.device
-        grouped, chunk = (max(1, queries // shape.repeat) for queries in (GROUP_QUERIES, MOST_QUERIES))
-        results = (grouped + chunk) * max_splits(shape, device) + 2 * LEVELS * rows + tokens
+        grouped, chunk = (max(1, queries // shape.repeat) for queries in (GROUP_QUERIES, CHUNK))
+        results = (grouped + chunk) * max_splits(shape, device) + LEVELS * rows + tokens
         return Scratch(
             tables,
             torch.empty(results, shape.heads, shape.head_dim, device=device),
@@ -68,7 +66,7 @@ def frame_tiles(shape: Shape, tokens: int, element_size: int) -> list[tuple[Tile
     small = decode_tiles(shape, (), element_size)
     larger = [
         Tiles.choose(queries, shape.repeat, shape.head_dim, element_size)
-        for queries in (GROUP_QUERIES, MOST_QUERIES)
+        for queries in (GROUP_QUERIES, CHUNK)
     ]
     needed = [*larger[:1], *(larger[1:] if tokens * shape.repeat > larger[0].queries else [])]
     if tokens * shape.repeat <= small.queries:
@@ -93,9 +91,9 @@ class FixedPlan:
         """tiles: those of small items, then those of large ones if the frame has any"""
         self.shape = shape
         self._tiles = tiles
-        self._work = Work(scratch.tables, scratch.partial, scratch.partial_sum, shape.window)
+        self._scratch = scratch
         self._names = [f"items {kind} {key}" for kind in range(len(tiles))]
-        self._merges = f"merges {key}"
+        self._merges, self._places = f"merges {key}", f"places {key}"
         splits, small_tokens = max_splits(shape, scratch.tables.device), tiles[0].queries // shape.repeat
         most = [LEVELS * tokens, LEVELS * tokens // (small_tokens + 1) + 1]
         self.defaults: Arrays = {
@@ -104,6 +102,7 @@ class FixedPlan:
                 for name, own in zip(self._names, most, strict=False)
             },
             self._merges: np.zeros((tokens, 3), np.int32),
+            self._places: np.zeros(tokens, np.int32),
         }
         self.tensors: Mapping[str, torch.Tensor] = {}
         """the arrays on the device, by name"""
@@ -111,20 +110,23 @@ class FixedPlan:
     def plan(self, batch: AttentionBatch, element_size: int) -> Arrays | None:
         """The step's items and merges, by array; None if their partial results exceed the buffers."""
         tables, starts = batch.device_tables()
-        assert tables is self._work.tables
+        assert tables is self._scratch.tables
         tiles = StepTiles.choose(batch, self.shape, element_size)
         plan = plan_step(batch, starts, self.shape, tiles, tables.device)
-        if plan.partials > len(self._work.partial):
+        if plan.partials > len(self._scratch.partial):
             return None
         items = np.concatenate([plan.decode, plan.chunks])
         kinds = by_size(items, self._tiles[0], self.shape) if len(self._tiles) > 1 else (items,)
-        return {**dict(zip(self._names, kinds, strict=True)), self._merges: plan.merges}
+        arrays = {self._merges: plan.merges, self._places: plan.places}
+        return {**dict(zip(self._names, kinds, strict=True)), **arrays}
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
+        places, window = self.tensors[self._places], self.shape.window
+        work = Work(self._scratch.tables, places, self._scratch.partial, self._scratch.partial_sum, window)
         launches = [
             Launch(tiles, self.tensors[name]) for name, tiles in zip(self._names, self._tiles, strict=True)
         ]
-        return attend(self._work, launches, self.tensors[self._merges], q, kv, scale)
+        return attend(work, launches, self.tensors[self._merges], q, kv, scale)
 
 
 class Frame:
@@ -164,10 +166,7 @@ class Frame:
         """the batch to pass to the layers in place of the step's own"""
 
     def load(self, batch: AttentionBatch, inputs: Arrays) -> bool:
-        """Prepares for a step. Returns False, without writing anything, if the step exceeds the buffers or
-        runs faster outside a frame."""
-        if self._wastes_groups(batch):
-            return False
+        """Prepares for a step. Returns False, without writing anything, if the step exceeds the buffers."""
         arrays = dict(inputs)
         for plan in self._plans:
             planned = plan.plan(batch, self._element_size)
@@ -178,12 +177,3 @@ class Frame:
             return False
         self._arrays.set(arrays)
         return True
-
-    def _wastes_groups(self, batch: AttentionBatch) -> bool:
-        """Whether a layer with a window reads no groups, although no row is longer than the window yet.
-
-        Outside a frame such a layer reads the groups' shared pages once.
-        """
-        longest = int(batch.kv_lengths.max())
-        windows = [plan.shape.window for plan in self._plans]
-        return bool(batch.groups) and any(window is not None and window >= longest for window in windows)

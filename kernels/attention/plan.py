@@ -38,6 +38,11 @@ class ItemPlan:
     distance between the partial results of two rows"""
 
 
+NOTHING = ItemPlan(
+    np.zeros((0, COLUMNS), np.int64), np.zeros((0, 3), np.int64), 0, np.zeros((0, 3), np.int64)
+)
+
+
 @dataclass(frozen=True)
 class Share:
     """The rows, and the groups whose shared keys, a plan covers; bool arrays."""
@@ -82,9 +87,8 @@ def plan_items(
 
     The shared keys of rows in `groups` belong to items of the group. Its partial results have a place even if
     the group is not covered. The items of an inner group have the keys that the outer group does not share.
-    `groups` must be empty with a window, which hides a different part of the shared keys from each row.
+    With a window, the rows of `groups` must have no more keys than it.
     """
-    assert window is None or not groups
     split, align = cut.split, cut.split if cut.aligned else 1
     lengths = batch.kv_lengths.astype(np.int64)
     table = np.asarray(groups, dtype=np.int64).reshape(-1, 3)

@@ -89,7 +89,7 @@ def turns_of(rows: int, tokens: int, keys: int) -> tuple[float, int]:
         plan = attention_triton.plan_chunks(batch, SHAPE, tiles, device)
     programs = len(plan.items) * KV_HEADS
     longest = int((plan.items[:, END] - plan.items[:, BEGIN]).max())
-    return programs / attention_triton.programs_at_a_time(tiles, device), longest
+    return programs / attention_triton.programs_at_a_time(tiles, 128, device), longest
 
 
 @pytest.mark.parametrize("keys", [1024, 8192, 32768])

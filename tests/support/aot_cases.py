@@ -8,9 +8,36 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+
+TARGETS = (80, 90, 100)
+"""compute capabilities of the datacenter GPUs for which kernels are compiled; 90 is sm_90"""
 
 SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
 """bytes of shared memory that a block may use on datacenter GPUs"""
+
+SHARED_OF_PROCESSOR = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
+"""bytes of shared memory of a multiprocessor"""
+RESERVED = 1024
+"""bytes of shared memory that the driver takes for each block"""
+REGISTERS, THREADS_OF_WARP, REGISTER_UNIT = 65536, 32, 8
+MOST_WARPS, MOST_PROGRAMS = 64, 32
+"""of a multiprocessor (CUDA programming guide, compute capabilities 8.0 to 10.0)"""
+
+
+def programs_at_a_time(warps: int, registers: int, shared: int, architecture: int) -> int:
+    """How many programs one multiprocessor runs at the same time."""
+    taken = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * warps * THREADS_OF_WARP
+    by_shared = SHARED_OF_PROCESSOR[architecture] // (shared + RESERVED)
+    return min(REGISTERS // taken, by_shared, MOST_WARPS // warps, MOST_PROGRAMS)
+
+
+class MatrixProducts(NamedTuple):
+    """The instructions that multiply matrices in the main loop, as each warp executes them."""
+
+    opcode: str
+    """a regular expression"""
+    count: int
 
 
 @dataclass(frozen=True)
@@ -32,6 +59,10 @@ class AotCase:
     max_spill_bytes: int = 0
     max_loop_spills: int = 0
     """instructions"""
+    architectures: tuple[int, ...] = TARGETS
+    programs: int = 1
+    """that a multiprocessor must be able to run at the same time"""
+    products: MatrixProducts | None = None
     aligned: tuple[str, ...] = field(default=())
     """arguments known to be multiples of 16, besides all pointers"""
 

@@ -1,13 +1,12 @@
-"""Compile all ahead-of-time cases, in a process without the Triton interpreter; print results as JSON.
+"""Compiles ahead-of-time cases in a process without the Triton interpreter.
 
-Cases that are named on the command line also get the instructions of their main loop."""
+Reads a line of JSON for each case, [name, architecture], and prints one with what the compiler says."""
 
 import importlib
 import json
 import re
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -20,7 +19,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-TARGETS = (80, 90, 100)
+OPCODE = r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Z0-9_.]*)"
 KINDS = {
     "matrix": r"HMMA|HGMMA|UTC\w*MMA",
     "shared to matrix": r"LDSM|STSM|LDS|STS",
@@ -34,15 +33,14 @@ KINDS = {
 
 
 def main() -> None:
-    wanted = set(sys.argv[1:])
-    cases = [case for case in all_cases() if not wanted or case.name in wanted]
-    jobs = {f"{case.name}-sm{target}": (case, target) for case in cases for target in TARGETS}
-    with ProcessPoolExecutor() as processes:
-        results = processes.map(_compile, *zip(*jobs.values(), strict=True))
-        json.dump(dict(zip(jobs, results, strict=True)), sys.stdout)
+    cases = {case.name: case for case in all_cases()}
+    for line in sys.stdin:
+        name, architecture = json.loads(line)
+        print(json.dumps(compile_and_measure(cases[name], architecture)), flush=True)
 
 
-def _compile(case: AotCase, architecture: int) -> dict[str, Any]:
+def compile_and_measure(case: AotCase, architecture: int) -> dict[str, Any]:
+    """Registers, bytes and instructions of the compiled case, or the error. Writes nothing to stdout."""
     try:
         return _measure(case, architecture)
     except Exception as error:
@@ -74,36 +72,43 @@ def _measure(case: AotCase, architecture: int) -> dict[str, Any]:
         knobs.compilation.always_compile = True  # from Triton's cache there is no log
         compiled = compiled_case(case, architecture)
     registers = _registers(log.getvalue())
+    lines = _disassembled(compiled.asm["cubin"])
+    loop = _main_loop(lines)
     return {
         "shared": compiled.metadata.shared,
         "pipelined": _pipelined_loops(compiled.asm["ttgir"]),
-        "loop_spills": _loop_spills(compiled.asm["cubin"]) if registers["spilled"] else 0,
-        **({"loop": _main_loop(compiled.asm["cubin"])} if sys.argv[1:] else {}),
+        "loop_spills": _loop_spills(lines),
+        "products": sum(bool(case.products and re.fullmatch(case.products.opcode, each)) for each in loop),
+        "loop": _by_kind(loop),
         **registers,
     }
 
 
-def _loop_spills(binary: bytes) -> int:
+def _loop_spills(lines: list[str]) -> int:
     """The instructions in loops that store a register to local memory or load it from there."""
-    lines = _disassembled(binary)
     inside = {number for start, end in _loops(lines) for number in range(start, end)}
     return sum(bool(re.search(r"\b(STL|LDL)\b", lines[number])) for number in inside)
 
 
-def _main_loop(binary: bytes) -> dict[str, int]:
-    """The instructions of each kind in the innermost loop that has the most for matrices."""
-    lines = _disassembled(binary)
-    opcodes = [re.search(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Z0-9_]*)", line) for line in lines]
-    loops = [(start, end) for start, end in _loops(lines)]
+def _main_loop(lines: list[str]) -> list[str]:
+    """The opcodes of the innermost loop that has the most for matrices."""
+    loops = _loops(lines)
     innermost = [one for one in loops if not any(one[0] <= start and end < one[1] for start, end in loops)]
-    counted: list[dict[str, int]] = [{}]
+    bodies: list[list[str]] = [[]]
     for start, end in innermost:
-        counts = dict.fromkeys((*KINDS, "other"), 0)
-        for found in filter(None, opcodes[start : end + 1]):
-            kind = next((name for name, kinds in KINDS.items() if re.fullmatch(kinds, found[1])), "other")
-            counts[kind] += 1
-        counted.append(counts)
-    return max(counted, key=lambda counts: (counts.get("matrix", 0), sum(counts.values())))
+        found = [re.search(OPCODE, line) for line in lines[start : end + 1]]
+        bodies.append([each[1] for each in found if each])
+    return max(
+        bodies, key=lambda body: (sum(bool(re.match(KINDS["matrix"], each)) for each in body), len(body))
+    )
+
+
+def _by_kind(opcodes: list[str]) -> dict[str, int]:
+    counts = dict.fromkeys((*KINDS, "other"), 0)
+    for opcode in opcodes:
+        base = opcode.partition(".")[0]
+        counts[next((kind for kind, of in KINDS.items() if re.fullmatch(of, base)), "other")] += 1
+    return counts
 
 
 def _disassembled(binary: bytes) -> list[str]:

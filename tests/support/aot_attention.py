@@ -1,0 +1,134 @@
+"""All variants of the attention kernel that the server may compile in half precision, and what is expected of
+each: matrix instructions in the main loop, blocks copied ahead, no spills in loops, programs at a time."""
+
+import random
+from collections.abc import Iterator
+from itertools import combinations, product
+from typing import NamedTuple
+
+from aot_cases import SHARED, AotCase, MatrixProducts
+from arbora.kernels.attention.cuda_tiles import CHUNK, GROUP, PROGRAMS, SINGLE, Tiles, has_warp_groups
+
+QUERIES = {"decode": SINGLE, "group": GROUP, "chunk": CHUNK}
+VALUES = (("decode", "group", "chunk"), (80, 90, 100), ("bf16", "fp16"), (64, 96, 128, 256), (1, 4, 5, 7, 8))
+PAGE_SIZES, STORED, WINDOWS = (1, 16), (None, "int8", "fp8"), (False, True)
+CANDIDATES = 40
+"""variants to choose the next one of a covering set from"""
+ATTEND = {
+    "items": "*i32",
+    "tables": "*i32",
+    "places": "*i32",
+    "q_stride": "i32",
+    "slots": "i32",
+    "scale_log2": "fp32",
+    "window": "i32",
+}
+
+
+class Variant(NamedTuple):
+    kind: str
+    architecture: int
+    """90 is sm_90"""
+    dtype: str
+    head_dim: int
+    repeat: int
+    """query heads for each KV head"""
+    page_size: int
+    stored: str | None = None
+    """the cells, if they are scaled"""
+    window: bool = False
+
+    @property
+    def name(self) -> str:
+        more = [*([self.stored] if self.stored else []), *(["window"] if self.window else [])]
+        sizes = [f"{self.head_dim}", self.dtype, f"repeat-{self.repeat}", f"pages-of-{self.page_size}"]
+        return "-".join(["attend", self.kind, *sizes, *more])
+
+    @property
+    def tiles(self) -> Tiles:
+        tiles = Tiles.choose(QUERIES[self.kind], self.repeat, self.head_dim, 2, self.architecture)
+        return tiles.of_scaled_cells() if self.stored else tiles
+
+
+def variants() -> list[Variant]:
+    """Every combination of plain cells, and those that may differ for scaled cells and windows."""
+    plain = [Variant(*values) for values in product(*VALUES, PAGE_SIZES)]
+    chosen = [variant for variant in plain if variant.repeat == 4 and variant.page_size == 16]
+    scaled = [variant._replace(stored=stored) for variant in chosen for stored in STORED[1:]]
+    windows = [variant._replace(window=True) for variant in chosen if variant.dtype == "bf16"]
+    return [*plain, *scaled, *windows]
+
+
+def covering() -> list[Variant]:
+    """A few variants that contain every pair of values."""
+    source = random.Random(0)
+    values = (*VALUES, PAGE_SIZES, STORED, WINDOWS)
+    places = [[(at, value) for value in of] for at, of in enumerate(values)]
+    missing = {pair for two in combinations(places, 2) for pair in product(*two)}
+    chosen: list[Variant] = []
+    while missing:
+        wanted = dict(min(missing, key=str))
+        candidates = [
+            Variant(*(wanted.get(at, source.choice(of)) for at, of in enumerate(values)))  # type: ignore[arg-type]
+            for _ in range(CANDIDATES)
+        ]
+        best = max(candidates, key=lambda variant: len(missing & set(_pairs(variant))))
+        missing -= set(_pairs(best))
+        chosen.append(best)
+    return chosen
+
+
+def _pairs(variant: tuple[object, ...]) -> Iterator[tuple[tuple[int, object], tuple[int, object]]]:
+    yield from combinations(enumerate(variant), 2)
+
+
+def attention_case(variant: Variant, stages: int = 3) -> AotCase:
+    _, architecture, dtype, head_dim, repeat, page_size, stored, window = variant
+    tiles = variant.tiles
+    dims = max(64, 1 << (head_dim - 1).bit_length())
+    return AotCase(
+        name=variant.name,
+        kernel="attention.cuda_kernels:attend_kernel",
+        signature={
+            "q": f"*{dtype}",
+            "kv": "*i8" if stored else f"*{dtype}",
+            "scales": "*fp32" if stored else f"*{dtype}",
+            "out": f"*{dtype}",
+            "partial": "*fp32",
+            "partial_sum": "*fp32",
+            **ATTEND,
+        },
+        constants={
+            "KV_HEADS": 8,
+            "REPEAT": repeat,
+            "HEAD_DIM": head_dim,
+            "CELL": head_dim + 4 if stored else head_dim,
+            "PAGE_SIZE": page_size,
+            "BLOCK_QUERIES": tiles.queries,
+            "BLOCK_KEYS": tiles.keys,
+            "BLOCK_DIM": 1 << (head_dim - 1).bit_length(),
+            "COLUMNS": 8,
+            "SCALED": stored is not None,
+            "FP8": stored == "fp8",
+            "WINDOW": window,
+        },
+        architectures=(architecture,),
+        num_warps=tiles.warps,
+        num_stages=stages,
+        max_shared=SHARED[architecture],
+        pipelined_loops=0 if stages == 2 else 3 if window else 2,
+        programs=PROGRAMS[tiles.queries, dims][has_warp_groups(architecture)] if stages == 3 else 1,
+        products=_products(tiles, dims, architecture),
+        aligned=("q_stride", "slots"),
+    )
+
+
+def _products(tiles: Tiles, dims: int, architecture: int) -> MatrixProducts:
+    """The products of a turn: queries by keys, and weights by values."""
+    if tiles.queries >= GROUP and has_warp_groups(architecture):
+        opcode = r"HGMMA\S*" if architecture < 100 else r"UTC\w*MMA\S*"
+        return MatrixProducts(opcode, (dims + tiles.keys) // 16)  # of 64 or 128 queries, 16 terms
+    steps = (
+        tiles.queries // 16 * tiles.keys // 8 * dims // 16
+    )  # of 16 queries, 8 keys or dimensions, 16 terms
+    return MatrixProducts(r"HMMA\S*", 2 * steps // tiles.warps)
