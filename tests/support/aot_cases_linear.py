@@ -1,9 +1,16 @@
-from aot_cases import AotCase
+from dataclasses import replace
+from itertools import chain
+
+from aot_cases import TARGETS, AotCase, MatrixProducts
 
 WEIGHT = {"codes": "*i8", "scales": "*fp16", "offsets": "*fp16", "factors": "*fp32"}
 WORDS = {**WEIGHT, "scales": "*i32", "offsets": "*i32"}
 FLOATS = {**WEIGHT, "scales": "*fp32", "offsets": "*fp32"}
 SIZES = {"outputs": "i32", "inputs": "i32", "steps": "i32"}
+
+
+MATRIX = {80: ("HMMA.*", 16, 8), 90: ("HGMMA.*", 16, 64), 100: ("UTCHMMA.*", 16, 64)}
+"""instructions for more than 16 rows by architecture: opcode, inputs and rows (at most) of each"""
 
 
 def _product(
@@ -14,13 +21,14 @@ def _product(
     fp8: bool = False,
     offsets: bool = False,
     kind: str = "bf16",
-    **limits: int,
-) -> AotCase:
-    """A product with the tiles of `coded_cuda.Tiles`; limits: see `AotCase`"""
-    codes, few = "fp8" if fp8 else f"{bits}-bits", rows <= 16
-    in_float32 = kind == "fp32"
-    stages = 2 if in_float32 else 4
-    return AotCase(
+    max_spill_bytes: int = 0,
+) -> list[AotCase]:
+    """A product with the tiles of `coded_cuda.Tiles`."""
+    codes, few, in_float32 = "fp8" if fp8 else f"{bits}-bits", rows <= 16, kind == "fp32"
+    stages, slice_ = 2 if in_float32 else 4, group if few else min(group, 64)
+    steps = max(1, min(4, 128 // group)) if few else 1
+    factors = steps * slice_ * (2 if bits == 4 else 1) * (2 if offsets else 1)
+    case = AotCase(
         name=f"product-{codes}-{group}-rows-{rows}{'-offsets' if offsets else ''}"
         f"{'' if kind == 'bf16' else '-' + kind}",
         kernel="linear.coded_cuda:product_kernel",
@@ -36,8 +44,8 @@ def _product(
         constants={
             "BITS": bits,
             "GROUP": group,
-            "SLICE": group if few else min(group, 64),
-            "STEPS": max(1, min(4, 128 // group)) if few else 1,
+            "SLICE": slice_,
+            "STEPS": steps,
             "FP8": fp8,
             "OFFSETS": offsets,
             "BIAS": False,
@@ -48,10 +56,19 @@ def _product(
         },
         num_warps=2 if few else 4,
         pipelined_loops=0 if in_float32 else 1,
-        matrix_loops=0 if in_float32 else 1,
+        programs=6 if few else 2,
+        max_spill_bytes=max_spill_bytes,
+        products=None if in_float32 else MatrixProducts("HMMA.*", factors // 16 * (rows // 8)),
         aligned=("outputs", "inputs", "steps"),
-        **limits,
     )
+    return [case] if few else [_on(case, architecture, factors) for architecture in TARGETS]
+
+
+def _on(case: AotCase, architecture: int, factors: int) -> AotCase:
+    opcode, inputs, most_rows = MATRIX[architecture]
+    count = factors // inputs * max(1, int(case.constants["BLOCK_ROWS"] or 0) // most_rows)
+    name = f"{case.name}-on-{architecture}"
+    return replace(case, name=name, products=MatrixProducts(opcode, count), architectures=(architecture,))
 
 
 def _few_rows(outputs: int, inputs: int, rows: int, bfloat16: bool = True, whole: bool = True) -> AotCase:
@@ -86,15 +103,17 @@ CASES = [
     _few_rows(8, 1024, 4),
     _few_rows(1, 4096, 4, whole=False),
     _few_rows(8, 1024, 4, bfloat16=False),
-    *(_product(4, group, rows) for group in (32, 128) for rows in (8, 16, 64)),
-    *(_product(4, 128, rows, offsets=True) for rows in (8, 64)),
-    _product(4, 32, 8, offsets=True, kind="fp16"),
-    _product(4, 64, 8, kind="fp32"),
-    *(_product(8, 128, rows) for rows in (8, 32, 64)),
-    _product(8, 32, 16, offsets=True),
-    _product(8, 128, 8, kind="fp16"),
-    *(_product(8, 128, rows, fp8=True) for rows in (8, 64)),
-    _product(8, 128, 8, fp8=True, kind="fp16"),
+    *chain(
+        *(_product(4, group, rows) for group in (32, 128) for rows in (8, 16, 64)),
+        *(_product(4, 128, rows, offsets=True) for rows in (8, 64)),
+        _product(4, 32, 8, offsets=True, kind="fp16", max_spill_bytes=24),
+        _product(4, 64, 8, kind="fp32"),
+        *(_product(8, 128, rows) for rows in (8, 32, 64)),
+        _product(8, 32, 16, offsets=True),
+        _product(8, 128, 8, kind="fp16"),
+        *(_product(8, 128, rows, fp8=True) for rows in (8, 64)),
+        _product(8, 128, 8, fp8=True, kind="fp16"),
+    ),
     *(
         AotCase(
             name=f"expand-{name}",

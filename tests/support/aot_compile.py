@@ -127,7 +127,7 @@ def _loops(lines: list[str]) -> list[tuple[int, int]]:
     }
     loops = []
     for number, line in enumerate(lines):
-        branch = re.search(r"BRA `\((\.L_x_\d+)\)", line)
+        branch = re.search(r"BRA(?:\.U)? (?:!?U?P\d+, )?`\((\.L_x_\d+)\)", line)
         if branch and starts[branch[1]] < number:
             loops.append((starts[branch[1]], number))
     return loops
