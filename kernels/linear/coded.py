@@ -133,7 +133,8 @@ class CodedPacker:
         repeated = tables.repeat_interleave(max(1, -(-group // shape.stored_group)), dim=2)[..., :count]
         if shape.bits is None:
             return repeated.transpose(1, 2)
-        return F.pad(repeated, (0, count % 2)).unflatten(2, (-1, 2)).transpose(1, 2)
+        paired = F.pad(repeated, (0, count % 2))
+        return paired.reshape(*paired.shape[:2], -1, 2).transpose(1, 2)
 
 
 class CodedCudaProduct:

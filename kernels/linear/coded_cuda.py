@@ -86,6 +86,14 @@ def _add_group(total, part, byte, weight, scale, offset, OFFSETS: tl.constexpr):
 
 
 @triton.jit
+def _part(x, column, inputs, WHOLE: tl.constexpr):
+    """The inputs `column` [columns, 1] of the rows to which x [1, rows] points"""
+    if WHOLE:
+        return tl.load(x + column)
+    return tl.load(x + column, mask=column < inputs, other=0.0)
+
+
+@triton.jit
 def _half(words, high):
     """The float16 in the low (0) or high (1) halves of int32 words."""
     return (words >> (16 * high)).to(tl.int16).to(tl.float16, bitcast=True)
@@ -97,12 +105,13 @@ def product_kernel(
     x, codes, scales, offsets, factors, bias, out, rows, outputs, inputs, steps, steps_each,
     BITS: tl.constexpr, GROUP: tl.constexpr, SLICE: tl.constexpr, STEPS: tl.constexpr, FP8: tl.constexpr,
     OFFSETS: tl.constexpr, BIAS: tl.constexpr, SPLIT: tl.constexpr, BLOCK_ROWS: tl.constexpr,
-    BLOCK_OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_OUTPUTS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A block of outputs program_id(0) for the rows program_id(1), over the steps program_id(2).
 
     Here a step is one byte of `SLICE` columns, which divides GROUP. A turn of the loop has STEPS of them, a
     number that divides `steps` and `steps_each`. Weights are left factors, whose tiles are larger.
+    WHOLE: all groups are whole, and of 4 bits an even number
     scales, offsets: as in `Stored`; pairs of float16 as int32 words
     out: [rows, outputs], or if SPLIT float32 [splits, rows, outputs] for `merge_kernel`
     """
@@ -110,13 +119,12 @@ def product_kernel(
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     split = tl.program_id(2)
     place = tl.arange(0, SLICE)
-    # Outputs beyond the last one read the weights of the last one, and are not stored.
+    # Outputs and rows beyond the last one read what the last one reads, and are not stored.
     source = tl.minimum(output, outputs - 1)
     codes += source.to(tl.int64)[:, None] * (steps * SLICE) + place[None, :]
-    x += row.to(tl.int64)[None, :] * inputs
+    x += tl.minimum(row, rows - 1).to(tl.int64)[None, :] * inputs
     total = tl.zeros([BLOCK_OUTPUTS, BLOCK_ROWS], tl.float32)
     dtype: tl.constexpr = x.dtype.element_ty
-    exists = (row < rows)[None, :]
     end = tl.minimum(steps, (split + 1) * steps_each)
     for begin in tl.range(split * steps_each, end, STEPS, num_stages=STAGES):
         for place_in_turn in tl.static_range(STEPS):
@@ -128,20 +136,18 @@ def product_kernel(
             offset = tl.load(offsets + pair * outputs + source) if OFFSETS else scale
             if BITS == 4:
                 column = (stored * GROUP + step * SLICE + place)[:, None]
-                first = tl.load(x + column, mask=(column < inputs) & exists, other=0.0)
-                column += GROUP
-                second = tl.load(x + column, mask=(column < inputs) & exists, other=0.0)
+                first = _part(x, column, inputs, WHOLE)
+                second = _part(x, column + GROUP, inputs, WHOLE)
                 low, high = nibbles(byte, dtype)
                 total = _add_group(total, first, byte, low, _half(scale, 0), _half(offset, 0), OFFSETS)
                 total = _add_group(total, second, byte, high, _half(scale, 1), _half(offset, 1), OFFSETS)
             else:
                 if not FP8:
                     scale, offset = _half(scale, stored % 2), _half(offset, stored % 2)
-                column = (step * SLICE + place)[:, None]
-                part = tl.load(x + column, mask=(column < inputs) & exists, other=0.0)
+                part = _part(x, (step * SLICE + place)[:, None], inputs, WHOLE)
                 weight = widened(byte, dtype, FP8)
                 total = _add_group(total, part, byte, weight, scale, offset, OFFSETS)
-    written = (output < outputs)[:, None] & exists
+    written = (output < outputs)[:, None] & (row < rows)[None, :]
     at = row.to(tl.int64)[None, :] * outputs + output[:, None]
     if SPLIT:
         out += split.to(tl.int64) * rows * outputs
@@ -233,6 +239,7 @@ def multiply(x: torch.Tensor, weight: Stored, bias: torch.Tensor | None) -> torc
         SPLIT=splits > 1,
         BLOCK_ROWS=tiles.rows,
         BLOCK_OUTPUTS=tiles.outputs,
+        WHOLE=weight.inputs * weight.bits == weight.codes.shape[1] * 8,
         STAGES=FLOAT32_STAGES if x.element_size() == 4 else STAGES,
         num_warps=tiles.warps,
     )

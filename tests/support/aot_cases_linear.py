@@ -20,6 +20,7 @@ def _product(
     *,
     fp8: bool = False,
     offsets: bool = False,
+    whole: bool = True,
     kind: str = "bf16",
     max_spill_bytes: int = 0,
 ) -> list[AotCase]:
@@ -30,7 +31,7 @@ def _product(
     factors = steps * slice_ * (2 if bits == 4 else 1) * (2 if offsets else 1)
     case = AotCase(
         name=f"product-{codes}-{group}-rows-{rows}{'-offsets' if offsets else ''}"
-        f"{'' if kind == 'bf16' else '-' + kind}",
+        f"{'' if whole else '-rest'}{'' if kind == 'bf16' else '-' + kind}",
         kernel="linear.coded_cuda:product_kernel",
         signature={
             "x": f"*{kind}",
@@ -52,11 +53,12 @@ def _product(
             "SPLIT": True,
             "BLOCK_ROWS": rows,
             "BLOCK_OUTPUTS": 32 if few else 64,
+            "WHOLE": whole,
             "STAGES": stages,
         },
         num_warps=2 if few else 4,
         pipelined_loops=0 if in_float32 else 1,
-        programs=6 if few else 2,
+        programs=5 if rows <= 8 else 4 if few else 2,
         max_spill_bytes=max_spill_bytes,
         products=None if in_float32 else MatrixProducts("HMMA.*", factors // 16 * (rows // 8)),
         aligned=("outputs", "inputs", "steps"),
@@ -106,13 +108,14 @@ CASES = [
     *chain(
         *(_product(4, group, rows) for group in (32, 128) for rows in (8, 16, 64)),
         *(_product(4, 128, rows, offsets=True) for rows in (8, 64)),
-        _product(4, 32, 8, offsets=True, kind="fp16", max_spill_bytes=24),
+        _product(4, 32, 8, offsets=True, kind="fp16", max_spill_bytes=32),
         _product(4, 64, 8, kind="fp32"),
         *(_product(8, 128, rows) for rows in (8, 32, 64)),
         _product(8, 32, 16, offsets=True),
         _product(8, 128, 8, kind="fp16"),
         *(_product(8, 128, rows, fp8=True) for rows in (8, 64)),
         _product(8, 128, 8, fp8=True, kind="fp16"),
+        _product(8, 128, 16, fp8=True, whole=False),
     ),
     *(
         AotCase(
