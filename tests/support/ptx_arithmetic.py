@@ -35,7 +35,8 @@ def halves(words: Words) -> NDArray[np.uint16]:
 def _prmt(a: Words, b: Words, selector: Words) -> Words:
     pool = [(source >> np.uint32(8 * place)) & np.uint32(0xFF) for source in (a, b) for place in range(4)]
     picked = [pool[(int(selector) >> (4 * place)) & 7] << np.uint32(8 * place) for place in range(4)]
-    return picked[0] | picked[1] | picked[2] | picked[3]
+    result: Words = picked[0] | picked[1] | picked[2] | picked[3]
+    return result
 
 
 def _lop3(a: Words, b: Words, c: Words, table: Words) -> Words:
