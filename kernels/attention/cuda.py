@@ -116,8 +116,9 @@ class StepItems(NamedTuple):
         merges[:, 1] = ends - merges[:, 2]
         places = np.zeros(tokens, np.int64)
         places[merges[:, 0]] = merges[:, 1]
-        items = [_placed(plan, table_starts, tokens) for plan in (decode, chunks)]
-        return StepItems(*items, merges, places, int(ends[-1]) if len(ends) else 0)
+        partials = int(ends[-1]) if len(ends) else 0
+        of_decode, of_chunks = (_placed(plan, table_starts, tokens) for plan in (decode, chunks))
+        return StepItems(of_decode, of_chunks, merges, places, partials)
 
 
 class StepTiles(NamedTuple):
@@ -240,6 +241,14 @@ def by_size(
     """The items whose queries fit into the tiles `small`, and the others."""
     fits = items[:, TOKENS] * shape.repeat <= small.queries
     return items[fits], items[~fits]
+
+
+def merged_tokens(shape: Shape, cell_bytes: int) -> float:
+    """The tokens of one row that a layer reads in the time that one more partial result of a row costs: it is
+    written and read, and the group's items take their time besides their keys."""
+    result = 2 * torch.float32.itemsize * shape.heads * (shape.head_dim + 1)
+    token = 2 * shape.kv_heads * cell_bytes
+    return result / token + ITEM_COST * shape.repeat / GROUP_QUERIES
 
 
 def max_splits(shape: Shape, device: torch.device) -> int:

@@ -1,6 +1,6 @@
 """The sizes of attention's tiles on CUDA, and how many programs with them run at the same time.
 
-`tests/kernels/test_aot_attention.py` compiles the kernels with these tiles and checks both.
+`tests/kernels/test_aot.py` compiles the kernels with these tiles and checks both.
 """
 
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from functools import cache
 
 import torch
 import triton
+from triton.runtime import driver
 
 LARGE_SHARED_MEMORY = 160 << 10
 """bytes for each block; datacenter GPUs have more, others 99 KiB"""
@@ -16,18 +17,18 @@ SINGLE, GROUP, CHUNK = 16, 64, 128
 """Queries of a tile for single rows, for groups and for chunks."""
 
 PROGRAMS = {
-    (SINGLE, 64): (4, 6),
-    (SINGLE, 128): (2, 3),
-    (SINGLE, 256): (2, 3),
-    (GROUP, 64): (1, 3),
-    (GROUP, 128): (1, 2),
-    (GROUP, 256): (1, 1),
-    (CHUNK, 64): (1, 2),
-    (CHUNK, 128): (1, 1),
-    (CHUNK, 256): (1, 1),
+    (SINGLE, 64): (4, 6, 6),
+    (SINGLE, 128): (2, 3, 3),
+    (SINGLE, 256): (2, 2, 2),
+    (GROUP, 64): (3, 3, 3),
+    (GROUP, 128): (1, 2, 2),
+    (GROUP, 256): (1, 1, 1),
+    (CHUNK, 64): (2, 2, 1),
+    (CHUNK, 128): (1, 1, 1),
+    (CHUNK, 256): (1, 1, 1),
 }
-"""Programs that a multiprocessor runs at a time, by the queries of a tile and the size of heads: on sm_80,
-and with products of warp groups."""
+"""Programs that a multiprocessor runs at a time on GPUs like sm_80, sm_90 and sm_100, by the queries of
+a tile and the padded size of heads."""
 
 
 @cache
@@ -44,12 +45,13 @@ def shared_memory() -> int:
     """Bytes of shared memory that a program may use; without a GPU those of an H200."""
     if not torch.cuda.is_available():
         return 227 << 10
-    return int(torch.cuda.get_device_properties().shared_memory_per_block_optin)
+    return int(driver.active.utils.get_device_properties(torch.cuda.current_device())["max_shared_mem"])
 
 
-def has_warp_groups(architecture: int) -> bool:
-    """Whether four warps multiply 64 queries at once: `wgmma` of sm_90, `tcgen05` of sm_100."""
-    return 90 <= architecture < 120
+def generation(architecture: int) -> int:
+    """How the GPU multiplies matrices. 0: a warp 16 queries; 1 and 2: four warps 64 queries or more, into
+    registers (`wgmma` of sm_90) or into a memory of their own (`tcgen05` of sm_100)."""
+    return 0 if architecture < 90 or architecture >= 120 else 1 if architecture < 100 else 2
 
 
 @dataclass(frozen=True)
@@ -73,14 +75,14 @@ class Tiles:
             return Tiles(max(16, triton.next_power_of_2(repeat)), 16, 4)
         if queries <= SINGLE:
             return Tiles(SINGLE, 32 if head_dim > 128 else 64, 4)
-        warp_groups = has_warp_groups(gpu or architecture())
+        matrices = generation(gpu or architecture())
         if head_dim > 128:
-            tokens = CHUNK if warp_groups and queries > GROUP else GROUP
-            fits = tokens == GROUP and 90 <= (gpu or architecture()) < 100
-            return Tiles(max(tokens, triton.next_power_of_2(repeat)), 32, 4 if fits else 8)
+            tokens = CHUNK if matrices and queries > GROUP else GROUP
+            warps = 4 if tokens == GROUP and matrices == 1 else 8
+            return Tiles(max(tokens, triton.next_power_of_2(repeat)), 32, warps)
         if queries <= GROUP:
-            return Tiles(GROUP, 64, 4 if warp_groups else 8)
-        return Tiles(CHUNK, 64 if warp_groups else 32, 8)
+            return Tiles(GROUP, 64, 4 if matrices or head_dim <= 64 else 8)
+        return Tiles(CHUNK, 64 if matrices else 32, 8)
 
     def of_scaled_cells(self) -> "Tiles":
         """The tiles with fewer keys for each warp, as widening their codes takes registers."""
@@ -91,8 +93,13 @@ def programs_of_processor(tiles: Tiles, head_dim: int) -> int:
     """How many programs a multiprocessor runs at the same time."""
     if shared_memory() < LARGE_SHARED_MEMORY:
         return 1
-    dims = max(64, triton.next_power_of_2(head_dim))
-    return PROGRAMS.get((tiles.queries, dims), (1, 1))[has_warp_groups(architecture())]
+    programs = PROGRAMS.get((tiles.queries, padded(head_dim)))
+    return programs[generation(architecture())] if programs else 1
+
+
+def padded(head_dim: int) -> int:
+    """The size of heads in `PROGRAMS`."""
+    return max(64, int(triton.next_power_of_2(head_dim)))
 
 
 def stages(head_dim: int) -> int:

@@ -85,6 +85,7 @@ from .page_store import (
 )
 from .steps import (
     DropGrammar,
+    GroupCost,
     LoadGrammar,
     ModelReady,
     PageCopy,
@@ -164,6 +165,7 @@ __all__ = [
     "Generate",
     "GiveUp",
     "GrammarSpec",
+    "GroupCost",
     "LeaseKind",
     "LeaseTerms",
     "LeasedPrefix",

@@ -88,6 +88,15 @@ class DropGrammar(Message):
     grammar: int
 
 
+class GroupCost(Part, frozen=True):
+    """What groups of rows cost on the model's device. The defaults are a CPU's."""
+
+    merged_tokens: float = 16.0
+    """one more partial result of a row and its merge take as long as reading so many tokens"""
+    levels: int = 0
+    """groups that may contain one another; 0: any number"""
+
+
 class ModelReady(Message):
     """The model is loaded and can run steps with up to `slots` rows."""
 
@@ -101,6 +110,7 @@ class ModelReady(Message):
     page_model: bytes = b""
     """names what a page's content depends on beside its tokens, for page keys; empty: no page store"""
     host_pages: int = 0  # pages of the page store's host memory
+    group_cost: GroupCost = GroupCost()
 
 
 class RowError(Part):

@@ -20,6 +20,7 @@ from ..vocabulary import Vocabulary
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_device, choose_dtype, free_memory, kv_dtype
+from .group_cost import group_cost
 from .heap import weights_outside_heap
 from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, page_bytes, size_pool
 from .page_memory import PageMemory
@@ -124,6 +125,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         vocab_size=shape.vocab_size,
         device=str(device),
         page_bytes=bytes_per_page,
+        group_cost=group_cost(shape, stored, device),
     )
     if store is not None:
         # Pages from other kernels must not be restored if bit-equal results are promised.

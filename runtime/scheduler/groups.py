@@ -11,15 +11,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...radix_cache import common_tokens
-from ..messages import RowGroup
+from ..messages import GroupCost, RowGroup
 
 MIN_SHARED_TOKENS = 64  # of a row's outermost group: with fewer, reading twice costs less than merging
-MERGED_TOKENS = 16  # one more partial result of a row and its merge take as long as reading so many tokens
 PAGE_ID_BYTES = 4
 
 
-def order_and_group(page_tables: Sequence[bytes], page_size: int) -> tuple[list[int], list[RowGroup]]:
+def order_and_group(
+    page_tables: Sequence[bytes], page_size: int, cost: GroupCost
+) -> tuple[list[int], list[RowGroup]]:
     """Returns an order of the rows (indices into `page_tables`) and the groups, outer ones first.
 
     page_tables: int32 page ids of each row, packed
@@ -33,9 +37,11 @@ def order_and_group(page_tables: Sequence[bytes], page_size: int) -> tuple[list[
         if len(rows) > 1:
             rows.sort(key=page_tables.__getitem__)
             nodes = _prefix_tree([page_tables[row] for row in rows])
+            merged = cost.merged_tokens / page_size
+            chosen = _best_groups(nodes, merged, MIN_SHARED_TOKENS / page_size)
             groups += [
                 RowGroup(len(order) + node.first, node.rows, node.pages * page_size)
-                for node in _best_groups(nodes, MERGED_TOKENS / page_size, MIN_SHARED_TOKENS / page_size)
+                for node in _best_levels(chosen, merged, cost.levels)
             ]
         order += rows
     return order, groups
@@ -135,3 +141,62 @@ def _set_limit(node: Node, merged_pages: float) -> None:
         end = node.parent.pages
         node.parent.readers += node.readers - sum(by for place, by in falls if place >= end)
         node.parent.falls += [fall for fall in falls if fall[0] < end]
+
+
+@dataclass(slots=True, eq=False)
+class _Choice:
+    """What a group and those within it save, in pages, by [last of its outer groups that is kept (0: none)]
+    [levels left]."""
+
+    node: Node
+    outer: list[int]
+    """the groups that contain it, outermost first"""
+    inner: list[int] = field(default_factory=list)
+    """the groups that it contains directly"""
+    kept: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+    saved: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+
+
+def _best_levels(groups: list[Node], merged_pages: float, levels: int) -> list[Node]:
+    """Those of `groups`, in preorder, that save most if no more than `levels` contain one another; 0: any."""
+    choices = _choices(groups)
+    if not levels or all(len(choice.outer) < levels for choice in choices):
+        return groups
+    for choice in reversed(choices):
+        _compare(choice, choices, merged_pages, levels)
+    kept: list[Node] = []
+    states: list[tuple[int, int]] = []
+    for choice in choices:
+        place, left = states[choice.outer[-1]] if choice.outer else (0, levels)
+        if choice.kept[place, left]:
+            kept.append(choice.node)
+            place, left = len(choice.outer) + 1, left - 1
+        states.append((place, left))
+    return kept
+
+
+def _choices(groups: list[Node]) -> list[_Choice]:
+    choices: list[_Choice] = []
+    outer: list[int] = []
+    for at, node in enumerate(groups):
+        while outer and node.first >= groups[outer[-1]].last:
+            outer.pop()
+        if outer:
+            choices[outer[-1]].inner.append(at)
+        choices.append(_Choice(node, [*outer]))
+        outer.append(at)
+    return choices
+
+
+def _compare(choice: _Choice, choices: list[_Choice], merged_pages: float, levels: int) -> None:
+    """Sets what the group saves if it is kept, or if only groups within it are, whichever is more."""
+    node = choice.node
+    covered = np.array([0, *(choices[at].node.pages for at in choice.outer)])
+    inner = np.zeros((len(covered) + 1, levels + 1))
+    for at in choice.inner:
+        inner += choices[at].saved
+    own = (node.rows - 1) * (node.pages - covered) - node.rows * merged_pages
+    with_it = own[:, None] + inner[-1, :-1]
+    choice.saved, choice.kept = inner[:-1].copy(), np.zeros(inner[:-1].shape, np.bool_)
+    choice.kept[:, 1:] = with_it > choice.saved[:, 1:]
+    choice.saved[:, 1:] = np.maximum(with_it, choice.saved[:, 1:])

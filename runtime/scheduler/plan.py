@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ...radix_cache import PrefixCache
-from ..messages import PageCopy, RestoredPages, Row, RowGroup, StepMasks, StepPlan
+from ..messages import GroupCost, PageCopy, RestoredPages, Row, RowGroup, StepMasks, StepPlan
 from .allocation import Allocation, pages_for
 from .budget import StepBudget
 from .groups import order_and_group
@@ -45,11 +45,18 @@ class StepInFlight:
 class StepPlanner:
     """Turns running requests into numbered step plans."""
 
-    def __init__(self, cache: PrefixCache, num_pages: int, banned_tokens: Callable[[Request], bytes]) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        num_pages: int,
+        banned_tokens: Callable[[Request], bytes],
+        group_cost: GroupCost,
+    ) -> None:
         self._cache = cache
         self._page_size = cache.page_size
         self._many_available = int(MANY_AVAILABLE * num_pages)
         self._banned_tokens = banned_tokens
+        self._group_cost = group_cost
         self._step = 0
         self._tables: dict[int, bytes] = {}  # a row's page table when it began to decode, by arrival
         self._order: list[int] = []
@@ -197,7 +204,8 @@ class StepPlanner:
                 request.arrival: self._tables.get(request.arrival) or _packed(request.allocation.pages)
                 for request in decoding
             }
-            self._order, self._groups = order_and_group([*self._tables.values()], self._page_size)
+            tables = [*self._tables.values()]
+            self._order, self._groups = order_and_group(tables, self._page_size, self._group_cost)
         return [decoding[row] for row in self._order], self._groups
 
 

@@ -282,6 +282,7 @@ def _scheduler(
         _most_pinned(ready, config),
         len({key.sha256 for key in config.api_keys}),
         bool(config.api_keys) and all(key.best_priority is not None for key in config.api_keys),
+        ready.group_cost,
     )
     return Scheduler(
         limits,

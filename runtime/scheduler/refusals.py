@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...grammars import BusyError, CompilerError, GrammarError
-from ..messages import Generate, Refused, ReplyError
+from ..messages import Generate, GroupCost, Refused, ReplyError
 from .allocation import pages_for
 from .queue_places import QueuePlaces
 from .request import TOKEN_BYTES, Request
@@ -24,6 +24,7 @@ class Limits(msgspec.Struct, frozen=True):
     most_pinned: int = 0  # pages in a scope
     keys: int = 0  # API keys; with several, each is a tenant
     bounded_priorities: bool = False  # each key has a best priority
+    group_cost: GroupCost = GroupCost()
 
 
 def refusal(message: Generate, limits: Limits, withheld: int) -> Refused | None:

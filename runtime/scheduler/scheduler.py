@@ -76,7 +76,9 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         eos = frozenset(eos_tokens)
-        self._planner = StepPlanner(cache, limits.num_pages, lambda request: banned_tokens(request, eos))
+        self._planner = StepPlanner(
+            cache, limits.num_pages, lambda request: banned_tokens(request, eos), limits.group_cost
+        )
         self._fairness = Fairness(
             bounds.ahead, own_priorities=limits.keys > 1 and not limits.bounded_priorities
         )

@@ -7,6 +7,7 @@ import pytest
 import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cuda as attention_triton
+from arbora.kernels.common.codes_cuda import BFLOAT16_BITS, BFLOAT16_UNIT, FP8_UNIT
 from arbora.kernels.pages import cuda as pages_triton
 from arbora.kernels.pages.cells import FP8, CellFormat
 from arbora.kernels.rotary import HeadNorms
@@ -63,6 +64,17 @@ def test_keys_may_be_split(stored: torch.dtype, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(attention_triton, "processors", lambda device: 64)
     step = Step(16, groups=(Sharing(2, 3),), decode_lengths=(300,), chunks=((20, 200),))
     assert_attention_matches(build_case(step, (4, 1), 32, None, torch.float32, True, 5, stored))
+
+
+def test_the_bits_of_fp8_codes_become_bfloat16_numbers() -> None:
+    codes = torch.arange(256, dtype=torch.uint8)
+    values = codes.view(FP8).float()
+    finite = values.isfinite()
+    # Triton's interpreter can't multiply bfloat16, so these are the kernel's operations in PyTorch.
+    moved = (codes.view(torch.int8).to(torch.int16) << 4) & BFLOAT16_BITS.value
+    got = moved.view(torch.bfloat16) * BFLOAT16_UNIT.value
+    assert got.dtype == torch.bfloat16
+    assert torch.equal(got.float()[finite] * FP8_UNIT.value, values[finite])
 
 
 @pytest.mark.parametrize("stored", STORED)

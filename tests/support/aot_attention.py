@@ -7,7 +7,7 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 from aot_cases import SHARED, AotCase, MatrixProducts
-from arbora.kernels.attention.cuda_tiles import CHUNK, GROUP, PROGRAMS, SINGLE, Tiles, has_warp_groups
+from arbora.kernels.attention.cuda_tiles import CHUNK, GROUP, PROGRAMS, SINGLE, Tiles, generation, padded
 
 QUERIES = {"decode": SINGLE, "group": GROUP, "chunk": CHUNK}
 VALUES = (("decode", "group", "chunk"), (80, 90, 100), ("bf16", "fp16"), (64, 96, 128, 256), (1, 4, 5, 7, 8))
@@ -85,7 +85,6 @@ def _pairs(variant: tuple[object, ...]) -> Iterator[tuple[tuple[int, object], tu
 def attention_case(variant: Variant, stages: int = 3) -> AotCase:
     _, architecture, dtype, head_dim, repeat, page_size, stored, window = variant
     tiles = variant.tiles
-    dims = max(64, 1 << (head_dim - 1).bit_length())
     return AotCase(
         name=variant.name,
         kernel="attention.cuda_kernels:attend_kernel",
@@ -117,18 +116,27 @@ def attention_case(variant: Variant, stages: int = 3) -> AotCase:
         num_stages=stages,
         max_shared=SHARED[architecture],
         pipelined_loops=0 if stages == 2 else 3 if window else 2,
-        programs=PROGRAMS[tiles.queries, dims][has_warp_groups(architecture)] if stages == 3 else 1,
-        products=_products(tiles, dims, architecture),
+        programs=_programs(variant) if stages == 3 else 1,
+        products=_products(tiles, padded(head_dim), architecture),
+        max_spill_bytes=16,  # stored before the loops, loaded after them, for one more program at a time
         aligned=("q_stride", "slots"),
     )
 
 
+def _programs(variant: Variant) -> int:
+    """The programs at a time that the planner assumes; scaled cells and masks of windows may cost a third."""
+    programs = PROGRAMS[variant.tiles.queries, padded(variant.head_dim)][generation(variant.architecture)]
+    return max(1, programs * 2 // 3) if variant.stored or variant.window else programs
+
+
 def _products(tiles: Tiles, dims: int, architecture: int) -> MatrixProducts:
     """The products of a turn: queries by keys, and weights by values."""
-    if tiles.queries >= GROUP and has_warp_groups(architecture):
+    if tiles.queries >= GROUP and generation(architecture):
         opcode = r"HGMMA\S*" if architecture < 100 else r"UTC\w*MMA\S*"
         return MatrixProducts(opcode, (dims + tiles.keys) // 16)  # of 64 or 128 queries, 16 terms
     steps = (
         tiles.queries // 16 * tiles.keys // 8 * dims // 16
     )  # of 16 queries, 8 keys or dimensions, 16 terms
-    return MatrixProducts(r"HMMA\S*", 2 * steps // tiles.warps)
+    # Warps that have all queries compute the scores of eight keys each, some of them the same ones.
+    different = tiles.warps if tiles.queries // 16 >= tiles.warps else min(tiles.warps, tiles.keys // 8)
+    return MatrixProducts(r"HMMA\S*", steps // different + steps // tiles.warps)

@@ -91,16 +91,19 @@ def _loop_spills(lines: list[str]) -> int:
 
 
 def _main_loop(lines: list[str]) -> list[str]:
-    """The opcodes of the innermost loop that has the most for matrices."""
+    """The opcodes of the innermost loop that has the most for matrices; of equal ones that without masks, the
+    shortest."""
     loops = _loops(lines)
     innermost = [one for one in loops if not any(one[0] <= start and end < one[1] for start, end in loops)]
     bodies: list[list[str]] = [[]]
     for start, end in innermost:
         found = [re.search(OPCODE, line) for line in lines[start : end + 1]]
         bodies.append([each[1] for each in found if each])
-    return max(
-        bodies, key=lambda body: (sum(bool(re.match(KINDS["matrix"], each)) for each in body), len(body))
-    )
+    return max(bodies, key=lambda body: (sum(map(_is_matrix, body)), -len(body)))
+
+
+def _is_matrix(opcode: str) -> bool:
+    return bool(re.match(KINDS["matrix"], opcode))
 
 
 def _by_kind(opcodes: list[str]) -> dict[str, int]:

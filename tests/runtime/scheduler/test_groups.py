@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import pytest
-from arbora.runtime.messages import RowGroup
+from arbora.runtime.messages import GroupCost, RowGroup
 from arbora.runtime.scheduler.groups import (
-    MERGED_TOKENS,
     MIN_SHARED_TOKENS,
     _best_groups,
+    _best_levels,
     _prefix_tree,
     order_and_group,
 )
@@ -19,6 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 PAGE = 16
+COST = GroupCost()
 TABLES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=12)
 Table = tuple[int, ...]
 
@@ -82,6 +84,18 @@ def lowest_cost(tables: list[Table], merged: float) -> float:
     return lowest((), 0)
 
 
+def lowest_of_levels(
+    rows: list[Table], groups: list[tuple[int, int, int]], merged: float, levels: int
+) -> float:
+    """The lowest cost of all subsets of groups, of which no more than `levels` contain one another."""
+
+    def depth(chosen: tuple[tuple[int, int, int], ...]) -> int:
+        return max((sum(g[0] <= row < g[0] + g[1] for g in chosen) for row in range(len(rows))), default=0)
+
+    subsets = (chosen for size in range(len(groups) + 1) for chosen in combinations(groups, size))
+    return min(cost(rows, list(chosen), merged) for chosen in subsets if depth(chosen) <= levels)
+
+
 def lowest_single_level(tables: list[Table], merged: float) -> float:
     """The lowest cost of all choices of disjoint groups of sorted tables."""
     best = [0.0]
@@ -111,13 +125,36 @@ def test_no_other_choice_of_groups_costs_less(tables: list[list[int]], merged: f
     assert cost(rows, groups, merged) == pytest.approx(lowest_cost(rows, merged))
 
 
+@given(
+    tables=TABLES.filter(lambda tables: len(tables) > 1),
+    merged=st.sampled_from([0.01, 0.5]),
+    levels=st.integers(1, 3),
+)
+def test_no_other_choice_of_so_many_levels_costs_less(
+    tables: list[list[int]], merged: float, levels: int
+) -> None:
+    rows = sorted_by_bytes([[9, *table] for table in tables])
+    nodes = _prefix_tree([packed(table) for table in rows])
+    every = _best_groups(nodes, merged, min_pages=1)
+    kept = [(node.first, node.rows, node.pages) for node in _best_levels(every, merged, levels)]
+    groups = [(node.first, node.rows, node.pages) for node in every]
+    assert set(kept) <= set(groups)
+    assert cost(rows, kept, merged) == pytest.approx(lowest_of_levels(rows, groups, merged, levels))
+
+
+def test_of_a_long_chain_of_groups_as_many_are_kept_as_a_device_has_levels() -> None:
+    tables = [packed(list(range(1, row + 2))) for row in range(1024)]
+    _, groups = order_and_group(tables, PAGE, GroupCost(levels=3))
+    assert len(groups) == 3
+
+
 @given(seed=st.integers(0, 10_000), rows=st.integers(2, 24))
 def test_several_levels_cost_at_most_as_much_as_one(seed: int, rows: int) -> None:
     tables = tree_of_rows(random.Random(seed), rows)
-    order, groups = order_and_group([packed(table) for table in tables], PAGE)
+    order, groups = order_and_group([packed(table) for table in tables], PAGE, COST)
     ordered = [tuple(tables[row]) for row in order]
     found = [(group.first_row, group.rows, group.shared_tokens // PAGE) for group in groups]
-    merged = MERGED_TOKENS / PAGE
+    merged = COST.merged_tokens / PAGE
     assert cost(ordered, found, merged) <= lowest_single_level(ordered, merged) + 1e-9
 
 
@@ -125,7 +162,7 @@ def test_several_levels_cost_at_most_as_much_as_one(seed: int, rows: int) -> Non
 def test_every_row_has_one_place_and_the_rows_of_a_group_share_its_pages(
     tables: list[list[int]], page_size: int
 ) -> None:
-    order, groups = order_and_group([packed(table) for table in tables], page_size)
+    order, groups = order_and_group([packed(table) for table in tables], page_size, COST)
     assert sorted(order) == list(range(len(tables)))
     for group in groups:
         members = [tables[row] for row in order[group.first_row : group.first_row + group.rows]]
@@ -137,7 +174,7 @@ def test_every_row_has_one_place_and_the_rows_of_a_group_share_its_pages(
 def test_groups_are_disjoint_or_inside_an_earlier_one_that_shares_less(
     tables: list[list[int]], page_size: int
 ) -> None:
-    _, groups = order_and_group([packed(table) for table in tables], page_size)
+    _, groups = order_and_group([packed(table) for table in tables], page_size, COST)
     for at, inner in enumerate(groups):
         for outer in groups[:at]:
             end = outer.first_row + outer.rows
@@ -152,7 +189,7 @@ def test_a_system_prompt_documents_and_conversations_are_three_levels() -> None:
         [*system, *documents[row // 8], *turns[row // 4], 10_000 + row, 20_000 + row] for row in range(32)
     ]
     random.Random(0).shuffle(tables)
-    _, groups = order_and_group([packed(table) for table in tables], PAGE)
+    _, groups = order_and_group([packed(table) for table in tables], PAGE, COST)
     document = [RowGroup(8 * d, 8, 128 * PAGE) for d in range(4)]
     turn = [RowGroup(4 * t, 4, 144 * PAGE) for t in range(8)]
     by_row: dict[int, list[RowGroup]] = {group.first_row: [] for group in turn}
@@ -165,19 +202,19 @@ def test_an_outermost_group_shares_at_least_so_many_tokens() -> None:
     fewest = MIN_SHARED_TOKENS // PAGE
     for pages in (fewest - 1, fewest):
         tables = [packed([*range(pages), 1000 + row]) for row in range(20)]
-        assert len(order_and_group(tables, PAGE)[1]) == (pages == fewest)
+        assert len(order_and_group(tables, PAGE, COST)[1]) == (pages == fewest)
 
 
 @pytest.mark.parametrize("rows", [1024, 4096])
 def test_thousands_of_rows_that_share_one_prefix_are_one_group(rows: int) -> None:
     tables = [packed([*range(8), 1000 + row]) for row in range(rows)]
-    _, [group] = order_and_group(tables, PAGE)
+    _, [group] = order_and_group(tables, PAGE, COST)
     assert (group.first_row, group.rows, group.shared_tokens) == (0, rows, 8 * PAGE)
 
 
 def test_a_chain_of_thousands_of_prefixes_each_longer_than_the_last_is_split() -> None:
     tables = [packed(list(range(1, row + 2))) for row in range(2048)]
-    order, groups = order_and_group(tables, PAGE)
+    order, groups = order_and_group(tables, PAGE, COST)
     assert order == list(range(2048))
     assert 10 < len(groups) < 200
     assert all(group.first_row + group.rows == 2048 for group in groups)

@@ -1,0 +1,20 @@
+"""What groups of rows cost on the model's device (see docs/kernels.md)."""
+
+from __future__ import annotations
+
+import torch
+
+from ...kernels.pages.cells import CellFormat
+from ..messages import GroupCost
+from .decoder_config import DecoderConfig
+
+
+def group_cost(config: DecoderConfig, stored: torch.dtype, device: torch.device) -> GroupCost:
+    """stored: the dtype of the KV cache"""
+    if device.type == "cpu":
+        return GroupCost()
+    from ...kernels.attention.cuda import Shape, merged_tokens  # Triton may be missing without a GPU
+    from ...kernels.attention.fixed_steps import LEVELS
+
+    shape = Shape(config.heads, config.kv_heads, config.head_dim, None)
+    return GroupCost(merged_tokens(shape, CellFormat(stored).bytes(config.head_dim)), LEVELS - 1)
