@@ -1,6 +1,10 @@
 """What the compiler and the plans say about the kernels on a GPU, without one.
 
-    PYTHONSAFEPATH=1 python bench/gpu_static.py
+    PYTHONSAFEPATH=1 python bench/gpu_static.py [--all]
+
+With --all only the compiler is asked, about every variant of attention in half precision: the registers,
+programs at a time and instructions of each kind of tile, and the variants that miss what
+`tests/support/aot_attention.py` expects. It takes an hour on two cores.
 
 The first table shows what each attention kernel takes of a multiprocessor, and so how many of its programs
 run there at a time. The second one shows the programs of one layer of an 8B shape (32 query heads, 8 KV
@@ -14,10 +18,10 @@ reads the turn's keys and values. The last table shows what sampling's kernels t
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -25,11 +29,13 @@ from unittest import mock
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 import numpy as np
 import torch
-from aot_cases import AotCase, all_cases
+from aot_attention import Variant, attention_case, variants
+from aot_cases import TARGETS, AotCase, all_cases, programs_at_a_time
+from aot_compile import compile_and_measure
 
-SUPPORT = Path(__file__).parents[1] / "tests" / "support"
 CASES: dict[str, AotCase] = {case.name: case for case in all_cases()}
-KERNELS = ("attend-decode-128", "attend-decode-128-group", "attend-chunk-128-short", "attend-chunk-128")
+SHAPES = ((None, "decode"), (None, "group"), (None, "chunk"), ("int8", "decode"), ("fp8", "decode"))
+"""cells and kinds of items that are shown, for bfloat16, heads of 128 and 32 query heads of 8 KV heads"""
 SAMPLING = (
     "sampling-process-half",
     "sampling-bound",
@@ -45,93 +51,135 @@ SAMPLING = (
 )
 CLOCK, SCHEDULERS = 1.83e9, 4
 """the clock at which the data sheet's matrix rate holds; schedulers of a multiprocessor"""
-REGISTERS, THREADS_OF_WARP, REGISTER_UNIT = 65536, 32, 8
-MOST_WARPS, MOST_PROGRAMS = 64, 32
-"""of a multiprocessor (CUDA programming guide, compute capabilities 8.0 to 10.0)"""
-RESERVED = 1024
-"""bytes of shared memory that the driver takes for each program"""
 
 
 class Gpu(NamedTuple):
     processors: int
-    shared: int
-    """bytes for each multiprocessor"""
     bandwidth: float
     """bytes a second, by the data sheet"""
     matrix_rate: float
     """bfloat16 floating-point operations a second, by the data sheet"""
 
 
-SHARED_BYTES = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
-H200 = Gpu(132, SHARED_BYTES[90], 4.8e12, 989e12)
+H200 = Gpu(132, 4.8e12, 989e12)
 HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 32, 8, 128, 16
 
 
-def compiled() -> dict[str, dict[str, Any]]:
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    environment |= {"TRITON_DEFAULT_FP_FUSION": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": str(SUPPORT)}
-    command = [sys.executable, str(SUPPORT / "aot_compile.py"), *KERNELS, *SAMPLING]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    results: dict[str, dict[str, Any]] = json.loads(done.stdout)
-    return results
+class Compiled(NamedTuple):
+    case: AotCase
+    architecture: int
+    result: dict[str, Any]
+
+    @property
+    def programs(self) -> int:
+        """How many programs one multiprocessor runs at the same time."""
+        result = self.result
+        return programs_at_a_time(
+            self.case.num_warps, result["registers"], result["shared"], self.architecture
+        )
+
+    @property
+    def faults(self) -> list[str]:
+        """How it differs from what is expected."""
+        case, result = self.case, self.result
+        if "error" in result:
+            return [result["error"]]
+        products = case.products.count if case.products else result["products"]
+        kept = {
+            f"{result['spilled']} bytes spilled": result["spilled"] <= case.max_spill_bytes,
+            f"{result['loop_spills']} spills in loops": result["loop_spills"] <= case.max_loop_spills,
+            f"{result['pipelined']} loops copy ahead": result["pipelined"] >= case.pipelined_loops,
+            f"{result['products']} matrix instructions, not {products}": result["products"] == products,
+            f"{self.programs} programs at a time": self.programs >= case.programs,
+        }
+        return [fault for fault, is_kept in kept.items() if not is_kept]
 
 
-def programs_at_a_time(case: str, registers: int, shared: int, architecture: int) -> int:
-    """How many programs one multiprocessor runs at the same time."""
-    warps = CASES[case].num_warps
-    taken = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * warps * THREADS_OF_WARP
-    by_shared = SHARED_BYTES[architecture] // (shared + RESERVED)
-    return min(REGISTERS // taken, by_shared, MOST_WARPS // warps, MOST_PROGRAMS)
+def compiled(jobs: Sequence[tuple[AotCase, int]]) -> Iterator[Compiled]:
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
+    with ProcessPoolExecutor() as processes:
+        results = processes.map(compile_and_measure, *zip(*jobs, strict=True))
+        for job, result in zip(jobs, results, strict=True):
+            yield Compiled(*job, result)
 
 
-def print_kernels(results: dict[str, dict[str, Any]]) -> None:
+def shown(stored: str | None, kind: str, architecture: int) -> Variant:
+    return Variant(kind, architecture, "bf16", HEAD_DIM, HEADS // KV_HEADS, PAGE_SIZE, stored)
+
+
+def print_kernels(kernels: Mapping[Variant, Compiled]) -> None:
     print("| kernel | GPU | registers | shared memory | programs at a time | loops that copy ahead |")
     print("|---|---|---|---|---|---|")
-    for case in KERNELS:
-        for architecture in SHARED_BYTES:
-            result = results[f"{case}-sm{architecture}"]
-            registers, shared = result["registers"], result["shared"]
-            together = programs_at_a_time(case, registers, shared, architecture)
-            row = (
-                case,
-                f"sm_{architecture}",
-                registers,
-                f"{shared / 1024:.0f} KiB",
-                together,
-                result["pipelined"],
-            )
-            print("|", " | ".join(map(str, row)), "|")
+    for variant, each in kernels.items():
+        gpu, result = f"sm_{variant.architecture}", each.result
+        shared = f"{result['shared'] / 1024:.0f} KiB"
+        row = (_name(variant), gpu, result["registers"], shared, each.programs, result["pipelined"])
+        print("|", " | ".join(map(str, row)), "|")
 
 
-def print_loops(results: dict[str, dict[str, Any]]) -> None:
-    kinds = list(results[f"{KERNELS[0]}-sm90"]["loop"])
-    print("| kernel |", " | ".join(kinds), "| clocks to issue | clocks to read |")
-    print("|---|" + "---|" * (len(kinds) + 2))
+def print_loops(kernels: Mapping[Variant, Compiled]) -> None:
+    of_90 = {variant: each for variant, each in kernels.items() if variant.architecture == 90}
+    kinds = list(next(iter(of_90.values())).result["loop"])
+    print("| kernel | keys |", " | ".join(kinds), "| clocks to issue | clocks to read |")
+    print("|---|---|" + "---|" * (len(kinds) + 2))
     bytes_a_clock = H200.bandwidth / H200.processors / CLOCK
-    for case in KERNELS:
-        loop = results[f"{case}-sm90"]["loop"]
-        issue = sum(loop.values()) * CASES[case].num_warps / SCHEDULERS
-        keys = int(CASES[case].constants["BLOCK_KEYS"] or 0)
-        read = keys * HEAD_DIM * 2 * 2 / bytes_a_clock
-        print(f"| {case} |", " | ".join(str(loop[kind]) for kind in kinds), f"| {issue:.0f} | {read:.0f} |")
+    for variant, each in of_90.items():
+        loop, keys = each.result["loop"], variant.tiles.keys
+        issue = sum(loop.values()) * each.case.num_warps / SCHEDULERS
+        read = 2 * keys * (HEAD_DIM + 4 if variant.stored else 2 * HEAD_DIM) / bytes_a_clock
+        counts = " | ".join(str(loop[kind]) for kind in kinds)
+        print(f"| {_name(variant)} | {keys} | {counts} | {issue:.0f} | {read:.0f} |")
 
 
-def print_sampling(results: dict[str, dict[str, Any]]) -> None:
+def _name(variant: Variant) -> str:
+    return f"{variant.kind}{f' {variant.stored}' if variant.stored else ''}"
+
+
+def print_all() -> None:
+    """Ranges over the variants with the same tiles, and the faults."""
+    chosen = variants()
+    rows: dict[tuple[str, ...], list[Compiled]] = {}
+    faults: list[str] = []
+    jobs = [(attention_case(variant), variant.architecture) for variant in chosen]
+    for variant, each in zip(chosen, compiled(jobs), strict=True):
+        more = variant.stored or ("window" if variant.window else "")
+        key = (variant.kind, more, f"sm_{variant.architecture}", str(variant.head_dim))
+        faults += [f"{variant.name} sm_{variant.architecture}: {fault}" for fault in each.faults]
+        if "error" not in each.result:
+            rows.setdefault(key, []).append(each)
+    print("| kernel | | GPU | head | variants | registers | programs at a time | matrix | other in a turn |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for key, each_of in rows.items():
+        results = [each.result for each in each_of]
+        ranges = (
+            _range([result["registers"] for result in results]),
+            _range([each.programs for each in each_of]),
+            _range([result["products"] for result in results]),
+            _range([sum(result["loop"].values()) - result["loop"]["matrix"] for result in results]),
+        )
+        print("|", " | ".join([*key, str(len(each_of)), *ranges]), "|")
+    print(f"\n{len(faults)} of {len(chosen)} variants differ from what is expected.", *faults, sep="\n- ")
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return f"{min(numbers)}" if min(numbers) == max(numbers) else f"{min(numbers)} to {max(numbers)}"
+
+
+def print_sampling() -> None:
     print("| kernel | registers | shared memory | bytes spilled | programs at a time |")
     print("|---|---|---|---|---|")
-    for case in SAMPLING:
-        result = results[f"{case}-sm90"]
-        together = programs_at_a_time(case, result["registers"], result["shared"], 90)
-        print(
-            f"| {case} | {result['registers']} | {result['shared'] / 1024:.0f} KiB | {result['spilled']} |",
-            end="",
-        )
-        print(f" {together} |")
+    for each in compiled([(CASES[name], 90) for name in SAMPLING]):
+        result = each.result
+        shared = f"{result['shared'] / 1024:.0f} KiB"
+        row = (each.case.name, result["registers"], shared, result["spilled"], each.programs)
+        print("|", " | ".join(map(str, row)), "|")
 
 
-def print_plans(results: dict[str, dict[str, Any]]) -> None:
+def print_plans(kernels: Mapping[Variant, Compiled]) -> None:
     from arbora.kernels.attention import cuda
     from arbora.kernels.attention.batch import AttentionBatch
+    from arbora.kernels.attention.cuda_tiles import Tiles
 
     shape = cuda.Shape(HEADS, KV_HEADS, HEAD_DIM, None)
     device = torch.device("cpu")
@@ -141,22 +189,20 @@ def print_plans(results: dict[str, dict[str, Any]]) -> None:
         batch = AttentionBatch.build(queries, lengths, tables, PAGE_SIZE, device, ())
         most = max(queries) * shape.repeat
         if max(queries) == 1:
-            tiles, case = cuda.decode_tiles(shape, (), 2), "attend-decode-128"
+            tiles, kind = cuda.decode_tiles(shape, (), 2), "decode"
             plan = cuda.plan_decode(batch, (), shape, tiles, device)
         else:
-            tiles = cuda.Tiles.choose(most, shape.repeat, HEAD_DIM, 2)
-            kinds = {16: "attend-decode-128", 64: "attend-chunk-128-short", 128: "attend-chunk-128"}
-            case = kinds[tiles.queries]
+            tiles = Tiles.choose(most, shape.repeat, HEAD_DIM, 2)
+            kind = {16: "decode", 64: "group", 128: "chunk"}[tiles.queries]
             plan = cuda.plan_chunks(batch, shape, tiles, device)
-        result = results[f"{case}-sm90"]
-        together = programs_at_a_time(case, result["registers"], result["shared"], 90) * H200.processors
+        together = kernels[shown(None, kind, 90)].programs * H200.processors
         programs = len(plan.items) * KV_HEADS
         seen = sum(n * (end - n) + n * (n + 1) // 2 for n, end in zip(queries, lengths, strict=True))
         copied = 2 * 2 * KV_HEADS * HEAD_DIM * sum(lengths)
         written = 2 * 4 * plan.partials * HEADS * (HEAD_DIM + 1)  # and read again by the merge
         floor = max(copied / H200.bandwidth, 4 * HEADS * HEAD_DIM * seen / H200.matrix_rate)
         turns, merging = programs / together, written / H200.bandwidth * 1e6
-        print(f"| {name} | {case[7:]} | {programs} | {turns:.2f} | {floor * 1e6:.1f} | {merging:.1f} |")
+        print(f"| {name} | {kind} | {programs} | {turns:.2f} | {floor * 1e6:.1f} | {merging:.1f} |")
 
     print("| step | tiles | programs | turns | floor, µs | partial results, µs |")
     print("|---|---|---|---|---|---|")
@@ -169,17 +215,23 @@ def print_plans(results: dict[str, dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
-    results = compiled()
-    print_kernels(results)
+    )
+    parser.add_argument("--all", action="store_true", help="every variant of attention")
+    if parser.parse_args().all:
+        print_all()
+        return
+    chosen = [shown(*shape, architecture) for shape in SHAPES for architecture in TARGETS]
+    results = compiled([(attention_case(variant), variant.architecture) for variant in chosen])
+    kernels = dict(zip(chosen, results, strict=True))
+    print_kernels(kernels)
     print()
-    print_plans(results)
+    print_plans(kernels)
     print()
-    print_loops(results)
+    print_loops(kernels)
     print()
-    print_sampling(results)
+    print_sampling()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ SEES_ALL = tl.constexpr(UNLIMITED)
 
 @triton.jit
 def _attend_block(
-    query, table, keys_at, values_at, key_scales, value_scales, start, begin, end, page, low, high, total,
+    query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high, total,
     largest, summed, scale_log2,
     HEAD_DIM: tl.constexpr, CELL: tl.constexpr, PAGE_SIZE: tl.constexpr, BLOCK_KEYS: tl.constexpr,
     BLOCK_DIM: tl.constexpr, SCALED: tl.constexpr, FP8: tl.constexpr, MASKED: tl.constexpr,
@@ -37,7 +37,7 @@ def _attend_block(
     next_page = tl.load(next_at, mask=of_block < end - next_start)
     of_page = (of_page * CELL)[:, None] + dim[None, :]
     at_page = (page.to(tl.int64) * (PAGE_SIZE * CELL))[:, None]
-    exists = (key >= begin) & (key < end)
+    exists = key < end
     if MASKED or HEAD_DIM != BLOCK_DIM:
         inside = (dim < HEAD_DIM)[None, :]
         if MASKED:
@@ -139,19 +139,19 @@ def attend_kernel(
     if WINDOW:
         for start in range(first, unmasked_begin, BLOCK_KEYS):
             total, largest, summed, page = _attend_block(
-                query, table, keys_at, values_at, key_scales, value_scales, start, begin, end, page, low,
-                high, total, largest, summed, scale_log2,
+                query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high,
+                total, largest, summed, scale_log2,
                 HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, True,
             )  # fmt: skip
     for start in range(unmasked_begin, unmasked_end, BLOCK_KEYS):
         total, largest, summed, page = _attend_block(
-            query, table, keys_at, values_at, key_scales, value_scales, start, begin, end, page, low, high,
+            query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high,
             total, largest, summed, scale_log2,
             HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, False,
         )  # fmt: skip
     for start in range(unmasked_end, end, BLOCK_KEYS):
         total, largest, summed, page = _attend_block(
-            query, table, keys_at, values_at, key_scales, value_scales, start, begin, end, page, low, high,
+            query, table, keys_at, values_at, key_scales, value_scales, start, end, page, low, high,
             total, largest, summed, scale_log2,
             HEAD_DIM, CELL, PAGE_SIZE, BLOCK_KEYS, BLOCK_DIM, SCALED, FP8, True,
         )  # fmt: skip

@@ -1,14 +1,17 @@
 """Attention in frames of fixed size against the reference, and the launch that feeds a frame."""
 
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from arbora.kernels import reference
-from arbora.kernels.attention.batch import DeviceTables
+from arbora.kernels.attention import cuda as attention_cuda
+from arbora.kernels.attention.batch import AttentionBatch, DeviceTables, Group
 from arbora.kernels.attention.cuda import Shape, Tiles
-from arbora.kernels.attention.fixed_steps import Frame, Scratch, frame_tiles, needed_tiles
+from arbora.kernels.attention.fixed_steps import LEVELS, Frame, Scratch, frame_tiles, needed_tiles
 from arbora.kernels.common.feed_cuda import feed
 from attention_cases import TREE, Sharing, Step, build_case
 from interpreted_triton import DEVICE
@@ -47,6 +50,37 @@ def test_a_frame_gives_the_attention_of_the_step_in_it(name: str, window: int | 
         got = frame.batch.plans[shape].run(q, kv, case.scale)  # type: ignore[attr-defined]
         expected = reference.paged_attention(case.q.to(DEVICE), kv, case.batch, case.scale, window)
         torch.testing.assert_close(got[: len(case.q)], expected, atol=3e-3, rtol=3e-3)
+
+
+def grown(source: random.Random, first: int, last: int, shared: int, levels: int) -> Iterator[Group]:
+    """Groups of rows [first, last), and within them, that share more than `shared` tokens."""
+    while last - first > 1 and levels:
+        rows = source.randint(2, last - first)
+        more = shared + 16 * source.randint(1, 300)
+        yield first, rows, more
+        yield from grown(source, first, first + rows, more, levels - 1)
+        first += rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("heads", [(32, 8), (7, 1), (8, 8)])
+def test_a_frame_holds_every_step_with_as_many_levels_of_groups_as_it_has(
+    heads: tuple[int, int], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_cuda, "processors", lambda device: 132)
+    source, shape, device = random.Random(seed), Shape(*heads, 128, None), torch.device("cpu")
+    groups = list(grown(source, 0, TOKENS, 0, LEVELS - 1))
+    shared = np.zeros(TOKENS, np.int64)
+    for first, rows, end in groups:
+        shared[first : first + rows] = end
+    lengths = [int(end) + source.choice([1, 30, 500, 40_000]) for end in shared]
+    tables = torch.zeros(1, dtype=torch.int32)
+    kept = DeviceTables(tables, np.zeros(TOKENS, np.int64))
+    pages = [np.zeros(0, np.int32)] * TOKENS
+    batch = AttentionBatch.build([1] * TOKENS, lengths, pages, 16, device, groups, kept)
+    scratch = replace(Scratch.allocate(shape._replace(head_dim=1), TOKENS, TOKENS, tables), tables=tables)
+    frame = Frame([shape], TOKENS, scratch, 2, needed_tiles(batch, shape, 2), {})
+    assert frame.load(batch, {})
 
 
 def test_small_frames_need_no_large_tiles() -> None:

@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from arbora.kernels import reference
 from arbora.kernels.activation import cuda as activation_triton
 from arbora.kernels.attention import cuda as attention_triton
-from arbora.kernels.attention.plan import BEGIN, END, TOKENS
+from arbora.kernels.attention.batch import AttentionBatch
+from arbora.kernels.attention.plan import BEGIN, END, PARTIAL, TOKEN, TOKENS
 from arbora.kernels.norm import cuda as norm_triton
 from arbora.kernels.pages import cuda as pages_triton
 from arbora.kernels.rotary import HeadNorms
@@ -27,6 +29,9 @@ STEPS = {
     "groups within groups": Step(16, groups=(TREE,), decode_lengths=(33,), chunks=((20, 0),)),
     "a row long enough to be split": Step(16, groups=(Sharing(2, 20),), decode_lengths=(700,), chunks=()),
 }
+
+H200_PROCESSORS, KV_HEADS, REPEAT = 132, 8, 4
+SHAPE = attention_triton.Shape(KV_HEADS * REPEAT, KV_HEADS, 128, None)
 
 
 def assert_attention_matches(case: AttentionCase) -> None:
@@ -66,15 +71,45 @@ def test_keys_may_be_split(processors: int, window: int | None, monkeypatch: pyt
     assert_attention_matches(build_case(step, (4, 2), 32, window, torch.float32, True, 5))
 
 
+def test_rows_within_a_window_read_the_keys_that_they_share_once() -> None:
+    step = Step(16, groups=(Sharing(3, 2), TREE), decode_lengths=(33, 200), chunks=((20, 100),))
+    case = build_case(step, (4, 2), 32, 90, torch.float32, True, 5)
+    visible = attention_triton.visible_groups(case.batch, 90)
+    assert (0, 3, 32) in visible and 0 < len(visible) < len(case.batch.groups)
+    assert_attention_matches(case)
+
+
+def test_the_partial_results_of_rows_with_few_and_many_keys_have_no_gaps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(attention_triton, "processors", lambda device: 64)
+    monkeypatch.setattr(attention_triton, "MIN_SPLIT", 64)
+    lengths, device = [40, 50, 3000, 1500], torch.device("cpu")
+    tables = [np.arange(-(-length // 16), dtype=np.int32) for length in lengths]
+    batch = AttentionBatch.build([1, 1, 1, 20], lengths, tables, 16, device, [(0, 3, 32)])
+    tiles = attention_triton.StepTiles.choose(batch, SHAPE, 2)
+    plan = attention_triton.plan_step(batch, np.zeros(4, np.int64), SHAPE, tiles, device)
+    places = [
+        plan.places[token] + item[PARTIAL]
+        for item in np.concatenate([plan.decode, plan.chunks])
+        for token in range(item[TOKEN], item[TOKEN] + item[TOKENS])
+        if item[PARTIAL] >= 0
+    ]
+    assert sorted(places) == list(range(plan.partials))
+    assert plan.merges[:, 2].sum() == plan.partials
+    assert plan.merges[0, 2] == 2 < plan.merges[2, 2]
+
+
+def test_a_partial_result_costs_as_much_as_reading_some_tokens() -> None:
+    assert attention_triton.merged_tokens(SHAPE, 256) == pytest.approx(2 * 4 * 129 / 128 + 8)
+    assert attention_triton.merged_tokens(SHAPE, 132) == pytest.approx(2 * 8 * 128 / 132 * 129 / 128 + 8)
+
+
 def test_more_partial_results_than_are_merged_at_once_match_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention_triton, "MERGED_AT_ONCE", 4)
     test_keys_may_be_split(64, None, monkeypatch)
-
-
-H200_PROCESSORS, KV_HEADS, REPEAT = 132, 8, 4
-SHAPE = attention_triton.Shape(KV_HEADS * REPEAT, KV_HEADS, 128, None)
 
 
 def turns_of(rows: int, tokens: int, keys: int) -> tuple[float, int]:
