@@ -18,9 +18,9 @@ TO_TWO, TO_FOUR = tl.constexpr("=&r,=&r,r"), tl.constexpr("=&r,=&r,=&r,=&r,r")
 
 
 def _block(code: str, **constants: int) -> tl.constexpr:
-    """PTX with registers p, q, s and t, and one for each constant."""
+    """PTX with registers p, q and s, and one for each constant."""
     moves = "".join(f"mov.b32 {name}, {value:#010x};\n" for name, value in constants.items())
-    return tl.constexpr(f"{{\n.reg .b32 {', '.join(['p, q, s, t', *constants])};\n{moves}{code}}}")
+    return tl.constexpr(f"{{\n.reg .b32 {', '.join(['p, q, s', *constants])};\n{moves}{code}}}")
 
 
 # (p & mask) ^ magic is the number magic + code, whose sign bit is inverted: so codes are 0 to 15.
@@ -74,33 +74,30 @@ BYTES_FLOAT16 = _block(
     offset=0xE480E480,  # -1152
 )
 """4 bytes → 2 words"""
-# E4M3 has 4 bits of exponent and 3 of mantissa, which are moved to the places of the larger type's.
+# The bits of E4M3 numbers, as integers with sign, moved to the places of sign, exponent and mantissa of the
+# larger type. Bits that pass from a half into the next one are masked.
 FP8_BFLOAT16 = _block(
     """
-    prmt.b32 p, $2, 0, 0x1404;
-    prmt.b32 q, $2, 0, 0x3424;
-    and.b32 s, p, 0x80008000;
-    and.b32 t, q, 0x80008000;
-    shr.u32 p, p, 4;
-    shr.u32 q, q, 4;
-    lop3.b32 $0, p, 0x07f007f0, s, 0xea;
-    lop3.b32 $1, q, 0x07f007f0, t, 0xea;
-    fma.rn.bf16x2 $0, $0, scale, zero;
-    fma.rn.bf16x2 $1, $1, scale, zero;
+    prmt.b32 p, $2, 0, 0x9180;
+    prmt.b32 q, $2, 0, 0xb3a2;
+    shl.b32 p, p, 4;
+    shl.b32 q, q, 4;
+    and.b32 p, p, 0x87f087f0;
+    and.b32 q, q, 0x87f087f0;
+    fma.rn.bf16x2 $0, p, scale, zero;
+    fma.rn.bf16x2 $1, q, scale, zero;
     """,
     scale=0x77807780,  # 2 to the power of 112
     zero=0x80008000,  # -0
 )
 FP8_FLOAT16 = _block(
     """
-    prmt.b32 p, $2, 0, 0x1404;
-    prmt.b32 q, $2, 0, 0x3424;
-    and.b32 s, p, 0x80008000;
-    and.b32 t, q, 0x80008000;
-    shr.u32 p, p, 1;
-    shr.u32 q, q, 1;
-    lop3.b32 $0, p, 0x3f803f80, s, 0xea;
-    lop3.b32 $1, q, 0x3f803f80, t, 0xea;
+    prmt.b32 p, $2, 0, 0x9180;
+    prmt.b32 q, $2, 0, 0xb3a2;
+    shl.b32 p, p, 7;
+    shl.b32 q, q, 7;
+    and.b32 $0, p, 0xbf80bf80;
+    and.b32 $1, q, 0xbf80bf80;
     """
 )
 ONES_BFLOAT16 = _block("mov.b32 $0, 0x3f803f80; mov.b32 $1, 0x3f803f80;")

@@ -33,9 +33,14 @@ def halves(words: Words) -> NDArray[np.uint16]:
 
 
 def _prmt(a: Words, b: Words, selector: Words) -> Words:
+    """Each digit of the selector picks a byte; with its highest bit, that byte's sign in all bits."""
     pool = [(source >> np.uint32(8 * place)) & np.uint32(0xFF) for source in (a, b) for place in range(4)]
-    picked = [pool[(int(selector) >> (4 * place)) & 7] << np.uint32(8 * place) for place in range(4)]
-    result: Words = picked[0] | picked[1] | picked[2] | picked[3]
+    result = np.zeros_like(a | b)
+    for place in range(4):
+        digit = int(selector) >> (4 * place) & 15
+        byte = pool[digit & 7]
+        picked = (byte >> np.uint32(7)) * np.uint32(0xFF) if digit & 8 else byte
+        result |= picked << np.uint32(8 * place)
     return result
 
 
@@ -66,6 +71,7 @@ INSTRUCTIONS: dict[str, Callable[..., Words]] = {
     "prmt.b32": _prmt,
     "lop3.b32": _lop3,
     "shr.u32": lambda a, count: a >> count,
+    "shl.b32": lambda a, count: a << count,
     "and.b32": lambda a, b: a & b,
     "xor.b32": lambda a, b: a ^ b,
     "fma.rn.bf16x2": _fma(torch.bfloat16),
