@@ -54,7 +54,7 @@ class PlainCudaProduct:
         outputs, inputs = self.weight.shape
         if self.weight.element_size() != 2 or inputs % ALIGNED_INPUTS:
             return ()
-        few = (Tiling(1, 4096),) if outputs <= FEW_OUTPUTS else ()
+        few = (Tiling(1, 2048),) if outputs <= FEW_OUTPUTS else ()
         return (*few, Tiling(4, 1024), Tiling(8, 1024))
 
 

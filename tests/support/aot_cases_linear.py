@@ -103,7 +103,7 @@ CASES = [
     _few_rows(4, 1024, 1),
     _few_rows(4, 1024, 4),
     _few_rows(8, 1024, 4),
-    _few_rows(1, 4096, 4, whole=False),
+    _few_rows(1, 2048, 4, whole=False),
     _few_rows(8, 1024, 4, bfloat16=False),
     *chain(
         *(_product(4, group, rows) for group in (32, 128) for rows in (8, 16, 64)),
