@@ -6,14 +6,18 @@ Each part runs in a process of its own with a time limit, so the others run if i
 
 - environment: device, driver, versions, and the packages that are missing
 - variants: all ahead-of-time cases of the tests, compiled and loaded for this GPU
-- captures: all CUDA graphs of a small model, with the time and memory of each
-- steps: decode steps of that model, in which PyTorch reports each wait for the device
+- branches: a graph in which one kernel runs beside others, on a second stream
+- captures: all CUDA graphs of a small model, with the time and memory of each, and those that failed
+- steps: decode steps of that model, in which PyTorch reports each wait for the device; then one in which a
+  wait is an error
 - agreement: tokens and log-probabilities of a small random model on the GPU and on the CPU, and every kernel
 - sanitizer: some of these tests under compute-sanitizer, if it is installed
 - kernels: sampling, decode attention and a product of one row, beside their floors
+- host: the host's time for a step
 - server: a random checkpoint of an 8B shape through HTTP
 
-Without a GPU it ends with status 2. `--dry-run` then runs what the CPU and Triton's interpreter can run.
+Without a GPU it ends with status 2. `--dry-run` then runs of each part what the CPU and Triton's interpreter
+can run.
 """
 
 from __future__ import annotations
@@ -38,11 +42,13 @@ LONGEST_OUTPUT = 8000
 LIMITS = {
     "environment": 60,
     "variants": 600,
+    "branches": 120,
     "captures": 600,
     "steps": 300,
     "agreement": 900,
     "sanitizer": 900,
     "kernels": 600,
+    "host": 120,
     "server": 1800,
 }
 """seconds"""

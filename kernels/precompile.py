@@ -9,13 +9,24 @@ from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, merges, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
-from .common import bfloat16_dots, program, rows
-from .linear import QuantizedPacker, QuantizedShape, dot_cpu, fp8_cpu, gathered, joined, streamed, takes
+from .common import bfloat16_dots, feed_cpu, program, rows
+from .common.step_tokens import StepTokens
+from .linear import (
+    QuantizedPacker,
+    QuantizedShape,
+    dot_cpu,
+    fp8_cpu,
+    fp8_rows,
+    gathered,
+    joined,
+    streamed,
+    takes,
+)
 from .linear.widened import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
-from .sampling import row_cpu
+from .sampling import row_cpu, slots_cpu
 
 DTYPES = (torch.bfloat16, torch.float32)
 
@@ -55,6 +66,7 @@ def _products() -> None:
     for dtype in DTYPES:
         gathered.callback(dtype.itemsize)
         fp8_cpu.callback(dtype)
+    fp8_rows.expansion()
     if streamed.streams(torch.bfloat16):
         streamed.callback()
     for half in set(DTYPES) & set(HALVES):
@@ -76,7 +88,10 @@ def _quantized_product(shape: QuantizedShape) -> None:
 
 def _small_kernels() -> None:
     program.callback()
+    feed_cpu.callback()
     rows.callback()
+    one = np.zeros(1, np.int64)
+    StepTokens.of(one, one, one, np.zeros((1, 1), np.int32), one + 1, 1)
     for dtype in DTYPES:
         activation_cpu.callback(dtype)
         norm_cpu.callback(dtype)
@@ -86,6 +101,7 @@ def _small_kernels() -> None:
 
 def _sampling() -> None:
     row_cpu.callback()
+    slots_cpu.callback()
 
 
 def _step_an_automaton() -> None:

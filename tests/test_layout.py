@@ -102,7 +102,7 @@ MAY_IMPORT = {
     "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
     "grammars.schema": SCHEMA | {"grammars.schema"},
     "grammars.tags": SCHEMA | {"grammars.schema"},
-    "grammars.processes": {"grammars.errors"},
+    "grammars.processes": {"grammars.errors", "runtime.freed_memory"},
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
     "grammars.service": {"grammars", "runtime.vocabulary"} | SPEC | CODE | FORMAT,
     "kernels": CODE | FORMAT,

@@ -27,7 +27,10 @@ AGREEMENT = (
     "tests/runtime/model/test_triton.py",
     "tests/runtime/model/test_graphs.py",
     "tests/runtime/model/test_sampling_graphs.py",
+    "tests/runtime/model/test_masks_beside_forward.py",
+    "tests/runtime/model/test_step_budgets.py",
 )
+SANITIZED = ("tests/kernels/test_sampling_agreement.py", "tests/kernels/test_automaton_pool.py")
 QUICK_TEST = "tests/kernels/test_sampling_agreement.py::test_impossible_tokens_are_listed_once_each"
 QUICK_CASES = ("sampling-record", "automaton-keep")
 DECODE_STEPS = 8
@@ -74,18 +77,44 @@ def variants(dry: bool) -> None:
     sys.exit(failed > 0)
 
 
-def captures(dry: bool) -> None:
-    if dry:
-        skip("CUDA graphs need a GPU")
+def branches(dry: bool) -> None:
+    """Captures a copy beside another one, and replays the graph with other inputs than at the capture."""
     from arbora.runtime.model.capture import CudaCapture
+    from arbora.runtime.model.side_stream import SideStream
 
-    capture, number = CudaCapture.__call__, 0
+    device = torch.device("cpu" if dry else "cuda")
+    side = SideStream(device)
+    given, doubled, negated, joined = (torch.zeros(1 << 20, device=device) for _ in range(4))
+
+    def work() -> None:
+        with side.beside(lambda: torch.mul(given, 2, out=doubled)):
+            torch.neg(given, out=negated)
+        torch.add(doubled, negated, out=joined)
+
+    replay = work if dry else CudaCapture()(work)
+    for number in range(1, 4):
+        given.fill_(number)
+        replay()
+        assert bool((joined == number).all()), f"step {number} read results of another step"
+    print("without streams" if dry else "captured and replayed", "with the right results")
+
+
+def captures(dry: bool) -> None:
+    """Without a GPU the launches of each graph are recorded in Triton's interpreter."""
+    failed = _recorded_graphs() if dry else _captured_graphs()
+    print(f"{len(failed)} graphs could not be captured: {', '.join(failed) or 'none'}")
+    sys.exit(bool(failed))
+
+
+def _captured_graphs() -> list[str]:
+    """Captures all graphs of a small model, and runs each. The names of those that failed."""
+    from arbora.runtime.model.capture import Captures, CudaCapture
+
+    capture, capture_named = CudaCapture.__call__, Captures.capture
+    failed: list[str] = []
 
     def timed(self: CudaCapture, work: Callable[[], None]) -> Callable[[], None]:
-        nonlocal number
-        number += 1
         begun, free = time.perf_counter(), torch.cuda.mem_get_info()[0]
-        print(f"graph {number}: {work}", flush=True)
         replay = capture(self, work)
         replay()
         torch.cuda.synchronize()
@@ -93,9 +122,31 @@ def captures(dry: bool) -> None:
         print(f"  captured and replayed in {time.perf_counter() - begun:.2f} s, {taken} KiB", flush=True)
         return replay
 
+    def named(self: Captures, work: Callable[[], None], name: str) -> Callable[[], None] | None:
+        print(f"{name}: {work}", flush=True)
+        replay = capture_named(self, work, name)
+        if replay is None:
+            failed.append(name)
+        return replay
+
     CudaCapture.__call__ = timed  # type: ignore[method-assign]
+    Captures.capture = named  # type: ignore[method-assign]
     _small_model("cuda")
-    print(f"{number} graphs")
+    return failed
+
+
+def _recorded_graphs() -> list[str]:
+    import interpreted_triton  # noqa: F401 (before Triton)
+    import logged_steps
+    from checkpoints import random_model, save_model
+    from triton_device import triton_kernels
+
+    log = logged_steps.Log()
+    with TemporaryDirectory() as directory, triton_kernels():
+        model = save_model(random_model("llama", num_hidden_layers=1), Path(directory) / "model")
+        logged_steps.with_graphs(model, log)
+    print(f"{len(log.graphs)} graphs recorded")
+    return [] if log.graphs else ["all"]
 
 
 def steps(dry: bool) -> None:
@@ -108,17 +159,23 @@ def steps(dry: bool) -> None:
     for _ in range(DECODE_STEPS):
         with warnings.catch_warnings(record=True) as waits:
             warnings.simplefilter("always")
-            if not dry:
-                torch.cuda.set_sync_debug_mode("warn")
-            driver.run([driver.row(slot) for slot in range(4)])
-            if not dry:
-                torch.cuda.set_sync_debug_mode("default")
+            _decode(driver, None if dry else "warn")
         found = [wait for wait in waits if "synchronizing CUDA operation" in str(wait.message)]
         counts.append(len(found))
         for wait in found:
             print(f"a wait for the device at {wait.filename}:{wait.lineno}")
     print(f"waits of {DECODE_STEPS} decode steps, beside that for the tokens' event: {counts}; allowed: none")
+    _decode(driver, None if dry else "error")
     sys.exit(max(counts) > 0)
+
+
+def _decode(driver: Any, waits: str | None) -> None:
+    """A step of four rows. waits: what PyTorch does at each wait for the device."""
+    if waits is not None:
+        torch.cuda.set_sync_debug_mode(waits)
+    driver.run([driver.row(slot) for slot in range(4)])
+    if waits is not None:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def _small_model(device: str) -> Any:
@@ -137,13 +194,14 @@ def agreement(dry: bool) -> None:
 
 
 def sanitizer(dry: bool) -> None:
+    """Without a GPU the tests run, but without the tool."""
     tool = shutil.which("compute-sanitizer")
-    if dry or tool is None:
-        skip("compute-sanitizer needs a GPU" if dry else "compute-sanitizer is not installed")
-    for check in ("memcheck", "racecheck"):
-        tests = [sys.executable, "-m", "pytest", "-q", "-x", "tests/kernels/test_sampling_agreement.py"]
-        command = [tool, "--tool", check, "--error-exitcode", "1", *tests]
-        if status := subprocess.run(command, cwd=ROOT, check=False).returncode:
+    if not dry and tool is None:
+        skip("compute-sanitizer is not installed")
+    for check in ("memcheck",) if dry else ("memcheck", "racecheck"):
+        tests = [sys.executable, "-m", "pytest", "-q", "-x", *([QUICK_TEST] if dry else SANITIZED)]
+        prefix = [] if dry or tool is None else [tool, "--tool", check, "--error-exitcode", "1"]
+        if status := subprocess.run([*prefix, *tests], cwd=ROOT, check=False).returncode:
             sys.exit(status)
 
 
@@ -152,21 +210,26 @@ def kernels(dry: bool) -> None:
     sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
 
 
+def host(dry: bool) -> None:
+    command = [sys.executable, str(BENCH / "gpu_host.py"), *(["--count", "3"] if dry else [])]
+    sys.exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
+
+
 def server(dry: bool) -> None:
-    if dry:
-        skip("an 8B shape needs a GPU")
+    """Without a GPU the model of the package answers, and no load is measured."""
     from compared_servers import ServerCommand
     from started_server import started
 
     with TemporaryDirectory() as directory:
         model = Path(directory) / "8b"
-        make = [sys.executable, str(BENCH / "make_checkpoint.py"), "--shape", "8b", str(model)]
-        subprocess.run(make, cwd=ROOT, check=True)
-        command = [sys.executable, "-P", "-m", "arbora", "serve", str(model)]
+        if not dry:
+            make = [sys.executable, str(BENCH / "make_checkpoint.py"), "--shape", "8b", str(model)]
+            subprocess.run(make, cwd=ROOT, check=True)
+        command = [sys.executable, "-P", "-m", "arbora", "serve", *([] if dry else [str(model)])]
         try:
             with started(ServerCommand("arbora", command), Path(directory)) as at:
                 print(f"ready after {at.ready_s} s", flush=True)
-                for in_flight in (1, 8, 64):
+                for in_flight in () if dry else (1, 8, 64):
                     load = [sys.executable, str(BENCH / "serve.py"), "--url", at.url, "--workloads", "chat"]
                     subprocess.run([*load, "--in-flight", str(in_flight)], cwd=ROOT, check=True)
         finally:
@@ -181,7 +244,18 @@ def skip(reason: str) -> NoReturn:
 
 PARTS: dict[str, Callable[[bool], None]] = {
     part.__name__: part
-    for part in (environment, variants, captures, steps, agreement, sanitizer, kernels, server)
+    for part in (
+        environment,
+        variants,
+        branches,
+        captures,
+        steps,
+        agreement,
+        sanitizer,
+        kernels,
+        host,
+        server,
+    )
 }
 
 if __name__ == "__main__":

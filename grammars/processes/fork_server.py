@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from ...runtime.freed_memory import give_back_freed_memory
 from .fork_messages import FORK, NOT_FORKED, Compiling, Ended, encode
 from .limits import die_with, resident
 
@@ -41,6 +42,7 @@ def prepare_to_fork() -> None:
     if len(os.listdir("/proc/self/task")) != 1:
         sys.exit("a library started a thread, which forked processes would lack")
     gc.collect()
+    give_back_freed_memory()
     gc.freeze()  # a collection would write to the memory that forks share
     gc.disable()
 

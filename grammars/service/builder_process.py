@@ -20,6 +20,7 @@ from typing import NoReturn
 
 from numba.core.event import Event, Listener, register
 
+from ...runtime.compiled_code import forget_intermediate_code
 from ..errors import CompilerError, GrammarError, TooLargeError
 from ..masks.token_trie import build_tries
 from ..processes.fork_server import ForkServer, control_socket, prepare_to_fork, tell_compiling
@@ -54,6 +55,7 @@ def main() -> None:
     spellings, special = pickle.loads(sys.stdin.buffer.read())
     builder = Builder(build_tries(spellings), special)
     builder.warm_up()
+    forget_intermediate_code()
     prepare_to_fork()
     ForkServer(control, partial(_serve, builder, notice)).run()
 

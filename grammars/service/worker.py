@@ -16,8 +16,7 @@ from contextlib import suppress
 from itertools import count
 from threading import Condition
 
-from ...runtime.grammar_spec import GrammarSpec
-from ..errors import CompilerError, GrammarError, ProcessEndedError, TooLargeError
+from ..errors import CompilerError, ProcessEndedError, TooLargeError
 from ..masks.spellings import Spellings
 from ..processes.channel import Channel, ChannelClosedError
 from ..processes.fork_client import KeptServer, RunningServer
@@ -32,7 +31,6 @@ from .spending import Spending
 
 _START = "from arbora.grammars.service.builder_process import main; main()"
 START_DEADLINE_S = 1200.0  # at its first start the server compiles its own code
-WARM_DEADLINE_S = 60.0
 END_DEADLINE_S = 5.0  # for the server to report how a process ended
 MARGIN_S = 20.0  # of real time, beyond a job's limit of processor time; then its process counts as hung
 SHORT_S = 0.1  # of processor time; of 877 usual schemas, four take longer
@@ -64,9 +62,10 @@ class AutomatonWorkers:
         self._changed = Condition()
 
     def start(self) -> None:
-        """Starts the server and one process. Earlier jobs wait for it instead of starting more."""
+        """Starts the server, for which earlier jobs wait. The first job's process is forked when it comes."""
         try:
-            self._workers[-1].start()
+            with suppress(CompilerError):  # the first job tries again
+                self.server.started()
         finally:
             with self._changed:
                 self._idle.update(range(len(self._workers)))
@@ -143,11 +142,6 @@ class AutomatonWorker:
         if isinstance(result, Exception):
             raise result
         return result
-
-    def start(self) -> None:
-        """Starts the process and waits until it is ready. If that fails, the first job tries again."""
-        with suppress(GrammarError, TooLargeError, CompilerError):
-            self.build(Job("", GrammarSpec("regex", "a"), WARM_DEADLINE_S))
 
     def close(self) -> None:
         process, self._process = self._process, None

@@ -5,11 +5,14 @@ import torch
 import triton
 import triton.language as tl
 
+from ..common.dependent_launch_cuda import dependent, wait_for_previous
+
 BLOCK = 1024
 
 
 @triton.jit
-def silu_and_mul_kernel(gate_up, out, stride, width, BLOCK: tl.constexpr):
+def silu_and_mul_kernel(gate_up, out, stride, width, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+    wait_for_previous(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
@@ -27,5 +30,6 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
     grid = (tokens, triton.cdiv(width, BLOCK))
-    silu_and_mul_kernel[grid](gate_up, out, gate_up.stride(0), width, BLOCK=BLOCK)
+    early = dependent(gate_up.device)
+    silu_and_mul_kernel[grid](gate_up, out, gate_up.stride(0), width, BLOCK=BLOCK, **early)
     return out

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..common.upload import upload
 
@@ -46,7 +47,7 @@ class AttentionBatch:
     kv_lengths: np.ndarray
     """int32 [rows], the tokens of each row so far, including those of this step"""
     page_tables: tuple[np.ndarray, ...]
-    """int32, one array for each row"""
+    """int32, one array for each row; none if a GPU has the tables already"""
     page_size: int
     device: torch.device
     groups: tuple[Group, ...]
@@ -59,8 +60,8 @@ class AttentionBatch:
 
     @staticmethod
     def build(
-        query_lengths: Sequence[int],
-        kv_lengths: Sequence[int],
+        query_lengths: Sequence[int] | NDArray[np.int64],
+        kv_lengths: Sequence[int] | NDArray[np.int64],
         page_tables: Sequence[np.ndarray],
         page_size: int,
         device: torch.device,
@@ -76,7 +77,7 @@ class AttentionBatch:
         """
         queries = np.asarray(query_lengths, dtype=np.int32)
         lengths = np.asarray(kv_lengths, dtype=np.int32)
-        assert len(queries) == len(lengths) == len(page_tables)
+        assert len(queries) == len(lengths) and (kept_tables or len(page_tables) == len(lengths))
         assert bool(np.all(queries >= 1)) and bool(np.all(lengths >= queries))
         longer = np.flatnonzero(queries > 1)
         decode_rows = int(longer[0]) if len(longer) else len(queries)

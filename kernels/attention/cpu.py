@@ -1,6 +1,8 @@
 """Attention on CPUs: our own kernels where memory bandwidth limits the speed or the processor multiplies
 bfloat16, PyTorch's flash attention where arithmetic limits it."""
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -13,6 +15,7 @@ from . import items as column
 from . import tiles
 from .batch import AttentionBatch, Group, first_keys
 from .flash import Chunk, KeyRange, SharedPart, attend_chunk, attend_shared, plan_chunk
+from .growing import GrowingRows
 from .merges import merge_callback
 from .plan import BEGIN, END, NO_WINDOW, Cut, ItemPlan, Share, plan_items
 from .runs import Runs
@@ -109,7 +112,9 @@ class CpuAttention:
         covered = Share(~flash_rows, ~flash_groups)
         self._item_queries = max(repeat, tiles.QUERIES if tiled else MAX_ITEM_QUERIES)
         tokens = self._item_queries // repeat
-        cut = Cut(INVARIANT_SPLIT, aligned=True) if batch_invariant else Cut(_split(batch, kv_heads))
+        self._split = partial(_split, batch_invariant, kv_heads, len(batch.kv_lengths))
+        cut = Cut(self._split(int(batch.kv_lengths.max(initial=1))), aligned=batch_invariant)
+        self._batch, self._window = batch, window
         self._items = plan_items(batch, groups, covered, tokens, cut, window)
         self._runs = Runs.find(batch)
         self._item_runs = self._runs.of_items(self._items.items)
@@ -153,6 +158,14 @@ class CpuAttention:
         if self._shared or self._chunks:
             return None
         return {index: self._arguments[index] for index in OF_STEP}
+
+    def growing(self) -> GrowingRows | None:
+        """For later steps of the same rows with one more token each, in the same buffers. None if the rows
+        have more tokens each, or a window."""
+        batch = self._batch
+        if self._window is not None or batch.decode_rows < len(batch.query_lengths):
+            return None
+        return GrowingRows(self._items.items, self._runs, batch.kv_lengths, batch.page_size, self._split)
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         assert scale >= 0, "tiles look for the largest score before they scale"
@@ -204,10 +217,14 @@ def _flash_groups(groups: tuple[Group, ...], flops: int, repeat: int) -> np.ndar
     )
 
 
-def _split(batch: AttentionBatch, kv_heads: int) -> int:
-    """Keys of each item. Rows are split if there are too few rows and heads to give all threads work."""
-    longest = int(batch.kv_lengths.max(initial=1))
-    pieces = -(-2 * thread_count() // (kv_heads * max(1, len(batch.kv_lengths))))
+def _split(batch_invariant: bool, kv_heads: int, rows: int, longest: int) -> int:
+    """Keys of each item. Rows are split if there are too few rows and heads to give all threads work.
+
+    longest: tokens of the longest row
+    """
+    if batch_invariant:
+        return INVARIANT_SPLIT
+    pieces = -(-2 * thread_count() // (kv_heads * max(1, rows)))
     return max(MIN_SPLIT, -(-longest // pieces))
 
 

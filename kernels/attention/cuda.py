@@ -20,7 +20,7 @@ from ..pages.cells_cuda import codes_and_scales
 from .batch import AttentionBatch, Group, first_keys
 from .cuda_kernels import attend_kernel, merge_kernel
 from .cuda_tiles import GROUP, Tiles, programs_of_processor, stages
-from .plan import COLUMNS, NOTHING, PARTIAL, ROW, TOKEN, TOKENS, Cut, ItemPlan, Share, plan_items
+from .plan import COLUMNS, NOTHING, PARTIAL, ROW, TOKEN, TOKENS, Cut, ItemPlan, Share, best_split, plan_items
 
 LOG2_E = 1.4426950408889634
 MIN_SPLIT = 256
@@ -225,14 +225,10 @@ def _within(lengths: NDArray[np.int32], window: int | None, tokens: int) -> NDAr
 
 def _cut(keys: NDArray[np.int64], shape: Shape, tiles: Tiles, device: torch.device) -> Cut:
     """Splits items so that the programs take as few turns, of as few keys, as possible."""
-    longest = int(keys.max(initial=1))
-    pieces = np.arange(1, min(longest // MIN_SPLIT, max_splits(shape, device)) + 2)
-    splits = np.maximum(-(-longest // pieces // UNIT) * UNIT, MIN_SPLIT)
-    items = -(-keys // splits[:, None]).sum(axis=1)
-    allowed = items <= len(keys) + max_splits(shape, device)
-    splits, items = splits[allowed], items[allowed]
-    turns = -(-items * shape.kv_heads // programs_at_a_time(tiles, shape.head_dim, device))
-    return Cut(int(splits[np.argmin(turns * (splits + ITEM_COST))]))
+    at_a_time = programs_at_a_time(tiles, shape.head_dim, device)
+    return Cut(
+        best_split(keys, max_splits(shape, device), shape.kv_heads, at_a_time, MIN_SPLIT, UNIT, ITEM_COST)
+    )
 
 
 def by_size(

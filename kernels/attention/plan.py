@@ -196,3 +196,28 @@ def _cut_rows(rows, sizes, partials, items, merges, made):
                 made += 1
         token += queries[row]
     return made, merged, partials
+
+
+@compiled
+def best_split(
+    keys: np.ndarray, most: int, kv_heads: int, at_a_time: int, least: int, unit: int, cost: int
+) -> int:
+    """The keys of an item such that all items take the fewest turns of the fewest keys.
+
+    keys: int64 [items], before they are split; most: items that splitting may add; at_a_time: programs that
+    run at the same time, one for each item and KV head. Items have at least `least` keys, in steps of `unit`;
+    an item costs as much as `cost` more keys.
+    """
+    longest = 1
+    for each in keys:
+        longest = max(longest, each)
+    best, lowest = 0, 0
+    for pieces in range(1, min(longest // least, most) + 2):
+        split = max(-(-longest // pieces // unit) * unit, least)
+        items = 0
+        for each in keys:
+            items += (each + split - 1) // split
+        spent = -(-items * kv_heads // at_a_time) * (split + cost)
+        if items <= len(keys) + most and (best == 0 or spent < lowest):
+            best, lowest = split, spent
+    return best

@@ -112,47 +112,59 @@ def _walk(
 def _advance(slots: Ints, registers: Ints, tables: PoolTables, tokens: Ints) -> Ints:
     states = np.empty(len(slots), np.int32)
     for row in range(len(slots)):
-        own = registers[slots[row]]
-        if own[STATE] >= 0:
-            automaton = _automaton(tables, tables.grammars[own[GRAMMAR]])
-            start, end = tables.spans[tokens[row]]
-            text = tables.token_bytes[start:end]
-            own[STATE], own[DEPTH], _ = _walk(own[STATE], own[DEPTH], own[STACK:], text, automaton)
-        states[row] = own[STATE]
+        states[row] = advance_row(registers[slots[row]], tables, tokens[row])
     return states
 
 
 @compiled
+def advance_row(own: Ints, tables: PoolTables, token: int) -> int:
+    """Step a slot's registers over a token. Returns the new state."""
+    if own[STATE] >= 0:
+        automaton = _automaton(tables, tables.grammars[own[GRAMMAR]])
+        start, end = tables.spans[token]
+        text = tables.token_bytes[start:end]
+        own[STATE], own[DEPTH], _ = _walk(own[STATE], own[DEPTH], own[STACK:], text, automaton)
+    state: int = own[STATE]
+    return state
+
+
+@compiled
 def _mask(slots: Ints, registers: Ints, tables: PoolTables, own_masks: int) -> Ints:
-    masks = tables.masks
-    index = np.full(len(slots), -1, np.int32)
+    index = np.empty(len(slots), np.int32)
     for row in range(len(slots)):
-        own = registers[slots[row]]
-        if own[STATE] == NO_AUTOMATON:
-            continue
-        index[row] = NO_TOKENS
-        if own[STATE] == DEAD:
-            continue
-        grammar = tables.grammars[own[GRAMMAR]]
-        state = tables.states[grammar[STATE_0] + own[STATE]]
-        lists, tokens = tables.lists[grammar[LIST_0] :], tables.list_tokens[grammar[TOKEN_0] :]
-        if state[MASK] != NO_MASK:
-            index[row] = grammar[MASK_0] + state[MASK]
-        decided = lists[state[DECIDED]]
-        count = decided[TOKENS]
-        if own[DEPTH] > decided[SAFE_DEPTH]:
-            count += decided[OPENERS]
-        shared, differing = lists[state[SHARED]], lists[state[OWN]]
-        if shared[TOKENS] + differing[TOKENS] + count > 0:
-            words, whole = masks[own_masks + slots[row]], masks[index[row]]
-            index[row] = own_masks + slots[row]
-            for word in range(len(words)):  # a loop compiles to wider moves than a slice assignment
-                words[word] = whole[word]
-            _flip(words, tokens[shared[START] : shared[START] + shared[TOKENS]])
-            _flip(words, tokens[differing[START] : differing[START] + differing[TOKENS]])
-            some = tokens[decided[START] : decided[START] + count]
-            _decide(own, tables.spans, tables.token_bytes, _automaton(tables, grammar), some, words)
+        index[row] = mask_row(registers[slots[row]], tables, own_masks + slots[row])
     return index
+
+
+@compiled
+def mask_row(own: Ints, tables: PoolTables, own_mask: int) -> int:
+    """The mask of a slot's registers: an index into `tables.masks`, -1 for none. `own_mask` is the slot's,
+    written if the state has lists."""
+    if own[STATE] == NO_AUTOMATON:
+        return -1
+    if own[STATE] == DEAD:
+        return NO_TOKENS
+    masks, grammar = tables.masks, tables.grammars[own[GRAMMAR]]
+    state = tables.states[grammar[STATE_0] + own[STATE]]
+    lists, tokens = tables.lists[grammar[LIST_0] :], tables.list_tokens[grammar[TOKEN_0] :]
+    index = NO_TOKENS
+    if state[MASK] != NO_MASK:
+        index = grammar[MASK_0] + state[MASK]
+    decided = lists[state[DECIDED]]
+    count = decided[TOKENS]
+    if own[DEPTH] > decided[SAFE_DEPTH]:
+        count += decided[OPENERS]
+    shared, differing = lists[state[SHARED]], lists[state[OWN]]
+    if shared[TOKENS] + differing[TOKENS] + count == 0:
+        return index
+    words, whole = masks[own_mask], masks[index]
+    for word in range(len(words)):  # a loop compiles to wider moves than a slice assignment
+        words[word] = whole[word]
+    _flip(words, tokens[shared[START] : shared[START] + shared[TOKENS]])
+    _flip(words, tokens[differing[START] : differing[START] + differing[TOKENS]])
+    some = tokens[decided[START] : decided[START] + count]
+    _decide(own, tables.spans, tables.token_bytes, _automaton(tables, grammar), some, words)
+    return own_mask
 
 
 @inlined

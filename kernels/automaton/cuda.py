@@ -8,7 +8,7 @@ import triton.language as tl
 from ...runtime import automaton_format
 from . import layout
 from .act_cuda import act
-from .rows import AutomatonRows
+from .registers import SlotRegisters
 
 LANES = 256
 TILE = 1024
@@ -62,11 +62,11 @@ LIST_TOKENS = tl.constexpr(layout.LIST_TOKENS)
 
 
 @triton.jit
-def copy_kernel(slots, registers, tables, row_masks, words, index, TILE: tl.constexpr):
+def copy_kernel(slots, registers, tables, row_masks, words, TILE: tl.constexpr):
     """One program for each row and TILE words: copies the mask of the row's state to its slot.
 
     tables: int64 [TABLES], addresses; not read for rows without an automaton
-    row_masks: int32 [slots, words]; index: int32 [rows], the row's mask in row_masks or -1
+    row_masks: int32 [slots, words]
     """
     row, tile = tl.program_id(0), tl.program_id(1)
     slot = tl.load(slots + row)
@@ -83,8 +83,6 @@ def copy_kernel(slots, registers, tables, row_masks, words, index, TILE: tl.cons
         tl.store(
             row_masks + slot.to(tl.int64) * words + word, tl.load(base, mask=word < words), mask=word < words
         )
-    if tile == 0:
-        tl.store(index + row, tl.where(state == NO_AUTOMATON, -1, slot))
 
 
 @triton.jit
@@ -244,14 +242,14 @@ def _entry(live, state, kind, states, entries):
     return tl.where(found, tl.load(place, mask=found, other=DEAD), entry)
 
 
-def mask(rows: AutomatonRows, row_masks: torch.Tensor) -> torch.Tensor:
-    """Writes the rows' masks into row_masks, int32 [slots, words]. Returns their indices, int32 [rows].
+def write_masks(slots: torch.Tensor, registers: SlotRegisters, addresses: torch.Tensor) -> None:
+    """Writes the masks of distinct slots, int32 [rows], that follow an automaton, into `registers.masks`.
 
-    Launches follow each other because they change bits in words that other threads wrote.
+    addresses: see `AutomatonRows`. Launches follow each other because they change bits in words that other
+    threads wrote.
     """
-    index, number, words = torch.empty_like(rows.slots), len(rows.slots), row_masks.shape[1]
-    parts = (rows.slots, rows.registers, rows.addresses, row_masks, words)
-    copy_kernel[(number, triton.cdiv(words, TILE))](*parts, index, TILE=TILE, num_warps=4)
+    number, words = len(slots), registers.masks.shape[1]
+    parts = (slots, registers.values, addresses, registers.masks, words)
+    copy_kernel[(number, triton.cdiv(words, TILE))](*parts, TILE=TILE, num_warps=4)
     flip_kernel[(number, 2)](*parts, LANES=LANES, num_warps=8)
     decide_kernel[(number, DECIDERS)](*parts, LANES=LANES, num_warps=8)
-    return index

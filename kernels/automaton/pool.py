@@ -135,26 +135,35 @@ class AutomatonPool:
         registers[STACK : STACK + len(stack)] = stack
         (on_device,) = upload([registers], self._device)
         self._registers.values[slot] = on_device
+        self._registers.follow(slot, follows=True)
 
     def leave(self, slot: int) -> None:
         self._registers.values[slot, STATE] = NO_AUTOMATON
+        self._registers.follow(slot, follows=False)
 
     @property
     def addresses(self) -> NDArray[np.int64]:
         """The addresses of the tables, in the order of `PoolTables`; valid until the next `load`."""
         return self._addresses
 
+    @property
+    def own_masks(self) -> int:
+        """On a CPU: the index of slot 0's mask in the masks' table; those of the other slots follow."""
+        return self._own_masks
+
     def rows(self, slots: NDArray[np.int32]) -> AutomatonRows:
         """The rows of a step that sample for distinct slots [rows]."""
-        on_device, addresses = upload([slots, self._addresses], self._device)
-        return AutomatonRows(on_device, self._registers.values, self._tables, addresses)
+        index = self._registers.mask_index(slots)
+        on_device, addresses, index_on_device = upload([slots, self._addresses, index], self._device)
+        return AutomatonRows(on_device, self._registers.values, self._tables, addresses, index_on_device)
 
     def mask(self, rows: AutomatonRows) -> TokenMask:
         """The rows' masks; valid until the next call, which overwrites the masks of slots."""
         if self._masks.tensor.is_cuda:
             from . import cuda
 
-            return TokenMask(cuda.mask(rows, self._registers.masks), self._registers.masks)
+            cuda.write_masks(rows.slots, self._registers, rows.addresses)
+            return TokenMask(rows.mask_index, self._registers.masks)
         from . import cpu
 
         return TokenMask(cpu.mask(rows, self._own_masks), self._masks.tensor)

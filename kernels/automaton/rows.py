@@ -49,3 +49,5 @@ class AutomatonRows:
     """on a CPU"""
     addresses: torch.Tensor
     """int64 [`layout.TABLES`], addresses of the tables, which each CUDA launch reads"""
+    mask_index: torch.Tensor
+    """int32 [rows]: see `SlotRegisters.mask_index`"""

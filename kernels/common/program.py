@@ -44,6 +44,9 @@ class Program:
         self._functions = np.array([callback.address for callback, _ in calls], np.int64)
         self._places = self._passed.ctypes.data + 8 * self._starts
         self._callbacks = [callback for callback, _ in calls]
+        addresses = (self._functions.ctypes.data, self._places.ctypes.data)
+        self._run_arguments = (0, len(calls), *addresses, *_waiting())
+        """the arguments of `_run`"""
 
     def calls_of(self, kernel: Callback) -> list[int]:
         """The indices of the kernel's calls, in order."""
@@ -57,10 +60,8 @@ class Program:
 
     def run(self) -> None:
         self._passed[:] = self._arguments
-        addresses = (self._functions.ctypes.data, self._places.ctypes.data)
-        waiting = _waiting()
-        threads = thread_count() if waiting.omp_get_num_threads else 1
-        callback().run((0, len(self._functions), *addresses, *waiting), threads)
+        threads = thread_count() if _waiting().omp_get_num_threads else 1
+        callback().run(self._run_arguments, threads)
 
 
 def _run(arguments):

@@ -6,15 +6,16 @@ from functools import cache
 import numpy as np
 import torch
 
-from .numba_tools import fetch_add, pointer, shifted
+from .numba_tools import compiled, fetch_add, pointer, shifted
 from .threads import Callback, thread_count
 
 
 def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """x[rows] → [m, width]. x: [n, width], its rows contiguous; rows: int64 [m], 0 to n - 1, unchecked."""
+    """x[rows] → [m, width]. x: [n, width], its rows contiguous; rows: int32 or int64 [m], 0 to n - 1,
+    unchecked."""
     if x.is_cuda:
         return x[rows]
-    assert x.stride(1) == 1 and rows.dtype == torch.int64 and rows.is_contiguous()
+    assert x.stride(1) == 1 and rows.dtype in (torch.int32, torch.int64) and rows.is_contiguous()
     out = torch.empty(len(rows), x.shape[1], dtype=x.dtype)
     size = x.element_size()
     arguments = (
@@ -23,23 +24,32 @@ def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         x.data_ptr(),
         x.stride(0) * size,
         rows.data_ptr(),
+        rows.element_size(),
         out.data_ptr(),
     )
     callback().run(arguments, thread_count(out.numel()))
     return out
 
 
+@compiled
+def number_at(address, size, index):
+    """Element `index` of an array of int32 (size 4) or int64 (size 8)."""
+    if size == 8:
+        return pointer(address, np.int64(0))[index]
+    return np.int64(pointer(address, np.int32(0))[index])
+
+
 def _copy(arguments):
     """Arguments: the counter of rows, their number and bytes, x, the bytes from one of its rows to the next,
-    the rows' numbers, and where they are copied to."""
+    the rows' numbers, the bytes of a number, and where they are copied to."""
     width = arguments[2]
-    source, target = pointer(arguments[3], np.uint8(0)), pointer(arguments[6], np.uint8(0))
-    numbers = pointer(arguments[5], np.int64(0))
+    source, target = pointer(arguments[3], np.uint8(0)), pointer(arguments[7], np.uint8(0))
     while True:
         row = fetch_add(arguments, 1)
         if row >= arguments[1]:
             break
-        here, to = shifted(source, numbers[row] * arguments[4]), shifted(target, row * width)
+        taken = number_at(arguments[5], arguments[6], row)
+        here, to = shifted(source, taken * arguments[4]), shifted(target, row * width)
         for at in range(width):
             to[at] = here[at]
 

@@ -28,17 +28,20 @@ class FixedArrays:
         packed = _packed(arrays, device)
         self._pinned = device.type != "cpu"
         self._defaults = packed.numpy().copy()
-        self._layout = {
-            name: (start, start + array.nbytes, array.dtype, array.shape)
-            for start, (name, array) in zip(_starts(arrays).tolist(), defaults.items(), strict=False)
-        }
+        self._capacity = {name: len(array) for name, array in defaults.items()}
+        self._record = np.dtype(
+            {
+                "names": list(defaults),
+                "formats": [(array.dtype, array.shape) for array in arrays],
+                "offsets": _starts(arrays)[:-1].tolist(),
+                "itemsize": len(self._defaults),
+            }
+        )
         self._buffer = packed.to(device, copy=True)
         self.tensors = dict(zip(defaults, _views(self._buffer, arrays), strict=True))
 
     def fits(self, values: Mapping[str, NDArray[Any]]) -> bool:
-        return all(
-            len(values[name]) <= shape[0] for name, (*_, shape) in self._layout.items() if name in values
-        )
+        return all(len(value) <= self._capacity.get(name, len(value)) for name, value in values.items())
 
     def set(self, values: Mapping[str, NDArray[Any]]) -> None:
         """Sets the named arrays. Values may be shorter than their arrays; the rest gets the defaults. Unknown
@@ -46,10 +49,10 @@ class FixedArrays:
         packed = torch.empty(len(self._defaults), dtype=torch.uint8, pin_memory=self._pinned)
         host = packed.numpy()
         host[:] = self._defaults
+        arrays = host.view(self._record)[0]
         for name, value in values.items():
-            if name in self._layout:
-                start, end, dtype, shape = self._layout[name]
-                host[start:end].view(dtype).reshape(shape)[: len(value)] = value
+            if name in self._capacity:
+                arrays[name][: len(value)] = value
         self._buffer.copy_(packed, non_blocking=True)
 
 

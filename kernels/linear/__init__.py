@@ -6,6 +6,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
+from . import dot_cpu
 from .coded import CodedCudaProduct, CodedPacker, CodedShape, takes_on_cuda
 from .fp8 import Fp8Packer, Fp8Product, Fp8Shape, takes_fp8
 from .invariant import InvariantProduct, Make, Product, invariant_sizes
@@ -31,6 +32,7 @@ __all__ = [
     "QuantizedProduct",
     "QuantizedShape",
     "Seconds",
+    "as_float32",
     "takes",
     "takes_fp8",
     "takes_on_cuda",
@@ -105,6 +107,11 @@ class Linear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [tokens, in_features] → [tokens, out_features], same dtype."""
         return self._product(x)
+
+
+def as_float32(x: torch.Tensor) -> torch.Tensor:
+    """x as float32, by a kernel of ours on a CPU."""
+    return x.float() if x.is_cuda else dot_cpu.widened(x)
 
 
 def _is_invariant(device: torch.device, dtype: torch.dtype) -> bool:

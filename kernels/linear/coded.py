@@ -188,18 +188,18 @@ class CodedCudaProduct:
             y[:, begin:end] = F.linear(x, coded_cuda.expand(self._weight, begin, end, x.dtype), bias)
         return y
 
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """The stored weights of these outputs, float32 [n, inputs], in the order of x."""
+    def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The stored weights of these outputs, [n, inputs], in the order of x. ids: int32 or int64 [n]"""
         from . import coded_cuda
 
-        weight = self._weight
+        weight, ids = self._weight, ids.long()
         picked = weight._replace(
             codes=weight.codes[ids],
             scales=weight.scales[:, ids],
             offsets=None if weight.offsets is None else weight.offsets[:, ids],
             factors=weight.factors[ids],
         )
-        rows = coded_cuda.expand(picked, 0, len(ids), torch.float32)
+        rows = coded_cuda.expand(picked, 0, len(ids), torch.float32).to(dtype)
         if self._input_order is None:
             return rows
         return torch.empty_like(rows).index_copy_(1, self._input_order, rows)

@@ -34,6 +34,15 @@ def widen(source: torch.Tensor, target: torch.Tensor) -> None:
     widenings(source.dtype).run(arguments, thread_count(source.numel()))
 
 
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """x as float32: a copy if it has half precision."""
+    if x.dtype == torch.float32:
+        return x
+    wide = torch.empty(x.shape, dtype=torch.float32)
+    widen(x.contiguous(), wide)
+    return wide
+
+
 @compiled
 def _add_dot_one(weight, x, size, out):
     a = np.float32(0)

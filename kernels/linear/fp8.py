@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from ..common.threads import thread_count
-from . import fp8_cpu
+from ..common.threads import is_recording, thread_count
+from . import dot_cpu, fp8_cpu, fp8_rows
 from .bfloat16_tile import OUTPUTS
 from .byte_dots import available
 from .fp8_tile import PLACES
+from .quantized_cpu import KINDS
 
 _PLACES = torch.tensor([32 * half + place for half in (0, 1) for place in PLACES])
 
@@ -101,7 +102,7 @@ class Fp8Product:
         """x: [rows, inputs], float32, bfloat16 or float16 → [rows, outputs], same dtype."""
         shape, dtype = self._shape, x.dtype
         y = torch.empty(len(x), shape.outputs, dtype=dtype)
-        x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else x.float().contiguous()
+        x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else dot_cpu.widened(x.contiguous())
         x = F.pad(x, (0, 1)) if shape.inputs % 2 else x
         pairs = self._codes.shape[1]
         bias = 0 if self._bias is None else self._bias.data_ptr()
@@ -110,12 +111,24 @@ class Fp8Product:
         fp8_cpu.callback(dtype).run((*sizes, *addresses), thread_count(self._codes.numel()))
         return y
 
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """The stored weights of these outputs, float32 [n, inputs]."""
+    def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The stored weights of these outputs, [n, inputs]. ids: int32 or int64 [n], contiguous; a program
+        does not check them."""
         shape = self._shape
-        assert not len(ids) or 0 <= ids.min() <= ids.max() < shape.outputs, (
+        assert is_recording() or not len(ids) or 0 <= ids.min() <= ids.max() < shape.outputs, (
             f"ids beyond {shape.outputs} outputs"
         )
-        codes = self._codes[ids // OUTPUTS, :, _PLACES[ids % OUTPUTS]].view(torch.float8_e4m3fn)
-        scales = self._scales[ids // OUTPUTS, :, ids % OUTPUTS].repeat_interleave(shape.group, dim=1)
-        return codes[:, : shape.inputs].float() * scales[:, : shape.inputs]
+        weights = torch.empty(len(ids), shape.inputs, dtype=dtype)
+        tables = (self._codes, _PLACES, fp8_rows.VALUES, self._scales)
+        arguments = (
+            len(ids),
+            ids.data_ptr(),
+            ids.element_size(),
+            *(table.data_ptr() for table in tables),
+            shape.inputs,
+            shape.group,
+            weights.data_ptr(),
+            KINDS[dtype],
+        )
+        fp8_rows.expansion().run(arguments, 1)
+        return weights

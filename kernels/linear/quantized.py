@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from ..common.threads import is_recording
 from . import quantized_cpu, quantized_tiles
 from .byte_dots import TILE, VECTOR, available
 from .gathered import gathered
@@ -162,25 +163,20 @@ class QuantizedProduct:
         addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
         self._run((0, 0, quantized_cpu.KINDS[x.dtype], count, *self._sizes, *addresses, 0), threads)
 
-    def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """The stored weights of these outputs, float32 [n, inputs], in the order of x."""
+    def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """The stored weights of these outputs, [n, inputs], in the order of x. ids: int32 or int64 [n],
+        contiguous; a program does not check them."""
         shape = self._shape
-        assert not len(ids) or 0 <= ids.min() <= ids.max() < shape.outputs, (
+        assert is_recording() or not len(ids) or 0 <= ids.min() <= ids.max() < shape.outputs, (
             f"ids beyond {shape.outputs} outputs"
         )
-        weights = torch.empty(len(ids), shape.inputs)
-        order = torch.arange(shape.inputs) if self._input_order is None else self._input_order
-        quantized_tiles.expand_rows(
-            self._tiles.numpy(),
-            self._factors.numpy(),
-            ids.numpy(),
-            order.numpy(),
-            self._group,
-            shape.zero or 0,
-            shape.zero is None,
-            shape.bits,
-            weights.numpy(),
-        )
+        weights = torch.empty(len(ids), shape.inputs, dtype=dtype)
+        order = 0 if self._input_order is None else self._input_order.data_ptr()
+        addresses = (self._tiles.data_ptr(), self._factors.data_ptr(), order)
+        numbers = (shape.inputs, self._group, shape.zero or 0, shape.zero is None, shape.bits)
+        results = (weights.data_ptr(), quantized_cpu.KINDS[dtype])
+        given = (len(ids), ids.data_ptr(), ids.element_size())
+        quantized_tiles.expansion().run((*given, *addresses, *numbers, *results), 1)
         return weights
 
 

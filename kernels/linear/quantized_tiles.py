@@ -1,10 +1,14 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Conversion of quantized weights to tiles and back (see `byte_dots`)."""
 
+from functools import cache
+
 import numpy as np
 
 from ..common.jit import compiled
-from ..common.numba_tools import load, pointer
+from ..common.numba_tools import fetch_add, load, pointer, shifted, store
+from ..common.rows import number_at
+from ..common.threads import Callback
 from .byte_dots import TILE, VECTOR
 
 _HALF = TILE // 2
@@ -31,25 +35,67 @@ def pack_codes(tiles, begin, codes, group, head_words, bits):
                     target[head_words + step * _VECTOR_WORDS + lane] |= source[step] << np.uint32(4 * half)
 
 
-@compiled
-def expand_rows(tiles, factors, outputs, order, group, zero, has_offsets, bits, weights):
-    """Write the weights of the outputs [n] into `weights`, float32 [n, inputs].
-
-    tiles: uint8 [tiles, groups, bytes of a group]; order: int64 [inputs], the columns of the stored weights
+def _expand_rows(arguments):
+    """Arguments: the counter of rows, then those of `QuantizedProduct.rows`: the rows, the numbers of their
+    outputs and the bytes of a number; tiles, factors and the order of inputs (0: as stored); inputs, inputs
+    of a group, zero, whether there are offsets, bits; the results and their kind, of `quantized_cpu.KINDS`.
     """
+    inputs = arguments[7]
+    while True:
+        row = fetch_add(arguments, 1)
+        if row >= arguments[1]:
+            break
+        weights = np.empty(inputs, np.float32)
+        _expand(arguments, number_at(arguments[2], arguments[3], row), weights)
+        store_row(weights, arguments[12], row, arguments[13])
+
+
+@compiled
+def _expand(arguments, output, weights):
+    """Writes the weights of an output, float32 [inputs]."""
+    inputs, group, zero = arguments[7], arguments[8], arguments[9]
+    has_offsets, bits = arguments[10] != 0, arguments[11]
     head = VECTOR * (2 if has_offsets else 1)
-    for row in range(len(outputs)):
-        output = outputs[row]
-        half, lane, factor = output % TILE // _HALF, output % _HALF, factors[output]
-        for index in range(tiles.shape[1]):
-            source = tiles[output // TILE, index]
-            tables = pointer(np.int64(source.ctypes.data), np.int16(0))
-            scale = load(tables, output % TILE) * factor
-            offset = load(tables, TILE + output % TILE) * factor if has_offsets else np.float32(0)
-            for place in range(group):
-                step, byte = place // 4, place % 4
-                if bits == 8:
-                    code = np.int32(source[head + (2 * step + half) * VECTOR + 4 * lane + byte])
-                else:
-                    code = np.int32(source[head + step * VECTOR + 4 * lane + byte]) >> (4 * half) & 15
-                weights[row, order[index * group + place]] = np.float32(code - zero) * scale + offset
+    groups, group_bytes = inputs // group, head + TILE * group * bits // 8
+    tile = shifted(pointer(arguments[4], np.uint8(0)), output // TILE * groups * group_bytes)
+    order = pointer(arguments[6], np.int64(0))
+    factor = pointer(arguments[5], np.float32(0))[output]
+    half, lane = output % TILE // _HALF, output % _HALF
+    for index in range(groups):
+        source = shifted(tile, index * group_bytes)
+        tables = pointer(arguments[4] + (output // TILE * groups + index) * group_bytes, np.int16(0))
+        scale = load(tables, output % TILE) * factor
+        offset = load(tables, TILE + output % TILE) * factor if has_offsets else np.float32(0)
+        for place in range(group):
+            step, byte = place // 4, place % 4
+            if bits == 8:
+                code = np.int32(source[head + (2 * step + half) * VECTOR + 4 * lane + byte])
+            else:
+                code = np.int32(source[head + step * VECTOR + 4 * lane + byte]) >> (4 * half) & 15
+            column = index * group + place
+            if arguments[6] != 0:
+                column = order[column]
+            weights[column] = np.float32(code - zero) * scale + offset
+
+
+@compiled
+def store_row(values, address, row, kind):
+    """Writes a row of a matrix at this address. kind: of its elements, by `quantized_cpu.KINDS`."""
+    first = row * len(values)
+    if kind == 0:
+        _store(values, shifted(pointer(address, np.float32(0)), first))
+    elif kind == 1:
+        _store(values, shifted(pointer(address, np.uint16(0)), first))
+    else:
+        _store(values, shifted(pointer(address, np.int16(0)), first))
+
+
+@compiled
+def _store(values, target):
+    for i in range(len(values)):
+        store(target, i, values[i])
+
+
+@cache
+def expansion() -> Callback:
+    return Callback(_expand_rows)

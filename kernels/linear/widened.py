@@ -34,7 +34,7 @@ class WidenedProduct:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty(len(x), len(self._weight), dtype=x.dtype)
-        wide = x.float()
+        wide = dot_cpu.widened(x)
         if len(x) <= FEW_ROWS:
             dot_cpu.multiply(wide, self._weight, self._bias, y)
         else:

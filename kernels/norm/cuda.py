@@ -5,12 +5,18 @@ import torch
 import triton
 import triton.language as tl
 
+from ..common.dependent_launch_cuda import dependent, wait_for_previous
+
 
 @triton.jit
-def rms_norm_kernel(x, residual, weight, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constexpr):
+def rms_norm_kernel(
+    x, residual, weight, out, size, eps, ADD: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
+    factor = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    wait_for_previous(DEPENDENT)
     value = tl.load(x + row * size + column, mask=inside, other=0.0)
     wide = value.to(tl.float32)
     if ADD:
@@ -20,8 +26,7 @@ def rms_norm_kernel(x, residual, weight, out, size, eps, ADD: tl.constexpr, BLOC
         wide = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / size + eps)
     normal = (wide * scale).to(out.dtype.element_ty).to(tl.float32)
-    scaled = normal * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * size + column, scaled.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * size + column, (normal * factor).to(out.dtype.element_ty), mask=inside)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -44,6 +49,7 @@ def _launch(
     assert x.is_contiguous() and residual.is_contiguous() and weight.is_contiguous()
     rows, size = x.shape
     block = triton.next_power_of_2(size)
+    warps = max(1, min(16, block // 512))
     rms_norm_kernel[(rows,)](
-        x, residual, weight, out, size, eps, ADD=add, BLOCK=block, num_warps=max(1, min(16, block // 512))
+        x, residual, weight, out, size, eps, ADD=add, BLOCK=block, num_warps=warps, **dependent(x.device)
     )

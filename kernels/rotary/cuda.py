@@ -5,6 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ..common.dependent_launch_cuda import dependent, wait_for_previous
 from ..pages.cells import FP8, CellFormat
 from ..pages.cells_cuda import coded, codes_and_scales, magnitude, scale_and_factor
 from .head_norms import HeadNorms
@@ -16,9 +17,10 @@ def rotary_write_kv_kernel(
     q_stride, k_stride, v_stride, slot_count, eps,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, CELL: tl.constexpr,
     HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_DIM: tl.constexpr, NORMAL: tl.constexpr,
-    SCALED: tl.constexpr, FP8: tl.constexpr,
+    SCALED: tl.constexpr, FP8: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
     """kv: int8 if SCALED; then `scales` is the same memory as float32."""
+    wait_for_previous(DEPENDENT)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     i = tl.arange(0, BLOCK_HALF)
@@ -127,4 +129,5 @@ def rotary_write_kv(
         SCALED=cells.is_scaled,
         FP8=kv.dtype == FP8,
         num_warps=1,
+        **dependent(q.device),
     )

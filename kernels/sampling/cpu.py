@@ -26,7 +26,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         None if top_logprobs is None else torch.zeros(rows, count, dtype=torch.int32),
         None if top_logprobs is None else torch.full((rows, count), LOGPROB_FLOOR),
     )
-    integers, floats = _integers(batch), _floats(batch)
+    integers, floats = row_integers(batch), row_floats(batch)
     tensors = {
         column.LOGITS: logits,
         column.TOKENS: sampled.tokens,
@@ -34,7 +34,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         column.LOGPROBS: sampled.logprobs,
         column.TOP_IDS: sampled.top_ids,
         column.TOP_LOGPROBS: sampled.top_logprobs,
-        **_parts(batch),
+        **tensors_of(batch),
     }
     arguments = np.zeros(column.ARGUMENTS, np.int64)
     arguments[column.ROWS], arguments[column.VOCAB] = rows, vocab
@@ -52,7 +52,8 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
     return replace(sampled, states=automaton_cpu.advance(batch.automata, sampled.tokens))
 
 
-def _integers(batch: SamplingBatch) -> Array:
+def row_integers(batch: SamplingBatch) -> Array:
+    """int64 [rows, `row_cpu.INTEGERS`]"""
     numbers = np.zeros((len(batch.temperature), column.INTEGERS), np.int64)
     numbers[:, column.SEED], numbers[:, column.POSITION] = batch.seed, batch.position
     numbers[:, column.TOP_K] = 0 if batch.top_k is None else batch.top_k
@@ -68,7 +69,8 @@ def _integers(batch: SamplingBatch) -> Array:
     return numbers
 
 
-def _floats(batch: SamplingBatch) -> Array:
+def row_floats(batch: SamplingBatch) -> Array:
+    """float32 [rows, `row_cpu.FLOATS`]"""
     numbers = np.zeros((len(batch.temperature), column.FLOATS), np.float32)
     temperature = batch.temperature.numpy()
     warm = temperature >= GREEDY_BELOW
@@ -82,7 +84,8 @@ def _floats(batch: SamplingBatch) -> Array:
     return numbers
 
 
-def _parts(batch: SamplingBatch) -> dict[int, torch.Tensor]:
+def tensors_of(batch: SamplingBatch) -> dict[int, torch.Tensor]:
+    """The tensors of the batch that a row's numbers refer to, by their place in `row_cpu`'s arguments."""
     parts = {}
     if batch.mask is not None:
         parts[column.MASK_BITS] = batch.mask.bits

@@ -21,6 +21,8 @@ CHUNK = 4096
 TILE = 2048
 BUCKETS = 1024
 """buckets of distances from the largest logit"""
+SAMPLES = 2048
+"""tokens from which a row's buckets are placed"""
 UNFUSED = {"enable_fp_fusion": False}
 """products and sums then round as on the CPU"""
 
@@ -151,12 +153,14 @@ def _cut(x: _Processed, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor |
         return None
     rows, vocab = x.values.shape
     top_k, top_p, min_p = _every_filter(batch)
+    ranges = _floats(x.values, rows, 2)
     bounds, lengths, listed = _ints(x.values, rows, 2), _ints(x.values, rows), _ints(x.values, rows, 2, vocab)
     weights = x.values.new_empty(rows, BUCKETS, dtype=torch.int64)
     cuts, sub_blocks = _ints(x.values, rows, 2), chunks.number * _sub_blocks()
     of_rows = (chunks.maxima, chunks.number)
     sizes = {"CHUNKS": chunks.width, "BUCKETS": BUCKETS, "num_warps": 8, **UNFUSED}
     bound_kernel[(rows,)](
+        *x.arguments,
         batch.temperature,
         top_k,
         top_p,
@@ -165,20 +169,21 @@ def _cut(x: _Processed, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor |
         chunks.sub_maxima,
         sub_blocks,
         bounds,
+        ranges,
         lengths,
         weights,
         SUB_BLOCKS=triton.next_power_of_2(sub_blocks),
+        SAMPLES=SAMPLES,
         **sizes,
     )
-    grid = (rows, chunks.number)
-    weigh_kernel[grid](*x.arguments, batch.temperature, chunks.maxima, bounds, weights, CHUNK=CHUNK, **sizes)
+    grid, placed = (rows, chunks.number), (bounds, ranges, weights)
+    weigh_kernel[grid](*x.arguments, batch.temperature, chunks.maxima, *placed, CHUNK=CHUNK, **sizes)
     gather_kernel[grid](
         *x.arguments,
         batch.temperature,
         top_p,
         chunks.maxima,
-        bounds,
-        weights,
+        *placed,
         lengths,
         listed,
         CHUNK=CHUNK,

@@ -10,16 +10,20 @@ import triton.language as tl
 
 from .math_cuda import KEY_OF_MINUS_INFINITY, log, mass, order_key, value_of_key
 from .process_cuda import load_processed
+from .span_cuda import NEAR, range_of_cut
 
 GREEDY_BELOW = tl.constexpr(1e-5)
-NEAR = tl.constexpr(10.0)
-"""tokens farther from the largest, in units of the temperature, share the last bucket"""
 UNBOUNDED = tl.constexpr(float("inf"))
 NO_LIST, TOP_K, TOP_P = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
 
 @triton.jit
 def bound_kernel(
+    x,
+    row_stride,
+    vocab,
+    mask_index,
+    mask_bits,
     temperature,
     top_k,
     top_p,
@@ -29,31 +33,55 @@ def bound_kernel(
     sub_maxima,
     sub_blocks,
     bounds,
+    ranges,
     lengths,
     weights,
     CHUNKS: tl.constexpr,
     SUB_BLOCKS: tl.constexpr,
     BUCKETS: tl.constexpr,
+    SAMPLES: tl.constexpr,
 ):
-    """One program for row r: bounds[r] becomes (kind of list, smallest key that may be kept).
+    """One program for row r: bounds[r] becomes (kind of list, smallest key that may be kept), ranges[r] the
+    distances of its buckets: see `bucket_of`.
 
-    maxima: float32 [rows, chunks]; sub_maxima: int32 [rows, sub_blocks], keys; bounds: int32 [rows, 2].
-    lengths, int32 [rows], and weights, int64 [rows, BUCKETS], become 0.
+    maxima: float32 [rows, chunks]; sub_maxima: int32 [rows, sub_blocks], keys; bounds: int32 [rows, 2];
+    ranges: float32 [rows, 2]. lengths, int32 [rows], and weights, int64 [rows, BUCKETS], become 0.
     """
     row = tl.program_id(0)
     largest, warmth = largest_of(maxima, row, chunks, CHUNKS), tl.load(temperature + row)
     k, p, m = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
     kind, floor = tl.full((), 0, tl.int32), tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int32)
+    begin, width = tl.full((), 0.0, tl.float32), tl.full((), NEAR, tl.float32)
+    own = sub_maxima + row * sub_blocks
     if (warmth >= GREEDY_BELOW) & (tl.abs(largest) < UNBOUNDED):
+        inverse = tl.div_rn(1.0, warmth)
         if m > 0:
-            floor = _min_p_key(largest, tl.div_rn(1.0, warmth), log(m))
+            floor = _min_p_key(largest, inverse, log(m))
         if k > 0:
             kind = tl.full((), TOP_K, tl.int32)
-            floor = tl.maximum(floor, _kth_key(sub_maxima + row * sub_blocks, sub_blocks, k, SUB_BLOCKS))
+            floor = tl.maximum(floor, _kth_key(own, sub_blocks, k, SUB_BLOCKS))
         elif p < 1:
             kind = tl.full((), TOP_P, tl.int32)
+            begin, width = range_of_cut(
+                x,
+                row,
+                row_stride,
+                vocab,
+                mask_index,
+                mask_bits,
+                own,
+                sub_blocks,
+                largest,
+                inverse,
+                floor,
+                p,
+                SUB_BLOCKS,
+                SAMPLES,
+            )
     tl.store(bounds + 2 * row, kind)
     tl.store(bounds + 2 * row + 1, floor)
+    tl.store(ranges + 2 * row, begin)
+    tl.store(ranges + 2 * row + 1, width)
     tl.store(lengths + row, 0)
     bucket = tl.arange(0, BUCKETS)
     tl.store(weights + row * BUCKETS + bucket, tl.zeros((BUCKETS,), tl.int64))
@@ -69,12 +97,14 @@ def weigh_kernel(
     temperature,
     maxima,
     bounds,
+    ranges,
     weights,
     CHUNKS: tl.constexpr,
     CHUNK: tl.constexpr,
     BUCKETS: tl.constexpr,
 ):
-    """One program for chunk c of row r, for TOP_P: adds the masses of its tokens to their buckets."""
+    """One program for chunk c of row r, for TOP_P: adds the masses of its tokens to their buckets, those of
+    the first and the last one in registers."""
     row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     floor = tl.load(bounds + 2 * row + 1)
     reaches = order_key(tl.load(maxima + row * chunks + chunk)) >= floor
@@ -83,12 +113,13 @@ def weigh_kernel(
         token = chunk * CHUNK + tl.arange(0, CHUNK)
         value = load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits)
         distance = (value - largest) * tl.div_rn(1.0, tl.load(temperature + row))
-        bucket = bucket_of(distance, BUCKETS)
+        bucket = bucket_of(distance, ranges + 2 * row, BUCKETS)
         weight = tl.where(order_key(value) >= floor, mass(distance), 0)
-        near = bucket < BUCKETS - 1
         own = weights + row * BUCKETS
-        tl.atomic_add(own + bucket, weight, mask=near & (weight > 0), sem="relaxed")
-        tl.atomic_add(own + BUCKETS - 1, tl.sum(tl.where(near, 0, weight)), sem="relaxed")
+        between = (bucket > 0) & (bucket < BUCKETS - 1)
+        tl.atomic_add(own + bucket, weight, mask=between & (weight > 0), sem="relaxed")
+        tl.atomic_add(own, tl.sum(tl.where(bucket == 0, weight, 0)), sem="relaxed")
+        tl.atomic_add(own + BUCKETS - 1, tl.sum(tl.where(bucket == BUCKETS - 1, weight, 0)), sem="relaxed")
 
 
 @triton.jit
@@ -102,6 +133,7 @@ def gather_kernel(
     top_p,
     maxima,
     bounds,
+    ranges,
     weights,
     lengths,
     listed,
@@ -125,7 +157,7 @@ def gather_kernel(
             largest = largest_of(maxima, row, chunks, CHUNKS)
             distance = (value - largest) * tl.div_rn(1.0, tl.load(temperature + row))
             boundary, _, _ = boundary_of(weights + row * BUCKETS, tl.load(top_p + row), BUCKETS)
-            wanted &= bucket_of(distance, BUCKETS) == boundary
+            wanted &= bucket_of(distance, ranges + 2 * row, BUCKETS) == boundary
         number = tl.sum(wanted.to(tl.int32))
         if number > 0:
             start = tl.atomic_add(lengths + row, number, sem="relaxed")
@@ -141,9 +173,16 @@ def largest_of(maxima, row, chunks, CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def bucket_of(distance, BUCKETS: tl.constexpr):
-    """The bucket of tokens at a distance ≤ 0 from the largest; 0 is the most likely tokens' bucket."""
-    return tl.minimum(-distance * ((BUCKETS - 1) / NEAR), BUCKETS - 1.0).to(tl.int32)
+def bucket_of(distance, own_range, BUCKETS: tl.constexpr):
+    """The bucket of tokens at a distance ≤ 0 from the largest: 0 above the range, the last one below it.
+
+    own_range: the range's upper end, a distance, and its width
+    """
+    begin, width = tl.load(own_range), tl.load(own_range + 1)
+    past = begin - distance
+    scale = tl.div_rn(BUCKETS - 2.0, tl.maximum(width, 1e-6))
+    place = tl.minimum(tl.maximum(past * scale + 1.0, 0.0), BUCKETS - 2.0).to(tl.int32)
+    return tl.where(past < width, place, BUCKETS - 1)
 
 
 @triton.jit

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..automaton import cuda as automaton
 from ..automaton.layout import TABLES
 from ..automaton.registers import SlotRegisters
 from ..automaton.rows import AutomatonRows, TokenMask
@@ -60,7 +59,9 @@ class FixedSampling:
         host_mask: HostMask | None = None,
         alternatives: int | None = None,
     ) -> Variant | None:
-        """Prepares for rows that sample for distinct slots; tables: `AutomatonPool.addresses`.
+        """Prepares for rows that sample for distinct slots, whose automata's masks are written before `run`.
+
+        tables: `AutomatonPool.addresses`
 
         Returns the variant to run, or None, without writing anything, if the step exceeds the buffers.
         """
@@ -75,7 +76,8 @@ class FixedSampling:
             self._host_bits[: len(bits)].copy_(bits)
         if edited:
             self._edits.set(arrays)
-        self._numbers.set({**arrays, "slots": slots, "tables": tables})
+        index = self._registers.mask_index(slots)
+        self._numbers.set({**arrays, "slots": slots, "tables": tables, "mask_index": index})
         return Variant(edited, most)
 
     def run(self, logits: torch.Tensor, variant: Variant) -> None:
@@ -92,13 +94,15 @@ class FixedSampling:
 
     def _batch(self, rows: int, edited: bool) -> SamplingBatch:
         numbers, edits = self._numbers.tensors, self._edits.tensors
-        followed = AutomatonRows(numbers["slots"][:rows], self._registers.values, None, numbers["tables"])
-        own = self._registers.masks
+        index = numbers["mask_index"][:rows]
+        followed = AutomatonRows(
+            numbers["slots"][:rows], self._registers.values, None, numbers["tables"], index
+        )
         parts: Mapping[str, torch.Tensor] = {**numbers, **(edits if edited else {})}
         return assembled(
             {name: parts[name] if name in WHOLE else parts[name][:rows] for name in parts},
             self._state.history,
-            mask=TokenMask(automaton.mask(followed, own), own),
+            mask=TokenMask(index, self._registers.masks),
             host_mask=TokenMask(edits["host_mask"][:rows], self._host_bits) if edited else None,
             automata=followed,
         )
@@ -117,6 +121,7 @@ def _numbers(rows: int, padding_slot: int) -> dict[str, Array]:
         "top_p": np.ones(rows, np.float32),
         "min_p": np.zeros(rows, np.float32),
         "slots": np.full(rows, padding_slot, np.int32),
+        "mask_index": np.full(rows, -1, np.int32),
     }
 
 

@@ -68,14 +68,19 @@ def array(address, kind, rows, columns):
 def sample_rows(arguments):
     """Sample the rows that this thread takes from the counter; scratch belongs to the thread."""
     sizes = numba.carray(arguments, (ARGUMENTS,))
-    vocab = sizes[VOCAB]
-    maxima = np.empty((vocab + BLOCK - 1) // BLOCK, np.int32)
-    scratch, values = np.empty(vocab, np.float32), np.empty(vocab, np.float32)
+    maxima, scratch, values = scratch_of(sizes[VOCAB])
     while True:
         row = fetch_add(arguments, 1)
         if row >= sizes[ROWS]:
             break
         sample_row(sizes, row, maxima, scratch, values)
+
+
+@inlined
+def scratch_of(vocab):
+    """A thread's memory for `sample_row`."""
+    blocks = (vocab + BLOCK - 1) // BLOCK
+    return np.empty(blocks, np.int32), np.empty(vocab, np.float32), np.empty(vocab, np.float32)
 
 
 @cache

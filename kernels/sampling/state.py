@@ -44,6 +44,12 @@ class SlotSettings:
     """banned until the output has min_tokens tokens"""
 
     @property
+    def is_filtered(self) -> bool:
+        """Whether a filter may exclude tokens."""
+        filters = self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+        return filters and self.temperature >= GREEDY_BELOW
+
+    @property
     def has_penalties(self) -> bool:
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
@@ -58,31 +64,34 @@ class SamplingState:
         """int32 [slots + 1]: the last token of each slot, sampled or forced"""
         self.history = TokenHistory(vocab, torch.device(device))
         self._settings = [SlotSettings(temperature=0.0)] * slots
-        self._numbers = np.zeros(slots, _NUMBERS)
+        self._numbers: dict[str, Array] = {name: np.zeros(slots, dtype) for name, dtype in _NUMBERS.items()}
+        self._filtered = np.zeros(slots, np.bool_)
+        self._biased: set[int] = set()
+        self._banning: set[int] = set()
+        """slots whose stop ids are or were banned"""
+        self._banned_until = np.zeros(slots, np.int32)
+        """output tokens before which a slot's stop ids are banned"""
 
     def set(
         self, slot: int, settings: SlotSettings, prompt: NDArray[np.int32], output: NDArray[np.int32]
     ) -> None:
         """Set a slot's prompt [n] and its output so far [m] (m > 0 after a retraction)."""
         self._settings[slot] = settings
-        self._numbers[slot] = (
-            _as_int64(settings.seed),
-            len(output),
-            settings.temperature,
-            settings.top_k,
-            settings.top_p,
-            settings.min_p,
-            bool(settings.logit_bias),
-            settings.min_tokens if settings.stop_ids else 0,
-        )
+        self._numbers["seed"][slot] = _as_int64(settings.seed)
+        self._numbers["position"][slot] = len(output)
+        for name in ("temperature", *FILTERS):
+            self._numbers[name][slot] = getattr(settings, name)
+        self._filtered[slot] = settings.is_filtered
+        self._banned_until[slot] = settings.min_tokens if settings.stop_ids else 0
+        (self._banning.add if self._banned_until[slot] else self._banning.discard)(slot)
+        (self._biased.add if settings.logit_bias else self._biased.discard)(slot)
         self.history.forget(slot)
         if settings.has_penalties:
             self.history.remember(slot, prompt, output)
 
     def release(self, slot: int) -> None:
-        self._settings[slot] = SlotSettings(temperature=0.0)
-        self._numbers[slot] = 0
-        self.history.forget(slot)
+        nothing = np.zeros(0, np.int32)
+        self.set(slot, SlotSettings(temperature=0.0), nothing, nothing)
 
     def append(self, slot: int, tokens: NDArray[np.int32]) -> None:
         """Add forced tokens [n ≥ 1] to slot's output."""
@@ -111,11 +120,9 @@ class SamplingState:
 
     def arrays(self, slots: NDArray[np.int32]) -> dict[str, Array]:
         """The arguments of `assembled` for rows that sample for slots, without parts that no row uses."""
-        n = self._numbers[slots]
-        filtered = (n["top_k"] > 0) | (n["top_p"] < 1) | (n["min_p"] > 0)
         # All three or none, so that fewer variants of the CUDA kernels are compiled.
-        filters = FILTERS if (filtered & (n["temperature"] >= GREEDY_BELOW)).any() else ()
-        arrays = {name: n[name].copy() for name in (*NUMBERS, *filters)}
+        filters = FILTERS if self._filtered[slots].any() else ()
+        arrays = {name: self._numbers[name][slots] for name in (*NUMBERS, *filters)}
         return arrays | self._bias(slots) | self._banned(slots) | self._penalties(slots)
 
     def record(self, slots: NDArray[np.int32], tokens: torch.Tensor) -> None:
@@ -130,7 +137,7 @@ class SamplingState:
         self._numbers["position"][slots] += 1
 
     def _bias(self, slots: NDArray[np.int32]) -> dict[str, Array]:
-        if not self._numbers["biased"][slots].any():
+        if not self._biased or self._biased.isdisjoint(slots.tolist()):
             return {}
         rows = [self._settings[slot].logit_bias for slot in slots]
         ids = np.array([token for row in rows for token in row], np.int32)
@@ -138,7 +145,9 @@ class SamplingState:
         return {"bias_start": _starts(rows), "bias_ids": ids, "bias_values": values}
 
     def _banned(self, slots: NDArray[np.int32]) -> dict[str, Array]:
-        active = self._numbers["position"][slots] < self._numbers["banned_until"][slots]
+        if not self._banning:
+            return {}
+        active = self._numbers["position"][slots] < self._banned_until[slots]
         if not active.any():
             return {}
         rows = [self._settings[slot].stop_ids if on else () for slot, on in zip(slots, active, strict=True)]
@@ -184,18 +193,14 @@ def assembled(tensors: Mapping[str, torch.Tensor], history: TokenHistory, **part
     )
 
 
-_NUMBERS = np.dtype(
-    [
-        ("seed", np.int64),
-        ("position", np.int32),
-        ("temperature", np.float32),
-        ("top_k", np.int32),
-        ("top_p", np.float32),
-        ("min_p", np.float32),
-        ("biased", np.bool_),
-        ("banned_until", np.int32),
-    ]
-)
+_NUMBERS = {
+    "seed": np.int64,
+    "position": np.int32,
+    "temperature": np.float32,
+    "top_k": np.int32,
+    "top_p": np.float32,
+    "min_p": np.float32,
+}
 
 
 def _as_int64(seed: int) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from msgspec import field
+
 from ..sampling_params import SamplingParams
 from .base import Message, Part, Tokens
 from .generation import Logprobs
@@ -88,7 +90,7 @@ class DropGrammar(Message):
     grammar: int
 
 
-class GroupCost(Part, frozen=True):
+class GroupCost(Part):
     """What groups of rows cost on the model's device. The defaults are a CPU's."""
 
     merged_tokens: float = 16.0
@@ -110,7 +112,7 @@ class ModelReady(Message):
     page_model: bytes = b""
     """names what a page's content depends on beside its tokens, for page keys; empty: no page store"""
     host_pages: int = 0  # pages of the page store's host memory
-    group_cost: GroupCost = GroupCost()
+    group_cost: GroupCost = field(default_factory=GroupCost)
 
 
 class RowError(Part):

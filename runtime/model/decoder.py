@@ -9,6 +9,7 @@ import torch
 from ...kernels.activation import silu_and_mul
 from ...kernels.attention import paged_attention
 from ...kernels.common.rows import take_rows
+from ...kernels.linear import as_float32
 from ...kernels.norm import add_rms_norm, rms_norm
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
@@ -83,7 +84,7 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """float32 [tokens, vocab] of hidden states [tokens, hidden]."""
-        return self._weights.head(hidden).float()
+        return as_float32(self._weights.head(hidden))
 
     def _attention(
         self, layer: LayerWeights, x: torch.Tensor, batch: InputBatch, kv: torch.Tensor, window: int | None

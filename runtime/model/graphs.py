@@ -10,13 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...kernels.attention.cuda import Shape, Tiles
+from ...kernels.attention.cuda import Shape
+from ...kernels.attention.cuda_tiles import Tiles
 from ...kernels.attention.fixed_steps import Frame, Scratch, frame_tiles, needed_tiles
+from ...kernels.automaton.cuda import write_masks
+from ...kernels.automaton.layout import TABLES
 from ...kernels.common.feed_cuda import feed
+from ...kernels.common.step_tokens import NO_SLOT
 from .capture import Captures, Replay, holding, sizes
 from .decoder import Decoder
 from .decoder_config import DecoderConfig
-from .input_batch import NO_SLOT, InputBatch, StepInputs
+from .input_batch import InputBatch, StepInputs
+from .side_stream import SideStream
+from .slot_states import SlotStates
 
 MOST_TOKENS = 512
 """in a graph with chunks; steps of rows in decode may have more"""
@@ -30,7 +36,8 @@ class _Captured(NamedTuple):
 
 
 class ForwardGraphs:
-    """The forward pass of steps with few tokens, for some numbers of tokens.
+    """The forward pass of steps with few tokens, for some numbers of tokens; beside it, the automata's masks
+    of the rows that sample, which depend on the step before only.
 
     A step runs in the smallest graph that holds it; padding tokens attend to nothing and write nothing. The
     steps of a graph have rows in decode and chunks in any mixture: its frame distinguishes only the sizes of
@@ -39,20 +46,21 @@ class ForwardGraphs:
 
     @torch.inference_mode()
     def __init__(
-        self, config: DecoderConfig, hidden: torch.Tensor, tables: torch.Tensor, last_tokens: torch.Tensor
+        self, config: DecoderConfig, hidden: torch.Tensor, tables: torch.Tensor, states: SlotStates
     ) -> None:
         """Allocates the inputs of the graphs.
 
         hidden: [rows, hidden], where the graphs write their results; as many rows as a step can have
         tables: the page tables of all slots, as in `PageTables`
-        last_tokens: int32 [slots], the last token of each slot
+        states: the last token and the automaton of each slot
         """
         rows = len(hidden)
         heads = (config.heads, config.kv_heads, config.head_dim)
         self._shapes = [Shape(*heads, window) for window in dict.fromkeys(config.windows)]
         self._most = max(MOST_TOKENS, rows)
         self._scratch = Scratch.allocate(self._shapes[0], rows, self._most, tables)
-        self._hidden, self._last_tokens = hidden, last_tokens
+        self._hidden, self._states = hidden, states
+        self._side = SideStream(hidden.device)
         self._sizes = sizes(self._most)
         self._graphs: dict[tuple[int, tuple[Tiles, ...]], _Captured] = {}
 
@@ -85,7 +93,9 @@ class ForwardGraphs:
         tiles = needed_tiles(inputs.attention, self._shapes[0], self._hidden.element_size())
         captured = self._graphs.get((size, tiles))
         many_pages = len(inputs.new_pages[0]) > size
-        if captured is None or not captured.frame.load(inputs.attention, _arrays(inputs, not many_pages)):
+        if captured is None or not captured.frame.load(
+            inputs.attention, self._arrays(inputs, with_pages=not many_pages)
+        ):
             return None
         if many_pages:
             inputs.move_pages()
@@ -100,25 +110,40 @@ class ForwardGraphs:
     def _forward(
         self, size: int, tiles: tuple[Tiles, ...], decoder: Decoder, kvs: Sequence[torch.Tensor]
     ) -> tuple[Frame, Replay]:
-        defaults = _defaults(size, min(size, len(self._hidden)))
+        defaults = _defaults(size, min(size, len(self._hidden)), self._states.registers.padding_slot)
         frame = Frame(self._shapes, size, self._scratch, self._hidden.element_size(), tiles, defaults)
         return frame, partial(self._run, frame, decoder, kvs)
 
     def _run(self, frame: Frame, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> None:
         at = frame.tensors
         pages = at["new places"], at["new pages"], self._scratch.tables
-        batch = InputBatch(
-            tokens=feed(at["tokens"], at["slots"], self._last_tokens, *pages),
-            positions=at["positions"],
-            places=at["places"],
-            attention=frame.batch,
-            outputs=at["outputs"],
-        )
-        hidden = decoder.forward(batch, kvs)
-        self._hidden[: len(hidden)].copy_(hidden)
+        masks = partial(write_masks, at["sampled slots"], self._states.registers, at["automata"])
+        with self._side.beside(masks):
+            batch = InputBatch(
+                tokens=feed(at["tokens"], at["slots"], self._states.sampling.last_tokens, *pages),
+                positions=at["positions"],
+                places=at["places"],
+                attention=frame.batch,
+                outputs=at["outputs"],
+            )
+            hidden = decoder.forward(batch, kvs)
+            self._hidden[: len(hidden)].copy_(hidden)
+
+    def _arrays(self, inputs: StepInputs, *, with_pages: bool) -> dict[str, NDArray[Any]]:
+        places, pages = inputs.new_pages
+        return {
+            "tokens": inputs.tokens,
+            "slots": inputs.slots,
+            "positions": inputs.positions,
+            "places": inputs.places,
+            "outputs": inputs.outputs,
+            "sampled slots": inputs.sampled_slots,
+            "automata": self._states.table_addresses(),
+            **({"new places": places, "new pages": pages} if with_pages else {}),
+        }
 
 
-def _defaults(tokens: int, outputs: int) -> dict[str, NDArray[Any]]:
+def _defaults(tokens: int, outputs: int, padding_slot: int) -> dict[str, NDArray[Any]]:
     """The inputs of padding tokens."""
     return {
         "tokens": np.zeros(tokens, np.int32),
@@ -126,18 +151,8 @@ def _defaults(tokens: int, outputs: int) -> dict[str, NDArray[Any]]:
         "positions": np.zeros(tokens, np.int64),
         "places": np.full(tokens, SKIPPED, np.int64),
         "outputs": np.zeros(outputs, np.int64),
+        "sampled slots": np.full(outputs, padding_slot, np.int32),
+        "automata": np.zeros(TABLES, np.int64),
         "new places": np.full(tokens, SKIPPED, np.int64),
         "new pages": np.zeros(tokens, np.int32),
-    }
-
-
-def _arrays(inputs: StepInputs, with_pages: bool) -> dict[str, NDArray[Any]]:
-    places, pages = inputs.new_pages
-    return {
-        "tokens": inputs.tokens,
-        "slots": inputs.slots,
-        "positions": inputs.positions,
-        "places": inputs.places,
-        "outputs": inputs.outputs,
-        **({"new places": places, "new pages": pages} if with_pages else {}),
     }

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from ...kernels.attention import AttentionBatch
 from ...kernels.attention.batch import DeviceTables
+from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import Row, RowGroup
 from .page_tables import PageTables
 
 ONE_TOKEN = bytes(4)
-NO_SLOT = -1
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,11 @@ class StepInputs:
     new_pages: tuple[NDArray[np.int64], NDArray[np.int32]]
     """the page tables' changes: indices into `PageTables.on_device`, and pages"""
     attention: AttentionBatch
-    sampled_rows: NDArray[np.int64]
+    sampled_rows: list[int]
     """rows of the plan that sample"""
-    target_rows: NDArray[np.int64]
+    sampled_slots: NDArray[np.int32]
+    """their slots"""
+    target_rows: list[int]
     """rows of the plan with targets"""
     tables: PageTables
     last_tokens: torch.Tensor
@@ -66,6 +68,11 @@ class StepInputs:
     @property
     def size(self) -> int:
         return len(self.tokens)
+
+    @property
+    def all_in_order(self) -> bool:
+        """Whether all tokens are output tokens, in their order."""
+        return len(self.sampled_rows) == self.size and not self.target_rows
 
     @cached_property
     def on_device(self) -> InputBatch:
@@ -79,8 +86,7 @@ class StepInputs:
         if len(fed):
             tokens[fed_tokens] = self.last_tokens[fed_slots]
         self.tables.write(*new_pages)
-        all_in_order = len(self.sampled_rows) == self.size and not len(self.target_rows)
-        return InputBatch(tokens, positions, places, self.attention, None if all_in_order else outputs)
+        return InputBatch(tokens, positions, places, self.attention, None if self.all_in_order else outputs)
 
     def move_pages(self) -> None:
         """Moves only the new pages into the tables on the device."""
@@ -93,34 +99,33 @@ def step_inputs(
     """`tables` already has the rows' new pages. last_tokens: int32 [slots], on the device."""
     slots = np.array([row.slot for row in rows], np.int64)
     starts = np.array([row.start for row in rows], np.int64)
-    lengths = np.array([len(row.tokens) // 4 or 1 for row in rows], np.int64)
-    ends = np.cumsum(lengths)
-    row_of_token = np.repeat(np.arange(len(rows)), lengths)
-    positions = np.arange(ends[-1]) - (ends - lengths - starts)[row_of_token]
-    sampled = np.flatnonzero([row.sample for row in rows])
-    targeted = np.flatnonzero([bool(row.targets) for row in rows])
-    fed = np.flatnonzero([not row.tokens for row in rows])
-    fed_slots = np.full(ends[-1], NO_SLOT, np.int32)
-    fed_slots[ends[fed] - 1] = slots[fed]
+    given = np.array([len(row.tokens) // 4 for row in rows], np.int64)
+    tokens = tables.tokens(slots, starts, given)
+    sampled = [at for at, row in enumerate(rows) if row.sample]
+    targeted = [at for at, row in enumerate(rows) if row.targets]
+    chosen = slice(None) if len(sampled) == len(rows) else sampled
+    outputs = tokens.ends[chosen] - 1
+    if targeted:
+        ends = tokens.ends.tolist()
+        outputs = np.concatenate([outputs, *(_targeted(rows[row], ends[row]) for row in targeted)])
     return StepInputs(
         tokens=np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
-        slots=fed_slots,
-        positions=positions,
-        places=tables.places(slots[row_of_token], positions),
-        outputs=np.concatenate(
-            [ends[sampled] - 1, *(_targeted(rows[row], int(ends[row])) for row in targeted.tolist())]
-        ),
+        slots=tokens.slots,
+        positions=tokens.positions,
+        places=tokens.places,
+        outputs=outputs,
         new_pages=tables.take_new(),
         attention=AttentionBatch.build(
-            lengths.tolist(),
-            (starts + lengths).tolist(),
-            [tables.table(row.slot) for row in rows],
+            tokens.lengths,
+            starts + tokens.lengths,
+            [] if last_tokens.is_cuda else [tables.table(row.slot) for row in rows],
             tables.page_size,
             last_tokens.device,
             [(group.first_row, group.rows, group.shared_tokens) for group in groups],
             DeviceTables(tables.on_device, tables.starts(slots)),
         ),
         sampled_rows=sampled,
+        sampled_slots=slots[chosen].astype(np.int32),
         target_rows=targeted,
         tables=tables,
         last_tokens=last_tokens,

@@ -34,6 +34,7 @@ from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
 from .weight_formats import Checkpoint, checkpoint_formats, quantized
 from .weights import EMBEDDING, FINAL_NORM, expected_tensors, load_weights, projections
+from .whole_steps import WholeSteps
 
 MOST_PAGE_SIZE = 256
 log = logging.getLogger(__name__)
@@ -109,7 +110,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     runner = Runner(decoder, kvs, tables, states, shape.vocab_size, transfers, page_memory)
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
     if device.type == "cpu" and not config.enforce_eager:
-        runner.replay_with(StepPrograms(shape, decoder, kvs, config.deterministic).forward)
+        programs = StepPrograms(shape, decoder, kvs, states.sampling.last_tokens, config.deterministic)
+        whole = WholeSteps(programs, decoder, states, shape.windows, tables, shape.vocab_size)
+        runner.replay_with(programs.forward)
+        runner.replay_steps_with(whole.begin, whole.next)
     warm_up(runner, shape, pool, config)
     if transfers is not None:
         transfers.warm_up()

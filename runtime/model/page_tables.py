@@ -6,6 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...kernels.common.step_tokens import StepTokens
+
 CPU = torch.device("cpu")
 
 
@@ -46,11 +48,11 @@ class PageTables:
         """Where the tables of these slots begin in `on_device`."""
         return slots * self._pages.shape[1]
 
-    def places(self, slots: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the KV of tokens at `positions` of `slots` is: page × page_size + offset."""
-        pages = positions // self.page_size
-        assert bool((pages < self._counts[slots]).all()), "a token has no page"
-        return self._pages[slots, pages].astype(np.int64) * self.page_size + positions % self.page_size
+    def tokens(
+        self, slots: NDArray[np.int64], starts: NDArray[np.int64], given: NDArray[np.int64]
+    ) -> StepTokens:
+        """The tokens of rows, all of which have a page: see `StepTokens.of`."""
+        return StepTokens.of(slots, starts, given, self._pages, self._counts, self.page_size)
 
     def take_new(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """What the device lacks: indices into `on_device`, and the pages to write there."""

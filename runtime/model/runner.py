@@ -35,7 +35,7 @@ from .page_memory import PageMemory
 from .page_tables import PageTables
 from .prompt_logprobs import prompt_logprobs
 from .running_step import MasksSource, RunningStep, SampledRows, ScoredPrompt
-from .slot_states import NONE, SlotStates
+from .slot_states import SlotStates
 from .tiers import Restore, Transfers
 
 ForwardReplay = Callable[[StepInputs], torch.Tensor | None]
@@ -44,6 +44,11 @@ SamplingReplay = Callable[
     [NDArray[np.int32], torch.Tensor, HostMask | None, int | None], PackedResults | None
 ]
 """replays sampling for slots, hidden states, masks and alternatives; returns tokens, which it has recorded"""
+
+WholeReplay = Callable[[StepPlan, StepInputs], SampledRows | None]
+"""replays a step whose output tokens' rows all sample without masks of the host"""
+NextReplay = Callable[[StepPlan], SampledRows | None]
+"""replays a step that continues the step before; it is called for every plan"""
 
 
 class Runner:
@@ -71,11 +76,17 @@ class Runner:
         self._page_memory = page_memory
         self._replay: ForwardReplay = lambda _: None
         self._replay_sampling: SamplingReplay = lambda *_: None
+        self._replay_whole: WholeReplay = lambda *_: None
+        self._replay_next: NextReplay = lambda _: None
         self._idle_since = 0.0
 
     def replay_with(self, forward: ForwardReplay, sampling: SamplingReplay = lambda *_: None) -> None:
         """Uses graphs or programs for the parts of steps that they can run; they return None for others."""
         self._replay, self._replay_sampling = forward, sampling
+
+    def replay_steps_with(self, whole: WholeReplay, next_: NextReplay) -> None:
+        """Uses programs for the whole steps that they can run; they return None for others."""
+        self._replay_whole, self._replay_next = whole, next_
 
     def after_each_layer(self, progress: Callable[[], None]) -> None:
         """Calls `progress` while a step is computed, as a sign of life in long steps."""
@@ -128,14 +139,21 @@ class Runner:
         started = time.perf_counter()
         restore = self._prepare(plan)
         settle = self._settling(plan, restore)
+        sampled = self._replay_next(plan)
+        if sampled is not None:
+            return _sampled_step(plan, len(plan.rows), sampled, settle, started)
         if not plan.rows:
             return RunningStep(plan, 0, [], None, [], None, settle, started)
         inputs = step_inputs(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
+        if restore is None and not inputs.target_rows and _samples_without_masks(plan):
+            sampled = self._replay_whole(plan, inputs)
+            if sampled is not None:
+                return _sampled_step(plan, inputs.size, sampled, settle, started)
         hidden = self._forward(inputs, restore)
         rows = [plan.rows[row] for row in inputs.sampled_rows]
         prompts = self._score_prompts([plan.rows[row] for row in inputs.target_rows], hidden[len(rows) :])
-        launch = partial(self._sample, rows, hidden[: len(rows)]) if rows else None
         masked = [row.slot for row in rows if row.host_mask]
+        launch = partial(self._sample, inputs.sampled_slots, masked, hidden[: len(rows)]) if rows else None
         computed = None if rows or prompts else HostCopies([hidden[:0]])
         step = RunningStep(plan, inputs.size, prompts, launch, masked, computed, settle, started)
         if not masked:
@@ -217,17 +235,20 @@ class Runner:
             scored.append(ScoredPrompt(row, copies))
         return scored
 
-    def _sample(self, rows: Sequence[Row], hidden: torch.Tensor, masks: StepMasks | None) -> SampledRows:
-        """Samples one token for each of `rows`, with hidden states [rows, hidden]."""
-        slots = np.array([row.slot for row in rows], np.int32)
+    def _sample(
+        self, slots: NDArray[np.int32], masked: list[int], hidden: torch.Tensor, masks: StepMasks | None
+    ) -> SampledRows:
+        """Samples one token for each of the rows of `slots`, with hidden states [rows, hidden].
+
+        masked: the slots of rows with masks of the host
+        """
         wanted = self._states.logprobs[slots]
-        most = int(wanted.max())
-        alternatives = None if most == NONE else most
+        alternatives = self._states.alternatives(slots)
         mask = None if masks is None else _host_mask(masks, slots, self._vocab_size)
         results = self._replay_sampling(slots, hidden, mask, alternatives)
         if results is None:
             results = self._sample_one_by_one(slots, hidden, mask, alternatives)
-        late = [row.slot for row in rows if row.host_mask] if masks is None else []
+        late = masked if masks is None else []
         return SampledRows(slots, wanted, results, HostCopies([results.buffer]), late)
 
     def _sample_one_by_one(
@@ -245,6 +266,19 @@ class Runner:
         sampled = sample(logits, self._states.gather(slots, moved), alternatives)
         self._states.sampling.record(slots, sampled.tokens)
         return PackedResults.pack(sampled)
+
+
+def _samples_without_masks(plan: StepPlan) -> bool:
+    return any(row.sample for row in plan.rows) and not any(row.sample and row.host_mask for row in plan.rows)
+
+
+def _sampled_step(
+    plan: StepPlan, tokens: int, sampled: SampledRows, settle: Callable[[], float], started: float
+) -> RunningStep:
+    """A step that has been sampled."""
+    step = RunningStep(plan, tokens, [], lambda _: sampled, [], None, settle, started)
+    step.launch_sampling(None)
+    return step
 
 
 def _host_mask(message: StepMasks, slots: NDArray[np.int32], vocab_size: int) -> HostMask:

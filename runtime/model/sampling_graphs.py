@@ -18,7 +18,10 @@ from .slot_states import SlotStates
 
 
 class SamplingGraphs:
-    """The model's head and sampling, with the rows' automata, for some numbers of rows.
+    """The model's head and sampling, with the steps of the rows' automata, for some numbers of rows.
+
+    The automata's masks are written before: by the forward pass's graph, or by `sample` if the forward pass
+    ran without one.
 
     There are four graphs for each number: with edits of the logits (masks of the host, biases, bans,
     penalties) and without, and with edits and two numbers of log-probabilities.
@@ -61,6 +64,7 @@ class SamplingGraphs:
             return None
         if hidden.data_ptr() != self._hidden.data_ptr():
             self._hidden[: len(slots)].copy_(hidden)
+            self._states.write_masks(slots)
         self._graphs[size, variant]()
         self._states.sampling.move_on(slots)
         return self._sampling.results(variant)

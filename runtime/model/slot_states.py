@@ -16,7 +16,7 @@ from ..automaton_format import unpacked
 from ..messages import DropGrammar, LoadGrammar, SlotSetup
 from ..vocabulary import Vocabulary
 
-NO_GRAMMAR = -1
+NO_TABLES = np.zeros(TABLES, np.int64)
 NONE = -1
 """no log-probabilities are requested"""
 
@@ -36,7 +36,6 @@ class SlotStates:
         self._load_vocabulary = load_vocabulary
         self._pool: AutomatonPool | None = None
         self._device = device
-        self._grammars = np.full(slots, NO_GRAMMAR, np.int32)
 
     def load_grammar(self, message: LoadGrammar) -> None:
         if self._pool is None:
@@ -55,25 +54,37 @@ class SlotStates:
         )
         self.logprobs[setup.slot] = NONE if params.logprobs is None else params.logprobs
         self.prompt_logprobs[setup.slot] = params.prompt_logprobs or 0
-        had_grammar = self._grammars[setup.slot] != NO_GRAMMAR
-        self._grammars[setup.slot] = NO_GRAMMAR if setup.grammar is None else setup.grammar
         if setup.grammar is not None:
             assert self._pool is not None, "no grammar is loaded"
             self._pool.enter(setup.slot, setup.grammar, setup.state, _ints(setup.stack).tolist())
-        elif had_grammar:
-            assert self._pool is not None
+        elif self._pool is not None and self.registers.follows(setup.slot):
             self._pool.leave(setup.slot)
 
     def gather(self, slots: NDArray[np.int32], host_mask: TokenMask | None) -> SamplingBatch:
         """The sampling inputs for rows of distinct `slots`. Sampling advances their automata."""
-        if self._pool is None or (self._grammars[slots] == NO_GRAMMAR).all():
+        if self._pool is None or not self.registers.any_follows(slots):
             return self.sampling.gather(slots, host_mask=host_mask)
         rows = self._pool.rows(slots)
         return self.sampling.gather(slots, self._pool.mask(rows), host_mask, rows)
 
+    def write_masks(self, slots: NDArray[np.int32]) -> None:
+        """On CUDA, writes the automata's masks of distinct slots, which a sampling graph reads."""
+        if self._pool is not None and self.registers.any_follows(slots):
+            self._pool.mask(self._pool.rows(slots))
+
     def table_addresses(self) -> NDArray[np.int64]:
         """Addresses of the automata's tables; before the first grammar zeros, which no kernel reads."""
-        return np.zeros(TABLES, np.int64) if self._pool is None else self._pool.addresses
+        return NO_TABLES if self._pool is None else self._pool.addresses
+
+    @property
+    def own_masks(self) -> int:
+        """See `AutomatonPool.own_masks`."""
+        return 0 if self._pool is None else self._pool.own_masks
+
+    def alternatives(self, slots: NDArray[np.int32]) -> int | None:
+        """The alternatives that a step of these slots reports; None: no row wants log-probabilities."""
+        most = int(self.logprobs[slots].max())
+        return None if most == NONE else most
 
     def _new_pool(self) -> AutomatonPool:
         vocabulary = self._load_vocabulary()

@@ -40,13 +40,13 @@ class StepGraphs:
         tables: torch.Tensor,
     ) -> None:
         """tables: the page tables of all slots, as in `PageTables`"""
-        last_tokens, rows = states.sampling.last_tokens, states.sampling.padding_slot
-        self._device = last_tokens.device
+        rows = states.sampling.padding_slot
+        self._device = states.sampling.last_tokens.device
         hidden = torch.zeros(rows, head.in_features, dtype=dtype, device=self._device)
         with self._capturing("sampling"):
             capture = CudaCapture()
             self._captures = Captures(capture, capture.measure)
-            self._forward = ForwardGraphs(config, hidden, tables, last_tokens)
+            self._forward = ForwardGraphs(config, hidden, tables, states)
             self._sampling = SamplingGraphs(head, states, hidden, self._captures)
 
     def forward_bytes(self, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from ...kernels.attention.cpu import CpuAttention, plan_attention
+from ...kernels.common.feed_cpu import feed_tokens
 from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from ...kernels.common.threads import recorded_calls
@@ -27,65 +28,106 @@ KEPT = 64
 NOTED = 4096
 """sizes of steps"""
 
-_Size = tuple[int, int | None]
-"""a step's numbers of tokens and of output tokens (None: all)"""
+AfterForward = Callable[[torch.Tensor], None]
+"""kernels after the forward pass, of its hidden states [output tokens, hidden]"""
+_Size = tuple[int, int | None, bool]
+"""a step's numbers of tokens and of output tokens (None: all), and whether kernels follow the forward pass"""
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class Recorded:
     program: Program
-    residual: torch.Tensor
-    """[tokens, hidden]: the embedded tokens, which the program overwrites"""
     batch: InputBatch
-    """whose positions, places and outputs the program reads"""
+    """whose tokens, positions, places and outputs the program reads"""
+    slots: torch.Tensor
+    """int32 [tokens]: see `StepInputs.slots`"""
     hidden: torch.Tensor
-    """[output tokens, hidden], the result"""
+    """[output tokens, hidden], the result of the forward pass"""
     attention: dict[int | None, list[int]]
     """its calls of attention, by the window of their layer"""
+
+    def load(self, inputs: StepInputs) -> None:
+        """Copies a step's inputs to where the program reads them."""
+        batch = self.batch
+        batch.tokens.numpy()[:] = inputs.tokens
+        self.slots.numpy()[:] = inputs.slots
+        batch.positions.numpy()[:] = inputs.positions
+        batch.places.numpy()[:] = inputs.places
+        if batch.outputs is not None:
+            batch.outputs.numpy()[:] = inputs.outputs
+
+
+@dataclass(frozen=True)
+class LoadedStep:
+    """A recorded program that has a step's inputs."""
+
+    recorded: Recorded
+    plans: dict[int | None, CpuAttention]
+    """by the window of their layers"""
 
 
 class StepPrograms:
     """The forward pass of steps that restore nothing.
 
-    A program is recorded at the second step of its size. If the model needs operations that are not kernels
-    of ours, no step is replayed.
+    A program is recorded at the second step of its size. Steps that need operations that are not kernels of
+    ours are not replayed.
     """
 
     def __init__(
-        self, config: DecoderConfig, decoder: Decoder, kvs: Sequence[torch.Tensor], batch_invariant: bool
+        self,
+        config: DecoderConfig,
+        decoder: Decoder,
+        kvs: Sequence[torch.Tensor],
+        last_tokens: torch.Tensor,
+        batch_invariant: bool,
     ) -> None:
-        self._windows, self._shape = config.windows, (0, config.heads, config.head_dim)
+        """last_tokens: int32 [slots]"""
+        self._windows = config.windows
         self._decoder, self._kvs, self._batch_invariant = decoder, kvs, batch_invariant
+        self._last_tokens = last_tokens
+        dtype = decoder.embed(torch.zeros(1, dtype=torch.int32)).dtype
+        self._q = torch.empty(0, config.heads, config.head_dim, dtype=dtype)
         self._blocks = Blocks()
-        self._recorded: OrderedDict[_Size, _Recorded] = OrderedDict()
+        self._recorded: OrderedDict[_Size, Recorded] = OrderedDict()
         """the last used at the end"""
         self._noted: set[_Size] = set()
         """sizes of earlier steps"""
-        self._recordable = True
+        self._too_many = {False: MOST_TOKENS + 1, True: MOST_TOKENS + 1}
+        """tokens of a step that is not replayed, by whether kernels follow the forward pass"""
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no program can run the
         step."""
-        batch = inputs.on_device
-        size = batch.size, None if batch.outputs is None else len(batch.outputs)
-        if batch.size > MOST_TOKENS or not self._recordable or not self._is_noted(size):
+        step = self.load(inputs)
+        if step is None:
             return None
-        embedded = self._decoder.embed(batch.tokens)
-        plans = self._plan_attention(batch, embedded.dtype)
+        self.run(step.recorded)
+        return step.recorded.hidden
+
+    def load(self, inputs: StepInputs, then: AfterForward | None = None) -> LoadedStep | None:
+        """Prepares the program of a step, which ends with the kernels of `then`. None if there is none.
+
+        `then` is called when the program is recorded, and must be the same each time.
+        """
+        size = inputs.size, None if inputs.all_in_order else len(inputs.outputs), then is not None
+        if inputs.size >= self._too_many[then is not None] or not self._is_noted(size):
+            return None
+        plans = self._plan_attention(inputs)
         arguments = {window: plan.step_arguments() for window, plan in plans.items()}
         if None in arguments.values():
             return None
-        recorded = self._recorded.get(size) or self._record(batch, embedded, plans)
+        recorded = self._recorded.get(size) or self._record(inputs, plans, then)
         if recorded is None:
             return None
         self._keep(size, recorded)
         for window, calls in recorded.attention.items():
             recorded.program.change(calls, arguments[window] or {})
-        recorded.residual.copy_(embedded)
-        _copy(batch, recorded.batch)
+        recorded.load(inputs)
+        return LoadedStep(recorded, plans)
+
+    def run(self, recorded: Recorded) -> None:
         recorded.program.run()
         self._decoder.progress()
-        return recorded.hidden
 
     def _is_noted(self, size: _Size) -> bool:
         """Whether a step had this size before."""
@@ -95,33 +137,38 @@ class StepPrograms:
         self._noted.add(size)
         return noted
 
-    def _plan_attention(self, batch: InputBatch, dtype: torch.dtype) -> dict[int | None, CpuAttention]:
+    def _plan_attention(self, inputs: StepInputs) -> dict[int | None, CpuAttention]:
         """Plans attention for each of the layers' windows."""
-        q = torch.empty(self._shape, dtype=dtype)
         return {
-            window: plan_attention(q, self._kvs[0], batch.attention, window, self._batch_invariant)
+            window: plan_attention(self._q, self._kvs[0], inputs.attention, window, self._batch_invariant)
             for window in dict.fromkeys(self._windows)
         }
 
     def _record(
-        self, batch: InputBatch, embedded: torch.Tensor, plans: dict[int | None, CpuAttention]
-    ) -> _Recorded | None:
+        self, inputs: StepInputs, plans: dict[int | None, CpuAttention], then: AfterForward | None
+    ) -> Recorded | None:
         try:
             with recorded_calls() as calls, ReusedMemory(self._blocks):
-                residual, inputs = torch.empty_like(embedded), _with_own_inputs(batch)
-                hidden = self._decoder.run_layers(residual, inputs, self._kvs)
+                batch, slots = _own_inputs(inputs)
+                feed_tokens(batch.tokens, slots, self._last_tokens)
+                hidden = self._decoder.forward(batch, self._kvs)
+                if then is not None:
+                    then(hidden)
         except NotRecordableError as error:
-            log.info("steps run kernel by kernel, because the model needs PyTorch's %s", error)
-            self._recordable = False
+            if self._too_many[then is not None] > MOST_TOKENS:
+                log.info(
+                    "steps of %d tokens run kernel by kernel: they need PyTorch's %s", inputs.size, error
+                )
+            self._too_many[then is not None] = inputs.size
             return None
         program = Program(calls)
         attention: dict[int | None, list[int]] = {window: [] for window in self._windows}
         for kernel in plans[self._windows[0]].kernels:
             for window, call in zip(self._windows, program.calls_of(kernel), strict=True):
                 attention[window].append(call)
-        return _Recorded(program, residual, inputs, hidden, attention)
+        return Recorded(program, batch, slots, hidden, attention)
 
-    def _keep(self, size: _Size, recorded: _Recorded) -> None:
+    def _keep(self, size: _Size, recorded: Recorded) -> None:
         """Stores a program as the last used one."""
         self._recorded[size] = recorded
         self._recorded.move_to_end(size)
@@ -129,17 +176,14 @@ class StepPrograms:
             self._recorded.popitem(last=False)
 
 
-def _with_own_inputs(batch: InputBatch) -> InputBatch:
-    return replace(
-        batch,
-        positions=torch.empty_like(batch.positions),
-        places=torch.empty_like(batch.places),
-        outputs=None if batch.outputs is None else torch.empty_like(batch.outputs),
+def _own_inputs(inputs: StepInputs) -> tuple[InputBatch, torch.Tensor]:
+    """A batch for the inputs of steps of this size, and the slots of their tokens."""
+    tokens, outputs = inputs.size, None if inputs.all_in_order else len(inputs.outputs)
+    batch = InputBatch(
+        tokens=torch.empty(tokens, dtype=torch.int32),
+        positions=torch.empty(tokens, dtype=torch.int64),
+        places=torch.empty(tokens, dtype=torch.int64),
+        attention=inputs.attention,
+        outputs=None if outputs is None else torch.empty(outputs, dtype=torch.int64),
     )
-
-
-def _copy(batch: InputBatch, to: InputBatch) -> None:
-    to.positions.copy_(batch.positions)
-    to.places.copy_(batch.places)
-    if to.outputs is not None and batch.outputs is not None:
-        to.outputs.copy_(batch.outputs)
+    return batch, torch.empty(tokens, dtype=torch.int32)

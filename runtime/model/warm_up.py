@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 
 import numpy as np
@@ -29,10 +29,20 @@ FILTERED = SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01)
 def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> None:
     """Leaves no state: slots are set up and pages written again before they are read."""
     if config.device == "cpu":
-        plans = _one_row(0, PROMPT, pool, config.page_size)
+        _run(runner, _one_row(0, PROMPT, pool, config.page_size))
     else:
-        warm_up_sampling(shape.vocab_size, torch.device(config.device))
-        plans = cuda_plans(shape, pool, config)
+        warm_up_cuda(runner, shape, pool, config, torch.device(config.device))
+
+
+def warm_up_cuda(
+    runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig, device: torch.device
+) -> None:
+    """Compiles every kernel that a step of an ordinary request launches."""
+    warm_up_sampling(shape.vocab_size, device)
+    _run(runner, cuda_plans(shape, pool, config))
+
+
+def _run(runner: Runner, plans: Iterable[StepPlan]) -> None:
     for plan in plans:
         runner.run(plan, lambda: None)
 

@@ -24,7 +24,7 @@ class Limits(msgspec.Struct, frozen=True):
     most_pinned: int = 0  # pages in a scope
     keys: int = 0  # API keys; with several, each is a tenant
     bounded_priorities: bool = False  # each key has a best priority
-    group_cost: GroupCost = GroupCost()
+    group_cost: GroupCost = msgspec.field(default_factory=GroupCost)
 
 
 def refusal(message: Generate, limits: Limits, withheld: int) -> Refused | None:

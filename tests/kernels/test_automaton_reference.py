@@ -19,7 +19,6 @@ from arbora.grammars.service.automaton import Automaton
 from arbora.grammars.service.builder import with_masks
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters
 from arbora.kernels.automaton import cpu as automaton_cpu
-from arbora.kernels.automaton import cuda as automaton_triton
 from arbora.kernels.automaton.layout import DEPTH, STACK, STATE
 from arbora.kernels.sampling import cuda as sampling_triton
 from arbora.kernels.sampling.reference import unpack_bits
@@ -255,9 +254,8 @@ def test_the_pool_has_the_masks_and_stacks_of_the_compilers_automaton(name: str,
         )
         if step % 15 == 0:
             interpreted.enter(0, 1, state, stack)
-            bits = interpreted._registers.masks
-            index = automaton_triton.mask(interpreted.rows(np.array([0], np.int32)), bits)
-            assert torch.equal(bits[int(index[0])].cpu(), mask.bits[int(mask.index[0])])
+            got = triton_mask(interpreted, interpreted.rows(np.array([0], np.int32)))
+            assert torch.equal(got.bits[int(got.index[0])].cpu(), mask.bits[int(mask.index[0])])
         deepening = [token for token in expected if TEXTS[token][-1:] in (b"[", b"{", b":")]
         some = deepening if deepening and chance.random() < seed / 2 else expected
         assert expected, "no way on"

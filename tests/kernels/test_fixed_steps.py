@@ -10,7 +10,8 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cuda as attention_cuda
 from arbora.kernels.attention.batch import AttentionBatch, DeviceTables, Group
-from arbora.kernels.attention.cuda import Shape, Tiles
+from arbora.kernels.attention.cuda import Shape
+from arbora.kernels.attention.cuda_tiles import Tiles
 from arbora.kernels.attention.fixed_steps import LEVELS, Frame, Scratch, frame_tiles, needed_tiles
 from arbora.kernels.common.feed_cuda import feed
 from attention_cases import TREE, Sharing, Step, build_case

@@ -160,7 +160,8 @@ def test_attention_to_a_token_is_the_same_in_any_step(
 
 def test_without_batch_invariance_attention_depends_on_the_step() -> None:
     """Otherwise the tests above would show nothing: other rows change how items are split and merged."""
-    sequence = Sequence.random(1200, 4, 1, 64, torch.bfloat16)
+    torch.manual_seed(0)
+    sequence = Sequence.random(1200, 4, 1, 64, torch.float32)  # bfloat16 may round the difference away
     cached = sequence.cached(16, 1, np.random.default_rng(0))
     device = torch.device("cpu")
     alone = AttentionBatch.build([1], [1200], cached.tables, 16, device)

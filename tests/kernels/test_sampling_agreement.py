@@ -1,10 +1,15 @@
 """The reference, the CPU and Triton (in its interpreter) sample the same tokens."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from arbora.kernels.sampling import Sampled, SamplingBatch
+from arbora.kernels.sampling import cuda as sampling_triton
 from hypothesis import given, settings
 from sampling_cases import SAMPLERS, batch, cases, mask
+from triton.runtime.interpreter import InterpreterBuilder
 
 Case = tuple[torch.Tensor, SamplingBatch, int | None]
 
@@ -93,3 +98,41 @@ def test_triton_cuts_half_precision_logits_among_ties_of_several_chunks(
     )
     got, expected = SAMPLERS["triton"](logits, made, None), SAMPLERS["reference"](logits.float(), made, None)
     assert got.tokens.tolist() == expected.tokens.tolist()
+
+
+def flat_rows(vocab: int) -> torch.Tensor:
+    """Rows whose tokens are nearly all close to the largest: some spreads, ties, and a peak over the rest."""
+    noise = torch.randn(6, vocab, generator=torch.Generator().manual_seed(3))
+    rows = noise * torch.tensor([1.0, 0.3, 0.01, 1.0, 0.5, 0.0])[:, None]
+    rows[3, 7] = np.log(vocab)
+    rows[4] = rows[4].bfloat16()
+    return rows
+
+
+FLAT_P = [0.9, 0.5, 0.99, 0.95, 0.3, 0.9]
+
+
+def test_triton_cuts_flat_rows_as_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("CHUNK", 4096), ("TILE", 4096), ("SAMPLES", 512)):
+        monkeypatch.setattr(sampling_triton, name, value)
+    logits = flat_rows(6000)
+    made = batch(6, seed=1, temperature=[1.0, 0.7, 1.0, 1.5, 1.0, 1.0], top_p=FLAT_P, min_p=0.01)
+    got, expected = SAMPLERS["triton"](logits, made, None), SAMPLERS["cpu"](logits, made, None)
+    assert got.tokens.tolist() == expected.tokens.tolist()
+
+
+def test_few_tokens_of_flat_rows_are_added_to_buckets_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[int] = []
+    add = InterpreterBuilder.create_atomic_rmw
+
+    def counted(builder: Any, op: Any, ptr: Any, val: Any, mask: Any, *rest: Any) -> Any:
+        if mask.data.size > 1:
+            added.append(int(mask.data.sum()))
+        return add(builder, op, ptr, val, mask, *rest)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_atomic_rmw", counted)
+    for name in ("CHUNK", "TILE"):
+        monkeypatch.setattr(sampling_triton, name, 4096)
+    logits = flat_rows(16000)[:5]
+    SAMPLERS["triton"](logits, batch(5, top_p=FLAT_P[:5]), None)
+    assert 0 < sum(added) < logits.numel() / 6

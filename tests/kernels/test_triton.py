@@ -9,6 +9,7 @@ from arbora.kernels import reference
 from arbora.kernels.activation import cuda as activation_triton
 from arbora.kernels.attention import cuda as attention_triton
 from arbora.kernels.attention.batch import AttentionBatch
+from arbora.kernels.attention.cuda_tiles import Tiles
 from arbora.kernels.attention.plan import BEGIN, END, PARTIAL, TOKEN, TOKENS
 from arbora.kernels.norm import cuda as norm_triton
 from arbora.kernels.pages import cuda as pages_triton
@@ -116,7 +117,7 @@ def turns_of(rows: int, tokens: int, keys: int) -> tuple[float, int]:
     """A step's programs as a multiple of those that an H200 runs at a time, and the keys of the longest."""
     step = Step(16, (), (keys,) * rows, ()) if tokens == 1 else Step(16, (), (), ((tokens, keys),))
     batch = build_case(step, (1, 1), 1, None, torch.float32, True, 6).batch
-    tiles = attention_triton.Tiles.choose(tokens * REPEAT, REPEAT, 128, 2)
+    tiles = Tiles.choose(tokens * REPEAT, REPEAT, 128, 2)
     device = torch.device("cpu")
     if tokens == 1:
         plan = attention_triton.plan_decode(batch, (), SHAPE, tiles, device)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numba
 import pytest
 from arbora.grammars.masks import walks
 from arbora.runtime import compiled_code
 from arbora.runtime.cache_directory import KEPT_S
-from arbora.runtime.compiled_code import directory, use_directory
+from arbora.runtime.compiled_code import directory, forget_intermediate_code, use_directory
 
 
 @pytest.fixture
@@ -69,3 +70,23 @@ def test_the_grammars_code_depends_on_their_sources_alone() -> None:
     paths = [cache.cache_path for cache in caches if cache.cache_path is not None]
     assert paths and all(path.startswith(grammars) for path in paths)
     assert grammars != numba.config.CACHE_DIR  # type: ignore[attr-defined]
+
+
+def doubled(value: int) -> int:
+    return 2 * value
+
+
+def test_functions_that_are_compiled_later_can_call_those_whose_intermediate_code_was_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    numba.njit("int64(int64)", cache=True)(doubled)
+    loaded = numba.njit("int64(int64)", cache=True)(doubled)
+    assert sum(loaded.stats.cache_hits.values()) == 1
+    forget_intermediate_code()
+    results: list[Any] = list(loaded.overloads.values())
+    library = results[0].library
+    assert library._shared_module is None and loaded(4) == 8
+    later = numba.njit(lambda value: loaded(value) + 1)
+    assert later(5) == 11
+    assert library._shared_module is not None

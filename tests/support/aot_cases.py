@@ -63,6 +63,8 @@ class AotCase:
     programs: int = 1
     """that a multiprocessor must be able to run at the same time"""
     products: MatrixProducts | None = None
+    constants_by_architecture: Mapping[str, Mapping[int, bool]] = field(default_factory=dict)
+    """more of `constants`, which differ by architecture"""
     aligned: tuple[str, ...] = field(default=())
     """arguments known to be multiples of 16, besides all pointers"""
 

@@ -4,6 +4,8 @@ NORM = {"x": "*bf16", "residual": "*bf16", "weight": "*bf16", "out": "*bf16", "s
 ROTARY = {"q": "*bf16", "k": "*bf16", "v": "*bf16", "cos_sin": "*fp32", "positions": "*i64", "slots": "*i64"}
 ROTARY_CACHE = {"q_norm": "*bf16", "k_norm": "*bf16"}
 ROTARY_STRIDES = {"q_stride": "i32", "k_stride": "i32", "v_stride": "i32", "slot_count": "i32", "eps": "fp32"}
+DEPENDENT = {"DEPENDENT": {80: False, 90: True, 100: True}}
+"""whether the kernel waits for the one before itself, which needs Hopper or later"""
 
 CASES = [
     AotCase(
@@ -29,6 +31,7 @@ CASES = [
             kernel="norm.cuda:rms_norm_kernel",
             signature={**NORM, "eps": "fp32"},
             constants={"ADD": add, "BLOCK": size},
+            constants_by_architecture=DEPENDENT,
             num_warps=max(1, min(16, size // 512)),
             max_shared=1024,
             aligned=("size",),
@@ -41,6 +44,7 @@ CASES = [
         kernel="activation.cuda:silu_and_mul_kernel",
         signature={"gate_up": "*bf16", "out": "*bf16", "stride": "i32", "width": "i32"},
         constants={"BLOCK": 1024},
+        constants_by_architecture=DEPENDENT,
         max_shared=0,
         aligned=("stride", "width"),
     ),
@@ -67,6 +71,7 @@ CASES = [
                 "SCALED": bool(stored),
                 "FP8": stored == "fp8",
             },
+            constants_by_architecture=DEPENDENT,
             num_warps=1,
             max_shared=0,
             aligned=("q_stride", "k_stride", "v_stride", "slot_count"),

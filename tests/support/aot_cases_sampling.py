@@ -28,17 +28,28 @@ PROCESS_END = {"maxima": "*fp32", "leaders": "*i32", "nan": "*i32", "top_count":
 X = {"x": "*fp32", "row_stride": "i32", "vocab": "i32"}
 MASK = {"mask_index": "*i32", "mask_bits": "*i32"}
 LISTS = {"bounds": "*i32", "weights": "*i64", "lengths": "*i32"}
-BOUND = LISTS | {
+BOUND = (
+    X
+    | LISTS
+    | {
+        "ranges": "*fp32",
+        "temperature": "*fp32",
+        "top_k": "*i32",
+        "top_p": "*fp32",
+        "min_p": "*fp32",
+        "maxima": "*fp32",
+        "chunks": "i32",
+        "sub_maxima": "*i32",
+        "sub_blocks": "i32",
+    }
+)
+WEIGH = X | {
     "temperature": "*fp32",
-    "top_k": "*i32",
-    "top_p": "*fp32",
-    "min_p": "*fp32",
     "maxima": "*fp32",
-    "chunks": "i32",
-    "sub_maxima": "*i32",
-    "sub_blocks": "i32",
+    "bounds": "*i32",
+    "ranges": "*fp32",
+    "weights": "*i64",
 }
-WEIGH = X | {"temperature": "*fp32", "maxima": "*fp32", "bounds": "*i32", "weights": "*i64"}
 GATHER = WEIGH | LISTS | {"top_p": "*fp32", "listed": "*i32"}
 CUT = LISTS | {
     "vocab": "i32",
@@ -109,6 +120,7 @@ def case(
 
 CHUNKS = {"CHUNKS": 64, "CHUNK": 4096}
 BUCKETS = {"CHUNKS": 64, "BUCKETS": 1024}
+SAMPLED = {"SUB_BLOCKS": 2048, "SAMPLES": 2048}
 CASES = [
     case(
         "process-plain",
@@ -131,7 +143,8 @@ CASES = [
         {name: "" for name in PARTS if name not in (*MASK, "sub_maxima")},
         {"CHUNK": 4096},
     ),
-    case("bound", "sampling.filter_cuda:bound_kernel", BOUND, {}, BUCKETS | {"SUB_BLOCKS": 2048}),
+    case("bound", "sampling.filter_cuda:bound_kernel", BOUND, MASK, BUCKETS | SAMPLED),
+    case("bound-half", "sampling.filter_cuda:bound_kernel", BOUND | MASK | HALF, {}, BUCKETS | SAMPLED),
     case("weigh", "sampling.filter_cuda:weigh_kernel", WEIGH, MASK, BUCKETS | CHUNKS),
     case("weigh-half", "sampling.filter_cuda:weigh_kernel", WEIGH | MASK | HALF, {}, BUCKETS | CHUNKS),
     case("gather", "sampling.filter_cuda:gather_kernel", GATHER, MASK, BUCKETS | CHUNKS),
@@ -163,7 +176,7 @@ CASES = [
 ]
 ROWS = {"slots": "*i32", "registers": "*i32", "tables": "*i64", "row_masks": "*i32", "words": "i32"}
 AUTOMATON: dict[str, tuple[dict[str, str], dict[str, int]]] = {
-    "copy": (ROWS | {"index": "*i32"}, {"TILE": 1024}),
+    "copy": (ROWS, {"TILE": 1024}),
     "flip": (ROWS, {"LANES": 256}),
     "decide": (ROWS, {"LANES": 256}),
     "keep": ({"slots": "*i32", "stepped": "*i32", "registers": "*i32"}, {}),

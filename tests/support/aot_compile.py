@@ -52,11 +52,13 @@ def compiled_case(case: AotCase, architecture: int) -> Any:
     module, name = case.kernel.split(":")
     kernel = getattr(importlib.import_module(f"arbora.kernels.{module}"), name)
     aligned = {*case.aligned, *(key for key, kind in case.signature.items() if kind.startswith("*"))}
+    own = {key: values[architecture] for key, values in case.constants_by_architecture.items()}
+    constants = {**case.constants, **own}
     kinds = {key: case.signature.get(key, "constexpr") for key in kernel.arg_names}
     source = ASTSource(
         kernel,
         signature=kinds,
-        constexprs={(kernel.arg_names.index(key),): value for key, value in case.constants.items()},
+        constexprs={(kernel.arg_names.index(key),): value for key, value in constants.items()},
         attrs={(kernel.arg_names.index(key),): [["tt.divisibility", 16]] for key in aligned},
     )
     return triton.compile(
@@ -92,13 +94,15 @@ def _loop_spills(lines: list[str]) -> int:
 
 def _main_loop(lines: list[str]) -> list[str]:
     """The opcodes of the innermost loop that has the most for matrices; of equal ones that without masks, the
-    shortest."""
+    shortest. Without such opcodes the longest."""
     loops = _loops(lines)
     innermost = [one for one in loops if not any(one[0] <= start and end < one[1] for start, end in loops)]
     bodies: list[list[str]] = [[]]
     for start, end in innermost:
         found = [re.search(OPCODE, line) for line in lines[start : end + 1]]
         bodies.append([each[1] for each in found if each])
+    if not any(_is_matrix(opcode) for body in bodies for opcode in body):
+        return max(bodies, key=len)
     return max(bodies, key=lambda body: (sum(map(_is_matrix, body)), -len(body)))
 
 

@@ -36,6 +36,8 @@ class Log:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        self.graphs: list[list[str]] = []
+        """the Triton kernels of each captured graph, in the interpreter"""
         self._in_graph = False
 
     @contextmanager
@@ -95,12 +97,29 @@ class Log:
         return LoggedCopies
 
 
+@contextmanager
+def _noted_kernels() -> Iterator[list[str]]:
+    """The names of the kernels that are launched in the block, in the interpreter."""
+    run, names = GridExecutor.__call__, list[str]()
+
+    def launch(kernel: GridExecutor, *args: Any, **kwargs: Any) -> None:
+        names.append(kernel.fn.__name__)
+        run(kernel, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GridExecutor, "__call__", launch)
+        yield names
+
+
 class _LoggedCapture:
     def __init__(self, log: Log) -> None:
         self._log, self._capture = log, capture()
 
     def __call__(self, work: Replay) -> Replay:
-        return self._log.graph(self._capture(work))
+        with _noted_kernels() as names:
+            replay = self._capture(work)
+        self._log.graphs.append(names)
+        return self._log.graph(replay)
 
     def measure(self, work: Replay) -> GraphMemory:
         return GraphMemory(0, 0)

@@ -42,8 +42,8 @@ def entered(pool: AutomatonPool, placed: Sequence[tuple[int, Configuration]]) ->
 
 
 def triton_mask(pool: AutomatonPool, rows: AutomatonRows) -> TokenMask:
-    masks = pool._registers.masks
-    return TokenMask(automaton_triton.mask(rows, masks), masks)
+    automaton_triton.write_masks(rows.slots, pool._registers, rows.addresses)
+    return TokenMask(rows.mask_index, pool._registers.masks)
 
 
 def allowed(mask: TokenMask, row: int) -> list[int]:

@@ -7,7 +7,7 @@ import mmap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -40,7 +40,8 @@ class HostMemory:
         self._changed = threading.Condition()
         self._busy = self._paused = self._rests = False
         if pinned:
-            memory.madvise(mmap.MADV_HUGEPAGE)  # 512 times fewer pages to pin
+            with suppress(OSError):  # a system without huge pages
+                memory.madvise(mmap.MADV_HUGEPAGE)  # 512 times fewer pages to pin
             memory.madvise(mmap.MADV_DONTFORK)  # otherwise writes after a fork would go to other pages
             threading.Thread(target=self._pin, name="pin host memory", daemon=True).start()
 

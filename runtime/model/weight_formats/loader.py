@@ -11,6 +11,7 @@ from itertools import groupby
 import torch
 import torch.nn.functional as F
 
+from ....kernels.common.rows import take_rows
 from ....kernels.linear import CodedProduct, Linear
 from ...errors import ConfigError
 from .checkpoint import Checkpoint
@@ -124,11 +125,11 @@ class ProjectionLoader:
 
 
 def embed(weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    return F.embedding(ids, weight)
+    return F.embedding(ids, weight) if weight.is_cuda else take_rows(weight, ids)
 
 
 def embed_quantized(product: CodedProduct, dtype: torch.dtype, ids: torch.Tensor) -> torch.Tensor:
-    return product.rows(ids.long()).to(dtype)
+    return product.rows(ids, dtype)
 
 
 @contextmanager

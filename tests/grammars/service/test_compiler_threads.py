@@ -9,24 +9,24 @@ import pytest
 from arbora.grammars import Automaton, HostGrammar
 from arbora.grammars.errors import TooLargeError
 from arbora.grammars.host import client as host_client
+from arbora.grammars.processes.fork_client import KeptServer, RunningServer
 from arbora.grammars.service.compiler import THREADS, WORKERS
 from arbora.grammars.service.jobs import Job, Result
-from arbora.grammars.service.worker import AutomatonWorker
 from grammar_world import answer, compiled, compiler, submit
 
 PATIENCE_S = 300.0  # enough even while a worker compiles its own code
 
 
-def test_a_request_waits_for_its_automaton_while_the_first_process_starts(
+def test_a_request_waits_for_its_automaton_while_the_server_of_processes_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    go, start = threading.Event(), AutomatonWorker.start
+    go, start = threading.Event(), KeptServer.started
 
-    def held(worker: AutomatonWorker) -> None:
+    def held(server: KeptServer) -> RunningServer:
         assert go.wait(PATIENCE_S)
-        start(worker)
+        return start(server)
 
-    monkeypatch.setattr(AutomatonWorker, "start", held)
+    monkeypatch.setattr(KeptServer, "started", held)
     grammars = compiler()
     submit(grammars, "first", "regex", "[ab]")
     assert grammars.finished() == []
@@ -69,11 +69,14 @@ def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
     grammars.close()
 
 
-def test_a_process_is_started_before_the_first_grammar() -> None:
+def test_a_process_is_forked_for_the_first_grammar() -> None:
     grammars = compiler()
     deadline = time.monotonic() + PATIENCE_S
     while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:
         time.sleep(0.01)
+    running = [worker.has_process for worker in grammars._workers._workers]
+    assert grammars._workers.server.pid is not None and running == [False] * WORKERS
+    assert isinstance(compiled(grammars, "regex", "first"), Automaton)
     running = [worker.has_process for worker in grammars._workers._workers]
     assert running == [False] * (WORKERS - 1) + [True]
     grammars.close()

@@ -198,9 +198,6 @@ class HeldWorker:
         self.jobs: SimpleQueue[str] = SimpleQueue()
         self.end = threading.Event()
 
-    def start(self) -> None:
-        pass
-
     def build(self, job: Job) -> str:
         self.jobs.put(job.key)
         assert self.end.wait(PATIENCE_S)
@@ -249,7 +246,7 @@ def test_a_job_takes_the_last_idle_process() -> None:
     first, last = HeldWorker(), HeldWorker()
     workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
-    workers.start()
+    workers._idle = {0, 1}
     with ThreadPoolExecutor() as threads:
         threads.submit(workers.build, regex_job("one"))
         assert last.jobs.get(timeout=PATIENCE_S) == "one"

@@ -105,7 +105,7 @@ def test_the_measured_memory_counts_for_every_graph(tmp_path: Path, monkeypatch:
 
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
     runner = logged_steps.started(tmp_path, "cpu").runner
-    tables, last_tokens = runner._tables.on_device, runner._states.sampling.last_tokens
-    graphs = ForwardGraphs(load_decoder_config(tmp_path), torch.zeros(4, 64), tables, last_tokens)
+    tables, states = runner._tables.on_device, runner._states
+    graphs = ForwardGraphs(load_decoder_config(tmp_path), torch.zeros(4, 64), tables, states)
     captures = Captures(fail, lambda work: GraphMemory(driver=1 << 20, tensors=5))
     assert graphs.bytes(runner._decoder, runner._kvs, captures) == len(list(graphs._kinds())) * (1 << 20) + 5

@@ -48,12 +48,12 @@ class Compared:
         self.replayed: list[int] = []
         self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
         config = self._decoder._config
-        tables, last_tokens = driver.runner._tables.on_device, driver.runner._states.sampling.last_tokens
+        tables, states = driver.runner._tables.on_device, driver.runner._states
         hidden = torch.full((SLOTS, config.hidden_size), torch.nan, device=DEVICE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(forward_graphs, "MOST_TOKENS", SIZES[-1])
             patch.setattr(forward_graphs, "sizes", lambda most: SIZES)
-            self._graphs = ForwardGraphs(config, hidden, tables, last_tokens)
+            self._graphs = ForwardGraphs(config, hidden, tables, states)
         self._graphs.capture(self._decoder, self._kvs, Captures(capture()))
         driver.runner.replay_with(self._forward)
 

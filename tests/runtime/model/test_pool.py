@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from arbora.kernels.common.step_tokens import NO_SLOT
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.kv_pool import PoolSize, size_pool
 from arbora.runtime.model.page_tables import PageTables
@@ -73,18 +74,24 @@ def test_a_pool_holds_one_context_within_its_budget(
         assert num_pages * page_size >= length
 
 
-def places(tables: PageTables, slots: list[int], positions: list[int]) -> list[int]:
-    found: list[int] = tables.places(np.array(slots), np.array(positions)).tolist()
-    return found
-
-
 def test_tokens_are_in_their_slots_pages_in_order() -> None:
     tables = PageTables(slots=3, max_model_len=20, page_size=4)
     tables.append(2, np.array([9, 5], np.int32))
     tables.append(0, np.array([1], np.int32))
     tables.append(2, np.array([7], np.int32))
-    assert places(tables, [2, 2, 2, 2, 0], [0, 3, 4, 11, 2]) == [36, 39, 20, 31, 6]
+    tokens = tables.tokens(np.array([2, 0, 2]), np.array([2, 2, 11]), np.array([3, 0, 1]))
+    assert tokens.places.tolist() == [38, 39, 20, 6, 31]
+    assert tokens.positions.tolist() == [2, 3, 4, 2, 11]
+    assert tokens.slots.tolist() == [NO_SLOT, NO_SLOT, NO_SLOT, 0, NO_SLOT]
+    assert (tokens.lengths.tolist(), tokens.ends.tolist()) == ([3, 1, 1], [3, 4, 5])
     assert tables.table(2).tolist() == [9, 5, 7]
+
+
+def test_a_token_without_a_page_is_an_error() -> None:
+    tables = PageTables(slots=1, max_model_len=20, page_size=4)
+    tables.append(0, np.array([3], np.int32))
+    with pytest.raises(AssertionError, match="a token has no page"):
+        tables.tokens(np.array([0]), np.array([2]), np.array([3]))
 
 
 def test_a_cleared_table_starts_anew() -> None:
@@ -108,13 +115,6 @@ def test_a_copy_of_the_tables_gets_new_pages_with_the_next_write() -> None:
     starts = tables.starts(np.arange(3)).tolist()
     assert tables.on_device[starts[2] : starts[2] + 3].tolist() == [9, 5, 7]
     assert tables.on_device[starts[0]] == 1
-
-
-def test_a_token_without_a_page_is_our_own_bug() -> None:
-    tables = PageTables(slots=1, max_model_len=8, page_size=4)
-    tables.append(0, np.array([3], np.int32))
-    with pytest.raises(AssertionError):
-        places(tables, [0], [4])
 
 
 def test_dynamic_positions_are_plain_up_to_the_trained_context() -> None:

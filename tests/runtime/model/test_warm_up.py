@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from arbora.kernels.attention.cuda import Tiles
+from arbora.kernels.attention.cuda_tiles import Tiles
 from arbora.kernels.sampling.warm_up import warm_up_sampling
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.kv_pool import PoolSize

@@ -60,7 +60,7 @@ def test_no_request_waits_for_pages_that_no_step_copies() -> None:
     bench = with_long_prompt()
     pages = bench.cache.allocate(250)  # evicts all, and nothing runs
     assert pages is not None
-    bench.cache._free(pages)
+    bench.cache._held.free(pages)
     bench.submit("again", LONG, max_tokens=1)
     bench.run()
     assert bench.tokens("again") == reply_alone(LONG, 1)

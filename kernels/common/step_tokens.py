@@ -1,0 +1,64 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+"""Where the tokens of a step stand: their positions, and their places in the KV cache."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .jit import compiled
+
+NO_SLOT = -1
+
+
+class StepTokens(NamedTuple):
+    """The tokens of the rows, one row after the other."""
+
+    lengths: NDArray[np.int64]
+    """[rows]: tokens of each row"""
+    ends: NDArray[np.int64]
+    """[rows]: where each row's tokens end"""
+    positions: NDArray[np.int64]
+    """[tokens]"""
+    places: NDArray[np.int64]
+    """[tokens]: page × page_size + offset"""
+    slots: NDArray[np.int32]
+    """[tokens]: the slot whose last token is the token; `NO_SLOT` for tokens that are given"""
+
+    @staticmethod
+    def of(
+        slots: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        given: NDArray[np.int64],
+        pages: NDArray[np.int32],
+        counts: NDArray[np.int64],
+        page_size: int,
+    ) -> "StepTokens":
+        """slots, starts, given: [rows], the slot, the position of the first token, and the number of given
+        tokens (0: the row's only token is the last one of its slot)
+        pages: [all slots, pages], their page tables, of which the first `counts` [all slots] are valid
+        """
+        return StepTokens(*_lay_out(slots, starts, given, pages, counts, page_size))
+
+
+@compiled
+def _lay_out(slots, starts, given, pages, counts, page_size):
+    rows = len(slots)
+    lengths, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    total = 0
+    for row in range(rows):
+        lengths[row] = max(1, given[row])
+        total += lengths[row]
+        ends[row] = total
+    positions, places = np.empty(total, np.int64), np.empty(total, np.int64)
+    fed = np.empty(total, np.int32)
+    token = 0
+    for row in range(rows):
+        slot, start, end = slots[row], starts[row], starts[row] + lengths[row]
+        assert (end - 1) // page_size < counts[slot], "a token has no page"
+        for position in range(start, end):
+            positions[token] = position
+            places[token] = np.int64(pages[slot, position // page_size]) * page_size + position % page_size
+            fed[token] = slot if given[row] == 0 else NO_SLOT
+            token += 1
+    return lengths, ends, positions, places, fed

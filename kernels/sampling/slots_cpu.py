@@ -1,0 +1,160 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated,attr-defined"
+"""Sampling for slots as one kernel: mask, choose and record a token for each row, and step its automaton."""
+
+from functools import cache
+
+import numba
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..automaton.cpu import advance_row, mask_row
+from ..automaton.layout import MASKS, REGISTERS, TABLES
+from ..automaton.registers import SlotRegisters
+from ..automaton.tables_cpu import MANY, tables_at
+from ..common.jit import compiled
+from ..common.numba_tools import fetch_add, pointer
+from ..common.threads import Callback
+from . import row_cpu as column
+from .batch import LOGPROB_FLOOR, SamplingBatch
+from .cpu import row_floats, row_integers, tensors_of
+from .packed_results import INTEGERS as RESULTS
+from .packed_results import PackedResults
+from .row_cpu import array, sample_row, scratch_of
+from .state import SamplingState
+
+(SLOTS, SLOT_REGISTERS, LAST_TOKENS, STATES, OWN_MASKS, FIRST_TABLE) = range(
+    column.ARGUMENTS, column.ARGUMENTS + 6
+)
+"""Columns of the block after those of `row_cpu`: addresses, and the first of the slots' masks in the pool."""
+BLOCK_COLUMNS = FIRST_TABLE + TABLES
+
+_FLOAT, _INT, _LONG = np.float32(0), np.int32(0), np.int64(0)
+
+
+class SlotSampling:
+    """The inputs of sampling at fixed addresses, so that a program can contain it: `load` → `run`.
+
+    A token is also recorded as its slot's last one, and counted for penalties.
+    """
+
+    def __init__(self, state: SamplingState, registers: SlotRegisters, vocab: int) -> None:
+        slots = state.padding_slot
+        self._state, self._registers, self._vocab = state, registers, vocab
+        self._block = np.zeros(BLOCK_COLUMNS, np.int64)
+        self._slots = np.zeros(slots, np.int32)
+        self._integers = np.zeros((slots, column.INTEGERS), np.int64)
+        self._floats = np.zeros((slots, column.FLOATS), np.float32)
+        self._used: tuple[SamplingBatch, PackedResults] | None = None
+        """what the block refers to"""
+
+    def load(
+        self, slots: NDArray[np.int32], tables: NDArray[np.int64], own_masks: int, alternatives: int | None
+    ) -> PackedResults:
+        """Prepares for rows that sample for distinct slots. Returns where their results will be.
+
+        tables, own_masks: see `AutomatonPool`. alternatives: to report with log-probabilities, or None.
+        """
+        rows, block = len(slots), self._block
+        batch = self._state.gather(slots)
+        results = PackedResults.empty(rows, alternatives, torch.device("cpu"))
+        self._used = batch, results
+        self._slots[:rows] = slots
+        self._integers[:rows] = row_integers(batch)
+        self._floats[:rows] = row_floats(batch)
+        block[:] = 0
+        block[column.VOCAB] = self._vocab
+        block[column.WITH_LOGPROBS], block[column.TOPS] = alternatives is not None, alternatives or 0
+        block[column.ROW_INTEGERS] = self._integers.ctypes.data
+        block[column.ROW_FLOATS] = self._floats.ctypes.data
+        for place, tensor in tensors_of(batch).items():
+            block[place] = tensor.data_ptr()
+        block[column.MASK_BITS] = tables[MASKS]
+        self._place_results(results)
+        block[SLOTS] = self._slots.ctypes.data
+        block[SLOT_REGISTERS] = self._registers.values.data_ptr()
+        block[LAST_TOKENS] = self._state.last_tokens.data_ptr()
+        block[OWN_MASKS] = own_masks
+        block[FIRST_TABLE:] = tables
+        return results
+
+    @property
+    def changes_by_position(self) -> bool:
+        """Whether a token is banned until the output is longer, so that the next step must `load` again."""
+        return self._used is not None and self._used[0].banned is not None
+
+    def run(self, logits: torch.Tensor) -> None:
+        """Samples for the loaded rows. Their next tokens may follow without another `load`.
+
+        logits: float32 [rows, vocab], contiguous.
+        """
+        assert logits.dtype == torch.float32 and logits.is_contiguous() and logits.shape[1] == self._vocab
+        callback().run((len(logits), logits.data_ptr(), self._block.ctypes.data), 1)
+
+    def _place_results(self, results: PackedResults) -> None:
+        rows, start, tops = results.capacity, results.buffer.data_ptr(), results.alternatives
+        places = [column.TOKENS, column.BAD, STATES]
+        if tops is not None:
+            places += [column.LOGPROBS, column.TOP_IDS]
+            self._block[column.TOP_LOGPROBS] = start + 4 * rows * (RESULTS + 1 + tops)
+        for index, place in enumerate(places):
+            self._block[place] = start + 4 * rows * index
+
+
+def _sample_slots(arguments):
+    """Arguments: the counter of rows, their number, their logits, and the block of `SlotSampling`."""
+    row = fetch_add(arguments, 1)
+    if row < arguments[1]:
+        _sample_from(arguments, row)
+
+
+@compiled
+def _sample_from(arguments, row):
+    """Samples for a row, then for those that this thread takes from the counter."""
+    block = numba.carray(pointer(arguments[3], _LONG), (BLOCK_COLUMNS,))
+    sizes = block[: column.ARGUMENTS].copy()
+    rows = sizes[column.ROWS] = arguments[1]
+    sizes[column.LOGITS] = arguments[2]
+    vocab = sizes[column.VOCAB]
+    maxima, scratch, values = scratch_of(vocab)
+    slots = array(block[SLOTS], _INT, 1, rows)[0]
+    registers = array(block[SLOT_REGISTERS], _INT, MANY, REGISTERS)
+    tables = tables_at(block[FIRST_TABLE:], (vocab + 31) // 32)
+    integers = array(sizes[column.ROW_INTEGERS], _LONG, rows, column.INTEGERS)
+    tokens = array(sizes[column.TOKENS], _INT, 1, rows)[0]
+    states = array(block[STATES], _INT, 1, rows)[0]
+    while row < rows:
+        slot = slots[row]
+        own = registers[slot]
+        integers[row, column.MASK] = mask_row(own, tables, block[OWN_MASKS] + slot)
+        _clear_logprobs(sizes, row)
+        sample_row(sizes, row, maxima, scratch, values)
+        states[row] = advance_row(own, tables, tokens[row])
+        _record(sizes, block[LAST_TOKENS], slot, integers[row], tokens[row])
+        row = fetch_add(arguments, 1)
+
+
+@compiled
+def _clear_logprobs(sizes, row):
+    """Writes what a row without finite logits reports."""
+    if not sizes[column.WITH_LOGPROBS]:
+        return
+    rows, tops = sizes[column.ROWS], sizes[column.TOPS]
+    array(sizes[column.LOGPROBS], _FLOAT, 1, rows)[0, row] = LOGPROB_FLOOR
+    if tops > 0:
+        array(sizes[column.TOP_IDS], _INT, rows, tops)[row] = 0
+        array(sizes[column.TOP_LOGPROBS], _FLOAT, rows, tops)[row] = LOGPROB_FLOOR
+
+
+@compiled
+def _record(sizes, last_tokens, slot, integers, token):
+    pointer(last_tokens, _INT)[slot] = token
+    integers[column.POSITION] += 1
+    entry = integers[column.ENTRY]
+    if entry >= 0:
+        array(sizes[column.OUTPUT_COUNTS], _INT, entry + 1, sizes[column.VOCAB])[entry, token] += 1
+
+
+@cache
+def callback() -> Callback:
+    return Callback(_sample_slots)

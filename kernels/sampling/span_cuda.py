@@ -1,0 +1,88 @@
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
+"""Where top-p may cut a flat row, on CUDA: the range of distances that the buckets of its histogram cover.
+
+A row with many tokens of similar probability would add most of them to buckets one by one. A sample of its
+tokens tells roughly where the cut is: the tokens above and below are added in registers. The range decides
+how long the list of the cut's bucket becomes, never which tokens are kept.
+"""
+
+import triton
+import triton.language as tl
+
+from .math_cuda import order_key, value_of_key
+from .process_cuda import SUB_BLOCK, load_processed
+
+NEAR = tl.constexpr(10.0)
+"""Rows with few tokens nearer than this to the largest, in units of the temperature, have this range."""
+FLAT = tl.constexpr(64)
+"""sampled tokens so near in a row that is flat"""
+DEEPEST = tl.constexpr(30.0)
+"""Tokens farther from the largest weigh as if they were at this distance."""
+DEVIATIONS = tl.constexpr(4.0)
+"""standard deviations of the sample's estimate that the range covers on both sides"""
+HALVINGS = tl.constexpr(12)
+
+
+@triton.jit
+def range_of_cut(
+    x,
+    row,
+    row_stride,
+    vocab,
+    mask_index,
+    mask_bits,
+    sub_maxima,
+    sub_blocks,
+    largest,
+    inverse,
+    floor,
+    p,
+    SUB_BLOCKS: tl.constexpr,
+    SAMPLES: tl.constexpr,
+):
+    """Its upper end, a distance ≤ 0 from the largest token, and its width.
+
+    The largest token of each sub-block counts as itself; sampled tokens stand for all others.
+    """
+    lane = tl.arange(0, SUB_BLOCKS)
+    peak = tl.load(sub_maxima + lane, mask=lane < sub_blocks, other=-0x7F800001)
+    high, high_weight = _weighed(peak, peak >= floor, largest, inverse)
+    token = (tl.arange(0, SAMPLES).to(tl.int64) * vocab // SAMPLES).to(tl.int32)
+    key = order_key(load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits))
+    counts = (key >= floor) & (key != tl.load(sub_maxima + token // SUB_BLOCK))
+    low, low_weight = _weighed(key, counts, largest, inverse)
+    begin, width = tl.full((), 0.0, tl.float32), tl.full((), NEAR, tl.float32)
+    if tl.sum((counts & (low > -NEAR)).to(tl.int32)) >= FLAT:
+        low_weight *= (vocab - sub_blocks).to(tl.float32) / SAMPLES
+        target = p * (tl.sum(low_weight) + tl.sum(high_weight))
+        cut, _ = _reaching(target, low, low_weight, high, high_weight)
+        # What a token adds to the mass above the cut, less p of what it adds to the row's.
+        share = low_weight * tl.where(low >= cut, 1.0 - p, p)
+        error = DEVIATIONS * tl.sqrt(tl.sum(share * share))
+        _, begin = _reaching(target - error, low, low_weight, high, high_weight)
+        end, _ = _reaching(target + error, low, low_weight, high, high_weight)
+        width = begin - end
+    return begin, width
+
+
+@triton.jit
+def _weighed(key, counts, largest, inverse):
+    """The distances of keys from the largest, and approximate weights; 0 for keys that do not count."""
+    distance = (value_of_key(key) - largest) * inverse
+    return distance, tl.where(counts, tl.exp(tl.maximum(distance, -DEEPEST)), 0.0)
+
+
+@triton.jit
+def _reaching(target, low, low_weight, high, high_weight):
+    """Two near distances: the tokens from the first one upwards weigh at least target, those from the second
+    one do not."""
+    reaches, misses = tl.full((), -DEEPEST, tl.float32), tl.full((), 0.0, tl.float32)
+    for _ in range(HALVINGS):
+        middle = (reaches + misses) * 0.5
+        weight = tl.sum(tl.where(low >= middle, low_weight, 0.0))
+        weight += tl.sum(tl.where(high >= middle, high_weight, 0.0))
+        if weight >= target:
+            reaches = middle
+        else:
+            misses = middle
+    return reaches, misses

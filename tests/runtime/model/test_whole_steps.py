@@ -1,0 +1,258 @@
+"""Whole steps replayed as CPU programs against the same steps run kernel by kernel."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from arbora.runtime.messages import RowGroup, StepMasks, StepPlan, StepResult
+from arbora.runtime.model import whole_steps
+from arbora.runtime.model.input_batch import StepInputs
+from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.running_step import SampledRows
+from arbora.runtime.sampling_params import SamplingParams
+from byte_grammars import bits, byte_vocabulary, nested
+from checkpoints import WINDOWED, random_model, save_model
+from quantized_checkpoints import CASES, write_quantized
+from stack_automata import load_message
+from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
+
+SLOTS, PAGE, CONTEXT = 6, 4, 128
+PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 40, 5, 21, 2, 9)]
+FILTERED = SamplingParams(max_tokens=64, temperature=1.0, seed=5, top_k=20, top_p=0.9, min_p=0.02, logprobs=3)
+PENALISED = SamplingParams(
+    max_tokens=64,
+    temperature=1.3,
+    seed=9,
+    repetition_penalty=1.3,
+    frequency_penalty=0.8,
+    presence_penalty=0.3,
+)
+BIASED = SamplingParams(max_tokens=64, temperature=0.7, seed=1, logit_bias={3: 4.0, 200: -2.0}, min_tokens=6)
+CONSTRAINED = SamplingParams(max_tokens=64, temperature=1.0, seed=4, logprobs=0)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    fields = {"plain": {}, "windowed": WINDOWED}
+    return {
+        name: save_model(random_model("qwen3", **given), tmp_path_factory.mktemp(name))
+        for name, given in fields.items()
+    }
+
+
+@pytest.fixture(autouse=True)
+def converted(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quantized models run as programs on every processor."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "converted"))
+
+
+class Twins:
+    """Runs the same steps kernel by kernel and as programs, and notes what ran as programs."""
+
+    def __init__(self, model: Path, **fields: Any) -> None:
+        self.kinds: list[str] = []
+        self.eager, self.driver = (self._driver(model, eager, **fields) for eager in (True, False))
+        runner = self.driver.runner
+        self._whole, self._next = runner._replay_whole, runner._replay_next
+        runner.replay_steps_with(self._begin_noted, self._next_noted)
+
+    def _driver(self, model: Path, eager: bool, **fields: Any) -> StepDriver:
+        sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS}
+        given = {"dtype": "float32", "quantize": "int8", "enforce_eager": eager, **sizes, **fields}
+        loaded = load_model(serve_config(model, **given), byte_vocabulary)
+        return StepDriver(loaded.runner, loaded.ready)
+
+    def _begin_noted(self, *given: Any) -> SampledRows | None:
+        sampled = self._whole(*given)
+        self.kinds += [] if sampled is None else ["whole"]
+        return sampled
+
+    def _next_noted(self, plan: StepPlan) -> SampledRows | None:
+        sampled = self._next(plan)
+        self.kinds += [] if sampled is None else ["next"]
+        return sampled
+
+    def load_grammar(self, number: int) -> None:
+        for driver in (self.eager, self.driver):
+            driver.runner.load_grammar(load_message(number, nested()))
+
+    def start(self, slot: int, params: SamplingParams = GREEDY, **setup: Any) -> None:
+        for driver in (self.eager, self.driver):
+            driver.start(slot, params, **setup)
+
+    def share(self, slot: int, source: int, tokens: int) -> None:
+        for driver in (self.eager, self.driver):
+            driver.share(slot, source, tokens)
+
+    def step(
+        self,
+        slots: Sequence[int],
+        tokens: Sequence[int] = (),
+        groups: Sequence[RowGroup] = (),
+        masks: StepMasks | None = None,
+        **fields: Any,
+    ) -> StepResult:
+        """Runs a step and checks that both give the same bits and leave the same state."""
+        want, got = (
+            driver.run([driver.row(slot, tokens, **fields) for slot in slots], groups, lambda: masks)
+            for driver in (self.eager, self.driver)
+        )
+        assert without_times(got) == without_times(want)
+        for one, other in zip(states_of(self.driver), states_of(self.eager), strict=True):
+            assert torch.equal(one, other)
+        return got
+
+    def decode(self, slots: Sequence[int], count: int) -> list[str]:
+        """What ran as programs in `count` steps."""
+        self.kinds.clear()
+        for _ in range(count):
+            self.step(slots)
+        return self.kinds
+
+
+def without_times(result: StepResult) -> StepResult:
+    return msgspec.structs.replace(result, elapsed_ms=0.0, restored_ms=0.0)
+
+
+def states_of(driver: StepDriver) -> list[torch.Tensor]:
+    states = driver.runner._states
+    history = states.sampling.history
+    positions = torch.from_numpy(states.sampling._numbers["position"].copy())
+    known = [states.sampling.last_tokens, states.registers.values, positions]
+    return [*known, history.prompt_seen, history.output_counts, *driver.runner._kvs]
+
+
+def with_prompts(twins: Twins, params: Sequence[SamplingParams]) -> Twins:
+    for slot, (prompt, given) in enumerate(zip(PROMPTS, params, strict=False)):
+        setup = {"prompt": packed(prompt), "banned_tokens": packed([7, 9])}
+        twins.start(slot, given, **setup)
+        twins.step([slot], prompt)
+    return twins
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_rows_of_all_kinds_give_the_same_bits(models: dict[str, Path], deterministic: bool) -> None:
+    twins = Twins(models["plain"], deterministic=deterministic)
+    twins.load_grammar(1)
+    with_prompts(twins, [GREEDY, FILTERED, PENALISED, BIASED])
+    twins.start(4, CONSTRAINED, grammar=1)
+    twins.step([4], PROMPTS[4])
+    twins.decode([0, 1, 2, 3, 4], 16)
+    assert twins.kinds.count("next") > 5
+    assert len(twins.kinds) == 15
+    twins.load_grammar(2)  # moves the tables
+    twins.start(5, CONSTRAINED, grammar=2, state=3)
+    twins.step([5], PROMPTS[5])
+    twins.decode([5, 4, 0], 6)
+    assert len(twins.kinds) == 5
+
+
+def test_steps_that_continue_need_no_new_inputs(models: dict[str, Path]) -> None:
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, FILTERED])
+    kinds = twins.decode([0, 1], 30)
+    assert kinds[0] == "whole"
+    # Pages of the driver never follow one another, so rows that get one need a new plan.
+    assert kinds.count("whole") + kinds.count("next") == 29 and kinds.count("next") >= 14
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_rows_may_get_pages_before_they_write_to_them(models: dict[str, Path], ahead: int) -> None:
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, FILTERED])
+    for driver in (twins.eager, twins.driver):
+        for slot in (0, 1):
+            driver._give(slot, [driver._free.pop() for _ in range(ahead)])
+    twins.decode([0, 1], 24)
+    assert twins.kinds.count("next") > 10
+
+
+def test_rows_that_are_changed_between_steps_are_not_continued(models: dict[str, Path]) -> None:
+    twins = with_prompts(Twins(models["plain"]), [GREEDY] * 4)
+    twins.decode([0, 1], 3)
+    twins.start(1, PENALISED, prompt=packed(PROMPTS[2]))
+    twins.step([1], PROMPTS[2])
+    for slots in ([0, 1], [1, 0], [0, 1], [0], [0], [0, 2], [0], [0, 1, 2, 3], [0, 1, 2, 3]):
+        twins.step(slots)
+    twins.step([0], [5, 6, 7])
+    twins.step([0, 1])
+    twins.step([0, 1])
+
+
+def test_grouped_rows_and_random_steps_give_the_same_bits(models: dict[str, Path]) -> None:
+    twins = Twins(models["plain"])
+    for slot, params in enumerate([GREEDY, FILTERED, BIASED, PENALISED]):
+        twins.start(slot, params, prompt=packed(PROMPTS[1]))
+        if slot:
+            twins.share(slot, 0, 4 * PAGE)
+        twins.step([slot], PROMPTS[1])
+    groups = [RowGroup(first_row=0, rows=3, shared_tokens=3 * PAGE)]
+    for _ in range(6):
+        twins.step([0, 1, 2], groups=groups)
+    assert "next" in twins.kinds
+    chosen = random.Random(1)
+    for _ in range(25):
+        slots = chosen.sample(range(4), chosen.randint(1, 4))
+        twins.step(slots, [7] * chosen.choice([0, 0, 0, 2]))
+
+
+def test_steps_of_models_with_windows_are_replayed_with_new_inputs(models: dict[str, Path]) -> None:
+    twins = with_prompts(Twins(models["windowed"]), [GREEDY, FILTERED])
+    assert twins.decode([0, 1], 10) == ["whole"] * 9
+
+
+def test_rows_with_masks_of_the_host_are_sampled_after_the_forward_pass(models: dict[str, Path]) -> None:
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, FILTERED])
+    masks = StepMasks(0, packed([0]), bits([5]))
+    for _ in range(3):
+        twins.step([0, 1])
+    twins.kinds.clear()
+    for _ in range(3):
+        result = twins.step([0], masks=masks, host_mask=True)
+        assert unpacked(result.tokens) == [5]
+    assert twins.kinds == []
+    twins.step([0, 1])
+    twins.step([0, 1])
+    assert twins.kinds == ["whole", "next"]
+
+
+def test_a_row_without_an_allowed_token_is_reported_as_before(models: dict[str, Path]) -> None:
+    twins = Twins(models["plain"])
+    nothing = SamplingParams(
+        max_tokens=9, temperature=1.0, logprobs=2, logit_bias=dict.fromkeys(range(300), -float("inf"))
+    )
+    with_prompts(twins, [GREEDY, nothing])
+    for _ in range(4):
+        result = twins.step([0, 1])
+    assert [error.kind for error in result.errors] == ["nothing_allowed"]
+
+
+def test_steps_with_many_logits_sample_kernel_by_kernel(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole_steps, "MOST_LOGITS", 0)
+    twins = with_prompts(Twins(models["plain"]), [GREEDY])
+    assert twins.decode([0], 4) == []
+
+
+def test_a_head_that_needs_pytorch_follows_a_replayed_forward_pass(tmp_path: Path) -> None:
+    write_quantized(CASES["gptq ordered by activations"], tmp_path)
+    twins = Twins(tmp_path, quantize=None)
+    replayed: list[int] = []
+    forward = twins.driver.runner._replay
+
+    def noted(inputs: StepInputs) -> torch.Tensor | None:
+        hidden = forward(inputs)
+        replayed.append(0 if hidden is None else len(hidden))
+        return hidden
+
+    twins.driver.runner.replay_with(noted)
+    with_prompts(twins, [GREEDY, FILTERED])
+    replayed.clear()
+    assert twins.decode([0, 1], 4) == []
+    assert replayed == [0, 2, 2, 2]
