@@ -26,9 +26,10 @@ class ShownNode(Struct):
     """A root (without `parent` and tokens), a node with `pages`, or an evicted node (neither root nor pages).
 
     `id` names a node with pages. `parent` is an index in the list of nodes. `idle` is the number of tokens
-    that the cache has served or stored since its last use. `requests`, `pins` and `leases` use the node
-    or one below it. `folded` is the number of nodes below it that the list leaves out. `text` is the node's
-    beginning, null for a node of another client.
+    that the cache has served or stored since its last use. `requests` (running ones), `pins` and `leases` use
+    the node or one below it; of the first 256 waiting requests `waiting` would use it now. `folded` is the
+    number of nodes below it that the list leaves out. `text` is the node's beginning, null for a node of
+    another client.
     """
 
     id: int | None
@@ -38,6 +39,7 @@ class ShownNode(Struct):
     hits: int
     idle: int
     requests: int
+    waiting: int
     pins: int
     leases: int
     tokens_below: int
@@ -142,6 +144,7 @@ def _shown_node(node: TreeNode, own: str, decode: Callable[[Tokens], str] | None
         hits=node.hits,
         idle=node.idle,
         requests=node.requests,
+        waiting=node.waiting,
         pins=node.pins,
         leases=node.leases,
         tokens_below=node.tokens_below,

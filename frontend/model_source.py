@@ -27,13 +27,14 @@ def served_name(model: str | None) -> str:
 
 
 def find_model(model: str | None) -> Path:
-    """The directory of `model`: a path, a hub id (downloaded if needed), or None for the built-in model.
+    """The directory of `model`: a path, a hub id (downloaded if needed), or `BUILTIN_NAME` or None for the
+    built-in model.
 
     For a GGUF file it is one that was made from the file. Raises ConfigError.
     """
-    if model is None:
+    path = Path(model or BUILTIN_NAME).expanduser()
+    if model is None or (model == BUILTIN_NAME and not path.exists()):
         return _checked(BUILTIN_MODEL, "the built-in model")
-    path = Path(model).expanduser()
     if path.is_dir():
         return _checked(path.resolve(), f"MODEL {model}")
     if path.suffix == ".gguf" and path.is_file():

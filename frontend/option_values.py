@@ -18,6 +18,7 @@ MAX_SIZE = 2**63  # bytes
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_BITS = re.compile(r"[KMGT]i?b")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE)
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 _TRUTHS = {
@@ -53,7 +54,11 @@ def token_count(text: str) -> int:
 
 
 def size_in_bytes(text: str) -> int:
+    """A number with a unit: GB is 10^9 bytes, and GiB is 2^30. Gb is refused, because it is written for
+    bits too; gb is not."""
     match = _SIZE.fullmatch(text.strip())
+    if match is not None and (unit := _BITS.search(text)):
+        raise ValueError(f"{unit[0]} may mean bits. Write {unit[0][:-1]}B for bytes.")
     size = 0.0 if match is None else float(match[1]) * _UNITS[match[2].lower()]
     if not 1 <= size < MAX_SIZE:
         raise ValueError("expected a size such as 4GiB, 500MB or a number of bytes.")

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain, islice
+from typing import TypeAlias
 
 from .node import Node
 from .packed import TOKEN_BYTES
+from .tree import RadixTree
+
+Prompt: TypeAlias = tuple[str | None, bytes]
+"""the namespace of a request, None if it shares nothing, and its tokens as packed int32"""
 
 MOST_VISITED = 4_096  # nodes, so that an outline never takes long
 
 
 @dataclass(frozen=True, slots=True)
 class OutlinedNode:
-    """A node, or a root, which has no tokens. Requests, pins and leases count at all nodes that they use."""
+    """A node, or a root, which has no tokens. Requests, pins and leases count at all nodes that they use, and
+    waiting requests at those that they would use now, which is at least the root."""
 
     page: int | None  # id of its first page; None: a root, or an evicted node
     parent: int | None  # index in the outline; None: a root
@@ -25,7 +32,8 @@ class OutlinedNode:
     pages: int
     hits: int  # requests that matched it after the one that created it
     idle: int  # accesses since its last use; 0 while it is locked
-    requests: int
+    requests: int  # running ones
+    waiting: int
     pins: int
     leases: int
     tokens_below: int  # in its descendants
@@ -45,13 +53,15 @@ def outline(
     roots: Iterable[Node],
     most: int,
     requests: Mapping[Node, int],
+    waiting: Mapping[Node, int],
     pins: Mapping[Node, int],
     shown_tokens: int,
     now: int,
 ) -> Outline:
     """At most `most` nodes below `roots`, each with its first `shown_tokens` tokens.
 
-    `requests` and `pins` are the numbers of those that end at a node. Nodes near the roots are visited first.
+    `requests`, `waiting` and `pins` are the numbers of those that end at a node. Nodes near the roots are
+    visited first.
     """
     visited = visit(roots)
     order = {node: place for place, node in enumerate(visited)}
@@ -68,6 +78,7 @@ def outline(
         if parents[place] >= 0:
             folded[parents[place]] -= sizes[place]
     request_sums = _sums([requests.get(node, 0) for node in visited], parents)
+    waiting_sums = _sums([waiting.get(node, 0) for node in visited], parents)
     pin_sums = _sums([pins.get(node, 0) for node in visited], parents)
     lease_sums = _sums([node.leases for node in visited], parents)
     nodes = [
@@ -81,6 +92,7 @@ def outline(
             hits=node.hits,
             idle=0 if node.locks else now - node.last_use,
             requests=request_sums[place],
+            waiting=waiting_sums[place],
             pins=pin_sums[place],
             leases=lease_sums[place],
             tokens_below=tokens[place] - lengths[place],
@@ -89,6 +101,18 @@ def outline(
         for place, node in ((place, visited[place]) for place in listed)
     ]
     return Outline(nodes, len(visited) < MOST_VISITED)
+
+
+def ends_of_matches(tree: RadixTree, prompts: Iterable[Prompt]) -> Counter[Node]:
+    """How many of the prompts' longest matches end in each node, or at a root if nothing matches."""
+    ends = Counter[Node]()
+    for namespace, tokens in prompts:
+        root = tree.roots.get(namespace)
+        if root is not None:
+            match = tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
+            partly = match.inside if match.pages or match.tail else None
+            ends[partly or match.node] += 1
+    return ends
 
 
 def _sums(values: Sequence[int], parents: Sequence[int]) -> list[int]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from .divergence import Divergence, divergence
 from .lock import Lock
-from .outline import Outline, outline, visit
+from .outline import Outline, Prompt, ends_of_matches, outline, visit
 from .packed import TOKEN_BYTES
 from .pins import Pins
 from .popular import Prefix, popular_prefixes
@@ -33,12 +33,16 @@ class CacheViews:
         roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
         return popular_prefixes(roots, most, shown_tokens, self._tree.now)
 
-    def outline(self, namespaces: Sequence[str], most: int, shown_tokens: int) -> Outline:
-        """The largest branches of these namespaces, at most `most` nodes with their first tokens."""
+    def outline(
+        self, namespaces: Sequence[str], most: int, shown_tokens: int, waiting: Iterable[Prompt] = ()
+    ) -> Outline:
+        """The largest branches of these namespaces, at most `most` nodes with their first tokens. `waiting`
+        are the prompts of waiting requests."""
         roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
         pins = Counter(lock.node for lock in self._pins.locks if lock.node is not None)
         locks = Counter(lock.node for lock in self._locks if lock.node is not None)
-        return outline(roots, most, locks - pins, pins, shown_tokens, self._tree.now)
+        ends = ends_of_matches(self._tree, waiting)
+        return outline(roots, most, locks - pins, ends, pins, shown_tokens, self._tree.now)
 
     def edge(self, namespace: str, page: int, most: int) -> bytes | None:
         """The first `most` tokens of the node whose first page is `page`; None if it is not found in time."""

@@ -36,7 +36,8 @@ _BLOCK_START = (
     b'event: content_block_start\ndata: {"type":"content_block_start","index":%d,"content_block":%b}\n\n'
 )
 _BLOCK_STOP = b'event: content_block_stop\ndata: {"type":"content_block_stop","index":%d}\n\n'
-_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b%b}}\n\n'
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":%b'
+_DELTA_END = b"}}\n\n"
 _DELTA_HEADS = {
     "text": b'{"type":"text_delta","text":',
     "thinking": b'{"type":"thinking_delta","thinking":',
@@ -85,6 +86,8 @@ class MessageContext:
 
     def _creation(self, cached: int, created: int) -> CacheCreation:
         """Tokens before a breakpoint of an hour count there, also if a later one lasts five minutes."""
+        if not self.breakpoints:
+            return CacheCreation(0, 0)
 
         def created_before(places: list[int]) -> int:
             full = max(places, default=0) // max(self.page_tokens, 1) * self.page_tokens
@@ -131,10 +134,11 @@ class MessageStream:
         self._blocks = Blocks(context.shown)
         self._has_begun = False
         self._index = -1
+        self._text_head = b""  # of a delta of the block number `_index`
         self._input = InputFragments()
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
-        events = b"".join(self._bytes(self._blocks.push(piece)) for piece in pieces)
+        events = b"".join([self._events(piece) for piece in pieces])
         return self._start() + events if events and not self._has_begun else events
 
     def closing(self) -> bytes:
@@ -153,6 +157,11 @@ class MessageStream:
         message = _encode(self._context.message(self.reply, [], None))
         return _event(b"message_start", b'{"type":"message_start","message":' + message + b"}") + _PING
 
+    def _events(self, piece: Piece) -> bytes:
+        if self._blocks.continues_text(piece):
+            return self._text_head + _encode(piece.content) + _DELTA_END
+        return self._bytes(self._blocks.push(piece))
+
     def _bytes(self, events: Iterable[Event]) -> bytes:
         return b"".join(map(self._event, events))
 
@@ -164,14 +173,17 @@ class MessageStream:
                 return self._delta(kind, text)
             case Begun(block):
                 self._index += 1
+                self._text_head = _DELTA % (self._index, _DELTA_HEADS["text"])
                 return _BLOCK_START % (self._index, _encode(block))
             case Signed(signature):
-                return _DELTA % (self._index, _DELTA_HEADS["signature"], _encode(signature))
+                return self._delta("signature", signature)
             case Ended():
                 return self._delta("tool_use", self._input.end()) + _BLOCK_STOP % self._index
 
     def _delta(self, kind: str, text: str) -> bytes:
-        return _DELTA % (self._index, _DELTA_HEADS[kind], _encode(text)) if text else b""
+        if not text:
+            return b""
+        return _DELTA % (self._index, _DELTA_HEADS[kind]) + _encode(text) + _DELTA_END
 
 
 def _event(name: bytes, data: bytes) -> bytes:

@@ -50,6 +50,15 @@ class Blocks:
         self._open: Kind | None = None
         self._thinking: list[str] = []
 
+    def continues_text(self, piece: Piece) -> bool:
+        """Whether the piece is only more text of the open block."""
+        return (
+            self._open == "text"
+            and bool(piece.content)
+            and not piece.tool_calls
+            and not (piece.reasoning and self._shown != "hidden")
+        )
+
     def push(self, piece: Piece) -> Iterator[Event]:
         if piece.reasoning and self._shown != "hidden":
             yield from self._think(piece.reasoning)

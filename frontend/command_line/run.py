@@ -165,7 +165,7 @@ def _backend(parsed: argparse.Namespace) -> Iterator[object]:
         return
     from ..engine.engine import Engine
 
-    with Engine(None if parsed.model == BUILTIN_NAME else parsed.model) as engine:
+    with Engine(parsed.model) as engine:
         yield engine
 
 

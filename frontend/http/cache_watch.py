@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 
@@ -36,7 +37,8 @@ class CacheWatch:
         self._explains = explains
         self._step = prepared.fields.n or 1
         self._requests = prepared.requests[:: self._step]
-        self._seen: list[Seen | None] = []
+        self._is_computed = False
+        self._seen: list[Seen | None] = []  # once they are remembered
         self._matched: list[int] = []  # tokens of each prompt; empty until the reply has ended
         outline = NO_OUTLINE if prepared.chat is None else prepared.chat.outline
         self._questions = [self._question(request, outline) for request in self._requests]
@@ -87,10 +89,14 @@ class CacheWatch:
         return await run_off_loop(self._http.service.work, partial(explain, question, matched, decode))
 
     def computed(self, reply: Reply) -> None:
-        """Remembers the prompts, once all have been computed."""
-        if len(self._seen) == len(self._requests):
+        """Remembers the prompts, once all have been computed, but sends the tokens that are ready first."""
+        if self._is_computed or not all(choice.has_begun for choice in reply.choices[:: self._step]):
             return
-        if any(not choice.has_begun for choice in reply.choices[:: self._step]):
+        self._is_computed = True
+        asyncio.get_running_loop().call_soon(self._remember)
+
+    def _remember(self) -> None:
+        if self._seen:
             return
         recent = self._http.service.recent
         self._seen = [
@@ -102,6 +108,7 @@ class CacheWatch:
 
     async def ended(self, reply: Reply) -> None:
         """Remembers the replies, and explains the prompt if the request asks for it."""
+        self._remember()
         choices = reply.choices[:: self._step]
         for seen, choice in zip(self._seen, choices, strict=False):
             if seen is not None:

@@ -68,7 +68,7 @@ class ChatStream:
         self._begun = [False for _ in reply.choices]
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
-        return b"".join(self._chunks(self._context.shown(piece)) for piece in pieces)
+        return b"".join([self._chunks(self._context.shown(piece)) for piece in pieces])
 
     def closing(self) -> bytes:
         return self._writer.end(self._usage(), self.reply.unenforced(), self.reply.explanation)

@@ -53,9 +53,11 @@ class ChunkWriter:
         fields = {"id": head.id, "object": kind, "created": head.created, "model": head.model}
         fields["system_fingerprint"] = head.system_fingerprint
         self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
+        self._choice = self._head + b'{"index":'
         self._include_usage = options is not None and bool(options.include_usage)
         self.continuous = self._include_usage and options is not None and bool(options.continuous_usage_stats)
         self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
+        self._open_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
 
     def choice(
         self,
@@ -68,10 +70,11 @@ class ChunkWriter:
         usage: Usage | None = None,
     ) -> bytes:
         """`payload` is the choice's own member, such as `"delta":{…}`; `stop_reason` goes with `finish`."""
+        if logprobs is None and finish is None and usage is None:
+            return b"%b%d,%b%b" % (self._choice, index, payload, self._open_tail)
         return b"".join(
             (
-                self._head,
-                b'{"index":%d,' % index,
+                b"%b%d," % (self._choice, index),
                 payload,
                 b',"logprobs":',
                 b"null" if logprobs is None else _encode(logprobs),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
@@ -39,6 +40,7 @@ async def run_attempts(
     When the generation restarts, a fresh attempt begins. Outputs that may take long to read are read on
     another thread. Raises `RequestError` or `ClientGoneError`.
     """
+    loop = asyncio.get_running_loop()
     number, attempt = generation.attempt, begin()
     while not attempt.reply.done:
         arrivals = await generation.next()
@@ -47,9 +49,11 @@ async def run_attempts(
         for arrival in arrivals:
             watch(arrival)
         if attempt.reply.may_take_long(arrivals):
-            part = await run_off_loop(work, partial(_take, attempt, arrivals))
+            part = await run_off_loop(work, partial(_take_and_remember, attempt, arrivals))
         else:
-            part = _take(attempt, arrivals)
+            part = attempt.take(attempt.reply.push(arrivals))
+            if attempt.reply.has_ended_choices:
+                loop.call_soon(attempt.reply.remember)  # first all streams get the tokens of this step
         is_current = generation.attempt == number  # the replica may have died meanwhile
         if is_current:
             attempt.reply.end_stopped()
@@ -57,8 +61,10 @@ async def run_attempts(
             yield attempt, part
 
 
-def _take(attempt: Attempt[P, C], arrivals: Sequence[Arrival]) -> P:
-    return attempt.take(attempt.reply.push(arrivals))
+def _take_and_remember(attempt: Attempt[P, C], arrivals: Sequence[Arrival]) -> P:
+    part = attempt.take(attempt.reply.push(arrivals))
+    attempt.reply.remember()
+    return part
 
 
 async def run_off_loop(work: FairThreads, make: Callable[[], T]) -> T:

@@ -19,9 +19,9 @@ class ToolReader(Protocol):
 
 
 class ChatReader:
-    """Reads one choice. `remember` gets the choice's whole text and tokens when it ends.
+    """Reads one choice. `remember` gets the choice's whole text and tokens.
 
-    Without `reasoning` and `tools` all text is content.
+    Without `reasoning` and `tools` the choice `is_plain`: all text is content.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class ChatReader:
         self._remember = remember
         self._texts: list[str] = []
         self.has_tools = tools is not None
+        self.is_plain = reasoning is None and tools is None
         self.has_tool_calls = False
         self.called_tools: list[str] = []  # names
 
@@ -56,9 +57,9 @@ class ChatReader:
         content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
         return content, reasoning, calls
 
-    def end(self, tokens: Tokens) -> None:
-        """Ends the choice. Its tokens are remembered, so that the conversation's next turn begins with
-        them."""
+    def remember(self, tokens: Tokens) -> None:
+        """Remembers the tokens of the choice, which has ended, so that the conversation's next turn begins
+        with them."""
         self._remember("".join(self._texts), tokens)
 
     def may_check(self, several: bool) -> bool:

@@ -104,13 +104,13 @@ class ChoiceReply:
         return self._reader.may_check(several or len(output.tokens) > 4 or self._detokenizer.holds_text)
 
     def push(self, index: int, output: Output) -> Piece:
-        self.cached_tokens = max(self.cached_tokens, output.cached_tokens or 0)
+        if output.cached_tokens is not None:
+            self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
         self._tokens += output.tokens
         hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
-        delta = self._detokenizer.push(
-            output.tokens[: len(output.tokens) - 4 * hidden], final=output.finish is not None
-        )
+        shown = output.tokens[: len(output.tokens) - 4 * hidden] if hidden else output.tokens
+        delta = self._detokenizer.push(shown, final=output.finish is not None)
         self._characters += len(delta.text)
         self.completion_tokens = delta.tokens_kept
         offsets = delta.offsets
@@ -130,14 +130,19 @@ class ChoiceReply:
         content, reasoning, calls = self._read(self._reader, delta.text)
         return Piece(index, content, entries, self.finish, reasoning, calls)
 
+    def remember(self) -> None:
+        """Remembers the tokens of a chat's reply that has ended. May be called from any thread."""
+        if self._reader is not None:
+            self._reader.remember(self.tokens)
+
     def _read(self, reader: ChatReader, text: str) -> tuple[str, str, Sequence[ToolCallDelta]]:
+        if reader.is_plain:
+            return reader.push(text, final=self.finish is not None, cut=False)
         is_cut = self.finish == "length" or isinstance(self.stop_reason, str)
         had_reasoned = reader.has_reasoned
         parts = reader.push(text, final=self.finish is not None, cut=is_cut)
         if reader.is_reasoning or reader.has_reasoned > had_reasoned:
             self.reasoning_tokens = self.completion_tokens
-        if self.finish is not None:
-            reader.end(self.tokens)
         return parts
 
 
@@ -156,12 +161,14 @@ class Reply:
         self.explanation: Explanation | None = None
         self._n = n
         self._generation = generation
+        self._open = len(choices)
+        self._ended: list[ChoiceReply] = []  # but not yet remembered
         self._stopped: list[tuple[int, int]] = []  # choices and how many tokens they keep
         self._called: list[int] = []  # choices that ended in tool calls
 
     @property
     def done(self) -> bool:
-        return all(choice.finish is not None for choice in self.choices)
+        return not self._open
 
     def may_take_long(self, arrivals: Sequence[Arrival]) -> bool:
         """Whether `push` of these belongs on another thread."""
@@ -169,7 +176,8 @@ class Reply:
         return any(self.choices[index].may_take_long(output, several) for index, output, _ in arrivals)
 
     def push(self, arrivals: Sequence[Arrival]) -> list[Piece]:
-        """May be called from any thread; `end_stopped` is to follow. Raises `RequestError`."""
+        """May be called from any thread; `remember` and `end_stopped` are to follow. Raises
+        `RequestError`."""
         pieces = []
         for index, output, _ in arrivals:
             choice = self.choices[index]
@@ -178,11 +186,29 @@ class Reply:
             if output.finish in ("error", "abort"):
                 raise early_end(output)
             pieces.append(choice.push(index, output))
-            if choice.finish is not None and output.finish is None:
-                self._stopped.append((index, choice.completion_tokens))
-            if choice.finish is not None and choice.called_tools:
-                self._called.append(index)
+            if choice.finish is not None:
+                self._end(index, choice, output)
         return pieces
+
+    def _end(self, index: int, choice: ChoiceReply, output: Output) -> None:
+        self._open -= 1
+        self._ended.append(choice)
+        if output.finish is None:
+            self._stopped.append((index, choice.completion_tokens))
+        if choice.called_tools:
+            self._called.append(index)
+
+    @property
+    def has_ended_choices(self) -> bool:
+        """Whether there is something for `remember`."""
+        return bool(self._ended)
+
+    def remember(self) -> None:
+        """Remembers the tokens of the chats' choices that have ended, for the next turn. May be called from
+        any thread."""
+        ended, self._ended = self._ended, []
+        for choice in ended:
+            choice.remember()
 
     def end_stopped(self) -> None:
         """Tell the scheduler which choices a stop string or tool calls have ended. Call it only on the event

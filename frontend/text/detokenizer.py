@@ -10,6 +10,8 @@ from ...runtime.messages import Tokens
 from .stop_strings import StopFound, StopMatcher
 from .tokenizer import Tokenizer
 
+TOKEN_BYTES = 4  # a packed token
+
 
 class TextDelta(NamedTuple):
     """The result of a push.
@@ -67,6 +69,8 @@ class Detokenizer:
         """Tokens after a stop string are ignored. `final`: no more tokens follow."""
         if self._stopped is not None:
             return TextDelta("", self._stopped, self._tokens, ())
+        if len(tokens) == TOKEN_BYTES and self._matcher is None and not final:
+            return self._push_one(int.from_bytes(tokens, "little"))
         ready: list[str] = []
         offsets: list[int] = []
         for token in memoryview(tokens).cast("i"):
@@ -81,6 +85,13 @@ class Detokenizer:
             ready.append(self._held)
             self._held = ""
         return TextDelta("".join(ready), self._stopped, self._tokens, tuple(offsets))
+
+    def _push_one(self, token: int) -> TextDelta:
+        """`push` for the usual case, which is that of each token of a stream."""
+        text, offset = self._decode(token), self._length
+        self._tokens += 1
+        self._length += len(text)
+        return TextDelta(text, None, self._tokens, (offset,))
 
     def _decode(self, token: int) -> str:
         data = b"" if token in self._skipped else self._tokenizer.token_bytes(token)

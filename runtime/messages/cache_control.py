@@ -126,7 +126,8 @@ class CacheReport(Message):
 
 
 class TreeNode(Part):
-    """A node, a root, or an evicted node. Requests, pins and leases count at all nodes that they use."""
+    """A node, a root, or an evicted node. Requests, pins and leases count at all nodes that they use, and
+    waiting requests at those that they would use now, which is at least the root."""
 
     page: int | None  # id of its first page, which names it; None: a root, or evicted
     parent: int | None  # index among the nodes; None: a root
@@ -136,7 +137,8 @@ class TreeNode(Part):
     pages: int
     hits: int  # requests that matched it after the one that created it
     idle: int  # accesses since its last use
-    requests: int
+    requests: int  # running ones
+    waiting: int  # of the first ones in the queue
     pins: int
     leases: int
     tokens_below: int  # in its descendants

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from heapq import nlargest
+from itertools import islice
 from typing import assert_never
 
 from ...radix_cache import OutlinedNode, Prefix, PrefixCache
@@ -28,11 +30,13 @@ from ..messages import (
 from .hit_rate import HitRate
 from .lease_registry import LeaseRegistry
 from .pin_registry import PinRegistry
+from .request import Request
 
 MOST_NAMESPACES = 100
 MOST_PREFIXES = 20
 SHOWN_TOKENS = 128  # at each end of a prefix
 MOST_NODES = 400  # of the tree, in one report
+MOST_WAITING = 256  # requests whose matches are looked up for one report
 NODE_HEAD_TOKENS = 24
 NODE_TOKENS = 4_096  # of the one node whose tokens are asked for
 
@@ -51,6 +55,7 @@ class CacheController:
         now: float,
         most_needed: int,
         store: StoreCounts,
+        waiting: Iterable[Request],
     ) -> CacheAnswer:
         """`now` is in seconds since 1970; `most_needed` are the pages of the largest open request."""
         match message:
@@ -67,7 +72,7 @@ class CacheController:
             case ExplainPrompt(_, query, namespace, tokens):
                 return PromptExplained(query, *self._cache.views.divergence(namespace, tokens, SHOWN_TOKENS))
             case QueryTree():
-                return self._outline(message)
+                return self._outline(message, waiting)
             case _:
                 assert_never(message)
 
@@ -115,14 +120,15 @@ class CacheController:
         found = self._cache.views.popular(self._names(message.scope), MOST_PREFIXES, SHOWN_TOKENS)
         return [_cached_prefix(prefix, is_shown=prefix.namespace == message.own) for prefix in found]
 
-    def _outline(self, message: QueryTree) -> TreeReport:
+    def _outline(self, message: QueryTree, waiting: Iterable[Request]) -> TreeReport:
         if message.page is not None:
             is_visible = message.own.startswith(message.scope)
             tokens = self._cache.views.edge(message.own, message.page, NODE_TOKENS) if is_visible else None
             return TreeReport(message.query, [], tokens=tokens)
         names, sizes = self._names(message.scope), self._cache.views.namespaces()
         largest = nlargest(MOST_NAMESPACES, names, key=lambda name: (name == message.own, sizes[name]))
-        found = self._cache.views.outline(largest, MOST_NODES, NODE_HEAD_TOKENS)
+        prompts = ((each.namespace, bytes(each.tokens)) for each in islice(waiting, MOST_WAITING))
+        found = self._cache.views.outline(largest, MOST_NODES, NODE_HEAD_TOKENS, prompts)
         nodes = [_tree_node(node, is_shown=node.namespace == message.own) for node in found.nodes]
         return TreeReport(message.query, nodes, found.is_complete and len(largest) == len(names))
 
@@ -157,6 +163,7 @@ def _tree_node(node: OutlinedNode, *, is_shown: bool) -> TreeNode:
         hits=node.hits,
         idle=node.idle,
         requests=node.requests,
+        waiting=node.waiting,
         pins=node.pins,
         leases=node.leases,
         tokens_below=node.tokens_below,

@@ -186,7 +186,8 @@ class Scheduler:
             self._orders.add(message)
             return
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._requests.open]
-        answer = self._cache_control.answer(message, now, max(needs, default=0), self._store_counts)
+        most_needed, waiting = max(needs, default=0), self._requests.waiting
+        answer = self._cache_control.answer(message, now, most_needed, self._store_counts, waiting)
         self._replies.add(message.client, answer)
 
     def order(self, order: Order) -> None:

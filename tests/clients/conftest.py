@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from recording import Recorded, recorded_requests
 
 ROOT = Path(__file__).parents[2]
 ARBORA = ROOT / ".venv" / "bin" / "arbora"
@@ -58,3 +59,10 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
 def v1(url: str) -> str:
     """The base URL of OpenAI's API."""
     return f"{url}/v1"
+
+
+@pytest.fixture
+def recorded(url: str) -> Iterator[Recorded]:
+    """The same server behind a proxy that records requests."""
+    with recorded_requests(url) as recorded:
+        yield recorded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from anthropic import Anthropic
 from people import ASK_WEATHER, GREETING, MODEL, NAME, RESULT, WEATHER
+from recording import Recorded
 
 TOOL = {
     "name": "weather",
@@ -32,7 +33,8 @@ def test_message_and_stream(client: Anthropic) -> None:
     )
 
 
-def test_tool_call_and_its_result(client: Anthropic) -> None:
+def test_tool_call_and_its_result(recorded: Recorded) -> None:
+    client = Anthropic(base_url=recorded.url, api_key="none")
     messages = [{"role": "user", "content": ASK_WEATHER}]
     fields = {"model": MODEL, "max_tokens": 100, "tools": [TOOL], "messages": messages}
     reply = client.messages.create(**fields, tool_choice={"type": "tool", "name": "weather"})
@@ -41,4 +43,6 @@ def test_tool_call_and_its_result(client: Anthropic) -> None:
     result = {"type": "tool_result", "tool_use_id": call.id, "content": RESULT}
     messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": [result]}]
     answer = client.messages.create(**fields, tool_choice={"type": "none"})
+    assert recorded.tool_results == [RESULT]
+    assert answer.usage.output_tokens > 0
     assert answer.stop_reason in ("end_turn", "max_tokens")

@@ -11,6 +11,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from people import ASK_WEATHER, EXTRACT, GREETING, MODEL, NAME, RESULT, Person, weather
+from recording import Recorded
 
 APIS = pytest.mark.parametrize("responses", [False, True], ids=["chat", "responses"])
 
@@ -38,9 +39,9 @@ def test_structured_output(v1: str, responses: bool) -> None:
 
 
 @APIS
-def test_graph_calls_a_tool_and_answers(v1: str, responses: bool) -> None:
+def test_graph_calls_a_tool_and_answers(recorded: Recorded, responses: bool) -> None:
     lookup = tool(weather)
-    model = chat(v1, responses, max_tokens=100)
+    model = chat(recorded.v1, responses, max_tokens=100)
     caller = model.bind_tools([lookup], tool_choice="weather")
     graph = StateGraph(MessagesState)
     graph.add_node("call", lambda state: {"messages": [caller.invoke(state["messages"])]})
@@ -54,4 +55,5 @@ def test_graph_calls_a_tool_and_answers(v1: str, responses: bool) -> None:
     assert isinstance(asked, AIMessage) and isinstance(result, ToolMessage)
     assert [call["args"] for call in asked.tool_calls] == [{"city": "Rome"}]
     assert result.content == RESULT
+    assert len(recorded.bodies) == 2 and recorded.tool_results == [RESULT]
     assert isinstance(answer, AIMessage) and answer.text

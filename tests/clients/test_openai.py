@@ -8,6 +8,7 @@ import time
 import pytest
 from openai import OpenAI
 from people import ASK_WEATHER, EXTRACT, GREETING, MODEL, NAME, RESULT, WEATHER, Person
+from recording import Recorded
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,8 @@ def test_structured_output(client: OpenAI) -> None:
     assert reply.choices[0].message.parsed == Person(name="Ada", age=36)
 
 
-def test_tool_call_and_its_result(client: OpenAI) -> None:
+def test_tool_call_and_its_result(recorded: Recorded) -> None:
+    client = OpenAI(base_url=recorded.v1, api_key="none")
     messages = [{"role": "user", "content": ASK_WEATHER}]
     asked = {"model": MODEL, "messages": messages, "tools": [WEATHER]}
     message = client.chat.completions.create(**asked, tool_choice="required").choices[0].message
@@ -48,6 +50,7 @@ def test_tool_call_and_its_result(client: OpenAI) -> None:
     answer = client.chat.completions.create(
         **asked, tool_choice="none", extra_body={"choice": ["It is sunny."]}
     )
+    assert recorded.tool_results == [RESULT]
     assert answer.choices[0].message.content == "It is sunny."
 
 

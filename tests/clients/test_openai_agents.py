@@ -14,6 +14,7 @@ from agents import (
 )
 from openai import AsyncOpenAI
 from people import ASK_WEATHER, EXTRACT, GREETING, MODEL, NAME, RESULT, Person, weather
+from recording import Recorded
 
 MODELS = [OpenAIResponsesModel, OpenAIChatCompletionsModel]
 agents.set_tracing_disabled(True)
@@ -34,8 +35,9 @@ async def test_chat_and_typed_output(client: AsyncOpenAI, kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", MODELS)
-async def test_tool_loop(client: AsyncOpenAI, kind: type) -> None:
+async def test_tool_loop(recorded: Recorded, kind: type) -> None:
     """After the first call `tool_choice` returns to auto."""
+    client = AsyncOpenAI(base_url=recorded.v1, api_key="none")
     agent = Agent(
         "assistant",
         model=kind(MODEL, client),
@@ -45,7 +47,8 @@ async def test_tool_loop(client: AsyncOpenAI, kind: type) -> None:
     result = await Runner.run(agent, ASK_WEATHER)
     outputs = [item.output for item in result.new_items if item.type == "tool_call_output_item"]
     assert outputs == [RESULT]
-    assert result.final_output
+    assert len(recorded.bodies) > 1 and recorded.tool_results == [RESULT]
+    assert result.final_output == result.raw_responses[-1].output[0].content[0].text
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -10,6 +10,7 @@ from pydantic_ai.messages import ToolReturnPart
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.tools import ToolDefinition
+from recording import Recorded
 
 KINDS = pytest.mark.parametrize("kind", [OpenAIChatModel, OpenAIResponsesModel])
 COLD = {"temperature": 0.0, "max_tokens": 200}
@@ -43,10 +44,10 @@ async def later(context: RunContext[None], tools: list[ToolDefinition]) -> list[
 
 
 @KINDS
-async def test_tool_loop(v1: str, kind: type) -> None:
+async def test_tool_loop(recorded: Recorded, kind: type) -> None:
     """The first step may only call the tool, the second only give the output."""
     agent = Agent(
-        model_of(kind, v1),
+        model_of(kind, recorded.v1),
         output_type=Judgement,
         model_settings=COLD,
         tools=[weather],
@@ -55,4 +56,5 @@ async def test_tool_loop(v1: str, kind: type) -> None:
     result = await agent.run(ASK_WEATHER)
     parts = [part for message in result.all_messages() for part in message.parts]
     assert next(part.content for part in parts if isinstance(part, ToolReturnPart)) == RESULT
+    assert len(recorded.bodies) == 2 and recorded.tool_results == [RESULT]
     assert result.output == Judgement(verdict="yes")

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from people import GREETING, MODEL
+from recording import Recorded
 
 FOLDER = Path(__file__).parent / "vercel_ai"
 
 
 @pytest.mark.parametrize("api", ["responses", "chat"])
-def test_chat_stream_structured_output_and_tools(v1: str, api: str) -> None:
-    command = ["node", "client.mjs", v1, MODEL, api]
+def test_chat_stream_structured_output_and_tools(recorded: Recorded, api: str) -> None:
+    command = ["node", "client.mjs", recorded.v1, MODEL, api]
     run = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
@@ -23,3 +24,4 @@ def test_chat_stream_structured_output_and_tools(v1: str, api: str) -> None:
     assert found["structured"] == {"name": "Ada", "age": 36}
     assert found["results"] == [[{"city": "Rome"}, "sunny in Rome"]]
     assert found["steps"] == 2
+    assert recorded.tool_results == ["sunny in Rome"]

@@ -235,6 +235,8 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
         ("--page-size", "12", "--page-size 12: expected a power of two up to 256"),
         ("--kv-memory", "much", "--kv-memory much: expected a size such as 4GiB"),
         ("--kv-memory", "0", "--kv-memory 0: expected a size"),
+        ("--kv-memory", "4Gb", "--kv-memory 4Gb: Gb may mean bits. Write GB for bytes."),
+        ("--kv-memory", "1.5 Mib", "--kv-memory 1.5 Mib: Mib may mean bits. Write MiB for bytes."),
         ("--kv-memory", "9" * 400 + "GiB", "GiB: expected a size"),
         ("--pin-memory", "some", "--pin-memory some: expected a size"),
         ("--device", "tpu", "--device tpu: expected one of cpu, cuda"),

@@ -23,9 +23,10 @@ async def world() -> AsyncIterator[HttpWorld]:
 
 
 def node(**fields: object) -> TreeNode:
-    numbers = {"tokens": 6, "pages": 1, "hits": 2, "idle": 3, "requests": 1, "pins": 0, "leases": 0}
+    numbers = {"tokens": 6, "pages": 1, "hits": 2, "idle": 3}
+    users = {"requests": 1, "waiting": 2, "pins": 0, "leases": 0}
     rest = {"page": 7, "parent": 0, "namespace": "", "head": b"", "tokens_below": 0, "folded": 0}
-    return TreeNode(**{**numbers, **rest, **fields})  # type: ignore[arg-type]
+    return TreeNode(**{**numbers, **users, **rest, **fields})  # type: ignore[arg-type]
 
 
 def tree_of(world: HttpWorld, namespace: str) -> None:

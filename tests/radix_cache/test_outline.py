@@ -48,6 +48,19 @@ def test_requests_pins_and_leases_count_at_all_nodes_that_they_use() -> None:
     assert sorted((end.requests, end.pins, end.leases) for end in ends) == [(0, 1, 0), (1, 0, 0)]
 
 
+def test_a_waiting_request_counts_at_the_nodes_that_it_would_use() -> None:
+    cache = new_cache()
+    for last in (50, 51):
+        serve(cache, (*DOCUMENT, last, 1, 1, 1))
+    prompts = [(*DOCUMENT, 50, 1, 1, 1, 9), (*DOCUMENT, 51, 1, 8), DOCUMENT, (*DOCUMENT, 77), (99, 98)]
+    waiting: list[outline.Prompt] = [("", pack(prompt)) for prompt in prompts]
+    waiting += [(None, pack(DOCUMENT)), ("unknown", pack(DOCUMENT))]
+    root, shared, *ends = cache.views.outline([""], 100, 2, waiting).nodes
+    assert (root.waiting, shared.waiting) == (5, 4)
+    assert {end.head: end.waiting for end in ends} == {pack([50, 1]): 1, pack([51, 1]): 1}
+    assert not any(node.waiting or node.requests for node in listed(cache))
+
+
 def test_an_evicted_node_is_listed_without_pages() -> None:
     cache = new_cache(num_pages=8)
     serve(cache, (*DOCUMENT, 50, 1, 1, 1))

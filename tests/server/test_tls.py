@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 from certificates import write_certificate
+from generate_sockets import streams_a_reply
 from served import HELLO, PATIENCE, eventually, serve
 
 
@@ -30,6 +31,7 @@ def test_a_server_speaks_https_in_each_of_its_processes(served_model: Path, tmp_
         assert server.url.startswith("https://127.0.0.1:")
         reply = server.client.chat.completions.create(model=server.model, messages=HELLO, max_tokens=4)
         assert reply.usage is not None and reply.usage.completion_tokens > 0
+        assert streams_a_reply(server)
 
         trusting = chat(server.url, SSL_CERT_FILE=str(certificate))
         assert (trusting.returncode, trusting.stderr) == (0, "")
@@ -48,4 +50,5 @@ def test_a_server_speaks_https_in_each_of_its_processes(served_model: Path, tmp_
                 return False
 
         eventually(answers)
+        assert streams_a_reply(server)
         assert "Traceback" not in "".join(server.log)

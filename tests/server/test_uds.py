@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import httpx
+from generate_sockets import streams_a_reply
 from served import HELLO, eventually, serve
 
 
@@ -19,6 +20,7 @@ def test_a_server_on_a_unix_socket_serves_after_its_http_process_was_replaced(se
             for _ in range(2):
                 reply = server.http.post("/v1/chat/completions", json={"messages": HELLO, "max_tokens": 4})
                 assert reply.json()["usage"]["completion_tokens"] > 0
+                assert streams_a_reply(server)
             foreign = server.http.get("/v1/models", headers={"Host": "evil.example"})
             assert foreign.json()["error"]["code"] == "host_not_allowed"
 
@@ -33,5 +35,6 @@ def test_a_server_on_a_unix_socket_serves_after_its_http_process_was_replaced(se
                     return False
 
             eventually(is_ready)
+            assert streams_a_reply(server)
             eventually(lambda: f"curl --unix-socket {path} http://localhost" in "".join(server.log))
         assert list(Path(directory).iterdir()) == []

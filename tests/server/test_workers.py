@@ -12,9 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from arbora.runtime.api_keys import key_hash
+from generate_sockets import begin, open_socket, until_end
 from processes import children_of, command_line
 from served import HELLO, Served, eventually, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
 
 
 def workers(server: Served) -> dict[int, int]:
@@ -52,6 +56,18 @@ def client_of(server: Served, number: int) -> httpx.Client:
     raise AssertionError("no connection came to the process")
 
 
+def socket_of(server: Served, number: int) -> ClientConnection:
+    """A WebSocket whose connection is at that HTTP process."""
+    for _ in range(200):
+        pid = workers(server)[number]
+        before = connections(server, pid)
+        socket = open_socket(server)
+        if connections(server, pid) > before:
+            return socket
+        socket.close()
+    raise AssertionError("no connection came to the process")
+
+
 def metric(client: httpx.Client, name: str) -> float:
     lines = client.get("/metrics").text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
@@ -74,6 +90,10 @@ def test_the_death_of_one_process_costs_the_other_nothing(served_model: Path) ->
             except httpx.TransportError:
                 broken.add(number)
 
+        sockets = [socket_of(server, number) for number in (0, 1)]
+        for socket in sockets:
+            begin(socket, prompt="Hello", stream=True, min_tokens=500, max_tokens=500)
+            socket.recv(60)
         threads = [threading.Thread(target=stream, args=(number,)) for number in (0, 1)]
         for thread in threads:
             thread.start()
@@ -85,6 +105,10 @@ def test_the_death_of_one_process_costs_the_other_nothing(served_model: Path) ->
             thread.join(120)
         assert broken == {0}
         assert ended[1]
+        with pytest.raises(ConnectionClosed):
+            until_end(sockets[0])
+        assert until_end(sockets[1])[-1]["end"]["usage"]["completion_tokens"] == 500
+        sockets[1].close()
         eventually(lambda: workers(server).get(0, first[0]) != first[0])
         assert workers(server)[1] == first[1]
         eventually(lambda: metric(clients[1], "arbora_requests_running") == 0)

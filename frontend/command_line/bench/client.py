@@ -66,7 +66,17 @@ class Client:
             return int(answer["count"])
         return len((await self._tokenize({"content": text}))["tokens"])  # llama.cpp's form
 
-    async def _tokenize(self, body: dict[str, str]) -> dict[str, Any]:
+    async def template_tokens(self) -> int:
+        """The tokens that the chat template adds to one message; 0 where the server does not tell."""
+        text = "a"
+        message = {"role": "user", "content": text}
+        try:
+            answer = await self._tokenize({"model": self.model, "messages": [message]})
+        except httpx.HTTPStatusError:
+            return 0
+        return max(0, int(answer["count"]) - await self.count_tokens(text)) if "count" in answer else 0
+
+    async def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = (await self._http.post("/tokenize", json=body)).raise_for_status().json()
         return answer
 

@@ -68,13 +68,14 @@ async def _prompts(client: Client, load: Load) -> list[str]:
     texts = Texts(f"bench {load.seed}")
     try:
         await texts.calibrate(client)
+        wanted = max(1, load.prompt_tokens - await client.template_tokens())
     except (httpx.HTTPError, LookupError, ValueError) as error:
         raise ConfigError(
             f"--prompt-tokens {load.prompt_tokens}: the server does not count tokens at /tokenize ({error})."
         ) from None
-    shared = round(load.prompt_tokens * load.shared)
+    shared = round(wanted * load.shared)
     beginning = texts.text(shared) + " " if shared else ""
-    own = load.prompt_tokens - shared
+    own = wanted - shared
     return [beginning + (texts.text(own) if own else "") for _ in range(load.requests)]
 
 

@@ -67,6 +67,11 @@ export function neighbour(nodes, index, key) {
   return null;
 }
 
+/** The requests that use a node and those that wait for it, in words. */
+export function users(node) {
+  return [node.requests && `${node.requests} running`, node.waiting && `${node.waiting} waiting`].filter(Boolean);
+}
+
 /** A text in one line, with its line breaks shown. */
 export function oneLine(text) {
   return text.replace(/\r?\n/g, "⏎").replace(/\s/g, " ");

@@ -1,7 +1,7 @@
 // The prefix tree as an icicle chart, with the details of the chosen node.
 import { getJson } from "./api.js";
 import { count, drawn, element, plural } from "./dom.js";
-import { boxes, branchTokens, childrenOf, heat, neighbour, oneLine } from "./icicle.js";
+import { boxes, branchTokens, childrenOf, heat, neighbour, oneLine, users } from "./icicle.js";
 
 const ROW = 26; // pixels
 const LETTER = 6.9; // pixels, the width of a letter in a box
@@ -73,7 +73,7 @@ export class TreeView {
     const place = { x: x * whole, y: depth * ROW, width: Math.max(NARROW, width * whole - 1), height: ROW - 1, rx: 2 };
     if (folded) return drawn("g", { class: "folded" }, drawn("rect", place), label(`${count(folded)} more`, place));
     const kind = node.parent === null ? "root" : node.pages === 0 ? "evicted" : `heat-${heat(node, held)}`;
-    const marks = [node.pins && "pinned", node.leases && "leased", node.requests && "running"].filter(Boolean);
+    const marks = [node.pins && "pinned", node.leases && "leased"].filter(Boolean);
     const isNew = this.#known.size > 0 && !this.#known.has(name);
     const isChosen = name === this.#chosen;
     const group = drawn("g", {
@@ -95,6 +95,11 @@ export class TreeView {
 
   #caption(index) {
     const node = this.#tree.nodes[index];
+    return [...users(node), this.#name(index)].join(" · ");
+  }
+
+  #name(index) {
+    const node = this.#tree.nodes[index];
     if (node.parent === null) return this.#rootName(index);
     return node.text === null ? plural(node.tokens, "token") : oneLine(node.text);
   }
@@ -107,10 +112,9 @@ export class TreeView {
   #inWords(index, held) {
     const node = this.#tree.nodes[index];
     const tokens = `${plural(node.tokens, "token")}, ${count(node.tokens_below)} below`;
-    if (node.parent === null) return `${this.#rootName(index)}: ${count(node.tokens_below)} tokens`;
+    if (node.parent === null) return `${this.#caption(index)}: ${count(node.tokens_below)} tokens`;
     const state = node.pages === 0 ? "evicted" : HEATS[heat(node, held)];
     const marks = [
-      node.requests && plural(node.requests, "request"),
       node.pins && plural(node.pins, "pin"),
       node.leases && plural(node.leases, "lease"),
     ].filter(Boolean);
@@ -146,7 +150,8 @@ export class TreeView {
     const rows = [
       ["Tokens", `${count(node.tokens)} in ${plural(node.pages, "page")}; ${count(node.tokens_below)} below in ${childrenOf(this.#tree.nodes)[index].length + (node.folded ? 1 : 0)} branches`],
       ["Hits", `${count(node.hits)}, the last one ${node.idle ? `${count(node.idle)} tokens ago` : "now"}`],
-      ["In use by", `${plural(node.requests, "request")}, ${plural(node.pins, "pin")}, ${plural(node.leases, "lease")}`],
+      ["Requests", `${count(node.requests)} running, ${count(node.waiting)} waiting`],
+      ["Kept by", `${plural(node.pins, "pin")}, ${plural(node.leases, "lease")}`],
     ];
     const numbers = element("dl", {}, ...rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
     const zoomTo = this.#zoom === this.#chosen ? null : this.#chosen;

@@ -27,9 +27,9 @@ def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     distinct = dict.fromkeys(one_of_values(document.formulas, [value]) for value in values or ())
     if values is None or not _are_few(len(distinct), _most_items(place)):
         reason = (
-            "it is supported for items of at most 9 values (enum, const, boolean, null, integers of ranges), "
-            "or of more where maxItems is small, such as 30 and 2. List the values, or remove uniqueItems "
-            "and drop repeated items yourself"
+            "the items must have at most 9 possible values, listed by enum or const, or of the types boolean "
+            "and null, or integer with a minimum and a maximum. A small maxItems allows more values: 30 with "
+            "maxItems 2. List the values, or remove uniqueItems and drop repeated items yourself"
         )
         raise place.refusal("uniqueItems", reason)
     yield document.formulas.atom(Distinct(tuple(distinct)))

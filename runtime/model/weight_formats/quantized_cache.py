@@ -17,6 +17,7 @@ from ...cache_directory import cache_directory, made_at_once
 from ...config import QuantizeMethod
 from ...errors import ConfigError
 from ...families import config_text
+from ...logs import ProgressLine
 from .checkpoint import Checkpoint
 from .floats import FloatFormat
 from .quantization_config import WeightFormats, load_weight_formats
@@ -89,16 +90,18 @@ def _make(
     projections: Sequence[Projection],
     method: QuantizeMethod,
 ) -> None:
-    begin = time.monotonic()
+    begin, progress = time.monotonic(), ProgressLine()
     log.info("quantizing to %s; the next start will find the result in %s", method, target)
     try:
         with made_at_once(target, UNFINISHED) as scratch:
-            write_quantized(scratch, model, checkpoint, projections, method)
+            write_quantized(scratch, model, checkpoint, projections, method, progress.show)
     except (OSError, SafetensorError) as error:
         raise ConfigError(
             f"--quantize {method}: the quantized copy can't be written to {target.parent} ({error}). Free "
             "some disk space, or set XDG_CACHE_HOME to a directory with more."
         ) from None
+    finally:
+        progress.end()
     log.info("quantized in %.1f s", time.monotonic() - begin)
 
 

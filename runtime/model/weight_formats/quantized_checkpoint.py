@@ -37,16 +37,18 @@ def write_quantized(
     checkpoint: Checkpoint,
     projections: Sequence[Projection],
     method: QuantizeMethod,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> None:
     """Writes the files into the directory `target`. The checkpoint was checked to have the projections in 16
-    or 32 bits. Raises ConfigError for values or sizes that can't be quantized."""
+    or 32 bits. `progress` is told after each matrix. Raises ConfigError for values or sizes that can't be
+    quantized."""
     of_layers, of_vocabulary = _schemes(method, projections)
     quantized = {f"{each.name}.weight" for each in projections}
     writer = _Writer(target)
     for name in sorted(checkpoint.names - quantized):
         writer.add({name: checkpoint.read(name).clone()})
     with _one_thread_each() as threads:
-        for each in projections:
+        for done, each in enumerate(projections, start=1):
             scheme = of_vocabulary if each.name in OF_VOCABULARY else of_layers
             weight = checkpoint.read(f"{each.name}.weight")
 
@@ -61,6 +63,7 @@ def write_quantized(
             stored = {"weight_packed": _words(codes)} if scheme.layout == PACKED else {"weight": codes}
             writer.add({f"{each.name}.{part}": tensor for part, tensor in stored.items()})
             writer.add({f"{each.name}.weight_scale": scales})
+            progress(f"quantizing to {method}: {done} of {len(projections)} matrices")
     writer.close()
     config = json.loads(config_text(model)) | {"quantization_config": _config(of_layers, of_vocabulary)}
     (target / CONFIG_FILE).write_text(json.dumps(config, indent=1))

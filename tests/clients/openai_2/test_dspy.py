@@ -1,24 +1,37 @@
-"""DSPy, which speaks through LiteLLM: chats and tools."""
+"""DSPy, which speaks through LiteLLM: chats and typed predictions."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import dspy
-import pytest
-from people import GREETING, MODEL, NAME, RESULT, weather
+from people import GREETING, MODEL, NAME
+from recording import Recorded
 
 
-@pytest.fixture
-def model(v1: str) -> dspy.LM:
+class Extract(dspy.Signature):
+    """Extract the data."""
+
+    sentence: str = dspy.InputField()
+    name: Literal["Ada"] = dspy.OutputField()
+    age: int = dspy.OutputField(ge=36, le=36)
+
+
+def model(route: str, v1: str) -> dspy.LM:
     return dspy.LM(
-        f"openai/{MODEL}", api_base=v1, api_key="none", temperature=0.0, max_tokens=200, cache=False
+        f"{route}/{MODEL}", api_base=v1, api_key="none", temperature=0.0, max_tokens=200, cache=False
     )
 
 
-def test_chat(model: dspy.LM) -> None:
-    (text,) = model(NAME)
+def test_chat(v1: str) -> None:
+    (text,) = model("openai", v1)(NAME)
     assert (text if isinstance(text, str) else text["text"]) == GREETING
 
 
-def test_tool(model: dspy.LM) -> None:
-    tool = dspy.Tool(weather)
-    assert tool(city="Rome") == RESULT
+def test_typed_prediction(recorded: Recorded) -> None:
+    """Of the route `lm_studio` LiteLLM knows that it has schemas, so DSPy sends one."""
+    with dspy.context(lm=model("lm_studio", recorded.v1), adapter=dspy.JSONAdapter()):
+        found = dspy.Predict(Extract)(sentence="Ada is 36 years old.")
+    (body,) = recorded.bodies
+    assert body["response_format"]["type"] == "json_schema"
+    assert (found.name, found.age) == ("Ada", 36)

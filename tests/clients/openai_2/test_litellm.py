@@ -10,6 +10,7 @@ from typing import Any
 import litellm
 import pytest
 from people import ASK_WEATHER, EXTRACT, GREETING, MODEL, NAME, RESULT, WEATHER, Person
+from recording import Recorded
 
 litellm.telemetry = False
 HELLO = [{"role": "user", "content": NAME}]
@@ -51,14 +52,15 @@ def test_structured_output(url: str, route: str) -> None:
 
 
 @pytest.mark.parametrize("route", ["openai", "hosted_vllm", "anthropic"])
-def test_tool_call_and_its_result(url: str, route: str) -> None:
+def test_tool_call_and_its_result(recorded: Recorded, route: str) -> None:
     messages: list[Any] = [{"role": "user", "content": ASK_WEATHER}]
-    fields = {**options(url, route), "tools": [WEATHER]}
+    fields = {**options(recorded.url, route), "tools": [WEATHER]}
     message = litellm.completion(messages=messages, tool_choice="required", **fields).choices[0].message
     (call,) = message.tool_calls
     assert json.loads(call.function.arguments) == {"city": "Rome"}
     messages += [message, {"role": "tool", "tool_call_id": call.id, "content": RESULT}]
     answer = litellm.completion(messages=messages, tool_choice="none", **fields)
+    assert recorded.tool_results == [RESULT]
     assert answer.choices[0].finish_reason in ("stop", "length")
 
 

@@ -7,10 +7,15 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from people import ASK_WEATHER, EXTRACT, GREETING, MODEL, NAME, RESULT, Person, weather
+from recording import Recorded
 
 
 @pytest.fixture(scope="module")
 def model(v1: str) -> OpenAILike:
+    return model_at(v1)
+
+
+def model_at(v1: str) -> OpenAILike:
     return OpenAILike(
         model=MODEL,
         api_base=v1,
@@ -34,7 +39,8 @@ def test_structured_output(model: OpenAILike) -> None:
     assert reply.raw == Person(name="Ada", age=36)
 
 
-def test_tool_call_and_its_result(model: OpenAILike) -> None:
+def test_tool_call_and_its_result(recorded: Recorded) -> None:
+    model = model_at(recorded.v1)
     tool = FunctionTool.from_defaults(weather)
     reply = model.chat_with_tools([tool], user_msg=ASK_WEATHER, tool_required=True)
     (call,) = model.get_tool_calls_from_response(reply)
@@ -43,4 +49,5 @@ def test_tool_call_and_its_result(model: OpenAILike) -> None:
     assert output.raw_output == RESULT
     result = ChatMessage(role="tool", content=str(output), additional_kwargs={"tool_call_id": call.tool_id})
     answer = model.chat([ChatMessage(role="user", content=ASK_WEATHER), reply.message, result])
+    assert recorded.tool_results == [RESULT]
     assert answer.message.content

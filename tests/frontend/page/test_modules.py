@@ -246,6 +246,14 @@ def test_a_node_s_heat_is_how_lately_it_was_used(icicle: PageModule, idle: int, 
     assert icicle.run("heat(node, 100)", node=node(0, 1, idle=idle)) == expected
 
 
+def test_a_node_tells_how_many_requests_use_it_and_wait_for_it(icicle: PageModule) -> None:
+    found = [
+        icicle.run("users(node)", node={"requests": running, "waiting": waiting})
+        for running, waiting in ((2, 13), (0, 1), (0, 0))
+    ]
+    assert found == [["2 running", "13 waiting"], ["1 waiting"], []]
+
+
 # Replies
 
 

@@ -13,7 +13,7 @@ from arbora.runtime.messages import (
     TreeReport,
     UnpinPrefix,
 )
-from arbora.runtime.scheduler import process
+from arbora.runtime.scheduler import cache_control, process
 from fake_model import reply_alone, unpack
 from scheduler_bench import SchedulerBench
 
@@ -301,6 +301,22 @@ def test_the_tree_shows_the_tokens_of_the_own_namespace_alone() -> None:
     assert [node.namespace for node in nodes if node.parent is None] == ["mine", "theirs"]
     heads = {node.namespace: unpack(node.head) for node in nodes if node.parent is not None}
     assert heads == {"mine": DOCUMENT[:24], "theirs": []}
+
+
+def test_the_tree_counts_the_first_waiting_requests_at_what_they_would_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cache_control, "MOST_WAITING", 3)
+    bench = SchedulerBench(16, most_pinned=10, slots=1)
+    served(bench, DOCUMENT)
+    bench.submit("runs", DOCUMENT, max_tokens=9)
+    assert bench.plan()
+    for number in range(5):
+        bench.submit(f"waits{number}", DOCUMENT, max_tokens=1)
+    nodes = tree(bench).nodes
+    assert nodes[0].waiting == 3 and [node.requests for node in nodes[:2]] == [1, 1]
+    bench.run()
+    assert {node.waiting for node in tree(bench).nodes} == {0}
 
 
 def test_the_tree_has_only_the_namespaces_of_the_scope() -> None:

@@ -65,7 +65,10 @@ def test_quantized_weights_have_the_bytes_of_the_checkpoint_that_is_written(
     model = write_tiny_checkpoint(tmp_path)
     config, target = load_decoder_config(model), tmp_path / "quantized"
     target.mkdir()
-    write_quantized(target, model, Checkpoint(model), list(projections(config)), method)
+    matrices, told = list(projections(config)), list[str]()
+    write_quantized(target, model, Checkpoint(model), matrices, method, told.append)
+    assert told[0] == f"quantizing to {method}: 1 of {len(matrices)} matrices"
+    assert told[-1] == f"quantizing to {method}: {len(matrices)} of {len(matrices)} matrices"
     written = Checkpoint(target)
     stored = sum(written.read(name).nbytes for name in written.names)
     planned = quantized_weights(config, method, torch.float32, CPU)
@@ -121,6 +124,11 @@ def test_the_tables_and_the_plot_show_the_estimate(capsys: pytest.CaptureFixture
     assert "requests of 512 tokens" in said and "decode, batch 64" in said and "(estimates)" in said
     assert "  256 ████" in said and "NVIDIA L4 data sheet" in said
     assert "The device has no product" not in said  # the GPU has one for each format
+
+
+def test_the_built_in_model_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    named = plan(capsys, "arbora-builtin", "--memory", "1GiB")
+    assert named == plan(capsys, "--memory", "1GiB") and named["model"] == "arbora-builtin"
 
 
 def test_a_model_on_the_hub_needs_only_its_config(
