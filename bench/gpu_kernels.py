@@ -12,11 +12,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+
+if TYPE_CHECKING:
+    from arbora.kernels.linear import CodedCudaProduct
 
 Path = Literal["device", "save", "restore"]
 
@@ -69,16 +73,39 @@ def attention_cases(rows: int, length: int, dtype: torch.dtype, device: torch.de
     )
 
 
-def product_cases(device: torch.device) -> Iterator[Case]:
-    for inputs, outputs in ((4096, 6144), (4096, 24576), (12288, 4096)):
-        weight = torch.randn(outputs, inputs, device=device, dtype=torch.bfloat16)
+def product_cases(
+    shapes: Sequence[tuple[int, int]], dtype: torch.dtype, device: torch.device
+) -> Iterator[Case]:
+    """Products of few rows: by cuBLAS, by each tile of our kernel, and with quantized weights.
+
+    shapes: inputs and outputs
+    """
+    from arbora.kernels.linear.plain_cuda import PlainCudaProduct
+
+    for inputs, outputs in shapes:
+        plain = PlainCudaProduct(torch.randn(outputs, inputs, device=device, dtype=dtype), None)
+        coded = {f"{bits or 8} bits": random_codes(bits, inputs, outputs, device) for bits in (4, 8)}
+        coded["FP8"] = random_codes(None, inputs, outputs, device)
         for rows in (1, 4):
-            x = torch.randn(rows, inputs, device=device, dtype=torch.bfloat16)
-            yield Case(
-                f"product of {rows} rows, {inputs} to {outputs}",
-                lambda x=x, weight=weight: torch.nn.functional.linear(x, weight),  # type: ignore[misc]
-                weight.nbytes,
-            )
+            x = torch.randn(rows, inputs, device=device, dtype=dtype)
+            name = f"{rows} x {inputs} to {outputs}"
+            for tiling in (None, *plain.tiles()):
+                by = "cuBLAS" if tiling is None else f"tiles of {tiling.outputs}"
+                yield Case(f"{name}, {by}", partial(plain.multiply, x, tiling), plain.weight.nbytes)
+            for kind, product in coded.items():
+                yield Case(f"{name}, {kind}", partial(product, x), product.nbytes)
+
+
+def random_codes(bits: int | None, inputs: int, outputs: int, device: torch.device) -> CodedCudaProduct:
+    """bits: None for FP8"""
+    from arbora.kernels.linear import CodedPacker, CodedShape
+
+    zero = 0 if bits is None else 1 << (bits - 1)
+    packer = CodedPacker(CodedShape(outputs, inputs, bits, 128, zero), device)
+    codes = torch.randint(0, 1 << (bits or 6), (outputs, inputs), dtype=torch.uint8)
+    scales = torch.rand(outputs, -(-inputs // 128))
+    packer.write(0, codes if bits is not None else codes.view(torch.float8_e4m3fn), scales)
+    return packer.product(None)
 
 
 def page_cases(pages: int, layers: int, page_words: int, device: torch.device) -> Iterator[Case]:
@@ -95,12 +122,13 @@ def cases(device: torch.device) -> Iterator[Case]:
     if device.type == "cpu":
         yield from sampling_cases(2, 5000, device)
         yield from attention_cases(1, 40, torch.float32, device)
+        yield from product_cases([(256, 40)], torch.float16, device)
         yield from page_cases(2, 2, 64, device)
         return
     yield from sampling_cases(64, 128_256, device)
     for rows, length in ((1, 8192), (8, 8192), (64, 8192)):
         yield from attention_cases(rows, length, torch.bfloat16, device)
-    yield from product_cases(device)
+    yield from product_cases([(4096, 6144), (4096, 24576), (12288, 4096)], torch.bfloat16, device)
     yield from page_cases(32, 36, 1024, device)  # 512 tokens of an 8B shape in bfloat16
 
 

@@ -1,6 +1,6 @@
 """Matrix products with fixed weights, which are prepared once for all steps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import torch
@@ -12,12 +12,14 @@ from .fp8 import Fp8Packer, Fp8Product, Fp8Shape, takes_fp8
 from .invariant import InvariantProduct, Make, Product, invariant_sizes
 from .joined import JoinedProduct
 from .packed import PackedProduct, packs
+from .plain_cuda import Choice, PlainCudaProduct, Seconds, choose_fastest
 from .quantized import QuantizedPacker, QuantizedProduct, QuantizedShape, takes
 from .streamed import StreamedProduct, streams
 from .widened import WidenedProduct, widens
 from .widened_once import WidenedOnceProduct
 
 __all__ = [
+    "Choice",
     "CodedCudaProduct",
     "CodedPacker",
     "CodedProduct",
@@ -29,6 +31,7 @@ __all__ = [
     "QuantizedPacker",
     "QuantizedProduct",
     "QuantizedShape",
+    "Seconds",
     "as_float32",
     "takes",
     "takes_fp8",
@@ -89,6 +92,18 @@ class Linear:
         make = _make(device, dtype, batch_invariant=True)
         return invariant_sizes(make, outputs, inputs, dtype, biased, torch.get_num_threads())
 
+    @staticmethod
+    def choose_fastest(linears: Iterable["Linear"], seconds: Seconds) -> list[Choice]:
+        """On CUDA, chooses the fastest kernel for each shape and 1 to 4 rows. Returns the measured times.
+
+        Call it before graphs are captured, because they keep the kernels that they have.
+        """
+        products = [part for linear in linears for part in linear._parts()]
+        return choose_fastest([part for part in products if isinstance(part, PlainCudaProduct)], seconds)
+
+    def _parts(self) -> Sequence[Product]:
+        return self._product.products if isinstance(self._product, JoinedProduct) else [self._product]
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [tokens, in_features] → [tokens, out_features], same dtype."""
         return self._product(x)
@@ -105,6 +120,8 @@ def _is_invariant(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _make(device: torch.device, dtype: torch.dtype, batch_invariant: bool = False) -> Make:
+    if device.type == "cuda":
+        return PlainCudaProduct
     if device.type == "cpu" and streams(dtype):
         return StreamedProduct
     if device.type == "cpu" and packs(dtype):

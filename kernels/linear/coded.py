@@ -68,10 +68,8 @@ class CodedPacker:
         self._input_order = None if input_order is None else input_order.to(device)
         self._middle = 0 if shape.bits is None else 1 << (shape.bits - 1)
         width = shape.steps * shape.stored_group
-        kind = torch.float32 if shape.bits is None else torch.float16
-        groups = shape.steps * (2 if shape.bits == 4 else 1)
         self._codes = torch.empty(shape.outputs, width, dtype=torch.int8, device=device)
-        self._scales = torch.empty(groups, shape.outputs, dtype=kind, device=device)
+        self._scales = self._table(device)
         has_offsets = shape.bits is not None and shape.zero != self._middle
         self._offsets = torch.empty_like(self._scales) if has_offsets else None
         self._factors = torch.empty(shape.outputs, device=device)
@@ -97,9 +95,9 @@ class CodedPacker:
         factors = torch.ones(len(codes)) if shape.bits is None else float16_factors(tables)
         self._factors[part] = factors * (FP8_UNIT if shape.bits is None else 1)
         stored = self._by_stored_group(tables / factors[:, None])
-        self._scales[:, part] = stored[0].T.to(self._scales)
+        self._scales[:, part] = stored[0].to(self._scales)
         if self._offsets is not None:
-            self._offsets[:, part] = stored[1].T.to(self._scales)
+            self._offsets[:, part] = stored[1].to(self._scales)
 
     def product(self, bias: torch.Tensor | None) -> CodedCudaProduct:
         """The product with all written outputs. Nothing may be written afterwards."""
@@ -119,13 +117,24 @@ class CodedPacker:
         low, high = padded.view(len(codes), shape.steps, 2, group).unbind(2)
         return ((low & 15) | (high << 4)).flatten(1)
 
+    def _table(self, device: torch.device) -> torch.Tensor:
+        """Scales or offsets, see `coded_cuda.Stored`."""
+        shape = self._shape
+        groups = -(-shape.inputs // shape.stored_group)
+        if shape.bits is None:
+            return torch.empty(groups, shape.outputs, device=device)
+        return torch.empty(-(-groups // 2), shape.outputs, 2, dtype=torch.float16, device=device)
+
     def _by_stored_group(self, tables: torch.Tensor) -> torch.Tensor:
-        """[tables, n, groups as given] → [tables, n, groups as stored]"""
-        shape, stored = self._shape, len(self._scales)
+        """[tables, n, groups as given] → [tables, groups as stored, n], or pairs [tables, pairs, n, 2]"""
+        shape = self._shape
         count = -(-shape.inputs // shape.stored_group)
         group = min(shape.group, count * shape.stored_group)
         repeated = tables.repeat_interleave(max(1, -(-group // shape.stored_group)), dim=2)[..., :count]
-        return F.pad(repeated, (0, stored - count))
+        if shape.bits is None:
+            return repeated.transpose(1, 2)
+        paired = F.pad(repeated, (0, count % 2))
+        return paired.reshape(*paired.shape[:2], -1, 2).transpose(1, 2)
 
 
 class CodedCudaProduct:

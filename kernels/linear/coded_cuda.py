@@ -12,20 +12,19 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.codes_cuda import widened
+from .widening_cuda import nibbles, ones, widened
 
-BLOCK_OUTPUTS = 64
-MOST_BLOCK_ROWS = 64
+FEW_ROWS, MOST_BLOCK_ROWS = 16, 64
+MOST_TURN_COLUMNS = 128
+"""of the codes that are multiplied at a time"""
 MOST_COLUMNS = 64
-"""of the codes that are multiplied at a time with more than 16 rows; more would spill registers"""
+"""the same with more than FEW_ROWS; more would spill registers"""
 
 STAGES, FLOAT32_STAGES = 4, 2
 """blocks in flight; more of float32 would exceed the 99 KiB of shared memory that every GPU grants"""
-PROGRAMS_FOR_EACH_PROCESSOR = 2
-"""Products of few outputs are split along the inputs into about so many programs for each multiprocessor."""
 
-LEAST_STEPS = 4
-"""Steps of a program, at least, if a product is split."""
+LEAST_TURNS = 4
+"""of a program's loop, if a product is split"""
 
 EXPANDED_OUTPUTS = 32
 
@@ -36,7 +35,7 @@ class Stored(NamedTuple):
     codes: torch.Tensor
     """int8 [outputs, steps × group]; FP8: its bits"""
     scales: torch.Tensor
-    """float16 or float32 [groups, outputs], relative to `factors`"""
+    """relative to `factors`: float16 [pairs of groups, outputs, 2]; FP8: float32 [groups, outputs]"""
     offsets: torch.Tensor | None
     """as `scales`; added to each code times its scale"""
     factors: torch.Tensor
@@ -48,70 +47,115 @@ class Stored(NamedTuple):
     is_fp8: bool
 
 
+class Tiles(NamedTuple):
+    """What a program multiplies in a turn of its loop."""
+
+    rows: int
+    outputs: int
+    columns: int
+    """of bytes, see `product_kernel`"""
+    steps: int
+    warps: int
+    programs: int
+    """Products of few outputs are split along the inputs into at most so many for each multiprocessor."""
+
+    @staticmethod
+    def choose(rows: int, weight: Stored) -> "Tiles":
+        """Of up to 16 rows, two warps multiply 32 outputs: Triton then keeps the weights in registers, while
+        for four warps and 64 outputs it takes Hopper's products, whose layout widened codes don't have."""
+        if rows > FEW_ROWS:
+            block = min(MOST_BLOCK_ROWS, triton.next_power_of_2(rows))
+            return Tiles(block, 64, min(weight.group, MOST_COLUMNS), 1, 4, 2)
+        steps = weight.codes.shape[1] // weight.group
+        together = next(n for n in (4, 2, 1) if n * weight.group <= MOST_TURN_COLUMNS and steps % n == 0)
+        return Tiles(8 if rows <= 8 else 16, 32, weight.group, together, 2, 8)
+
+
 @triton.jit
-def _add_group(
-    total, x, row, column, rows, inputs, codes, scales, offsets, output, outputs, group,
-    FP8: tl.constexpr, OFFSETS: tl.constexpr,
-):  # fmt: skip
-    """total + the product of a group's inputs. codes: int8 [BLOCK_OUTPUTS, GROUP]"""
-    inside = (row < rows)[:, None] & (column < inputs)[None, :]
-    part = tl.load(x + row.to(tl.int64)[:, None] * inputs + column[None, :], mask=inside, other=0.0)
-    at = group * outputs + output
-    scale = tl.load(scales + at, mask=output < outputs, other=0.0).to(tl.float32)
-    weight = tl.trans(widened(codes, part.dtype, FP8))
-    total += tl.dot(part, weight, input_precision="ieee") * scale[None, :]
+def _add_group(total, part, byte, weight, scale, offset, OFFSETS: tl.constexpr):
+    """total + the product of a group's weights [BLOCK_OUTPUTS, inputs] and inputs `part` [inputs, rows]
+
+    byte: the weights as they are stored
+    """
+    total += tl.dot(weight, part, input_precision="ieee") * scale.to(tl.float32)[:, None]
     if OFFSETS:
-        offset = tl.load(offsets + at, mask=output < outputs, other=0.0).to(tl.float32)
-        total += tl.sum(part.to(tl.float32), axis=1)[:, None] * offset[None, :]
+        # A product adds the inputs of each row where they are; `tl.sum` would move them between threads.
+        sums = tl.dot(ones(byte, part.dtype), part, input_precision="ieee")
+        total += sums * offset.to(tl.float32)[:, None]
     return total
+
+
+@triton.jit
+def _part(x, column, inputs, WHOLE: tl.constexpr):
+    """The inputs `column` [columns, 1] of the rows to which x [1, rows] points"""
+    if WHOLE:
+        return tl.load(x + column)
+    return tl.load(x + column, mask=column < inputs, other=0.0)
+
+
+@triton.jit
+def _half(words, high):
+    """The float16 in the low (0) or high (1) halves of int32 words."""
+    return (words >> (16 * high)).to(tl.int16).to(tl.float16, bitcast=True)
 
 
 # Compiled once for any number of rows, which changes from step to step.
 @triton.jit(do_not_specialize=["rows", "steps_each"])
 def product_kernel(
     x, codes, scales, offsets, factors, bias, out, rows, outputs, inputs, steps, steps_each,
-    BITS: tl.constexpr, GROUP: tl.constexpr, SLICE: tl.constexpr, FP8: tl.constexpr, OFFSETS: tl.constexpr,
-    BIAS: tl.constexpr, SPLIT: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_OUTPUTS: tl.constexpr,
+    BITS: tl.constexpr, GROUP: tl.constexpr, SLICE: tl.constexpr, STEPS: tl.constexpr, FP8: tl.constexpr,
+    OFFSETS: tl.constexpr, BIAS: tl.constexpr, SPLIT: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    BLOCK_OUTPUTS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """A block of outputs program_id(0) for the rows program_id(1), over the steps program_id(2).
 
-    Here a step is one byte of `SLICE` columns, which divides GROUP.
-    out: [rows, outputs], or if SPLIT float32 [splits, rows, outputs] for `merge_kernel`.
+    Here a step is one byte of `SLICE` columns, which divides GROUP. A turn of the loop has STEPS of them, a
+    number that divides `steps` and `steps_each`. Weights are left factors, whose tiles are larger.
+    WHOLE: all groups are whole, and of 4 bits an even number
+    scales, offsets: as in `Stored`; pairs of float16 as int32 words
+    out: [rows, outputs], or if SPLIT float32 [splits, rows, outputs] for `merge_kernel`
     """
     output = tl.program_id(0) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     split = tl.program_id(2)
     place = tl.arange(0, SLICE)
-    # Outputs beyond the last one read the codes of the last one, and are not stored.
-    codes += tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * (steps * SLICE) + place[None, :]
-    total = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
-    for step in range(split * steps_each, tl.minimum(steps, (split + 1) * steps_each)):
-        byte = tl.load(codes + step * SLICE)
-        group = step // (GROUP // SLICE)
-        if BITS == 4:
-            column = group * GROUP + step * SLICE + place
-            total = _add_group(
-                total, x, row, column, rows, inputs, (byte << 4) >> 4, scales, offsets, output, outputs,
-                2 * group, FP8, OFFSETS,
-            )  # fmt: skip
-            total = _add_group(
-                total, x, row, column + GROUP, rows, inputs, byte >> 4, scales, offsets, output, outputs,
-                2 * group + 1, FP8, OFFSETS,
-            )  # fmt: skip
-        else:
-            total = _add_group(
-                total, x, row, step * SLICE + place, rows, inputs, byte, scales, offsets, output, outputs,
-                group, FP8, OFFSETS,
-            )  # fmt: skip
-    stored = (row < rows)[:, None] & (output < outputs)[None, :]
-    at = row.to(tl.int64)[:, None] * outputs + output[None, :]
+    # Outputs and rows beyond the last one read what the last one reads, and are not stored.
+    source = tl.minimum(output, outputs - 1)
+    codes += source.to(tl.int64)[:, None] * (steps * SLICE) + place[None, :]
+    x += tl.minimum(row, rows - 1).to(tl.int64)[None, :] * inputs
+    total = tl.zeros([BLOCK_OUTPUTS, BLOCK_ROWS], tl.float32)
+    dtype: tl.constexpr = x.dtype.element_ty
+    end = tl.minimum(steps, (split + 1) * steps_each)
+    for begin in tl.range(split * steps_each, end, STEPS, num_stages=STAGES):
+        for place_in_turn in tl.static_range(STEPS):
+            step = begin + place_in_turn
+            byte = tl.load(codes + step * SLICE)
+            stored = step // (GROUP // SLICE)
+            pair = stored // 2 if BITS == 8 and not FP8 else stored
+            scale = tl.load(scales + pair * outputs + source)
+            offset = tl.load(offsets + pair * outputs + source) if OFFSETS else scale
+            if BITS == 4:
+                column = (stored * GROUP + step * SLICE + place)[:, None]
+                first = _part(x, column, inputs, WHOLE)
+                second = _part(x, column + GROUP, inputs, WHOLE)
+                low, high = nibbles(byte, dtype)
+                total = _add_group(total, first, byte, low, _half(scale, 0), _half(offset, 0), OFFSETS)
+                total = _add_group(total, second, byte, high, _half(scale, 1), _half(offset, 1), OFFSETS)
+            else:
+                if not FP8:
+                    scale, offset = _half(scale, stored % 2), _half(offset, stored % 2)
+                part = _part(x, (step * SLICE + place)[:, None], inputs, WHOLE)
+                weight = widened(byte, dtype, FP8)
+                total = _add_group(total, part, byte, weight, scale, offset, OFFSETS)
+    written = (output < outputs)[:, None] & (row < rows)[None, :]
+    at = row.to(tl.int64)[None, :] * outputs + output[:, None]
     if SPLIT:
         out += split.to(tl.int64) * rows * outputs
     else:
-        total *= tl.load(factors + output, mask=output < outputs, other=0.0)[None, :]
+        total *= tl.load(factors + output, mask=output < outputs, other=0.0)[:, None]
         if BIAS:
-            total += tl.load(bias + output, mask=output < outputs, other=0.0).to(tl.float32)[None, :]
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=stored)
+            total += tl.load(bias + output, mask=output < outputs, other=0.0).to(tl.float32)[:, None]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=written)
 
 
 @triton.jit(do_not_specialize=["size", "splits"])
@@ -148,7 +192,7 @@ def expand_kernel(
     code = tl.load(codes + at, mask=exists[:, None], other=0)
     if BITS == 4:
         code = (code << (4 - 4 * (group % 2)).to(tl.int8)) >> 4
-    at = group * outputs + output
+    at = group * outputs + output if FP8 else (group // 2 * outputs + output) * 2 + group % 2
     factor = tl.load(factors + output, mask=exists, other=0.0)
     scale = tl.load(scales + at, mask=exists, other=0.0).to(tl.float32)
     weight = widened(code, tl.float32, FP8) * scale[:, None]
@@ -164,38 +208,40 @@ def multiply(x: torch.Tensor, weight: Stored, bias: torch.Tensor | None) -> torc
     """x wᵀ + bias for x [rows, inputs], contiguous; reads the weight once for each 64 rows."""
     rows, outputs = len(x), len(weight.codes)
     out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
-    block_rows = min(MOST_BLOCK_ROWS, max(16, triton.next_power_of_2(rows)))
-    blocks = -(-outputs // BLOCK_OUTPUTS), -(-rows // block_rows)
-    columns = weight.group if block_rows == 16 else min(weight.group, MOST_COLUMNS)
-    steps = weight.codes.shape[1] // columns
-    splits = split_count(blocks[0] * blocks[1], steps, processors(x.device))
+    tiles = Tiles.choose(rows, weight)
+    blocks = -(-outputs // tiles.outputs), -(-rows // tiles.rows)
+    turns = weight.codes.shape[1] // (tiles.columns * tiles.steps)
+    splits = split_count(blocks[0] * blocks[1], turns, tiles.programs * processors(x.device))
     partial = out
     if splits > 1:
         partial = torch.empty(splits, rows, outputs, dtype=torch.float32, device=x.device)
+    scales, offsets = (_words(table) for table in (weight.scales, weight.offsets))
     product_kernel[(*blocks, splits)](
         x,
         weight.codes,
-        weight.scales,
-        weight.offsets if weight.offsets is not None else weight.scales,
+        scales,
+        scales if offsets is None else offsets,
         weight.factors,
         weight.factors if bias is None else bias,
         partial,
         rows,
         outputs,
         weight.inputs,
-        steps,
-        -(-steps // splits),
+        turns * tiles.steps,
+        -(-turns // splits) * tiles.steps,
         BITS=weight.bits,
         GROUP=weight.group,
-        SLICE=columns,
+        SLICE=tiles.columns,
+        STEPS=tiles.steps,
         FP8=weight.is_fp8,
         OFFSETS=weight.offsets is not None,
         BIAS=bias is not None,
         SPLIT=splits > 1,
-        BLOCK_ROWS=block_rows,
-        BLOCK_OUTPUTS=BLOCK_OUTPUTS,
-        num_warps=4,
-        num_stages=FLOAT32_STAGES if x.element_size() == 4 else STAGES,
+        BLOCK_ROWS=tiles.rows,
+        BLOCK_OUTPUTS=tiles.outputs,
+        WHOLE=weight.inputs * weight.bits == weight.codes.shape[1] * 8,
+        STAGES=FLOAT32_STAGES if x.element_size() == 4 else STAGES,
+        num_warps=tiles.warps,
     )
     if splits > 1:
         merge_kernel[(-(-out.numel() // 1024),)](
@@ -237,11 +283,15 @@ def expand(weight: Stored, first: int, end: int, dtype: torch.dtype) -> torch.Te
     return out
 
 
-def split_count(blocks: int, steps: int, processors: int) -> int:
-    """Into how many programs the inputs of each block of outputs are split."""
-    wanted = -(-processors * PROGRAMS_FOR_EACH_PROCESSOR // blocks)
-    each = -(-steps // max(1, min(wanted, steps // LEAST_STEPS)))
-    return -(-steps // each)
+def _words(table: torch.Tensor | None) -> torch.Tensor | None:
+    """Pairs of float16 as int32, which the kernel copies ahead: copies have at least 4 bytes."""
+    return table if table is None or table.dtype == torch.float32 else table.view(torch.int32)
+
+
+def split_count(blocks: int, turns: int, programs: int) -> int:
+    """Into how many programs the turns of each block are split, so that there are at most `programs`."""
+    each = -(-turns // max(1, min(programs // blocks, turns // LEAST_TURNS)))
+    return -(-turns // each)
 
 
 def processors(device: torch.device) -> int:

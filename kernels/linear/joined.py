@@ -19,10 +19,10 @@ class JoinedProduct:
     """The results of several products, concatenated along the outputs."""
 
     def __init__(self, products: Sequence[Product]) -> None:
-        self._products = products
+        self.products = products
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        parts = [product(x) for product in self._products]
+        parts = [product(x) for product in self.products]
         return torch.cat(parts, dim=-1) if x.is_cuda else _joined(parts)
 
 

@@ -25,6 +25,7 @@ from .heap import weights_outside_heap
 from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, page_bytes, size_pool
 from .page_memory import PageMemory
 from .page_tables import PageTables
+from .product_choice import choose_products
 from .rope import cos_sin_table
 from .runner import Runner
 from .slot_states import SlotStates
@@ -91,6 +92,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     if device.type == "cuda" and not config.enforce_eager:
         from .step_graphs import StepGraphs  # Triton may be missing without a GPU
 
+        choose_products(weights)
         graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
         few_pages = allocate_pool(
             shape, 2, config.page_size, stored, device

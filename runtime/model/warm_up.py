@@ -17,7 +17,7 @@ from .kv_pool import PoolSize
 from .runner import Runner
 
 PROMPT = 32
-CUDA_CHUNKS = (2, 8, 20, 65, 200, 300)
+CUDA_CHUNKS = (2, 8, 12, 20, 65, 200, 300)
 """tokens: a chunk for each block size of the attention kernel, for any number of query heads per KV head, and
 of the products with quantized weights"""
 CUDA_GROUP = 17

@@ -105,10 +105,10 @@ def test_many_rows_are_multiplied_with_an_expanded_weight(name: str, monkeypatch
 
 @pytest.mark.parametrize("name", ["4 bits", "8 bits with offsets", "FP8, one group"])
 def test_the_inputs_of_a_product_may_be_split(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coded_cuda, "LEAST_STEPS", 1)
+    monkeypatch.setattr(coded_cuda, "LEAST_TURNS", 1)
     monkeypatch.setattr(coded_cuda, "processors", lambda device: 132)
     shape = SHAPES[name]
-    assert coded_cuda.split_count(2, shape.steps, 132) > 1
+    assert coded_cuda.split_count(3, shape.steps, 132) > 1
     assert_product(shape, 3, biased=True)
 
 
@@ -141,7 +141,7 @@ def test_inputs_may_be_in_another_order() -> None:
 
 def test_a_row_has_the_same_bits_beside_others_of_its_block() -> None:
     shape = SHAPES["4 bits"]
-    product, x = packed(shape, random_weight(shape)), torch.randn(16, shape.inputs, device=DEVICE)
+    product, x = packed(shape, random_weight(shape)), torch.randn(8, shape.inputs, device=DEVICE)
     assert torch.equal(product(x)[5:6], product(x[5:6]))
 
 

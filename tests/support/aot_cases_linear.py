@@ -1,19 +1,42 @@
-from aot_cases import AotCase
+from dataclasses import replace
+from itertools import chain
+
+from aot_cases import TARGETS, AotCase, MatrixProducts
 
 WEIGHT = {"codes": "*i8", "scales": "*fp16", "offsets": "*fp16", "factors": "*fp32"}
+WORDS = {**WEIGHT, "scales": "*i32", "offsets": "*i32"}
+FLOATS = {**WEIGHT, "scales": "*fp32", "offsets": "*fp32"}
 SIZES = {"outputs": "i32", "inputs": "i32", "steps": "i32"}
 
 
-def _product(bits: int, group: int, rows: int, fp8: bool = False, offsets: bool = False) -> AotCase:
-    kind = "fp8" if fp8 else f"{bits}-bits"
-    return AotCase(
-        name=f"product-{kind}-{group}-rows-{rows}{'-offsets' if offsets else ''}",
+MATRIX = {80: ("HMMA.*", 16, 8), 90: ("HGMMA.*", 16, 64), 100: ("UTCHMMA.*", 16, 64)}
+"""instructions for more than 16 rows by architecture: opcode, inputs and rows (at most) of each"""
+
+
+def _product(
+    bits: int,
+    group: int,
+    rows: int,
+    *,
+    fp8: bool = False,
+    offsets: bool = False,
+    whole: bool = True,
+    kind: str = "bf16",
+    max_spill_bytes: int = 0,
+) -> list[AotCase]:
+    """A product with the tiles of `coded_cuda.Tiles`."""
+    codes, few, in_float32 = "fp8" if fp8 else f"{bits}-bits", rows <= 16, kind == "fp32"
+    stages, slice_ = 2 if in_float32 else 4, group if few else min(group, 64)
+    steps = max(1, min(4, 128 // group)) if few else 1
+    factors = steps * slice_ * (2 if bits == 4 else 1) * (2 if offsets else 1)
+    case = AotCase(
+        name=f"product-{codes}-{group}-rows-{rows}{'-offsets' if offsets else ''}"
+        f"{'' if whole else '-rest'}{'' if kind == 'bf16' else '-' + kind}",
         kernel="linear.coded_cuda:product_kernel",
         signature={
-            "x": "*bf16",
-            **WEIGHT,
-            **({"scales": "*fp32", "offsets": "*fp32"} if fp8 else {}),
-            "bias": "*bf16",
+            "x": f"*{kind}",
+            **(FLOATS if fp8 else WORDS),
+            "bias": f"*{kind}",
             "out": "*fp32",
             "rows": "i32",
             **SIZES,
@@ -22,25 +45,78 @@ def _product(bits: int, group: int, rows: int, fp8: bool = False, offsets: bool 
         constants={
             "BITS": bits,
             "GROUP": group,
-            "SLICE": group if rows == 16 else min(group, 64),
+            "SLICE": slice_,
+            "STEPS": steps,
             "FP8": fp8,
             "OFFSETS": offsets,
             "BIAS": False,
             "SPLIT": True,
             "BLOCK_ROWS": rows,
-            "BLOCK_OUTPUTS": 64,
+            "BLOCK_OUTPUTS": 32 if few else 64,
+            "WHOLE": whole,
+            "STAGES": stages,
         },
-        num_stages=4,
-        pipelined_loops=1,
+        num_warps=2 if few else 4,
+        pipelined_loops=0 if in_float32 else 1,
+        programs=5 if rows <= 8 else 4 if few else 2,
+        max_spill_bytes=max_spill_bytes,
+        products=None if in_float32 else MatrixProducts("HMMA.*", factors // 16 * (rows // 8)),
         aligned=("outputs", "inputs", "steps"),
+    )
+    return [case] if few else [_on(case, architecture, factors) for architecture in TARGETS]
+
+
+def _on(case: AotCase, architecture: int, factors: int) -> AotCase:
+    opcode, inputs, most_rows = MATRIX[architecture]
+    count = factors // inputs * max(1, int(case.constants["BLOCK_ROWS"] or 0) // most_rows)
+    name = f"{case.name}-on-{architecture}"
+    return replace(case, name=name, products=MatrixProducts(opcode, count), architectures=(architecture,))
+
+
+def _few_rows(outputs: int, inputs: int, rows: int, bfloat16: bool = True, whole: bool = True) -> AotCase:
+    kind = "*bf16" if bfloat16 else "*fp16"
+    return AotCase(
+        name=f"few-rows-{rows}-tile-{outputs}{'' if bfloat16 else '-half'}{'' if whole else '-rest'}",
+        kernel="linear.few_rows_cuda:few_rows_kernel",
+        signature={
+            "x": "*i32",
+            "weight": "*i32",
+            "bias": kind,
+            "out": kind,
+            "outputs": "i32",
+            "words": "i32",
+        },
+        constants={
+            "ROWS": rows,
+            "BFLOAT16": bfloat16,
+            "BIAS": True,
+            "WHOLE": whole,
+            "BLOCK_OUTPUTS": outputs,
+            "BLOCK_WORDS": inputs // 2,
+        },
+        max_shared=1 << 10,
+        aligned=("outputs", "words"),
     )
 
 
 CASES = [
-    *(_product(4, group, rows) for group in (32, 128) for rows in (16, 64)),
-    _product(4, 128, 16, offsets=True),
-    *(_product(8, 128, rows) for rows in (16, 64)),
-    *(_product(8, 128, rows, fp8=True) for rows in (16, 64)),
+    _few_rows(4, 1024, 1),
+    _few_rows(4, 1024, 4),
+    _few_rows(8, 1024, 4),
+    _few_rows(1, 2048, 4, whole=False),
+    _few_rows(8, 1024, 4, bfloat16=False),
+    *chain(
+        *(_product(4, group, rows) for group in (32, 128) for rows in (8, 16, 64)),
+        *(_product(4, 128, rows, offsets=True) for rows in (8, 64)),
+        _product(4, 32, 8, offsets=True, kind="fp16", max_spill_bytes=32),
+        _product(4, 64, 8, kind="fp32"),
+        *(_product(8, 128, rows) for rows in (8, 32, 64)),
+        _product(8, 32, 16, offsets=True),
+        _product(8, 128, 8, kind="fp16"),
+        *(_product(8, 128, rows, fp8=True) for rows in (8, 64)),
+        _product(8, 128, 8, fp8=True, kind="fp16"),
+        _product(8, 128, 16, fp8=True, whole=False),
+    ),
     *(
         AotCase(
             name=f"expand-{name}",

@@ -94,13 +94,15 @@ def _loop_spills(lines: list[str]) -> int:
 
 def _main_loop(lines: list[str]) -> list[str]:
     """The opcodes of the innermost loop that has the most for matrices; of equal ones that without masks, the
-    shortest."""
+    shortest. Without such opcodes the longest."""
     loops = _loops(lines)
     innermost = [one for one in loops if not any(one[0] <= start and end < one[1] for start, end in loops)]
     bodies: list[list[str]] = [[]]
     for start, end in innermost:
         found = [re.search(OPCODE, line) for line in lines[start : end + 1]]
         bodies.append([each[1] for each in found if each])
+    if not any(_is_matrix(opcode) for body in bodies for opcode in body):
+        return max(bodies, key=len)
     return max(bodies, key=lambda body: (sum(map(_is_matrix, body)), -len(body)))
 
 
