@@ -19,7 +19,7 @@ from arbora.runtime.messages import GroupCost
 from arbora.runtime.scheduler.groups import order_and_group
 
 PAGE_SIZE, RUNS = 16, 30
-LEVELS = 3  # of a GPU
+LEVELS = 3  # of a GPU: fixed_steps.LEVELS - 1
 ROWS = (1, 64, 256, 1024)
 Tables = list[list[int]]
 

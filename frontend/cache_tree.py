@@ -27,9 +27,9 @@ class ShownNode(Struct):
 
     `id` names a node with pages. `parent` is an index in the list of nodes. `idle` is the number of tokens
     that the cache has served or stored since its last use. `requests` (running ones), `pins` and `leases` use
-    the node or one below it; of the first 256 waiting requests `waiting` would use it now. `folded` is the
-    number of nodes below it that the list leaves out. `text` is the node's beginning, null for a node of
-    another client.
+    the node or one below it. `waiting` counts the waiting requests that would use it now; at most 256 are
+    looked up. `folded` is the number of nodes below it that the list leaves out. `text` is the node's
+    beginning, null for a node of another client.
     """
 
     id: int | None

@@ -27,30 +27,31 @@ def served_name(model: str | None) -> str:
 
 
 def find_model(model: str | None) -> Path:
-    """The directory of `model`: a path, a hub id (downloaded if needed), or `BUILTIN_NAME` or None for the
+    """The directory of `model`: a path, or a hub id (downloaded if needed). None and `BUILTIN_NAME` are the
     built-in model.
 
     For a GGUF file it is one that was made from the file. Raises ConfigError.
     """
-    path = Path(model or BUILTIN_NAME).expanduser()
-    if model is None or (model == BUILTIN_NAME and not path.exists()):
+    name = BUILTIN_NAME if model is None else model
+    path = Path(name).expanduser()
+    if name == BUILTIN_NAME and (model is None or not path.exists()):
         return _checked(BUILTIN_MODEL, "the built-in model")
     if path.is_dir():
-        return _checked(path.resolve(), f"MODEL {model}")
+        return _checked(path.resolve(), f"MODEL {name}")
     if path.suffix == ".gguf" and path.is_file():
         return gguf_directory(path)
     if path.exists():
         raise ConfigError(
-            f"MODEL {model} is a file. Name the directory that contains config.json, or a GGUF file."
+            f"MODEL {name} is a file. Name the directory that contains config.json, or a GGUF file."
         )
-    if model.startswith(_PATH_STARTS) or path.suffix == ".gguf":
+    if name.startswith(_PATH_STARTS) or path.suffix == ".gguf":
         kind = "file" if path.suffix == ".gguf" else "directory"
-        raise ConfigError(f"MODEL {model}: there is no such {kind} ({path.absolute()}).")
-    if not _HUB_ID.fullmatch(model):
+        raise ConfigError(f"MODEL {name}: there is no such {kind} ({path.absolute()}).")
+    if not _HUB_ID.fullmatch(name):
         raise ConfigError(
-            f"MODEL {model}: there is no such directory, and it is not a hub id such as Qwen/Qwen3-0.6B."
+            f"MODEL {name}: there is no such directory, and it is not a hub id such as Qwen/Qwen3-0.6B."
         )
-    return _checked(_from_hub(model), f"MODEL {model}")
+    return _checked(_from_hub(name), f"MODEL {name}")
 
 
 def find_config(model: str | None) -> Path:

@@ -54,8 +54,7 @@ def token_count(text: str) -> int:
 
 
 def size_in_bytes(text: str) -> int:
-    """A number with a unit: GB is 10^9 bytes, and GiB is 2^30. Gb is refused, because it is written for
-    bits too; gb is not."""
+    """Bytes. GB is 10^9 bytes, GiB is 2^30. Gb is refused because it may mean bits; gb means GB."""
     match = _SIZE.fullmatch(text.strip())
     if match is not None and (unit := _BITS.search(text)):
         raise ValueError(f"{unit[0]} may mean bits. Write {unit[0][:-1]}B for bytes.")

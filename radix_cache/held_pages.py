@@ -1,4 +1,4 @@
-"""The pages that requests hold, which are known only while invariants are checked."""
+"""The pages that requests hold. They are recorded only while invariants are checked."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ MOST_VISITED = 4_096  # nodes, so that an outline never takes long
 
 @dataclass(frozen=True, slots=True)
 class OutlinedNode:
-    """A node, or a root, which has no tokens. Requests, pins and leases count at all nodes that they use, and
-    waiting requests at those that they would use now, which is at least the root."""
+    """A node, or a root, which has no tokens. Requests, pins and leases count at every node that they use. A
+    waiting request counts at every node that it would use now; if nothing matches, at the root alone."""
 
     page: int | None  # id of its first page; None: a root, or an evicted node
     parent: int | None  # index in the outline; None: a root

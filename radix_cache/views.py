@@ -1,4 +1,4 @@
-"""What the tree contains, as clients see it: nothing here changes it."""
+"""Read-only views of the tree for clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tree import RadixTree
 
 
 class CacheViews:
-    """locks: of requests and pins. pins: those among them that are pins"""
+    """locks: of requests and of pins; pins: which of them are pins"""
 
     def __init__(self, tree: RadixTree, locks: Collection[Lock], pins: Pins) -> None:
         self._tree, self._locks, self._pins = tree, locks, pins

@@ -134,7 +134,7 @@ class MessageStream:
         self._blocks = Blocks(context.shown)
         self._has_begun = False
         self._index = -1
-        self._text_head = b""  # of a delta of the block number `_index`
+        self._text_head = b""  # how a text delta of the open block begins
         self._input = InputFragments()
 
     def take(self, pieces: Sequence[Piece]) -> bytes:

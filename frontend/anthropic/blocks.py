@@ -51,7 +51,7 @@ class Blocks:
         self._thinking: list[str] = []
 
     def continues_text(self, piece: Piece) -> bool:
-        """Whether the piece is only more text of the open block."""
+        """Whether the piece only adds text to the open text block."""
         return (
             self._open == "text"
             and bool(piece.content)

@@ -38,7 +38,7 @@ class CacheWatch:
         self._step = prepared.fields.n or 1
         self._requests = prepared.requests[:: self._step]
         self._is_computed = False
-        self._seen: list[Seen | None] = []  # once they are remembered
+        self._seen: list[Seen | None] = []  # empty until they are remembered
         self._matched: list[int] = []  # tokens of each prompt; empty until the reply has ended
         outline = NO_OUTLINE if prepared.chat is None else prepared.chat.outline
         self._questions = [self._question(request, outline) for request in self._requests]
@@ -89,7 +89,7 @@ class CacheWatch:
         return await run_off_loop(self._http.service.work, partial(explain, question, matched, decode))
 
     def computed(self, reply: Reply) -> None:
-        """Remembers the prompts, once all have been computed, but sends the tokens that are ready first."""
+        """Remembers the prompts when all have been computed. The tokens that are ready are sent first."""
         if self._is_computed or not all(choice.has_begun for choice in reply.choices[:: self._step]):
             return
         self._is_computed = True

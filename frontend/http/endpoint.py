@@ -211,7 +211,7 @@ async def answer_parts(
         if answer is not None:
             timer.reached(answer.reply.usage())
     assert answer is not None
-    await asyncio.sleep(0)  # the last tokens of other streams go before the end of this one
+    await asyncio.sleep(0)  # lets other streams send the tokens of this step first
     usage = answer.reply.usage()
     await cache.ended(answer.reply)
     timer.finished(usage, [choice.finish or "" for choice in answer.reply.choices])

@@ -67,7 +67,7 @@ async def _serve(
 
 def _model_in_words(config: ServeConfig) -> str:
     if config.model == BUILTIN_MODEL:
-        return "the built-in model; no MODEL was given"
+        return "the built-in model, which needs no MODEL"
     files = sorted(config.model.glob("*.gguf"))
     return str(files[0].resolve() if files and files[0].is_symlink() else config.model)
 

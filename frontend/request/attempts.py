@@ -53,7 +53,7 @@ async def run_attempts(
         else:
             part = attempt.take(attempt.reply.push(arrivals))
             if attempt.reply.has_ended_choices:
-                loop.call_soon(attempt.reply.remember)  # first all streams get the tokens of this step
+                loop.call_soon(attempt.reply.remember)  # after all streams have sent this step's tokens
         is_current = generation.attempt == number  # the replica may have died meanwhile
         if is_current:
             attempt.reply.end_stopped()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -162,7 +163,7 @@ class Reply:
         self._n = n
         self._generation = generation
         self._open = len(choices)
-        self._ended: list[ChoiceReply] = []  # but not yet remembered
+        self._ended = deque[ChoiceReply]()  # not yet remembered
         self._stopped: list[tuple[int, int]] = []  # choices and how many tokens they keep
         self._called: list[int] = []  # choices that ended in tool calls
 
@@ -176,7 +177,7 @@ class Reply:
         return any(self.choices[index].may_take_long(output, several) for index, output, _ in arrivals)
 
     def push(self, arrivals: Sequence[Arrival]) -> list[Piece]:
-        """May be called from any thread; `remember` and `end_stopped` are to follow. Raises
+        """May be called from any thread. Call `remember` and `end_stopped` afterwards. Raises
         `RequestError`."""
         pieces = []
         for index, output, _ in arrivals:
@@ -200,15 +201,19 @@ class Reply:
 
     @property
     def has_ended_choices(self) -> bool:
-        """Whether there is something for `remember`."""
+        """Whether choices have ended that `remember` has not seen."""
         return bool(self._ended)
 
     def remember(self) -> None:
-        """Remembers the tokens of the chats' choices that have ended, for the next turn. May be called from
-        any thread."""
-        ended, self._ended = self._ended, []
-        for choice in ended:
+        """Remembers the tokens of ended chat choices for the next turn. May be called from any thread."""
+        while (choice := self._next_ended()) is not None:
             choice.remember()
+
+    def _next_ended(self) -> ChoiceReply | None:
+        try:
+            return self._ended.popleft()
+        except IndexError:  # another thread may have taken the last one
+            return None
 
     def end_stopped(self) -> None:
         """Tell the scheduler which choices a stop string or tool calls have ended. Call it only on the event

@@ -87,7 +87,7 @@ class Detokenizer:
         return TextDelta("".join(ready), self._stopped, self._tokens, tuple(offsets))
 
     def _push_one(self, token: int) -> TextDelta:
-        """`push` for the usual case, which is that of each token of a stream."""
+        """`push` of one token that is not the last, without stop strings."""
         text, offset = self._decode(token), self._length
         self._tokens += 1
         self._length += len(text)

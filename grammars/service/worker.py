@@ -62,7 +62,7 @@ class AutomatonWorkers:
         self._changed = Condition()
 
     def start(self) -> None:
-        """Starts the server, for which earlier jobs wait. The first job's process is forked when it comes."""
+        """Starts the server; jobs that come earlier wait for it. The first job forks the first process."""
         try:
             with suppress(CompilerError):  # the first job tries again
                 self.server.started()

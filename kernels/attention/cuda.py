@@ -240,8 +240,8 @@ def by_size(
 
 
 def merged_tokens(shape: Shape, cell_bytes: int) -> float:
-    """The tokens of one row that a layer reads in the time that one more partial result of a row costs: it is
-    written and read, and the group's items take their time besides their keys."""
+    """How many tokens of one row a layer reads in the time of one more partial result: writing and reading
+    it, and the fixed cost of the group's items."""
     result = 2 * torch.float32.itemsize * shape.heads * (shape.head_dim + 1)
     token = 2 * shape.kv_heads * cell_bytes
     return result / token + ITEM_COST * shape.repeat / GROUP_QUERIES

@@ -1,4 +1,4 @@
-"""Rows in decode that grow by one token a step, in the tables of a plan that their first step made."""
+"""Tables of attention for rows in decode, extended by one token for each step."""
 
 from collections.abc import Callable, Sequence
 

@@ -17,10 +17,10 @@ MOST_ROWS = 4
 ALIGNED_INPUTS = 8
 """Our kernel loads so many inputs at a time."""
 LEAST_GAIN = 0.05
-"""of cuBLAS's time, for which our kernel is taken. Less could be noise of the clock, and each start would
-choose anew."""
+"""share of cuBLAS's time that our kernel must save to be taken; smaller differences may be noise"""
 FEW_OUTPUTS = 2048
-"""Up to so many, programs of one output are tried too, because others are too few for all multiprocessors."""
+"""Weights of at most so many outputs also try programs of one output, because larger programs would be too
+few for all multiprocessors."""
 MOST_TIMED = 16
 """products of one shape that are timed one after the other. Together they exceed the caches, as in a step."""
 

@@ -16,8 +16,9 @@ from ..common.upload import upload
 
 BLOCK = 1024
 PROGRAMS = 16
-"""Programs that move pages from or to host memory: most multiprocessors have none. Of 16 KB each they keep
-256 KB in flight, or 4 µs of a bus with 55 GB/s (PCIe 5.0 × 16), which answers in 1 to 2."""
+"""Programs that copy pages from or to host memory; most multiprocessors compute only the step. With 16 KB
+each, 256 KB are in flight: 4 µs of a bus with 55 GB/s (PCIe 5.0 × 16), whose latency is 1 to 2 µs (our
+assumption)."""
 TILE = 4096
 """words that a program moves at a time"""
 WARPS = 8

@@ -126,8 +126,8 @@ class CacheReport(Message):
 
 
 class TreeNode(Part):
-    """A node, a root, or an evicted node. Requests, pins and leases count at all nodes that they use, and
-    waiting requests at those that they would use now, which is at least the root."""
+    """A node, a root, or an evicted node. Requests, pins and leases count at every node that they use. A
+    waiting request counts at every node that it would use now; if nothing matches, at the root alone."""
 
     page: int | None  # id of its first page, which names it; None: a root, or evicted
     parent: int | None  # index among the nodes; None: a root
@@ -138,7 +138,7 @@ class TreeNode(Part):
     hits: int  # requests that matched it after the one that created it
     idle: int  # accesses since its last use
     requests: int  # running ones
-    waiting: int  # of the first ones in the queue
+    waiting: int  # of at most 256 waiting requests
     pins: int
     leases: int
     tokens_below: int  # in its descendants

@@ -59,8 +59,8 @@ class RowGroup(Part):
 class StepPlan(Message):
     """One step, in the order of work: setups, saves, copies, restores, then the forward pass over `rows`.
 
-    Steps run in order. Saves and restores may run beside the steps before: these write no page of `saves`,
-    and use no page of `restores`.
+    Steps run in order. Saves and restores may run beside earlier steps, which neither write the pages of
+    `saves` nor use those of `restores`.
     """
 
     step: int  # from 1
@@ -94,9 +94,9 @@ class GroupCost(Part):
     """What groups of rows cost on the model's device. The defaults are a CPU's."""
 
     merged_tokens: float = 16.0
-    """one more partial result of a row and its merge take as long as reading so many tokens"""
+    """a further partial result of a row costs as much as reading so many tokens"""
     levels: int = 0
-    """groups that may contain one another; 0: any number"""
+    """groups that may be nested; 0: any number"""
 
 
 class ModelReady(Message):

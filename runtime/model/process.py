@@ -123,9 +123,9 @@ class StepQueue:
 
 
 def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
-    """Runs steps in order. A step that comes while a GPU computes the one before is launched at once, so that
-    the GPU finds it when it is done. Pages are saved beside a step, and published with the next one, or when
-    the GPU is idle."""
+    """Runs steps in order. A step that comes while a GPU computes is launched at once, so that the GPU does
+    not wait for it. Pages are saved beside a step. They are published with the next step, or when the GPU is
+    idle."""
     running: RunningStep | None = None
     while True:
         work = _next(runner, running, queue)
@@ -157,7 +157,7 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
 
 
 def _next(runner: Runner, running: RunningStep | None, queue: StepQueue) -> Work | None:
-    """The next message; None if the running step, or the saving of pages while none runs, is over before."""
+    """The next message; None if the running step ends first, or, while no step runs, the saves do."""
     if running is not None:
         return queue.next_unless(running.ready)
     return queue.next_unless(runner.saves_copied) if runner.is_saving else queue.next()

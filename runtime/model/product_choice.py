@@ -59,7 +59,8 @@ class ReplayClock:
 
 
 def described(choices: list[Choice]) -> list[str]:
-    """A line for each shape: 4096 → 6144: 1 row 12.1 µs (cuBLAS 14.0), 2 rows cuBLAS 14.0 µs (ours 15.2) …"""
+    """A line for each shape: products 4096 → 6144: 1 row by our kernel in 12.1 µs (cuBLAS 14.0), 2 rows by
+    cuBLAS in 14.0 µs (our kernel 15.2) …"""
     lines = []
     for (outputs, inputs), each in groupby(choices, lambda choice: (choice.outputs, choice.inputs)):
         lines.append(f"products {inputs} → {outputs}: {', '.join(map(_described, each))}")

@@ -46,7 +46,7 @@ SamplingReplay = Callable[
 """replays sampling for slots, hidden states, masks and alternatives; returns tokens, which it has recorded"""
 
 WholeReplay = Callable[[StepPlan, StepInputs], SampledRows | None]
-"""replays a step whose output tokens' rows all sample without masks of the host"""
+"""replays a whole step in which every output token is sampled without a host mask"""
 NextReplay = Callable[[StepPlan], SampledRows | None]
 """replays a step that continues the step before; it is called for every plan"""
 

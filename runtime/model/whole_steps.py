@@ -114,7 +114,7 @@ class WholeSteps:
     ) -> _Repeated | None:
         if not all(row.sample and not row.tokens for row in plan.rows):
             return None
-        (attention, *others) = step.plans.values()
+        (attention, *others) = dict.fromkeys(step.plans.values())
         growing = attention.growing()
         if others or growing is None or self._sampling.changes_by_position:
             return None

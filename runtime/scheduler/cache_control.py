@@ -127,7 +127,12 @@ class CacheController:
             return TreeReport(message.query, [], tokens=tokens)
         names, sizes = self._names(message.scope), self._cache.views.namespaces()
         largest = nlargest(MOST_NAMESPACES, names, key=lambda name: (name == message.own, sizes[name]))
-        prompts = ((each.namespace, bytes(each.tokens)) for each in islice(waiting, MOST_WAITING))
+        shown = set(largest)
+        prompts = (
+            (each.namespace, bytes(each.tokens))
+            for each in islice(waiting, MOST_WAITING)
+            if each.namespace in shown
+        )
         found = self._cache.views.outline(largest, MOST_NODES, NODE_HEAD_TOKENS, prompts)
         nodes = [_tree_node(node, is_shown=node.namespace == message.own) for node in found.nodes]
         return TreeReport(message.query, nodes, found.is_complete and len(largest) == len(names))

@@ -145,20 +145,21 @@ def _set_limit(node: Node, merged_pages: float) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """What a group and those within it save, in pages, by [last of its outer groups that is kept (0: none)]
-    [levels left]."""
+    """A group and the groups within it. `saved[place, left]` is the most pages that they save if `left`
+    levels are left, and `place` is the number of the last outer group that is kept (from 1; 0: none)."""
 
     node: Node
     outer: list[int]
     """the groups that contain it, outermost first"""
     inner: list[int] = field(default_factory=list)
     """the groups that it contains directly"""
-    kept: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
-    saved: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    kept: NDArray[np.bool_] = field(init=False)
+    """set, as `saved`, by `_compare`"""
+    saved: NDArray[np.float64] = field(init=False)
 
 
 def _best_levels(groups: list[Node], merged_pages: float, levels: int) -> list[Node]:
-    """Those of `groups`, in preorder, that save most if no more than `levels` contain one another; 0: any."""
+    """The groups that save most, in preorder, if at most `levels` of them are nested; 0: no limit."""
     choices = _choices(groups)
     if not levels or all(len(choice.outer) < levels for choice in choices):
         return groups
@@ -189,7 +190,7 @@ def _choices(groups: list[Node]) -> list[_Choice]:
 
 
 def _compare(choice: _Choice, choices: list[_Choice], merged_pages: float, levels: int) -> None:
-    """Sets what the group saves if it is kept, or if only groups within it are, whichever is more."""
+    """Sets what the group's branch saves: with the group or without it, whichever is more."""
     node = choice.node
     covered = np.array([0, *(choices[at].node.pages for at in choice.outer)])
     inner = np.zeros((len(covered) + 1, levels + 1))

@@ -97,5 +97,5 @@ def test_a_model_among_the_served_names_is_refused_even_if_it_does_not_exist(mod
 
 def test_a_server_without_a_model_says_that_it_serves_the_built_in_one(model: Path) -> None:
     builtin = configured("--served-model-name", "gpt-4o")
-    assert _model_in_words(builtin) == "the built-in model; no MODEL was given"
+    assert _model_in_words(builtin) == "the built-in model, which needs no MODEL"
     assert _model_in_words(configured(model, "--served-model-name", "gpt-4o")) == str(model)

@@ -29,6 +29,7 @@ from fake_scheduler import FakeScheduler, FakeSupervisor, Script, packed, ready,
 from tiny_model import CHATML, VOCAB_SIZE, write_tiny_model
 
 MODEL = "tiny"
+HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 
 class HttpWorld:
@@ -109,6 +110,14 @@ def choice_index(request: Generate) -> int:
 
 def last_generate(world: HttpWorld) -> Generate:
     return world.running.of_kind(Generate)[-1]
+
+
+async def refused(world: HttpWorld, path: str = "/v1/chat/completions", **fields: Any) -> Any:
+    """The error with which a request with these fields is refused."""
+    body = {"model": MODEL, "messages": HELLO, "prompt": "Hello", **fields}
+    response = await world.http.post(path, json=body)
+    assert response.status_code == 400, response.text
+    return response.json()["error"]
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -28,6 +28,16 @@ from arbora.runtime.vocabulary import Vocabulary
 from numpy.typing import NDArray
 
 GREEDY = SamplingParams(max_tokens=64, temperature=0.0)
+FILTERED = SamplingParams(max_tokens=64, temperature=1.0, seed=5, top_k=20, top_p=0.9, min_p=0.02)
+PENALISED = SamplingParams(
+    max_tokens=64,
+    temperature=1.3,
+    seed=9,
+    repetition_penalty=1.3,
+    frequency_penalty=0.8,
+    presence_penalty=0.3,
+)
+BIASED = SamplingParams(max_tokens=64, temperature=0.7, seed=1, logit_bias={3: 4.0, 200: -2.0}, min_tokens=3)
 
 
 def no_masks() -> StepMasks | None:

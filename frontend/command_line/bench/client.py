@@ -67,7 +67,7 @@ class Client:
         return len((await self._tokenize({"content": text}))["tokens"])  # llama.cpp's form
 
     async def template_tokens(self) -> int:
-        """The tokens that the chat template adds to one message; 0 where the server does not tell."""
+        """The tokens that the chat template adds to a message; 0 if the server does not say."""
         text = "a"
         message = {"role": "user", "content": text}
         try:

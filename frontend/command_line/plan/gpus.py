@@ -1,9 +1,9 @@
 """GPUs that `arbora plan` knows: their memory, bandwidth and rates, each with its source.
 
 In November 2026 the figures were compared with public copies of the sources and tables of specifications.
-Three were derived instead: the matrix rates of `a10` (72 multiprocessors × 1,024 operations × 1.695 GHz) and
-of `rtx-3090` (half of its 142e12 with float16 sums), and the memory of `b200`, an eighth of the system's.
-The memory of `rtx-3090` and `rtx-4090` was not found in a public copy.
+Three figures are derived: the matrix rates of `a10` (72 multiprocessors × 1,024 operations × 1.695 GHz) and
+of `rtx-3090` (half of its 142e12 with float16 sums), and the memory of `b200`, an eighth of the system's. No
+published source was found for the memory of `rtx-3090` and `rtx-4090`.
 """
 
 from __future__ import annotations

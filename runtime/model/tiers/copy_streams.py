@@ -30,8 +30,8 @@ class CopyStream(Protocol):
     def launch(
         self, copy: Callable[[], None], after: Sequence[Copies] = (), after_steps: bool = False
     ) -> Copies:
-        """Launches a copy that begins after the copies launched before, after those in `after`, and with
-        `after_steps` after all that was launched on the current stream."""
+        """Launches a copy. It begins after earlier copies of this stream, after those in `after`, and with
+        `after_steps` after everything launched on the current stream."""
         ...
 
 

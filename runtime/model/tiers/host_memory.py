@@ -15,18 +15,17 @@ from ...byte_sizes import in_units
 from ...system_memory import Span, populate
 
 PIECE = 64 << 20
-"""bytes that are pinned in one call; other calls of CUDA wait for its end"""
+"""bytes that one call pins; other CUDA calls wait for it"""
 REST = 4
-"""Once steps run, the thread rests so many times as long as it took to pin a piece."""
+"""Once steps run, the thread rests for so many times the time that a piece took."""
 PORTABLE_AND_MAPPED = 1 | 2
 """flags of `cudaHostRegister`"""
 log = logging.getLogger(__name__)
 
 
 class HostMemory:
-    """Zeros, of which the first bytes are usable; on CUDA devices more and more of them.
-
-    There a thread pins the memory piece by piece, because that takes seconds for each ten gigabytes.
+    """Zeroed memory, of which the first bytes are usable. On CUDA devices their number grows: a thread pins
+    the memory piece by piece, because that takes seconds for each ten gigabytes.
     """
 
     def __init__(self, size: int, pinned: bool) -> None:

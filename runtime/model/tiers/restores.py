@@ -54,7 +54,8 @@ class HostRestore:
 
 
 class StreamRestore:
-    """On CUDA: copies beside the steps before, and beside the layers before. Few pages are one launch."""
+    """On CUDA: copies beside the step before and beside earlier layers. Up to `SMALL` bytes are copied by one
+    launch."""
 
     def __init__(
         self, stream: CopyStream, load: LoadLayers, layers: int, size: int, after: Sequence[Copies]

@@ -29,7 +29,7 @@ def test_chat(v1: str) -> None:
 
 
 def test_typed_prediction(recorded: Recorded) -> None:
-    """Of the route `lm_studio` LiteLLM knows that it has schemas, so DSPy sends one."""
+    """LiteLLM knows that the route `lm_studio` supports schemas, so DSPy sends one."""
     with dspy.context(lm=model("lm_studio", recorded.v1), adapter=dspy.JSONAdapter()):
         found = dspy.Predict(Extract)(sentence="Ada is 36 years old.")
     (body,) = recorded.bodies

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from http_world import MODEL, HttpWorld, http_world, last_generate
+from http_world import HELLO, MODEL, HttpWorld, http_world, last_generate, refused
 from tiny_model import CHATML
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 SCHEMA: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
 TAG: Any = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
 
@@ -29,13 +28,6 @@ def allowed(mode: str, *names: str) -> Any:
 async def world() -> AsyncIterator[HttpWorld]:
     async with http_world(context_length=1024) as world:
         yield world
-
-
-async def refused(world: HttpWorld, path: str = "/v1/chat/completions", **fields: Any) -> Any:
-    body = {"model": MODEL, "messages": HELLO, "prompt": "Hello", **fields}
-    response = await world.http.post(path, json=body)
-    assert response.status_code == 400, response.text
-    return response.json()["error"]
 
 
 async def test_two_tools_of_one_name_are_refused(world: HttpWorld) -> None:

@@ -25,22 +25,12 @@ from checkpoints import VOCAB_SIZE, WINDOWED, random_model, save_model
 from numpy.typing import NDArray
 from recorded_launches import capture
 from stack_automata import load_message
-from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
+from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, packed, serve_config, unpacked
 from triton_device import DEVICE, triton_kernels
 
 SLOTS = 6
 PROMPT = np.random.default_rng(0).integers(0, 256, 5).tolist()
 SAMPLED = SamplingParams(max_tokens=64, temperature=1.0, seed=3)
-FILTERED = SamplingParams(max_tokens=64, temperature=1.0, seed=5, top_k=20, top_p=0.9, min_p=0.02)
-PENALISED = SamplingParams(
-    max_tokens=64,
-    temperature=1.3,
-    seed=9,
-    repetition_penalty=1.3,
-    frequency_penalty=0.8,
-    presence_penalty=0.3,
-)
-BIASED = SamplingParams(max_tokens=64, temperature=0.7, seed=1, logit_bias={3: 4.0, 200: -2.0}, min_tokens=3)
 
 
 @pytest.fixture(scope="module")

@@ -21,26 +21,17 @@ from byte_grammars import bits, byte_vocabulary, nested
 from checkpoints import WINDOWED, random_model, save_model
 from quantized_checkpoints import CASES, write_quantized
 from stack_automata import load_message
-from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
+from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, packed, serve_config, unpacked
 
 SLOTS, PAGE, CONTEXT = 6, 4, 128
 PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 40, 5, 21, 2, 9)]
-FILTERED = SamplingParams(max_tokens=64, temperature=1.0, seed=5, top_k=20, top_p=0.9, min_p=0.02, logprobs=3)
-PENALISED = SamplingParams(
-    max_tokens=64,
-    temperature=1.3,
-    seed=9,
-    repetition_penalty=1.3,
-    frequency_penalty=0.8,
-    presence_penalty=0.3,
-)
-BIASED = SamplingParams(max_tokens=64, temperature=0.7, seed=1, logit_bias={3: 4.0, 200: -2.0}, min_tokens=6)
+REPORTED = msgspec.structs.replace(FILTERED, logprobs=3)
 CONSTRAINED = SamplingParams(max_tokens=64, temperature=1.0, seed=4, logprobs=0)
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    fields = {"plain": {}, "windowed": WINDOWED}
+    fields = {"plain": {}, "windowed": WINDOWED, "long window": {**WINDOWED, "sliding_window": 12}}
     return {
         name: save_model(random_model("qwen3", **given), tmp_path_factory.mktemp(name))
         for name, given in fields.items()
@@ -141,7 +132,7 @@ def with_prompts(twins: Twins, params: Sequence[SamplingParams]) -> Twins:
 def test_rows_of_all_kinds_give_the_same_bits(models: dict[str, Path], deterministic: bool) -> None:
     twins = Twins(models["plain"], deterministic=deterministic)
     twins.load_grammar(1)
-    with_prompts(twins, [GREEDY, FILTERED, PENALISED, BIASED])
+    with_prompts(twins, [GREEDY, REPORTED, PENALISED, BIASED])
     twins.start(4, CONSTRAINED, grammar=1)
     twins.step([4], PROMPTS[4])
     twins.decode([0, 1, 2, 3, 4], 16)
@@ -155,7 +146,7 @@ def test_rows_of_all_kinds_give_the_same_bits(models: dict[str, Path], determini
 
 
 def test_steps_that_continue_need_no_new_inputs(models: dict[str, Path]) -> None:
-    twins = with_prompts(Twins(models["plain"]), [GREEDY, FILTERED])
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, REPORTED])
     kinds = twins.decode([0, 1], 30)
     assert kinds[0] == "whole"
     # Pages of the driver never follow one another, so rows that get one need a new plan.
@@ -164,7 +155,7 @@ def test_steps_that_continue_need_no_new_inputs(models: dict[str, Path]) -> None
 
 @pytest.mark.parametrize("ahead", [1, 2, 5])
 def test_rows_may_get_pages_before_they_write_to_them(models: dict[str, Path], ahead: int) -> None:
-    twins = with_prompts(Twins(models["plain"]), [GREEDY, FILTERED])
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, REPORTED])
     for driver in (twins.eager, twins.driver):
         for slot in (0, 1):
             driver._give(slot, [driver._free.pop() for _ in range(ahead)])
@@ -173,7 +164,7 @@ def test_rows_may_get_pages_before_they_write_to_them(models: dict[str, Path], a
 
 
 def test_a_given_token_is_not_the_input_of_the_next_step(models: dict[str, Path]) -> None:
-    twins = with_prompts(Twins(models["plain"]), [GREEDY, FILTERED])
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, REPORTED])
     for sample in (True, True, False, True, False):
         for slots in ([0, 1], [0]):
             twins.step(slots, [7], sample=sample)
@@ -195,7 +186,7 @@ def test_rows_that_are_changed_between_steps_are_not_continued(models: dict[str,
 
 def test_grouped_rows_and_random_steps_give_the_same_bits(models: dict[str, Path]) -> None:
     twins = Twins(models["plain"])
-    for slot, params in enumerate([GREEDY, FILTERED, BIASED, PENALISED]):
+    for slot, params in enumerate([GREEDY, REPORTED, BIASED, PENALISED]):
         twins.start(slot, params, prompt=packed(PROMPTS[1]))
         if slot:
             twins.share(slot, 0, 4 * PAGE)
@@ -211,12 +202,18 @@ def test_grouped_rows_and_random_steps_give_the_same_bits(models: dict[str, Path
 
 
 def test_steps_of_models_with_windows_are_replayed_with_new_inputs(models: dict[str, Path]) -> None:
-    twins = with_prompts(Twins(models["windowed"]), [GREEDY, FILTERED])
+    twins = with_prompts(Twins(models["windowed"]), [GREEDY, REPORTED])
     assert twins.decode([0, 1], 10) == ["whole"] * 9
 
 
+def test_rows_need_new_inputs_once_a_window_hides_a_key(models: dict[str, Path]) -> None:
+    twins = with_prompts(Twins(models["long window"], page_size=16), [GREEDY])
+    # The last two steps have 13 and 14 keys, and the window is 12.
+    assert twins.decode([0], 11) == ["whole", *["next"] * 8, *["whole"] * 2]
+
+
 def test_rows_with_masks_of_the_host_are_sampled_after_the_forward_pass(models: dict[str, Path]) -> None:
-    twins = with_prompts(Twins(models["plain"]), [GREEDY, FILTERED])
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, REPORTED])
     masks = StepMasks(0, packed([0]), bits([5]))
     for _ in range(3):
         twins.step([0, 1])
@@ -261,7 +258,7 @@ def test_a_head_that_needs_pytorch_follows_a_replayed_forward_pass(tmp_path: Pat
         return hidden
 
     twins.driver.runner.replay_with(noted)
-    with_prompts(twins, [GREEDY, FILTERED])
+    with_prompts(twins, [GREEDY, REPORTED])
     replayed.clear()
     assert twins.decode([0, 1], 4) == []
     assert replayed == [0, 2, 2, 2]

@@ -303,7 +303,7 @@ def test_the_tree_shows_the_tokens_of_the_own_namespace_alone() -> None:
     assert heads == {"mine": DOCUMENT[:24], "theirs": []}
 
 
-def test_the_tree_counts_the_first_waiting_requests_at_what_they_would_use(
+def test_the_tree_counts_a_limited_number_of_waiting_requests_at_what_they_would_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cache_control, "MOST_WAITING", 3)

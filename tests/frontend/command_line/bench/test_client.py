@@ -25,6 +25,7 @@ LIVES: dict[str, list[str]] = {
     "no delta": ['data: {"choices": [{"finish_reason": "stop"}]}'],
     "a list": ["data: []"],
     "no choices": ['data: {"choices": null}'],
+    "ids alone": ['{"tokens": [1, 2]}'],
     "no counts": [*EVENTS[:2], 'data: {"usage": {"total_tokens": 4}}'],
 }
 
@@ -89,6 +90,19 @@ def test_the_reply_reports_what_went_wrong(url: str, model: str, said: str) -> N
 
 def test_the_reply_reports_a_server_that_has_ended() -> None:
     assert "ConnectError" in str(ask("http://127.0.0.1:1", "whole").error)
+
+
+@pytest.mark.parametrize("model", ["unknown", "ids alone"])
+def test_a_server_that_does_not_count_messages_gives_no_tokens_of_a_template(url: str, model: str) -> None:
+    async def tokens() -> int:
+        client = Client(url)
+        client.model = model
+        try:
+            return await client.template_tokens()
+        finally:
+            await client.close()
+
+    assert asyncio.run(tokens()) == 0
 
 
 def test_a_missing_server_is_named_before_the_first_request() -> None:

@@ -1,0 +1,72 @@
+"""Answers of one step, sent by the tasks of several requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from arbora.frontend.http.cache_watch import CacheWatch
+from arbora.frontend.http.endpoint import Job, answer_parts
+from arbora.frontend.http.metrics import RequestTimer
+from arbora.frontend.openai.errors import error_event
+from arbora.frontend.replica.generation import Generation
+from arbora.frontend.request.fields import SamplingFields
+from arbora.frontend.request.prepare import CheckedRequest, Limits, prepare
+from arbora.frontend.request.reply import Piece, Reply
+from arbora.runtime.messages import Output
+from http_world import HttpWorld, http_world
+
+pytestmark = pytest.mark.asyncio
+
+
+class Words:
+    """An answer that says what it is asked for."""
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+
+    def take(self, pieces: Sequence[Piece]) -> bytes:
+        return b"token" * len(pieces)
+
+    def closing(self) -> bytes:
+        return b"end"
+
+
+def job_of(world: HttpWorld, name: str) -> Job:
+    checked = CheckedRequest(
+        request_id=name,
+        fields=SamplingFields(),
+        limits=Limits(1, "max_tokens", "prompt"),
+        prompts=[world.tokenizer.encode("Hello", add_special_tokens=False)],
+        namespace="",
+        tenant="",
+        grammar=None,
+        logprobs=None,
+        prompt_logprobs=None,
+    )
+    return Job(name, prepare(world.service, checked), True, Words, error_event)
+
+
+async def test_every_stream_gets_the_tokens_of_a_step_before_a_stream_ends() -> None:
+    notes: list[str] = []
+    async with http_world() as world:
+        jobs = {name: job_of(world, name) for name in "ab"}
+        generations = {
+            name: Generation(job.prepared.requests, lambda message: None) for name, job in jobs.items()
+        }
+
+        async def read(name: str, job: Job) -> None:
+            nonlocal notes
+            timer = RequestTimer(world.http_service.metrics)
+            cache = CacheWatch(world.http_service, "", job.prepared, explains=False)
+            async for part in answer_parts(job, generations[name], timer, world.service.work, cache):
+                notes += [f"{name} {part.decode()}"]
+
+        tasks = [asyncio.create_task(read(name, job)) for name, job in jobs.items()]
+        await asyncio.sleep(0)
+        token = world.tokenizer.encode("a", add_special_tokens=False)[:4]
+        for name, generation in generations.items():
+            generation.arrive(0, Output(name, token, finish="length"), 0.0)
+        await asyncio.gather(*tasks)
+    assert notes == ["a token", "b token", "a end", "b end"]
