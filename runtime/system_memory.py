@@ -52,6 +52,14 @@ def _available() -> int:
 def _cgroup_free() -> int | None:
     try:
         limit = int((_CGROUP / "memory.max").read_text())
-        return max(0, limit - int((_CGROUP / "memory.current").read_text()))
+        used = int((_CGROUP / "memory.current").read_text())
+        return max(0, limit - used + _cached_files())
     except (OSError, ValueError):  # no version 2 cgroup, or no limit ("max")
         return None
+
+
+def _cached_files() -> int:
+    """Bytes of files in memory, which count as used but which the system frees when it needs memory."""
+    lines = (_CGROUP / "memory.stat").read_text().splitlines()
+    counts = dict(line.split(maxsplit=1) for line in lines)
+    return int(counts["active_file"]) + int(counts["inactive_file"])

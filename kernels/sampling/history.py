@@ -39,13 +39,6 @@ class TokenHistory:
         if slot in self._entry_of_slot:
             self._free.append(self._entry_of_slot.pop(slot))
 
-    def count(self, slot: int, tokens: NDArray[np.int32]) -> None:
-        if slot in self._entry_of_slot:
-            counts = np.bincount(tokens, minlength=self._vocab).astype(np.int32)
-            self.output_counts[self._entry_of_slot[slot]] += torch.from_numpy(counts).to(
-                self.output_counts.device
-            )
-
     def count_sampled(self, slots: NDArray[np.int32], tokens: torch.Tensor) -> None:
         entries = self.entries(slots)
         if entries is None:

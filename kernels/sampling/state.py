@@ -55,13 +55,13 @@ class SlotSettings:
 
 
 class SamplingState:
-    """Slots 0 … slots - 1. set, gather → sample → record at each step, release."""
+    """Slots 0 … slots - 1: `set` for each request, then at each step `gather`, sample and `record`."""
 
     def __init__(self, slots: int, vocab: int, device: torch.device | str) -> None:
         self.padding_slot = slots
         """the slot of padding rows"""
         self.last_tokens = torch.zeros(slots + 1, dtype=torch.int32, device=device)
-        """int32 [slots + 1]: the last token of each slot, sampled or forced"""
+        """int32 [slots + 1]: the last token that each slot has sampled"""
         self.history = TokenHistory(vocab, torch.device(device))
         self._settings = [SlotSettings(temperature=0.0)] * slots
         self._numbers: dict[str, Array] = {name: np.zeros(slots, dtype) for name, dtype in _NUMBERS.items()}
@@ -88,16 +88,6 @@ class SamplingState:
         self.history.forget(slot)
         if settings.has_penalties:
             self.history.remember(slot, prompt, output)
-
-    def release(self, slot: int) -> None:
-        nothing = np.zeros(0, np.int32)
-        self.set(slot, SlotSettings(temperature=0.0), nothing, nothing)
-
-    def append(self, slot: int, tokens: NDArray[np.int32]) -> None:
-        """Add forced tokens [n ≥ 1] to slot's output."""
-        self._numbers["position"][slot] += len(tokens)
-        self.last_tokens[slot] = int(tokens[-1])
-        self.history.count(slot, tokens)
 
     def gather(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -92,13 +92,14 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     if device.type == "cuda" and not config.enforce_eager:
         from .step_graphs import StepGraphs  # Triton may be missing without a GPU
 
-        choose_products(weights)
+        with _undisturbed(store):
+            choose_products(weights)
         graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
         few_pages = allocate_pool(
             shape, 2, config.page_size, stored, device
         )  # Triton takes a 1 as a constant
         one_position = Decoder(shape, weights, cos_sin_table(shape.rope, 1).to(device))
-        with nullcontext() if store is None else store.pool.host_memory.undisturbed():
+        with _undisturbed(store):
             graph_bytes = graphs.forward_bytes(one_position, few_pages)
         del few_pages
     pool = _size_pool(config, shape, dtype, device, graph_bytes)
@@ -138,6 +139,11 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, described, dtype, cos_sin, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _undisturbed(store: PageStore | None) -> AbstractContextManager[None]:
+    """While it lasts, no host memory is pinned, which takes time and memory of the device."""
+    return nullcontext() if store is None else store.pool.host_memory.undisturbed()
 
 
 def _size_pool(

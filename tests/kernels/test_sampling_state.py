@@ -58,16 +58,6 @@ def test_recording_moves_the_position_and_keeps_the_last_token() -> None:
     assert state.last_tokens[:2].tolist() == [41, 42]
 
 
-def test_forced_tokens_move_the_position_by_their_number() -> None:
-    state = state_with(SlotSettings(presence_penalty=0.5))
-    state.append(0, tokens(9, 9, 8))
-    batch = state.gather(tokens(0))
-    assert batch.position.tolist() == [3]
-    assert state.last_tokens[0] == 8
-    assert batch.penalties is not None
-    assert batch.penalties.output_counts[batch.penalties.entry[0], [8, 9]].tolist() == [1, 2]
-
-
 def test_a_bias_is_gathered_for_the_rows_that_have_one() -> None:
     state = state_with(
         SlotSettings(logit_bias={4: 1.5, 2: -1.0}), SlotSettings(), SlotSettings(logit_bias={3: 2.0})
@@ -120,11 +110,11 @@ def test_memory_reserved_for_penalties_does_not_move() -> None:
     assert counted.tolist() == [7, *range(1, 9)]
 
 
-def test_a_released_slot_leaves_nothing_to_its_successor() -> None:
+def test_a_request_leaves_nothing_to_the_next_one_in_its_slot() -> None:
     state = SamplingState(1, VOCAB, "cpu")
     for _ in range(20):
         state.set(0, SlotSettings(repetition_penalty=2.0), tokens(5), tokens(6, 6))
-        state.release(0)
+        state.set(0, SlotSettings(), NOTHING, NOTHING)
     state.set(0, SlotSettings(repetition_penalty=2.0), tokens(7), NOTHING)
     penalties = state.gather(tokens(0)).penalties
     assert penalties is not None and len(penalties.output_counts) == 4

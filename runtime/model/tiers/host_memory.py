@@ -35,7 +35,7 @@ class HostMemory:
         """uint8 [size]"""
         self._usable = 0 if pinned else size
         self._offer: Callable[[int], None] = lambda _: None
-        self._error: RuntimeError | None = None
+        self._error: RuntimeError | OSError | None = None
         self._changed = threading.Condition()
         self._busy = self._paused = self._rests = False
         if pinned:
@@ -47,7 +47,7 @@ class HostMemory:
     def offer(self, offer: Callable[[int], None]) -> None:
         """Calls `offer` with the number of usable bytes, now and whenever there are more.
 
-        Waits for the first bytes. Raises RuntimeError if they can't be pinned.
+        Waits for the first bytes. Raises RuntimeError or OSError if they can't be pinned.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._usable or self._error)
@@ -80,11 +80,11 @@ class HostMemory:
                 self._changed.wait_for(lambda: not self._paused)
                 self._busy = True
             # Faster than in CUDA's call, and other calls need not wait. Where it fails, CUDA's call does it.
-            populate(Span(piece.data_ptr(), piece.nbytes))
-            begun = time.perf_counter()
             try:
+                populate(Span(piece.data_ptr(), piece.nbytes))
+                begun = time.perf_counter()
                 pin(piece)
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:
                 self._end_piece(0, error)
                 break
             taken = time.perf_counter() - begun
@@ -93,7 +93,7 @@ class HostMemory:
                 time.sleep(REST * taken)
         log.info("pinned %s of host memory in %.1f s", in_units(self._usable), time.perf_counter() - started)
 
-    def _end_piece(self, size: int, error: RuntimeError | None = None) -> None:
+    def _end_piece(self, size: int, error: RuntimeError | OSError | None = None) -> None:
         """size: bytes that are usable now. After an error the server runs with those that were before."""
         if error is not None and self._usable:
             used, wanted = in_units(self._usable), in_units(len(self.tensor))
