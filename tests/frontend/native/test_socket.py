@@ -76,7 +76,6 @@ async def test_a_stream_has_the_events_of_post_generate(world: HttpWorld) -> Non
     async with opened(world) as socket:
         await send(socket, "a", stream=True, **fields)
         *events, last = await until_end(socket, "a")
-    assert len(events) > 1
     (choice,) = whole["choices"]
     parts = [message["event"] for message in events]
     assert "".join(part["text"] for part in parts) == choice["text"] == TEXT

@@ -11,6 +11,8 @@ from typing import Any
 import loaded_memory
 import pytest
 import torch
+from arbora.kernels.linear.packed import packs
+from arbora.kernels.linear.streamed import streams
 from arbora.runtime.byte_sizes import in_units
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model import loading
@@ -25,7 +27,8 @@ from step_driver import serve_config
 
 PROCESS = 2 << 20  # bytes: what any process allocates or frees beside
 SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 16_000}
-HEAD = 16_000 * 512 * 2  # bytes of a tied head's packed copy
+PACKED = streams(torch.bfloat16) or packs(torch.bfloat16)
+HEAD = 16_000 * 512 * 2 * PACKED  # bytes of a tied head's packed copy
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
