@@ -160,8 +160,8 @@ class CpuAttention:
         return {index: self._arguments[index] for index in OF_STEP}
 
     def growing(self) -> GrowingRows | None:
-        """For later steps of the same rows with one more token each, in the same buffers. None if the rows
-        have more tokens each, or a window."""
+        """This plan for later steps, in which the same rows have one more token each. None if a row has more
+        than one query token, or if a window hides keys."""
         batch = self._batch
         if self._window is not None or batch.decode_rows < len(batch.query_lengths):
             return None

@@ -27,7 +27,7 @@ PROGRAMS = {
     (CHUNK, 128): (1, 1, 1),
     (CHUNK, 256): (1, 1, 1),
 }
-"""Programs that a multiprocessor runs at a time on GPUs like sm_80, sm_90 and sm_100, by the queries of
+"""How many programs a multiprocessor runs at a time on GPUs like sm_80, sm_90 and sm_100, by the queries of
 a tile and the padded size of heads."""
 
 
@@ -103,5 +103,5 @@ def padded(head_dim: int) -> int:
 
 
 def stages(head_dim: int) -> int:
-    """Stages of Triton's software pipeline. Three stages copy two blocks of keys and values ahead."""
+    """Triton's `num_stages`: with 3, two blocks of keys and values are copied ahead, with 2 one."""
     return 3 if head_dim <= 128 or shared_memory() >= LARGE_SHARED_MEMORY else 2

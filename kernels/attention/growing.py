@@ -12,7 +12,7 @@ NewPage = tuple[int, int]
 
 
 class GrowingRows:
-    """Each row has one query token, and no window hides any of its keys."""
+    """Rows with one query token each, whose keys no window hides."""
 
     def __init__(
         self, items: np.ndarray, runs: Runs, lengths: np.ndarray, page_size: int, split: Callable[[int], int]

@@ -23,7 +23,8 @@ def _block(code: str, **constants: int) -> tl.constexpr:
     return tl.constexpr(f"{{\n.reg .b32 {', '.join(['p, q, s', *constants])};\n{moves}{code}}}")
 
 
-# (p & mask) ^ magic is the number magic + code, whose sign bit is inverted: so codes are 0 to 15.
+# Inverting the sign bit of a 4-bit code c gives c + 8. (p & mask) ^ magic does that, and sets the bits of a
+# number to which it is added. The offset leaves c.
 NIBBLES_BFLOAT16 = _block(
     """
     prmt.b32 p, $4, 0, 0x4140;
@@ -74,8 +75,8 @@ BYTES_FLOAT16 = _block(
     offset=0xE480E480,  # -1152
 )
 """4 bytes → 2 words"""
-# The bits of E4M3 numbers, as integers with sign, moved to the places of sign, exponent and mantissa of the
-# larger type. Bits that pass from a half into the next one are masked.
+# Each code is extended to 16 bits by its sign, then shifted, so that its bits stand where the larger type has
+# sign, exponent and mantissa. The mask removes copies of the sign, and bits of the other half.
 FP8_BFLOAT16 = _block(
     """
     prmt.b32 p, $2, 0, 0x9180;

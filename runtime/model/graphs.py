@@ -36,8 +36,9 @@ class _Captured(NamedTuple):
 
 
 class ForwardGraphs:
-    """The forward pass of steps with few tokens, for some numbers of tokens; beside it, the automata's masks
-    of the rows that sample, which depend on the step before only.
+    """The forward pass of steps with few tokens, as one graph for each of some numbers of tokens.
+
+    A branch of each graph writes the automata's masks of the rows that sample.
 
     A step runs in the smallest graph that holds it; padding tokens attend to nothing and write nothing. The
     steps of a graph have rows in decode and chunks in any mixture: its frame distinguishes only the sizes of

@@ -145,8 +145,11 @@ def _set_limit(node: Node, merged_pages: float) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Choice:
-    """A group and the groups within it. `saved[place, left]` is the most pages that they save if `left`
-    levels are left, and `place` is the number of the last outer group that is kept (from 1; 0: none)."""
+    """A possible group, and those within it.
+
+    `saved[place, left]` is the most pages that they can save. `left` is how many more levels may be kept;
+    `place` is the number of the last outer group that is kept (from 1; 0: none).
+    """
 
     node: Node
     outer: list[int]

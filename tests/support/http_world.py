@@ -113,7 +113,7 @@ def last_generate(world: HttpWorld) -> Generate:
 
 
 async def refused(world: HttpWorld, path: str = "/v1/chat/completions", **fields: Any) -> Any:
-    """The error with which a request with these fields is refused."""
+    """Sends a request with these fields, which must be refused. Returns the error."""
     body = {"model": MODEL, "messages": HELLO, "prompt": "Hello", **fields}
     response = await world.http.post(path, json=body)
     assert response.status_code == 400, response.text

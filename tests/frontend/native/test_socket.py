@@ -70,12 +70,19 @@ async def close_code(socket: ClientConnection) -> tuple[int, str]:
     return socket.close_code, socket.close_reason or ""
 
 
+ATTEMPTS = 10  # on a busy machine all tokens of a short reply may come in one event
+
+
 async def test_a_stream_has_the_events_of_post_generate(world: HttpWorld) -> None:
     fields: Any = {"prompt": "Hello", "logprobs": 1, "seed": 1}
     whole = (await world.http.post("/generate", json=fields)).json()
     async with opened(world) as socket:
-        await send(socket, "a", stream=True, **fields)
-        *events, last = await until_end(socket, "a")
+        for _ in range(ATTEMPTS):
+            await send(socket, "a", stream=True, **fields)
+            *events, last = await until_end(socket, "a")
+            if len(events) > 1:
+                break
+    assert len(events) > 1
     (choice,) = whole["choices"]
     parts = [message["event"] for message in events]
     assert "".join(part["text"] for part in parts) == choice["text"] == TEXT

@@ -21,7 +21,7 @@ from arbora.grammars.service.lanes import LARGE
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, submit, vocabulary
 from mask_tables import state_mask
 
-PATIENCE_S = 300.0  # enough even while a worker compiles its own code
+PATIENCE_S = 300.0  # longer than a worker takes to compile its own code
 
 
 @pytest.fixture(scope="module")

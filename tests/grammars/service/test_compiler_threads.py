@@ -14,7 +14,7 @@ from arbora.grammars.service.compiler import THREADS, WORKERS
 from arbora.grammars.service.jobs import Job, Result
 from grammar_world import answer, compiled, compiler, submit
 
-PATIENCE_S = 300.0  # enough even while a worker compiles its own code
+PATIENCE_S = 300.0  # longer than a worker takes to compile its own code
 
 
 def test_a_request_waits_for_its_automaton_while_the_server_of_processes_starts(

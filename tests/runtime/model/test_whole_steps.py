@@ -149,7 +149,7 @@ def test_steps_that_continue_need_no_new_inputs(models: dict[str, Path]) -> None
     twins = with_prompts(Twins(models["plain"]), [GREEDY, REPORTED])
     kinds = twins.decode([0, 1], 30)
     assert kinds[0] == "whole"
-    # Pages of the driver never follow one another, so rows that get one need a new plan.
+    # The driver gives a row no two consecutive pages, so a row that gets a page needs a new plan.
     assert kinds.count("whole") + kinds.count("next") == 29 and kinds.count("next") >= 14
 
 
