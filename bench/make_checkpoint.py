@@ -150,8 +150,10 @@ def write_weights(directory: Path) -> None:
 
 
 def random_tensor(shape: tuple[int, ...]) -> torch.Tensor:
-    tensor = torch.ones(shape, dtype=torch.bfloat16)
-    return tensor.normal_(std=0.02) if len(shape) > 1 else tensor
+    """Drawn on a GPU if there is one: that takes seconds for an 8B shape. The values are then others."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tensor = torch.ones(shape, dtype=torch.bfloat16, device=device)
+    return (tensor.normal_(std=0.02) if len(shape) > 1 else tensor).cpu()
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
