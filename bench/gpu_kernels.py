@@ -1,9 +1,11 @@
-"""Time of the hot kernels on a GPU, beside the time that their bytes take.
+"""Time of the hot kernels on a GPU, beside the time that their bytes or products take.
 
     PYTHONSAFEPATH=1 python bench/gpu_kernels.py
 
-Each figure is the median of many runs, with cold second-level caches. The bandwidth is that of a large copy
-on the same GPU; for pages that are saved and restored that of a large copy to pinned memory and from there.
+Each figure is the median of many runs of a CUDA graph, with cold second-level caches. The bandwidth is that
+of a large copy on the same GPU, the rate of products that of a large matrix product in bfloat16; for pages
+that are saved and restored, which no graph does, the bandwidth is that of a large copy to pinned memory and
+from there. `--only TEXT` runs the cases whose names contain a text.
 `--interpreted` runs each kernel once at a small shape in Triton's interpreter, without a GPU.
 """
 
@@ -27,10 +29,12 @@ Path = Literal["device", "save", "restore"]
 
 class Case(NamedTuple):
     name: str
-    run: Callable[[], object]
+    run: Callable[[], Any]
     bytes: int
     path: Path = "device"
     """the bandwidth that bounds it"""
+    flops: int = 0
+    """of its products"""
 
 
 def sampling_cases(rows: int, vocab: int, device: torch.device) -> Iterator[Case]:
@@ -56,21 +60,52 @@ def sampling_cases(rows: int, vocab: int, device: torch.device) -> Iterator[Case
         )
 
 
-def attention_cases(rows: int, length: int, dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
+def attention_case(
+    name: str,
+    rows: int,
+    length: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    queries: int = 1,
+    shared: int = 0,
+    as_group: bool = False,
+) -> Case:
+    """Attention of a layer of an 8B shape: `rows` of `length` tokens, the last `queries` of them new.
+
+    shared: tokens at the beginning that all rows have in the same pages. The floor counts them once.
+    """
     from arbora.kernels.attention import AttentionBatch, cuda
 
     heads, kv_heads, head_dim, page = 32, 8, 128, 16
-    pages = -(-length // page)
-    kv = torch.randn(2, kv_heads, rows * pages, page, head_dim, device=device, dtype=dtype)
-    q = torch.randn(rows, heads, head_dim, device=device, dtype=dtype)
-    tables = np.split(np.arange(rows * pages, dtype=np.int32), rows)
-    batch = AttentionBatch.build([1] * rows, [length] * rows, tables, page, device, ())
-    read = 2 * kv_heads * rows * length * head_dim * kv.element_size()
-    yield Case(
-        f"decode attention, {rows} x {length}",
+    common, own = shared // page, -(-length // page) - shared // page
+    kv = torch.randn(2, kv_heads, common + rows * own, page, head_dim, device=device, dtype=dtype)
+    q = torch.randn(rows * queries, heads, head_dim, device=device, dtype=dtype)
+    prefix = np.arange(common, dtype=np.int32)
+    tables = [
+        np.concatenate([prefix, np.arange(own, dtype=np.int32) + common + own * row]) for row in range(rows)
+    ]
+    groups = [(0, rows, shared)] if as_group else []
+    batch = AttentionBatch.build([queries] * rows, [length] * rows, tables, page, device, groups)
+    cells = 2 * kv_heads * head_dim * kv.element_size()
+    pairs = rows * sum(range(length - queries + 1, length + 1))
+    return Case(
+        name,
         lambda: cuda.paged_attention(q, kv, batch, head_dim**-0.5, None),
-        read,
+        cells * (shared + rows * (length - shared)),
+        flops=4 * heads * head_dim * pairs if queries > 1 else 0,
     )
+
+
+def attention_cases(dtype: torch.dtype, device: torch.device) -> Iterator[Case]:
+    for rows, length in ((1, 1024), (1, 8192), (1, 32768), (8, 1024), (8, 8192), (64, 1024), (64, 8192)):
+        yield attention_case(f"decode attention, {rows} x {length}", rows, length, dtype, device)
+    for queries, length in ((8192, 8192), (2048, 8192), (512, 8192), (100, 8292), (4, 8196)):
+        name = f"{queries} tokens behind {length - queries}"
+        yield attention_case(name, 1, length, dtype, device, queries)
+    for rows, own in ((2, 128), (8, 128), (64, 128), (64, 1024)):
+        for as_group in (False, True):
+            name = f"{rows} rows share 8192 of {8192 + own}, {'a group' if as_group else 'plain'}"
+            yield attention_case(name, rows, 8192 + own, dtype, device, 1, 8192, as_group)
 
 
 def product_cases(
@@ -121,23 +156,25 @@ def page_cases(pages: int, layers: int, page_words: int, device: torch.device) -
 def cases(device: torch.device) -> Iterator[Case]:
     if device.type == "cpu":
         yield from sampling_cases(2, 5000, device)
-        yield from attention_cases(1, 40, torch.float32, device)
+        yield attention_case("decode attention, 1 x 40", 1, 40, torch.float32, device)
         yield from product_cases([(256, 40)], torch.float16, device)
         yield from page_cases(2, 2, 64, device)
         return
     yield from sampling_cases(64, 128_256, device)
-    for rows, length in ((1, 8192), (8, 8192), (64, 8192)):
-        yield from attention_cases(rows, length, torch.bfloat16, device)
+    yield from attention_cases(torch.bfloat16, device)
     yield from product_cases([(4096, 6144), (4096, 24576), (12288, 4096)], torch.bfloat16, device)
     yield from page_cases(32, 36, 1024, device)  # 512 tokens of an 8B shape in bfloat16
 
 
-def time_on_gpu(device: torch.device) -> None:
+def time_on_gpu(device: torch.device, only: str) -> None:
+    from arbora.runtime.model.capture import CudaCapture
     from triton.testing import do_bench
 
     large = torch.empty(1 << 30, dtype=torch.uint8, device=device)
     pinned = torch.empty(1 << 28, dtype=torch.uint8, pin_memory=True)
     part = large[: 1 << 28]
+    square = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
+    rate = 2 * 8192**3 / (do_bench(lambda: square @ square) * 1e-3)
     bandwidths: dict[Path, float] = {
         "device": large.nbytes / (do_bench(lambda: large[: 1 << 29].copy_(large[1 << 29 :])) * 1e-3),
         "save": part.nbytes / (do_bench(lambda: pinned.copy_(part, non_blocking=True)) * 1e-3),
@@ -145,10 +182,14 @@ def time_on_gpu(device: torch.device) -> None:
     }
     print(f"{torch.cuda.get_device_name()}: GB/s of a copy:")
     print(", ".join(f"{path} {bandwidth / 1e9:.1f}" for path, bandwidth in bandwidths.items()))
+    print(f"TFLOP/s of a product: {rate / 1e12:.0f}")
     print(f"{'':48}{'us':>10}{'floor':>10}{'of floor':>10}")
     for case in cases(device):
-        seconds = do_bench(case.run, return_mode="median") * 1e-3
-        floor = case.bytes / bandwidths[case.path]
+        if only not in case.name:
+            continue
+        run = case.run if case.path != "device" else CudaCapture()(case.run)
+        seconds = do_bench(run, return_mode="median") * 1e-3
+        floor = max(case.bytes / bandwidths[case.path], case.flops / rate)
         print(f"{case.name:48}{seconds * 1e6:10.1f}{floor * 1e6:10.1f}{seconds / floor:10.2f}", flush=True)
 
 
@@ -157,10 +198,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--interpreted", action="store_true", help="without a GPU, and without times")
-    if not parser.parse_args().interpreted:
+    parser.add_argument("--only", default="", metavar="TEXT")
+    options = parser.parse_args()
+    if not options.interpreted:
         if not torch.cuda.is_available():
             sys.exit(f"no CUDA device: PyTorch {torch.__version__} finds none")
-        time_on_gpu(torch.device("cuda"))
+        time_on_gpu(torch.device("cuda"), options.only)
         return
     os.environ["TRITON_INTERPRET"] = "1"
     for case in cases(torch.device("cpu")):

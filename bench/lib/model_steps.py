@@ -1,0 +1,82 @@
+"""A model in this process, and steps for it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+from arbora.frontend.cli import build_parser, serve_config
+from arbora.runtime.messages import Row, SlotSetup, StepPlan
+from arbora.runtime.model.devices import use_all_cores
+from arbora.runtime.model.loading import load_model
+from arbora.runtime.sampling_params import SamplingParams
+
+
+class Steps:
+    """A model whose slots all decode, except the last: it has a prompt, of which a step computes a chunk."""
+
+    def __init__(self, arguments: Sequence[str], decoding: int, keys: int) -> None:
+        config = serve_config(vars(build_parser().parse_args(["serve", *arguments])), {})
+        use_all_cores()
+        self.runner, ready, _ = load_model(config, _no_vocabulary)
+        self._random, self._step, self._setups = random.Random(0), 0, list[SlotSetup]()
+        self._page_size = ready.page_size
+        self._pages_of_slot = ready.num_pages // (decoding + 1)
+        self._prompt, self._keys = decoding, keys
+        self._lengths: dict[int, int] = {}
+        for slot in range(decoding):
+            self._begin(slot)
+            self._run([self._row(slot, keys)])
+
+    def begin_prompt(self) -> None:
+        self._begin(self._prompt)
+        self._run([self._row(self._prompt, self._keys // 2)])
+
+    def run(self, decode: int, chunk: int) -> float:
+        """Returns the milliseconds of a step: a token for each of `decode` slots, and a chunk of a prompt."""
+        return self._run(self._rows(decode, chunk))
+
+    def plan(self, decode: int, chunk: int = 0) -> StepPlan:
+        """The plan of such a step, for the runner."""
+        return self._plan(self._rows(decode, chunk))
+
+    def _rows(self, decode: int, chunk: int) -> list[Row]:
+        rows = [self._row(slot, 0) for slot in range(decode)]
+        return [*rows, self._row(self._prompt, chunk)] if chunk else rows
+
+    def _begin(self, slot: int) -> None:
+        sampling = SamplingParams(max_tokens=1 << 20, temperature=0.0)
+        self._setups.append(SlotSetup(slot=slot, sampling=sampling))
+        self._lengths[slot] = 0
+
+    def _run(self, rows: list[Row]) -> float:
+        plan = self._plan(rows)
+        begin = time.perf_counter()
+        self.runner.run(plan, lambda: None)
+        return (time.perf_counter() - begin) * 1e3
+
+    def _plan(self, rows: list[Row]) -> StepPlan:
+        self._step += 1
+        plan, self._setups = StepPlan(self._step, rows, self._setups), []
+        return plan
+
+    def _row(self, slot: int, chunk: int) -> Row:
+        start = self._lengths[slot]
+        self._lengths[slot] += chunk or 1
+        first = slot * self._pages_of_slot
+        given, needed = (-(-tokens // self._page_size) for tokens in (start, self._lengths[slot]))
+        tokens = [self._random.randrange(10, 250) for _ in range(chunk)]
+        return Row(
+            slot=slot,
+            start=start,
+            tokens=np.array(tokens, np.int32).tobytes(),
+            sample=not chunk,
+            new_pages=np.arange(first + given, first + needed, dtype=np.int32).tobytes(),
+        )
+
+
+def _no_vocabulary() -> NoReturn:
+    raise AssertionError("no grammar is loaded")
