@@ -23,7 +23,7 @@ from .cuda_tiles import GROUP, Tiles, programs_of_processor, stages
 from .plan import COLUMNS, NOTHING, PARTIAL, ROW, TOKEN, TOKENS, Cut, ItemPlan, Share, best_split, plan_items
 
 LOG2_E = 1.4426950408889634
-MIN_SPLIT = 256
+MIN_SPLIT = 128
 """Keys below which an item is not split to give work to more programs."""
 
 UNIT = 64
@@ -35,8 +35,9 @@ ITEM_COST = 128
 PROGRAMS_FOR_EACH_PROCESSOR = 4
 """Items are split into no more than so many programs for each multiprocessor, beyond one program an item."""
 
-MERGED_AT_ONCE = 16
-"""Partial results that are read at the same time."""
+MERGED_AT_ONCE, MERGING_WARPS = 8, 1
+"""Partial results that a program reads at the same time. One warp ends sooner than several, which would wait
+for each other."""
 
 GROUP_QUERIES = GROUP
 """Query heads for each KV head in the largest item of a group."""
@@ -299,7 +300,7 @@ def attend(
             HEAD_DIM=head_dim,
             BLOCK_DIM=triton.next_power_of_2(head_dim),
             BLOCK_PARTS=MERGED_AT_ONCE,
-            num_warps=4,
+            num_warps=MERGING_WARPS,
         )
     return out
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-call"
-"""Sampling on CUDA: two launches for greedy rows, three for sampled ones, seven where rows are filtered.
+"""Sampling on CUDA: two launches for greedy rows, three for sampled ones, eight where rows are filtered.
 
 One more keeps the registers of automata."""
 
@@ -13,12 +13,17 @@ from ..automaton.cuda import keep_kernel
 from ..automaton.layout import REGISTERS
 from .batch import LOGPROB_FLOOR, Sampled, SamplingBatch
 from .cut_cuda import cut_kernel
-from .filter_cuda import bound_kernel, gather_kernel, weigh_kernel
+from .filter_cuda import bound_kernel, boundary_kernel, gather_kernel, weigh_kernel
 from .process_cuda import SUB_BLOCK, process_kernel
 from .race_cuda import finish_kernel, race_kernel
 
 CHUNK = 4096
-TILE = 2048
+STRETCH = 2048
+"""tokens of a program of the race and of the filters"""
+TILE = 1024
+"""tokens of a list that are cut in registers"""
+RACE_TILE = 256
+"""tokens of a list that race at once"""
 BUCKETS = 1024
 """buckets of distances from the largest logit"""
 SAMPLES = 2048
@@ -49,8 +54,7 @@ def sample(
     """See `sampling.sample`. out: where to write the results."""
     chunks = _new_chunks(logits, batch, top_logprobs)
     x = _process(logits, batch, chunks)
-    cuts = _cut(x, batch, chunks)
-    scores, winners = _race(x, batch, chunks, cuts)
+    race = _race(x, batch, chunks, _filter(x, batch, chunks))
     result = _new_result(logits, batch, top_logprobs, out)
     automata = batch.automata
     stepped = None if automata is None else _ints(logits, len(logits), REGISTERS)
@@ -61,11 +65,12 @@ def sample(
         chunks.maxima,
         chunks.leaders,
         chunks.nan,
-        scores,
-        winners,
+        race.scores,
+        race.winners,
         *chunks.raw,
         chunks.tops,
         chunks.number,
+        race.parts,
         result.tokens,
         result.bad,
         result.logprobs,
@@ -76,6 +81,7 @@ def sample(
         stepped,
         result.states,
         CHUNKS=chunks.width,
+        PARTS=triton.next_power_of_2(race.parts),
         TOPS=triton.next_power_of_2(max(1, chunks.number * chunks.tops)),
         num_warps=8,
         **UNFUSED,
@@ -105,6 +111,23 @@ def _new_chunks(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | 
         number=number,
         tops=tops,
     )
+
+
+class _Filtered(NamedTuple):
+    """What the filters keep of each row: see the kernels of `filter_cuda` and `cut_kernel`."""
+
+    bounds: torch.Tensor
+    lengths: torch.Tensor
+    listed: torch.Tensor
+    cuts: torch.Tensor
+
+
+class _Race(NamedTuple):
+    """Each part's best score and its token, [rows, parts]; None if all rows are greedy."""
+
+    scores: torch.Tensor | None
+    winners: torch.Tensor | None
+    parts: int
 
 
 class _Processed(NamedTuple):
@@ -147,17 +170,23 @@ def _process(logits: torch.Tensor, batch: SamplingBatch, chunks: _Chunks) -> _Pr
     return x
 
 
-def _cut(x: _Processed, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor | None:
-    """The cuts of the filters, int32 [rows, 2]; None without filters."""
+def _filter(x: _Processed, batch: SamplingBatch, chunks: _Chunks) -> _Filtered | None:
+    """None without filters."""
     if not _is_filtered(batch):
         return None
     rows, vocab = x.values.shape
     top_k, top_p, min_p = _every_filter(batch)
-    ranges = _floats(x.values, rows, 2)
-    bounds, lengths, listed = _ints(x.values, rows, 2), _ints(x.values, rows), _ints(x.values, rows, 2, vocab)
+    ranges, sub_blocks = _floats(x.values, rows, 2), chunks.number * _sub_blocks()
     weights = x.values.new_empty(rows, BUCKETS, dtype=torch.int64)
-    cuts, sub_blocks = _ints(x.values, rows, 2), chunks.number * _sub_blocks()
-    of_rows = (chunks.maxima, chunks.number)
+    targets = x.values.new_empty(rows, dtype=torch.int64)
+    result = _Filtered(
+        bounds=_ints(x.values, rows, 3),
+        lengths=_ints(x.values, rows, 2),
+        listed=_ints(x.values, rows, 2, vocab),
+        cuts=_ints(x.values, rows, 2),
+    )
+    of_rows, placed = (chunks.maxima, chunks.number), (result.bounds, ranges, weights)
+    lists, stretches = (result.lengths, result.listed), (rows, triton.cdiv(vocab, STRETCH))
     sizes = {"CHUNKS": chunks.width, "BUCKETS": BUCKETS, "num_warps": 8, **UNFUSED}
     bound_kernel[(rows,)](
         *x.arguments,
@@ -168,39 +197,42 @@ def _cut(x: _Processed, batch: SamplingBatch, chunks: _Chunks) -> torch.Tensor |
         *of_rows,
         chunks.sub_maxima,
         sub_blocks,
-        bounds,
+        result.bounds,
         ranges,
-        lengths,
+        result.lengths,
         weights,
         SUB_BLOCKS=triton.next_power_of_2(sub_blocks),
         SAMPLES=SAMPLES,
         **sizes,
     )
-    grid, placed = (rows, chunks.number), (bounds, ranges, weights)
-    weigh_kernel[grid](*x.arguments, batch.temperature, chunks.maxima, *placed, CHUNK=CHUNK, **sizes)
-    gather_kernel[grid](
-        *x.arguments,
-        batch.temperature,
-        top_p,
-        chunks.maxima,
-        *placed,
-        lengths,
-        listed,
-        CHUNK=CHUNK,
-        **sizes,
+    weigh_kernel[stretches](*x.arguments, batch.temperature, *of_rows, *placed, STRETCH=STRETCH, **sizes)
+    boundary_kernel[(rows,)](batch.temperature, top_p, *of_rows, *placed, targets, **sizes)
+    gather_kernel[stretches](
+        *x.arguments, *of_rows, result.bounds, *lists, STRETCH=STRETCH, CHUNK=CHUNK, num_warps=4
     )
-    lists = (bounds, weights, lengths, listed)
-    cut_kernel[(rows,)](vocab, batch.temperature, top_k, top_p, *of_rows, *lists, cuts, TILE=TILE, **sizes)
-    return cuts
+    cut_kernel[(rows,)](
+        vocab,
+        batch.temperature,
+        top_k,
+        top_p,
+        *of_rows,
+        result.bounds,
+        targets,
+        *lists,
+        result.cuts,
+        CHUNKS=chunks.width,
+        TILE=TILE,
+        num_warps=4,
+        **UNFUSED,
+    )
+    return result
 
 
-def _race(
-    x: _Processed, batch: SamplingBatch, chunks: _Chunks, cuts: torch.Tensor | None
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The best score of each chunk and its token; None if every row is greedy."""
+def _race(x: _Processed, batch: SamplingBatch, chunks: _Chunks, filtered: _Filtered | None) -> _Race:
     if batch.all_greedy:
-        return None, None
-    grid = (len(x.values), chunks.number)
+        return _Race(None, None, 1)
+    rows, vocab = x.values.shape
+    grid = (rows, triton.cdiv(vocab, STRETCH))
     scores, winners = _floats(x.values, *grid), _ints(x.values, *grid)
     race_kernel[grid](
         *x.arguments,
@@ -208,15 +240,19 @@ def _race(
         batch.seed,
         batch.position,
         chunks.maxima,
-        cuts,
+        chunks.leaders,
+        chunks.number,
+        *((None,) * 4 if filtered is None else filtered),
         scores,
         winners,
         CHUNKS=chunks.width,
         CHUNK=CHUNK,
-        num_warps=8,
+        STRETCH=STRETCH,
+        TILE=RACE_TILE,
+        num_warps=4,
         **UNFUSED,
     )
-    return scores, winners
+    return _Race(scores, winners, grid[1])
 
 
 def _new_result(

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from .filter_cuda import NO_LIST, TOP_K, boundary_of, largest_of, target_of
+from .filter_cuda import NO_LIST, TOP_K, largest_of, target_of
 from .math_cuda import KEY_OF_MINUS_INFINITY, mass, value_of_key
 
 
@@ -17,56 +17,62 @@ def cut_kernel(
     maxima,
     chunks,
     bounds,
-    weights,
+    targets,
     lengths,
     listed,
     cuts,
     CHUNKS: tl.constexpr,
-    BUCKETS: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Row r keeps the tokens above key cuts[r, 0], and those at it up to id cuts[r, 1].
 
-    bounds, weights, lengths and listed: as the kernels of `filter_cuda` write them; cuts: int32 [rows, 2]
+    bounds, targets, lengths and listed: as the kernels of `filter_cuda` write them; cuts: int32 [rows, 2]
     """
     row = tl.program_id(0)
-    kind, cut = tl.load(bounds + 2 * row), tl.load(bounds + 2 * row + 1)
+    kind, cut = tl.load(bounds + 3 * row), tl.load(bounds + 3 * row + 1)
     last_tie = tl.full((), 0, tl.int32) + vocab
     if kind != NO_LIST:
         largest, inverse = largest_of(maxima, row, chunks, CHUNKS), tl.div_rn(1.0, tl.load(temperature + row))
-        ids, n, p = listed + row.to(tl.int64) * 2 * vocab, tl.load(lengths + row), tl.load(top_p + row)
+        ids, n, p = listed + row.to(tl.int64) * 2 * vocab, tl.load(lengths + 2 * row), tl.load(top_p + row)
         keys = ids + vocab
-        low, high = _span(keys, n, TILE)
+        lane = tl.arange(0, TILE)
+        first_ids = tl.load(ids + lane, mask=lane < n, other=0)
+        first = tl.load(keys + lane, mask=lane < n, other=KEY_OF_MINUS_INFINITY)
+        counts = (lane < n).to(tl.int32)
+        masses = tl.where(lane < n, mass((value_of_key(first) - largest) * inverse), 0)
+        low, high = _span(first, keys, n, TILE)
         target = tl.full((), 0, tl.int64)
         if kind == TOP_K:
             k, total = tl.load(top_k + row), tl.full((), 0, tl.int64)
             if k < n:
-                cut = _cut_at(keys, n, k.to(tl.int64), low, high, largest, inverse, False, TILE)
-                ties = k - _weight_from(keys, n, cut + 1, largest, inverse, False, TILE)
-                last_tie = _nth_tie(ids, keys, n, vocab, cut, ties, TILE)
+                cut = _cut_at(
+                    first, counts, keys, n, k.to(tl.int64), low, high, largest, inverse, False, TILE
+                )
+                ties = k - _weight_from(first, counts, keys, n, cut + 1, largest, inverse, False, TILE)
+                last_tie = _nth_tie(first, first_ids, counts, ids, keys, n, vocab, cut, ties, TILE)
                 total = ties * mass((value_of_key(cut) - largest) * inverse)
-                total += _weight_from(keys, n, cut + 1, largest, inverse, True, TILE)
+                total += _weight_from(first, masses, keys, n, cut + 1, largest, inverse, True, TILE)
             else:
-                total = _weight_from(keys, n, cut, largest, inverse, True, TILE)
+                total = _weight_from(first, masses, keys, n, cut, largest, inverse, True, TILE)
             low = tl.maximum(low, cut)
             target = target_of(total, p)
         else:
-            _, before, target = boundary_of(weights + row * BUCKETS, p, BUCKETS)
-            target -= before
+            target = tl.load(targets + row)
         if p < 1:
-            cut = _cut_at(keys, n, target, low, high, largest, inverse, True, TILE)
+            cut = _cut_at(first, masses, keys, n, target, low, high, largest, inverse, True, TILE)
             each = mass((value_of_key(cut) - largest) * inverse)
-            missing = target - _weight_from(keys, n, cut + 1, largest, inverse, True, TILE)
-            last_tie = _nth_tie(ids, keys, n, vocab, cut, (missing + each - 1) // each, TILE)
+            missing = target - _weight_from(first, masses, keys, n, cut + 1, largest, inverse, True, TILE)
+            number = (missing + each - 1) // each
+            last_tie = _nth_tie(first, first_ids, counts, ids, keys, n, vocab, cut, number, TILE)
     tl.store(cuts + 2 * row, cut)
     tl.store(cuts + 2 * row + 1, last_tie)
 
 
 @triton.jit
-def _span(keys, n, TILE: tl.constexpr):
-    """The lowest and highest of n > 0 keys."""
-    low, high = tl.load(keys), tl.load(keys)
-    for start in range(0, n, TILE):
+def _span(first, keys, n, TILE: tl.constexpr):
+    """The lowest and highest of n > 0 keys. first: the first TILE of them."""
+    low, high = tl.min(tl.where(tl.arange(0, TILE) < n, first, 0x7FFFFFFF)), tl.max(first)
+    for start in range(TILE, n, TILE):
         lane = start + tl.arange(0, TILE)
         low = tl.minimum(low, tl.min(tl.load(keys + lane, mask=lane < n, other=0x7FFFFFFF)))
         high = tl.maximum(high, tl.max(tl.load(keys + lane, mask=lane < n, other=KEY_OF_MINUS_INFINITY)))
@@ -74,12 +80,15 @@ def _span(keys, n, TILE: tl.constexpr):
 
 
 @triton.jit
-def _cut_at(keys, n, target, low, high, largest, inverse, by_mass: tl.constexpr, TILE: tl.constexpr):
+def _cut_at(
+    first, weights, keys, n, target, low, high, largest, inverse, by_mass: tl.constexpr, TILE: tl.constexpr
+):
     """The largest cut in low … high such that tokens from it upwards weigh at least target (low's do)."""
     low, high = low.to(tl.int64), high.to(tl.int64)
     while low < high:
         middle = (low + high + 1) >> 1
-        if _weight_from(keys, n, middle.to(tl.int32), largest, inverse, by_mass, TILE) >= target:
+        floor = middle.to(tl.int32)
+        if _weight_from(first, weights, keys, n, floor, largest, inverse, by_mass, TILE) >= target:
             low = middle
         else:
             high = middle - 1
@@ -87,10 +96,11 @@ def _cut_at(keys, n, target, low, high, largest, inverse, by_mass: tl.constexpr,
 
 
 @triton.jit
-def _weight_from(keys, n, floor, largest, inverse, by_mass: tl.constexpr, TILE: tl.constexpr):
-    """Mass, or number, of the listed tokens with key ≥ floor."""
-    weight = tl.full((), 0, tl.int64)
-    for start in range(0, n, TILE):
+def _weight_from(first, weights, keys, n, floor, largest, inverse, by_mass: tl.constexpr, TILE: tl.constexpr):
+    """Mass, or number, of the listed tokens with key ≥ floor. first, weights: of the first TILE, in
+    registers."""
+    weight = tl.sum(tl.where(first >= floor, weights, 0)).to(tl.int64)
+    for start in range(TILE, n, TILE):
         lane = start + tl.arange(0, TILE)
         key = tl.load(keys + lane, mask=lane < n, other=KEY_OF_MINUS_INFINITY)
         found = (key >= floor) & (lane < n)
@@ -102,19 +112,27 @@ def _weight_from(keys, n, floor, largest, inverse, by_mass: tl.constexpr, TILE: 
 
 
 @triton.jit
-def _nth_tie(ids, keys, n, vocab, cut, number, TILE: tl.constexpr):
-    """The number-th lowest id of the tokens whose key is cut; vocab - 1 where there are fewer."""
-    low, high = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32) + vocab - 1
+def _nth_tie(first, first_ids, counts, ids, keys, n, vocab, cut, number, TILE: tl.constexpr):
+    """The number-th lowest id of the tokens whose key is cut; vocab - 1 where there are not more."""
+    high = tl.full((), 0, tl.int32) + vocab - 1
+    all_ties = _ties_up_to(first, first_ids, counts, ids, keys, n, cut, high, TILE)
+    low = tl.where(all_ties <= number, high, 0)
     while low < high:
         middle = (low + high) >> 1
-        ties = tl.full((), 0, tl.int32)
-        for start in range(0, n, TILE):
-            lane = start + tl.arange(0, TILE)
-            key = tl.load(keys + lane, mask=lane < n, other=KEY_OF_MINUS_INFINITY)
-            token = tl.load(ids + lane, mask=lane < n, other=0)
-            ties += tl.sum(((lane < n) & (key == cut) & (token <= middle)).to(tl.int32))
-        if ties >= number:
+        if _ties_up_to(first, first_ids, counts, ids, keys, n, cut, middle, TILE) >= number:
             high = middle
         else:
             low = middle + 1
     return low
+
+
+@triton.jit
+def _ties_up_to(first, first_ids, counts, ids, keys, n, cut, last, TILE: tl.constexpr):
+    """The number of tokens whose key is cut, up to id `last`."""
+    ties = tl.sum(tl.where((first == cut) & (first_ids <= last), counts, 0))
+    for start in range(TILE, n, TILE):
+        lane = start + tl.arange(0, TILE)
+        key = tl.load(keys + lane, mask=lane < n, other=KEY_OF_MINUS_INFINITY)
+        token = tl.load(ids + lane, mask=lane < n, other=0)
+        ties += tl.sum(((lane < n) & (key == cut) & (token <= last)).to(tl.int32))
+    return ties

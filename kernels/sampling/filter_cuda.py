@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from .math_cuda import KEY_OF_MINUS_INFINITY, log, mass, order_key, value_of_key
-from .process_cuda import load_processed
+from .process_cuda import load_processed, tokens_from
 from .span_cuda import NEAR, range_of_cut
 
 GREEDY_BELOW = tl.constexpr(1e-5)
@@ -41,11 +41,11 @@ def bound_kernel(
     BUCKETS: tl.constexpr,
     SAMPLES: tl.constexpr,
 ):
-    """One program for row r: bounds[r] becomes (kind of list, smallest key that may be kept), ranges[r] the
-    distances of its buckets: see `bucket_of`.
+    """One program for row r: bounds[r] becomes (kind of list, its lowest key, its highest key), ranges[r] the
+    distances of its buckets: see `bucket_of`. Tokens below the lowest key are not kept.
 
-    maxima: float32 [rows, chunks]; sub_maxima: int32 [rows, sub_blocks], keys; bounds: int32 [rows, 2];
-    ranges: float32 [rows, 2]. lengths, int32 [rows], and weights, int64 [rows, BUCKETS], become 0.
+    maxima: float32 [rows, chunks]; sub_maxima: int32 [rows, sub_blocks], keys; bounds: int32 [rows, 3];
+    ranges: float32 [rows, 2]. lengths, int32 [rows, 2], and weights, int64 [rows, BUCKETS], become 0.
     """
     row = tl.program_id(0)
     largest, warmth = largest_of(maxima, row, chunks, CHUNKS), tl.load(temperature + row)
@@ -78,16 +78,18 @@ def bound_kernel(
                 SUB_BLOCKS,
                 SAMPLES,
             )
-    tl.store(bounds + 2 * row, kind)
-    tl.store(bounds + 2 * row + 1, floor)
+    tl.store(bounds + 3 * row, kind)
+    tl.store(bounds + 3 * row + 1, floor)
+    tl.store(bounds + 3 * row + 2, 0x7FFFFFFF)
     tl.store(ranges + 2 * row, begin)
     tl.store(ranges + 2 * row + 1, width)
-    tl.store(lengths + row, 0)
+    tl.store(lengths + 2 * row, 0)
+    tl.store(lengths + 2 * row + 1, 0)
     bucket = tl.arange(0, BUCKETS)
     tl.store(weights + row * BUCKETS + bucket, tl.zeros((BUCKETS,), tl.int64))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["x"])
 def weigh_kernel(
     x,
     row_stride,
@@ -96,21 +98,24 @@ def weigh_kernel(
     mask_bits,
     temperature,
     maxima,
+    chunks,
     bounds,
     ranges,
     weights,
     CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    STRETCH: tl.constexpr,
     BUCKETS: tl.constexpr,
 ):
-    """One program for chunk c of row r, for TOP_P: adds the masses of its tokens to their buckets, those of
-    the first and the last one in registers."""
-    row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    floor = tl.load(bounds + 2 * row + 1)
-    reaches = order_key(tl.load(maxima + row * chunks + chunk)) >= floor
-    if (tl.load(bounds + 2 * row) == TOP_P) & reaches:
+    """One program for stretch s of row r, for TOP_P: adds the masses of its tokens to their buckets, those of
+    the first and the last one in registers.
+
+    Threads load single logits, as they add single masses: with wider loads the masses would change threads.
+    """
+    row = tl.program_id(0)
+    if tl.load(bounds + 3 * row) == TOP_P:
+        floor = tl.load(bounds + 3 * row + 1)
         largest = largest_of(maxima, row, chunks, CHUNKS)
-        token = chunk * CHUNK + tl.arange(0, CHUNK)
+        token = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
         value = load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits)
         distance = (value - largest) * tl.div_rn(1.0, tl.load(temperature + row))
         bucket = bucket_of(distance, ranges + 2 * row, BUCKETS)
@@ -123,47 +128,78 @@ def weigh_kernel(
 
 
 @triton.jit
+def boundary_kernel(
+    temperature,
+    top_p,
+    maxima,
+    chunks,
+    bounds,
+    ranges,
+    weights,
+    targets,
+    CHUNKS: tl.constexpr,
+    BUCKETS: tl.constexpr,
+):
+    """One program for row r, for TOP_P: bounds[r] gets the keys of the bucket in which the mass reaches p,
+    and targets[r], int64, the mass to reach within it."""
+    row = tl.program_id(0)
+    if tl.load(bounds + 3 * row) == TOP_P:
+        bucket = tl.arange(0, BUCKETS)
+        weight = tl.load(weights + row * BUCKETS + bucket)
+        target = target_of(tl.sum(weight), tl.load(top_p + row))
+        boundary = tl.sum((tl.cumsum(weight) < target).to(tl.int32))
+        tl.store(targets + row, target - tl.sum(tl.where(bucket < boundary, weight, 0)))
+        largest, inverse = largest_of(maxima, row, chunks, CHUNKS), tl.div_rn(1.0, tl.load(temperature + row))
+        own_range = ranges + 2 * row
+        lowest = _first_key_of(boundary, own_range, largest, inverse, BUCKETS)
+        tl.store(bounds + 3 * row + 1, tl.maximum(lowest, tl.load(bounds + 3 * row + 1)))
+        tl.store(bounds + 3 * row + 2, _first_key_of(boundary - 1, own_range, largest, inverse, BUCKETS) - 1)
+
+
+@triton.jit
 def gather_kernel(
     x,
     row_stride,
     vocab,
     mask_index,
     mask_bits,
-    temperature,
-    top_p,
     maxima,
+    chunks,
     bounds,
-    ranges,
-    weights,
     lengths,
     listed,
-    CHUNKS: tl.constexpr,
+    STRETCH: tl.constexpr,
     CHUNK: tl.constexpr,
-    BUCKETS: tl.constexpr,
 ):
-    """One program for chunk c of row r: adds the chunk's tokens from which the row is cut to its list.
+    """One program for stretch s of row r: adds the stretch's tokens to the row's lists, if it has them.
 
-    listed: int32 [rows, 2, vocab], ids and keys in any order, lengths[row] of each
+    listed: int32 [rows, 2, vocab], ids and keys in any order. The first lengths[r, 0] are the tokens from
+    which the row is cut, the last lengths[r, 1] those above, which are kept.
     """
-    row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
-    kind, floor = tl.load(bounds + 2 * row), tl.load(bounds + 2 * row + 1)
-    highest = tl.load(maxima + row * chunks + chunk)
-    if (kind != NO_LIST) & (order_key(highest) >= floor):
-        token = chunk * CHUNK + tl.arange(0, CHUNK)
-        value = load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits)
-        key = order_key(value)
-        wanted = key >= floor
-        if kind == TOP_P:
-            largest = largest_of(maxima, row, chunks, CHUNKS)
-            distance = (value - largest) * tl.div_rn(1.0, tl.load(temperature + row))
-            boundary, _, _ = boundary_of(weights + row * BUCKETS, tl.load(top_p + row), BUCKETS)
-            wanted &= bucket_of(distance, ranges + 2 * row, BUCKETS) == boundary
-        number = tl.sum(wanted.to(tl.int32))
-        if number > 0:
-            start = tl.atomic_add(lengths + row, number, sem="relaxed")
-            place = listed + row.to(tl.int64) * 2 * vocab + start + tl.cumsum(wanted.to(tl.int32)) - 1
-            tl.store(place, token, mask=wanted)
-            tl.store(place + vocab, key, mask=wanted)
+    row, stretch = tl.program_id(0), tl.program_id(1)
+    lowest, highest = tl.load(bounds + 3 * row + 1), tl.load(bounds + 3 * row + 2)
+    peak = tl.load(maxima + row * chunks + stretch * STRETCH // CHUNK)
+    if (tl.load(bounds + 3 * row) != NO_LIST) & (order_key(peak) >= lowest):
+        token = tokens_from(stretch * STRETCH, STRETCH)
+        key = order_key(load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits))
+        ids, counts = listed + row.to(tl.int64) * 2 * vocab, lengths + 2 * row
+        _append(ids, vocab, counts, token, key, (key >= lowest) & (key <= highest), False)
+        _append(ids, vocab, counts + 1, token, key, key > highest, True)
+
+
+@triton.jit
+def _append(ids, vocab, count, token, key, wanted, at_end: tl.constexpr):
+    """Adds the wanted of the tokens of `tokens_from` to a list, which begins or ends a row's memory."""
+    ones = wanted.to(tl.int32)
+    of_words = tl.sum(ones, axis=1)
+    number = tl.sum(of_words)
+    if number > 0:
+        before = tl.cumsum(of_words) - of_words + tl.atomic_add(count, number, sem="relaxed")
+        place = before[:, None] + tl.cumsum(ones, axis=1) - 1
+        if at_end:
+            place = vocab - 1 - place
+        tl.store(ids + place, token, mask=wanted)
+        tl.store(ids + vocab + place, key, mask=wanted)
 
 
 @triton.jit
@@ -186,13 +222,23 @@ def bucket_of(distance, own_range, BUCKETS: tl.constexpr):
 
 
 @triton.jit
-def boundary_of(weights, p, BUCKETS: tl.constexpr):
-    """The bucket in which the mass reaches p, the mass before it, and the mass that must be reached."""
-    bucket = tl.arange(0, BUCKETS)
-    weight = tl.load(weights + bucket)
-    target = target_of(tl.sum(weight), p)
-    boundary = tl.sum((tl.cumsum(weight) < target).to(tl.int32))
-    return boundary, tl.sum(tl.where(bucket < boundary, weight, 0)), target
+def _first_key_of(bucket, own_range, largest, inverse, BUCKETS: tl.constexpr):
+    """The smallest key of a token in `bucket` or in one above it, which have smaller numbers.
+
+    Each turn tries BUCKETS keys at once.
+    """
+    last = order_key(largest).to(tl.int64)
+    low = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int64)
+    beyond = last + 1 - low
+    while beyond > 0:  # the key is one of low … low + beyond
+        step = (beyond + BUCKETS - 1) // BUCKETS
+        key = low + step * tl.arange(0, BUCKETS)
+        distance = (value_of_key(tl.minimum(key, last).to(tl.int32)) - largest) * inverse
+        below = (key <= last) & (bucket_of(distance, own_range, BUCKETS) > bucket)
+        number = tl.sum(below.to(tl.int32))
+        low = tl.where(number > 0, low + step * (number - 1) + 1, low)
+        beyond = tl.where(number > 0, step - 1, 0)
+    return low.to(tl.int32)
 
 
 @triton.jit
@@ -219,6 +265,9 @@ def _kth_key(keys, n, k, SIZE: tl.constexpr):
     lane = tl.arange(0, SIZE)
     key = tl.load(keys + lane, mask=lane < n, other=KEY_OF_MINUS_INFINITY)
     low, high = tl.full((), KEY_OF_MINUS_INFINITY + 1, tl.int64), tl.max(key).to(tl.int64)
+    if k <= n:
+        lowest = tl.min(tl.where(lane < n, key, 0x7FFFFFFF)).to(tl.int64)
+        low = tl.maximum(low, lowest)
     while low < high:
         middle = (low + high + 1) >> 1
         if tl.sum((key >= middle.to(tl.int32)).to(tl.int32)) >= k:

@@ -11,6 +11,7 @@ KEY_OF_INFINITY = tl.constexpr(0x7F800000)
 KEY_OF_MINUS_INFINITY = tl.constexpr(-0x7F800001)
 KEY_OF_NOTHING = tl.constexpr(-0x80000000)
 """below the key of every number"""
+KEY_STEP_0, KEY_STEP_1 = tl.constexpr(0x9E3779B9), tl.constexpr(0xBB67AE85)
 SQRT_HALF = tl.constexpr(0.70710678)
 
 
@@ -27,16 +28,45 @@ def value_of_key(key):
 
 
 @triton.jit
-def gumbel(seed, position, tokens):
-    """-log(-log(1 - u)) for the first Philox word of counter (position, token, 0, 0)."""
+def random_word(seed, position, tokens):
+    """The first word of Philox4x32-10 (see `philox`) for counter (position, token, 0, 0), uint32."""
     zero = tokens * 0
-    word, _, _, _ = tl.philox(seed, zero + position, tokens, zero, zero)
+    c0, c1, c2, c3 = (
+        (zero + position).to(tl.uint32),
+        tokens.to(tl.uint32),
+        zero.to(tl.uint32),
+        zero.to(tl.uint32),
+    )
+    k0, k1 = seed.to(tl.uint32), (seed >> 32).to(tl.uint32)
+    for _ in tl.static_range(10):
+        # A product of 64 bits is one instruction; its halves would be two.
+        a, b = c0.to(tl.uint64) * 0xD2511F53, c2.to(tl.uint64) * 0xCD9E8D57
+        c0, c2 = (b >> 32).to(tl.uint32) ^ c1 ^ k0, (a >> 32).to(tl.uint32) ^ c3 ^ k1
+        c1, c3 = b.to(tl.uint32), a.to(tl.uint32)
+        k0, k1 = k0 + KEY_STEP_0, k1 + KEY_STEP_1
+    return c0
+
+
+@triton.jit
+def gumbel(word):
+    """-log(-log(1 - u)) for u = (word + 0.5) / 2^32: the smaller the word, the larger."""
     u = (word.to(tl.float32) + 0.5) * 2.3283064365386963e-10
     rest = ((0xFFFFFFFF - word).to(tl.uint32).to(tl.float32) + 0.5) * 2.3283064365386963e-10
     exponent, centred = _split(rest)
     near_one = rest > SQRT_HALF
     exponential = -_log_of(tl.where(near_one, -u, centred), tl.where(near_one, 0.0, exponent))
     return -log(exponential)
+
+
+@triton.jit
+def may_reach(word, noise):
+    """Whether `gumbel(word)` may be at least `noise`; False is certain.
+
+    -log(1 - u) ≥ u, so a larger word than 2^32 exp(-noise) gives less. The bound is a thousandth higher: much
+    more than what rounding can change.
+    """
+    most = tl.exp2(noise * -1.44269504) * 4.3e9 + 1.0
+    return word.to(tl.float32) <= most
 
 
 @triton.jit

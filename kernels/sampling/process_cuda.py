@@ -9,6 +9,8 @@ from .math_cuda import KEY_OF_NOTHING, order_key, value_of_key
 MINUS_INFINITY = tl.constexpr(float("-inf"))
 LOWEST_FLOAT = tl.constexpr(-3.4028234663852886e38)
 SUB_BLOCK = tl.constexpr(128)
+WORD = tl.constexpr(32)
+"""tokens of a word of a bit mask"""
 
 
 @triton.jit(do_not_specialize=["top_count"])
@@ -51,7 +53,7 @@ def process_kernel(
     """
     row, chunk, chunks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     wide_row, part = row.to(tl.int64), row * chunks + chunk
-    token = chunk * CHUNK + tl.arange(0, CHUNK)
+    token = tokens_from(chunk * CHUNK, CHUNK)
     inside = token < vocab
     raw = tl.load(logits + wide_row * row_stride + token, mask=inside, other=MINUS_INFINITY).to(tl.float32)
     tl.store(nan + part, tl.max((raw != raw).to(tl.int32)))
@@ -60,9 +62,9 @@ def process_kernel(
         _top_of_chunk(raw, token, vocab, top_values + part * top_count, top_ids + part * top_count, top_count)
     x = tl.where(raw != raw, MINUS_INFINITY, raw)
     if mask_index is not None:
-        x = _masked(x, token, inside, vocab, tl.load(mask_index + row), mask_bits)
+        x = _masked(x, token, vocab, tl.load(mask_index + row), mask_bits)
     if host_mask_index is not None:
-        x = _masked(x, token, inside, vocab, tl.load(host_mask_index + row), host_mask_bits)
+        x = _masked(x, token, vocab, tl.load(host_mask_index + row), host_mask_bits)
     if banned_start is not None:
         for i in range(tl.load(banned_start + row), tl.load(banned_start + row + 1)):
             x = tl.where(token == tl.load(banned_ids + i), MINUS_INFINITY, x)
@@ -73,7 +75,7 @@ def process_kernel(
         entry = tl.load(penalty_entry + row).to(tl.int64)
         if entry >= 0:
             count = tl.load(output_counts + entry * vocab + token, mask=inside, other=0)
-            prompt = _bits(prompt_seen + entry * ((vocab + 31) // 32), token, inside)
+            prompt = _bits(prompt_seen + entry * ((vocab + 31) // 32), token, vocab)
             x = _penalised(
                 x,
                 count,
@@ -84,36 +86,51 @@ def process_kernel(
             )
     if processed is not None:
         tl.store(processed + wide_row * vocab + token, x, mask=inside)
-    largest, at = tl.max(x, axis=0, return_indices=True, return_indices_tie_break_left=True)
+    largest = tl.max(x)
     tl.store(maxima + part, largest)
-    tl.store(leaders + part, chunk * CHUNK + at)
+    tl.store(leaders + part, tl.min(tl.where(x == largest, token, vocab - 1)))
     if sub_maxima is not None:
-        keys = tl.max(tl.reshape(order_key(x), (CHUNK // SUB_BLOCK, SUB_BLOCK)), axis=1)
+        keys = tl.max(order_key(x), axis=1)
+        keys = tl.max(tl.reshape(keys, (CHUNK // SUB_BLOCK, SUB_BLOCK // WORD)), axis=1)
         sub_block = part * (CHUNK // SUB_BLOCK) + tl.arange(0, CHUNK // SUB_BLOCK)
         tl.store(sub_maxima + sub_block, keys)
 
 
 @triton.jit
+def tokens_from(first, SIZE: tl.constexpr):
+    """SIZE tokens from `first`, a multiple of 32: int32 [SIZE / 32, 32], a row for each word of a mask."""
+    return first + tl.arange(0, SIZE // WORD)[:, None] * WORD + tl.arange(0, WORD)[None, :]
+
+
+@triton.jit
 def load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits):
-    """Processed logits of a row as float32: x after the mask, if there is one, and with -inf for NaN."""
-    inside = token < vocab
-    value = tl.load(x + row.to(tl.int64) * row_stride + token, mask=inside, other=MINUS_INFINITY)
+    """Processed logits of a row as float32: x after the mask, if there is one, and with -inf for NaN.
+
+    token: as `tokens_from` returns it, or of any shape if each token's word of the mask may be read apart
+    """
+    value = tl.load(x + row.to(tl.int64) * row_stride + token, mask=token < vocab, other=MINUS_INFINITY)
     value = value.to(tl.float32)
     value = tl.where(value != value, MINUS_INFINITY, value)
     if mask_index is not None:
-        value = _masked(value, token, inside, vocab, tl.load(mask_index + row), mask_bits)
+        value = _masked(value, token, vocab, tl.load(mask_index + row), mask_bits)
     return value
 
 
 @triton.jit
-def _bits(words, token, inside):
-    return (tl.load(words + (token >> 5), mask=inside, other=0) >> (token & 31)) & 1
+def _bits(words, token, vocab):
+    """The bits of tokens in a bit mask. Tokens of `tokens_from` read each word once."""
+    if len(token.shape) == 2:
+        word = tl.min(token, axis=1) // WORD
+        word = tl.load(words + word, mask=word * WORD < vocab, other=0)[:, None]
+    else:
+        word = tl.load(words + (token >> 5), mask=token < vocab, other=0)
+    return (word >> (token & 31)) & 1
 
 
 @triton.jit
-def _masked(x, token, inside, vocab, index, bits):
+def _masked(x, token, vocab, index, bits):
     if index >= 0:
-        allowed = _bits(bits + index.to(tl.int64) * ((vocab + 31) // 32), token, inside)
+        allowed = _bits(bits + index.to(tl.int64) * ((vocab + 31) // 32), token, vocab)
         x = tl.where(allowed != 0, x, MINUS_INFINITY)
     return x
 
@@ -137,8 +154,8 @@ def _sum_raw(raw, raw_maximum, raw_sum):
 def _top_of_chunk(raw, token, vocab, values, ids, count):
     key = order_key(raw)
     for rank in range(count):
-        best, at = tl.max(key, axis=0, return_indices=True, return_indices_tie_break_left=True)
-        first = tl.min(token) + at
+        best = tl.max(key)
+        first = tl.min(tl.where(key == best, token, 0x7FFFFFFF))
         tl.store(values + rank, value_of_key(best))
         tl.store(ids + rank, tl.minimum(first, vocab - 1))
         key = tl.where(token == first, KEY_OF_NOTHING, key)

@@ -16,7 +16,8 @@ CASES = [
         name="merge-128",
         kernel="attention.cuda_kernels:merge_kernel",
         signature={"partial": "*fp32", "partial_sum": "*fp32", "merges": "*i32", "out": "*bf16"},
-        constants={"HEADS": 32, "HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_PARTS": 16},
+        constants={"HEADS": 32, "HEAD_DIM": 128, "BLOCK_DIM": 128, "BLOCK_PARTS": 8},
+        num_warps=1,
     ),
 ]
 _FLOAT32 = attention_case(Variant("decode", 80, "fp32", 128, 4, 16))

@@ -46,12 +46,32 @@ BOUND = (
 WEIGH = X | {
     "temperature": "*fp32",
     "maxima": "*fp32",
+    "chunks": "i32",
     "bounds": "*i32",
     "ranges": "*fp32",
     "weights": "*i64",
 }
-GATHER = WEIGH | LISTS | {"top_p": "*fp32", "listed": "*i32"}
-CUT = LISTS | {
+BOUNDARY = {
+    "temperature": "*fp32",
+    "top_p": "*fp32",
+    "maxima": "*fp32",
+    "chunks": "i32",
+    "bounds": "*i32",
+    "ranges": "*fp32",
+    "weights": "*i64",
+    "targets": "*i64",
+}
+GATHER = X | {
+    "maxima": "*fp32",
+    "chunks": "i32",
+    "bounds": "*i32",
+    "lengths": "*i32",
+    "listed": "*i32",
+}
+CUT = {
+    "bounds": "*i32",
+    "targets": "*i64",
+    "lengths": "*i32",
     "vocab": "i32",
     "temperature": "*fp32",
     "top_k": "*i32",
@@ -67,9 +87,12 @@ RACE = X | {
     "seed": "*i64",
     "position": "*i32",
     "maxima": "*fp32",
+    "leaders": "*i32",
+    "chunks": "i32",
     "scores": "*fp32",
     "winners": "*i32",
 }
+FILTERED = dict.fromkeys(("bounds", "lengths", "listed", "cuts"), "*i32")
 FINISH = {
     "logits": "*fp32",
     "row_stride": "i32",
@@ -79,6 +102,7 @@ FINISH = {
     "nan": "*i32",
     "top_count": "i32",
     "chunks": "i32",
+    "parts": "i32",
     "tokens": "*i32",
     "bad": "*i32",
     "floor": "fp32",
@@ -104,22 +128,29 @@ AUTOMATA = {
 
 
 def case(
-    name: str, kernel: str, signature: dict[str, str], off: dict[str, str], sizes: dict[str, int]
+    name: str,
+    kernel: str,
+    signature: dict[str, str],
+    off: dict[str, str],
+    sizes: dict[str, int],
+    num_warps: int = 8,
 ) -> AotCase:
     return AotCase(
         name=f"sampling-{name}",
         kernel=kernel,
         signature=signature,
         constants={**dict.fromkeys(off), **sizes},
-        num_warps=8,
+        num_warps=num_warps,
         max_shared=48 * 1024,
         max_spill_bytes=32,  # spilled while automata are stepped
         aligned=("row_stride",) if "row_stride" in signature else (),
     )
 
 
-CHUNKS = {"CHUNKS": 64, "CHUNK": 4096}
 BUCKETS = {"CHUNKS": 64, "BUCKETS": 1024}
+STRETCH = {"CHUNK": 4096, "STRETCH": 2048}
+RACED_AT_ONCE = {"CHUNKS": 64, **STRETCH, "TILE": 256}
+WEIGHED = {**BUCKETS, "STRETCH": 2048}
 SAMPLED = {"SUB_BLOCKS": 2048, "SAMPLES": 2048}
 CASES = [
     case(
@@ -145,33 +176,40 @@ CASES = [
     ),
     case("bound", "sampling.filter_cuda:bound_kernel", BOUND, MASK, BUCKETS | SAMPLED),
     case("bound-half", "sampling.filter_cuda:bound_kernel", BOUND | MASK | HALF, {}, BUCKETS | SAMPLED),
-    case("weigh", "sampling.filter_cuda:weigh_kernel", WEIGH, MASK, BUCKETS | CHUNKS),
-    case("weigh-half", "sampling.filter_cuda:weigh_kernel", WEIGH | MASK | HALF, {}, BUCKETS | CHUNKS),
-    case("gather", "sampling.filter_cuda:gather_kernel", GATHER, MASK, BUCKETS | CHUNKS),
-    case("gather-half", "sampling.filter_cuda:gather_kernel", GATHER | MASK | HALF, {}, BUCKETS | CHUNKS),
-    case("cut", "sampling.cut_cuda:cut_kernel", CUT, {}, BUCKETS | {"TILE": 2048}),
-    case("race", "sampling.race_cuda:race_kernel", RACE, MASK | {"cuts": ""}, CHUNKS),
-    case("race-half", "sampling.race_cuda:race_kernel", RACE | MASK | HALF | {"cuts": "*i32"}, {}, CHUNKS),
+    case("weigh", "sampling.filter_cuda:weigh_kernel", WEIGH, MASK, WEIGHED),
+    case("weigh-half", "sampling.filter_cuda:weigh_kernel", WEIGH | MASK | HALF, {}, WEIGHED),
+    case("boundary", "sampling.filter_cuda:boundary_kernel", BOUNDARY, {}, BUCKETS),
+    case("gather", "sampling.filter_cuda:gather_kernel", GATHER | MASK | HALF, {}, STRETCH, num_warps=4),
+    case("cut", "sampling.cut_cuda:cut_kernel", CUT, {}, {"CHUNKS": 64, "TILE": 1024}, num_warps=4),
+    case("race", "sampling.race_cuda:race_kernel", RACE, MASK | FILTERED, RACED_AT_ONCE, num_warps=4),
+    case(
+        "race-filtered",
+        "sampling.race_cuda:race_kernel",
+        RACE | MASK | HALF | FILTERED,
+        {},
+        RACED_AT_ONCE,
+        num_warps=4,
+    ),
     case(
         "finish-greedy",
         "sampling.race_cuda:finish_kernel",
         FINISH,
         RACED | LOGPROBS | AUTOMATA,
-        {"CHUNKS": 64, "TOPS": 1},
+        {"CHUNKS": 64, "PARTS": 128, "TOPS": 1},
     ),
     case(
         "finish-automata",
         "sampling.race_cuda:finish_kernel",
         FINISH | RACED | AUTOMATA,
         LOGPROBS,
-        {"CHUNKS": 64, "TOPS": 1},
+        {"CHUNKS": 64, "PARTS": 128, "TOPS": 1},
     ),
     case(
         "finish-all",
         "sampling.race_cuda:finish_kernel",
         FINISH | RACED | LOGPROBS | AUTOMATA,
         {},
-        {"CHUNKS": 64, "TOPS": 1024},
+        {"CHUNKS": 64, "PARTS": 128, "TOPS": 1024},
     ),
 ]
 ROWS = {"slots": "*i32", "registers": "*i32", "tables": "*i64", "row_masks": "*i32", "words": "i32"}

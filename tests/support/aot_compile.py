@@ -52,6 +52,7 @@ def compiled_case(case: AotCase, architecture: int) -> Any:
     module, name = case.kernel.split(":")
     kernel = getattr(importlib.import_module(f"arbora.kernels.{module}"), name)
     aligned = {*case.aligned, *(key for key, kind in case.signature.items() if kind.startswith("*"))}
+    aligned -= {each.name for each in kernel.params if each.do_not_specialize_on_alignment}
     own = {key: values[architecture] for key, values in case.constants_by_architecture.items()}
     constants = {**case.constants, **own}
     kinds = {key: case.signature.get(key, "constexpr") for key in kernel.arg_names}

@@ -13,8 +13,9 @@ from arbora.kernels.sampling import reference as sampling_reference
 from hypothesis import strategies as st
 from triton_device import moved
 
-# Many chunks and tiles in small vocabularies.
+# Many chunks, stretches and tiles in small vocabularies.
 sampling_triton.CHUNK, sampling_triton.TILE = 128, 256
+sampling_triton.STRETCH, sampling_triton.RACE_TILE = 64, 32
 
 Sampler = Callable[[torch.Tensor, SamplingBatch, int | None], Sampled]
 SAMPLERS: Mapping[str, Sampler] = {

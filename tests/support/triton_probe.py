@@ -1,43 +1,49 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def"
-"""Prints random numbers of Triton's Philox and our noise."""
+"""Random words and noise, as the kernels on CUDA draw them."""
 
 import torch
 import triton
 import triton.language as tl
-from arbora.kernels.sampling.math_cuda import gumbel
+from arbora.kernels.sampling.math_cuda import gumbel, may_reach, random_word
 from interpreted_triton import DEVICE
 
 
 @triton.jit
-def philox_kernel(counter, seed, out):
-    lane = tl.arange(0, 1)
-    c0, c1 = tl.load(counter + lane), tl.load(counter + 1 + lane)
-    c2, c3 = tl.load(counter + 2 + lane), tl.load(counter + 3 + lane)
-    w0, w1, w2, w3 = tl.philox(tl.load(seed), c0, c1, c2, c3)
-    tl.store(out + lane, w0.to(tl.int64))
-    tl.store(out + 1 + lane, w1.to(tl.int64))
-    tl.store(out + 2 + lane, w2.to(tl.int64))
-    tl.store(out + 3 + lane, w3.to(tl.int64))
+def noise_kernel(seed, position, words, noise, SIZE: tl.constexpr):
+    token = tl.arange(0, SIZE)
+    word = random_word(tl.load(seed), tl.load(position), token)
+    tl.store(words + token, word.to(tl.int64))
+    tl.store(noise + token, gumbel(word))
 
 
 @triton.jit
-def gumbel_kernel(seed, position, out, SIZE: tl.constexpr):
-    token = tl.arange(0, SIZE)
-    tl.store(out + token, gumbel(tl.load(seed), tl.load(position), token))
+def reach_kernel(words, more, reached, SIZE: tl.constexpr):
+    lane = tl.arange(0, SIZE)
+    word = tl.load(words + lane).to(tl.uint32)
+    tl.store(reached + lane, may_reach(word, gumbel(word) + tl.load(more)).to(tl.int32))
 
 
-def philox_with_triton(counter: list[int], seed: int) -> list[int]:
-    out = torch.empty(4, dtype=torch.int64, device=DEVICE)
-    signed = torch.tensor(counter, dtype=torch.int64).to(DEVICE, torch.int32)
-    philox_kernel[(1,)](signed, _signed(seed), out)
-    return [int(word) for word in out]
+def words_with_triton(seed: int, position: int, size: int) -> list[int]:
+    return [int(word) for word in _drawn(seed, position, size)[0]]
 
 
 def gumbel_with_triton(seed: int, position: int, size: int) -> list[float]:
-    out = torch.empty(size, device=DEVICE)
+    return [float(value) for value in _drawn(seed, position, size)[1]]
+
+
+def reached_with_triton(words: torch.Tensor, more: float) -> list[bool]:
+    """Whether each of the words, int64, may have its own noise and `more`."""
+    reached = torch.empty(len(words), dtype=torch.int32, device=DEVICE)
+    given = torch.tensor([more], device=DEVICE)
+    reach_kernel[(1,)](words.to(DEVICE), given, reached, SIZE=len(words), enable_fp_fusion=False)
+    return [bool(each) for each in reached]
+
+
+def _drawn(seed: int, position: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    words, noise = torch.empty(size, dtype=torch.int64, device=DEVICE), torch.empty(size, device=DEVICE)
     at = torch.tensor([position], dtype=torch.int32, device=DEVICE)
-    gumbel_kernel[(1,)](_signed(seed), at, out, SIZE=size, enable_fp_fusion=False)
-    return [float(value) for value in out]
+    noise_kernel[(1,)](_signed(seed), at, words, noise, SIZE=size, enable_fp_fusion=False)
+    return words, noise
 
 
 def _signed(seed: int) -> torch.Tensor:
