@@ -20,7 +20,7 @@ from .race_cuda import finish_kernel, race_kernel
 CHUNK = 4096
 STRETCH = 2048
 """tokens of a program of the race and of the filters"""
-TILE = 1024
+TILE = 512
 """tokens of a list that are cut in registers"""
 RACE_TILE = 256
 """tokens of a list that race at once"""

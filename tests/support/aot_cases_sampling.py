@@ -180,7 +180,7 @@ CASES = [
     case("weigh-half", "sampling.filter_cuda:weigh_kernel", WEIGH | MASK | HALF, {}, WEIGHED),
     case("boundary", "sampling.filter_cuda:boundary_kernel", BOUNDARY, {}, BUCKETS),
     case("gather", "sampling.filter_cuda:gather_kernel", GATHER | MASK | HALF, {}, STRETCH, num_warps=4),
-    case("cut", "sampling.cut_cuda:cut_kernel", CUT, {}, {"CHUNKS": 64, "TILE": 1024}, num_warps=4),
+    case("cut", "sampling.cut_cuda:cut_kernel", CUT, {}, {"CHUNKS": 64, "TILE": 512}, num_warps=4),
     case("race", "sampling.race_cuda:race_kernel", RACE, MASK | FILTERED, RACED_AT_ONCE, num_warps=4),
     case(
         "race-filtered",
