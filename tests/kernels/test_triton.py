@@ -36,10 +36,10 @@ SHAPE = attention_triton.Shape(KV_HEADS * REPEAT, KV_HEADS, 128, None)
 
 
 def assert_attention_matches(case: AttentionCase) -> None:
-    q, kv = case.q.to(DEVICE), case.kv.to(DEVICE)
-    got = attention_triton.paged_attention(q, kv, case.batch, case.scale, case.window)
-    expected = reference.paged_attention(q, kv, case.batch, case.scale, case.window)
-    tolerance = TOLERANCE[q.dtype]
+    case = case.to(DEVICE)
+    got = attention_triton.paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
+    expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
+    tolerance = TOLERANCE[case.q.dtype]
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
 
 

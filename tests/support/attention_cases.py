@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +20,10 @@ class AttentionCase:
     kv: torch.Tensor
     scale: float
     window: int | None
+
+    def to(self, device: torch.device) -> AttentionCase:
+        batch = replace(self.batch, device=device, plans={})
+        return replace(self, batch=batch, q=self.q.to(device), kv=self.kv.to(device))
 
 
 class Sharing(NamedTuple):
