@@ -26,7 +26,7 @@ MOST_LOGITS = 1 << 21
 
 
 @dataclass
-class _Repeated:
+class _Continued:
     """A step whose rows may get one more token each without a new plan."""
 
     step: LoadedStep
@@ -61,7 +61,7 @@ class WholeSteps:
         self._tables, self._vocab_size = tables, vocab_size
         self._shortest_window = min((window for window in windows if window is not None), default=None)
         self._sampling = SlotSampling(states.sampling, states.registers, vocab_size)
-        self._last: _Repeated | None = None
+        self._last: _Continued | None = None
 
     def begin(self, plan: StepPlan, inputs: StepInputs) -> SampledRows | None:
         """Runs a step; None if no program can. The next step overwrites the results."""
@@ -74,7 +74,7 @@ class WholeSteps:
         wanted = states.logprobs[slots]
         tables = states.table_addresses()
         results = self._sampling.load(slots, tables, states.own_masks, states.alternatives(slots))
-        self._last = self._repeated(plan, step, slots, tables, wanted, results)
+        self._last = self._continued(plan, step, slots, tables, wanted, results)
         return self._run(step.recorded, slots, wanted, results)
 
     def next(self, plan: StepPlan) -> SampledRows | None:
@@ -83,7 +83,7 @@ class WholeSteps:
         last, self._last = self._last, None
         if last is None or not self._continues(plan, last):
             return None
-        pages = self._first_written(plan.rows)
+        pages = self._begun_pages(plan.rows)
         longest = max(last.starts) + 1
         if self._shortest_window is not None and longest > self._shortest_window:
             return None
@@ -103,7 +103,7 @@ class WholeSteps:
         self._states.sampling.move_on(slots)
         return SampledRows(slots, wanted, results, HostCopies([results.buffer]))
 
-    def _repeated(
+    def _continued(
         self,
         plan: StepPlan,
         step: LoadedStep,
@@ -111,7 +111,7 @@ class WholeSteps:
         tables: NDArray[np.int64],
         wanted: NDArray[np.int32],
         results: PackedResults,
-    ) -> _Repeated | None:
+    ) -> _Continued | None:
         if not all(row.sample and not row.tokens for row in plan.rows):
             return None
         (attention, *others) = dict.fromkeys(step.plans.values())
@@ -119,9 +119,9 @@ class WholeSteps:
         if others or growing is None or self._sampling.changes_by_position:
             return None
         starts = [row.start + 1 for row in plan.rows]
-        return _Repeated(step, slots, starts, plan.groups, growing, tables, wanted, results)
+        return _Continued(step, slots, starts, plan.groups, growing, tables, wanted, results)
 
-    def _continues(self, plan: StepPlan, last: _Repeated) -> bool:
+    def _continues(self, plan: StepPlan, last: _Continued) -> bool:
         rows = plan.rows
         if plan.setups or plan.restores or len(rows) != len(last.starts) or plan.groups != last.groups:
             return False
@@ -129,7 +129,7 @@ class WholeSteps:
             return False
         return all(map(_is_next, rows, last.slots.tolist(), last.starts))
 
-    def _first_written(self, rows: Sequence[Row]) -> list[NewPage]:
+    def _begun_pages(self, rows: Sequence[Row]) -> list[NewPage]:
         """The rows whose tokens are the first ones of a page. They may have got it in an earlier step."""
         size = self._tables.page_size
         return [
@@ -138,7 +138,7 @@ class WholeSteps:
             if row.start % size == 0
         ]
 
-    def _move_on(self, last: _Repeated, pages: Sequence[NewPage]) -> None:
+    def _move_on(self, last: _Continued, pages: Sequence[NewPage]) -> None:
         """Makes the inputs of the last step those of the next one."""
         batch = last.step.recorded.batch
         positions, places = batch.positions.numpy(), batch.places.numpy()

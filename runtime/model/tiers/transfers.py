@@ -74,7 +74,7 @@ class Transfers:
         self.save(plan.saves)
         running = self._saves.running()
         if running:
-            for copies in _reading(running, set(written())):
+            for copies in _copies_of(running, set(written())):
                 copies.precede_launches()
         return self._restore(plan.restores, running) if plan.restores else None
 
@@ -122,7 +122,7 @@ class Transfers:
         if self._streams.restoring is None:
             return HostRestore(load, layers)
         size = len(pages) * self._memory[0].nbytes
-        return StreamRestore(self._streams.restoring, load, layers, size, _reading(running, set(pages)))
+        return StreamRestore(self._streams.restoring, load, layers, size, _copies_of(running, set(pages)))
 
     @property
     def is_saving(self) -> bool:
@@ -183,6 +183,6 @@ def _streams(device: torch.device) -> CopyStreams:
     return CopyStreams(CudaCopyStream(device), CudaCopyStream(device))
 
 
-def _reading(saves: Sequence[Save], pages: set[int]) -> list[Copies]:
+def _copies_of(saves: Sequence[Save], pages: set[int]) -> list[Copies]:
     """The copies of the saves of any of these pages."""
     return [save.copies for save in saves if not pages.isdisjoint(save.pages)]
