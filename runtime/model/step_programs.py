@@ -92,8 +92,8 @@ class StepPrograms:
         """the last used at the end"""
         self._noted: set[_Size] = set()
         """sizes of earlier steps"""
-        self._too_many = {False: MOST_TOKENS + 1, True: MOST_TOKENS + 1}
-        """tokens of a step that is not replayed, by whether kernels follow the forward pass"""
+        self._most_tokens = self._most_outputs = MOST_TOKENS
+        """of a step that is replayed, and of one in which other kernels follow the forward pass"""
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no program can run the
@@ -104,19 +104,23 @@ class StepPrograms:
         self.run(step.recorded)
         return step.recorded.hidden
 
-    def load(self, inputs: StepInputs, then: AfterForward | None = None) -> LoadedStep | None:
-        """Prepares the program of a step, which ends with the kernels of `then`. None if there is none.
+    def load(self, inputs: StepInputs, after_forward: AfterForward | None = None) -> LoadedStep | None:
+        """Prepares the program of a step, which ends with the kernels of `after_forward`. None if there is
+        none.
 
-        `then` is called when the program is recorded, and must be the same each time.
+        `after_forward` is called when the program is recorded, and must be the same each time.
         """
-        size = inputs.size, None if inputs.all_in_order else len(inputs.outputs), then is not None
-        if inputs.size >= self._too_many[then is not None] or not self._is_noted(size):
+        outputs, is_followed = len(inputs.outputs), after_forward is not None
+        if inputs.size > self._most_tokens or (is_followed and outputs > self._most_outputs):
+            return None
+        size = inputs.size, None if inputs.all_in_order else outputs, is_followed
+        if not self._is_noted(size):
             return None
         plans = self._plan_attention(inputs)
         arguments = {window: plan.step_arguments() for window, plan in plans.items()}
         if None in arguments.values():
             return None
-        recorded = self._recorded.get(size) or self._record(inputs, plans, then)
+        recorded = self._recorded.get(size) or self._record(inputs, plans, after_forward)
         if recorded is None:
             return None
         self._keep(size, recorded)
@@ -145,21 +149,21 @@ class StepPrograms:
         }
 
     def _record(
-        self, inputs: StepInputs, plans: dict[int | None, CpuAttention], then: AfterForward | None
+        self, inputs: StepInputs, plans: dict[int | None, CpuAttention], after_forward: AfterForward | None
     ) -> Recorded | None:
+        hidden: torch.Tensor | None = None
         try:
             with recorded_calls() as calls, ReusedMemory(self._blocks):
                 batch, slots = _own_inputs(inputs)
                 feed_tokens(batch.tokens, slots, self._last_tokens)
                 hidden = self._decoder.forward(batch, self._kvs)
-                if then is not None:
-                    then(hidden)
+                if after_forward is not None:
+                    after_forward(hidden)
         except NotRecordableError as error:
-            if self._too_many[then is not None] > MOST_TOKENS:
-                log.info(
-                    "steps of %d tokens run kernel by kernel: they need PyTorch's %s", inputs.size, error
-                )
-            self._too_many[then is not None] = inputs.size
+            if hidden is None:
+                self._leave_out_tokens(inputs.size, error)
+            else:
+                self._leave_out_outputs(len(inputs.outputs), error)
             return None
         program = Program(calls)
         attention: dict[int | None, list[int]] = {window: [] for window in self._windows}
@@ -167,6 +171,16 @@ class StepPrograms:
             for window, call in zip(self._windows, program.calls_of(kernel), strict=True):
                 attention[window].append(call)
         return Recorded(program, batch, slots, hidden, attention)
+
+    def _leave_out_tokens(self, tokens: int, error: NotRecordableError) -> None:
+        if self._most_tokens == MOST_TOKENS:
+            log.info("steps of %d tokens run kernel by kernel: they need PyTorch's %s", tokens, error)
+        self._most_tokens = tokens - 1
+
+    def _leave_out_outputs(self, outputs: int, error: NotRecordableError) -> None:
+        if self._most_outputs == MOST_TOKENS:
+            log.info("%d rows are sampled kernel by kernel: that needs PyTorch's %s", outputs, error)
+        self._most_outputs = outputs - 1
 
     def _keep(self, size: _Size, recorded: Recorded) -> None:
         """Stores a program as the last used one."""
