@@ -83,11 +83,11 @@ class Steps:
         states = SlotStates(rows + len(CHUNKS), VOCAB, CPU, lambda: None)  # type: ignore[arg-type, return-value]
         tables = PageTables(rows + len(CHUNKS), CONTEXT, PAGE_SIZE, CPU)
         decoder = Decoder(SHAPE, cast(Any, None), torch.zeros(1, 128))
-        self._runner = Runner(decoder, [], tables, states, VOCAB)
         head = cast(Any, SimpleNamespace(in_features=HIDDEN, out_features=VOCAB))
         with mock.patch.object(step_graphs, "CudaCapture", NoLaunch):
             graphs = step_graphs.StepGraphs(SHAPE, head, states, torch.bfloat16, tables.on_device)
-            graphs.replay_in(self._runner, decoder, [])
+            replays = graphs.replays(decoder, [])
+        self._runner = Runner(decoder, [], tables, states, VOCAB, replays=replays)
         self._rows, self._at, self._step = rows, START, 0
         params = SamplingParams(max_tokens=CONTEXT, temperature=0.7, top_p=0.9)
         setups = [SlotSetup(slot, params) for slot in range(rows)]

@@ -26,6 +26,7 @@ from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, pa
 from .page_memory import PageMemory
 from .page_tables import PageTables
 from .product_choice import choose_products
+from .replays import Replays
 from .rope import cos_sin_table
 from .runner import Runner
 from .slot_states import SlotStates
@@ -108,20 +109,21 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     page_memory = PageMemory(kvs) if device.type == "cpu" else None
     decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
     transfers = Transfers(kvs, store) if store is not None else None
-    runner = Runner(decoder, kvs, tables, states, shape.vocab_size, transfers, page_memory)
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
+    replays = Replays()
     if device.type == "cpu" and not config.enforce_eager:
         programs = StepPrograms(shape, decoder, kvs, states.sampling.last_tokens, config.deterministic)
         whole = WholeSteps(programs, decoder, states, shape.windows, tables, shape.vocab_size)
-        runner.replay_with(programs.forward)
-        runner.replay_steps_with(whole.begin, whole.next)
+        replays = Replays(programs.forward, whole=whole.begin, next=whole.next)
+    runner_with = partial(Runner, decoder, kvs, tables, states, shape.vocab_size, transfers, page_memory)
+    runner = runner_with(replays)
     warm_up(runner, shape, pool, config)
     if transfers is not None:
         transfers.warm_up()
     if page_memory is not None:
         page_memory.start(everything=config.kv_memory is not None)
     if graphs is not None:
-        graphs.replay_in(runner, decoder, kvs)
+        runner = runner_with(graphs.replays(decoder, kvs))  # captures, so kernels are compiled before
     ready = ModelReady(
         num_pages=pool.num_pages,
         page_size=config.page_size,

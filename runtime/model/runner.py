@@ -34,21 +34,12 @@ from .input_batch import StepInputs, step_inputs
 from .page_memory import PageMemory
 from .page_tables import PageTables
 from .prompt_logprobs import prompt_logprobs
+from .replays import Replays
 from .running_step import MasksSource, RunningStep, SampledRows, ScoredPrompt
 from .slot_states import SlotStates
 from .tiers import Restore, Transfers
 
-ForwardReplay = Callable[[StepInputs], torch.Tensor | None]
-"""replays the forward pass and returns hidden states; None if no recorded step fits"""
-SamplingReplay = Callable[
-    [NDArray[np.int32], torch.Tensor, HostMask | None, int | None], PackedResults | None
-]
-"""replays sampling for slots, hidden states, masks and alternatives; returns tokens, which it has recorded"""
-
-WholeReplay = Callable[[StepPlan, StepInputs], SampledRows | None]
-"""replays a whole step in which every output token is sampled without a host mask"""
-NextReplay = Callable[[StepPlan], SampledRows | None]
-"""replays a step that continues the step before; it is called for every plan"""
+NO_REPLAYS = Replays()
 
 
 class Runner:
@@ -66,6 +57,7 @@ class Runner:
         vocab_size: int,
         transfers: Transfers | None = None,
         page_memory: PageMemory | None = None,
+        replays: Replays = NO_REPLAYS,
     ) -> None:
         self._decoder = decoder
         self._kvs = kvs
@@ -74,19 +66,8 @@ class Runner:
         self._vocab_size = vocab_size
         self._transfers = transfers
         self._page_memory = page_memory
-        self._replay: ForwardReplay = lambda _: None
-        self._replay_sampling: SamplingReplay = lambda *_: None
-        self._replay_whole: WholeReplay = lambda *_: None
-        self._replay_next: NextReplay = lambda _: None
+        self._replays = replays
         self._idle_since = 0.0
-
-    def replay_with(self, forward: ForwardReplay, sampling: SamplingReplay = lambda *_: None) -> None:
-        """Uses graphs or programs for the parts of steps that they can run; they return None for others."""
-        self._replay, self._replay_sampling = forward, sampling
-
-    def replay_steps_with(self, whole: WholeReplay, next_: NextReplay) -> None:
-        """Uses programs for the whole steps that they can run; they return None for others."""
-        self._replay_whole, self._replay_next = whole, next_
 
     def after_each_layer(self, progress: Callable[[], None]) -> None:
         """Calls `progress` while a step is computed, as a sign of life in long steps."""
@@ -139,14 +120,14 @@ class Runner:
         started = time.perf_counter()
         restore = self._prepare(plan)
         settle = self._settling(plan, restore)
-        sampled = self._replay_next(plan)
+        sampled = self._replays.next(plan)
         if sampled is not None:
             return _sampled_step(plan, len(plan.rows), sampled, settle, started)
         if not plan.rows:
             return RunningStep(plan, 0, [], None, [], None, settle, started)
         inputs = step_inputs(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
         if restore is None and not inputs.target_rows and _samples_without_masks(plan):
-            sampled = self._replay_whole(plan, inputs)
+            sampled = self._replays.whole(plan, inputs)
             if sampled is not None:
                 return _sampled_step(plan, inputs.size, sampled, settle, started)
         hidden = self._forward(inputs, restore)
@@ -173,7 +154,7 @@ class Runner:
 
     def _forward(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         if restore is None or restore.arrive_at_once():
-            replayed = self._replay(inputs)
+            replayed = self._replays.forward(inputs)
             if replayed is not None:
                 return replayed
         arrive = None if restore is None else restore.arrive
@@ -245,7 +226,7 @@ class Runner:
         wanted = self._states.logprobs[slots]
         alternatives = self._states.alternatives(slots)
         mask = None if masks is None else _host_mask(masks, slots, self._vocab_size)
-        results = self._replay_sampling(slots, hidden, mask, alternatives)
+        results = self._replays.sampling(slots, hidden, mask, alternatives)
         if results is None:
             results = self._sample_one_by_one(slots, hidden, mask, alternatives)
         late = masked if masks is None else []

@@ -16,7 +16,7 @@ from .decoder import Decoder
 from .decoder_config import DecoderConfig
 from .devices import free_memory
 from .graphs import ForwardGraphs
-from .runner import Runner
+from .replays import Replays
 from .sampling_graphs import SamplingGraphs
 from .slot_states import SlotStates
 
@@ -57,11 +57,11 @@ class StepGraphs:
         with self._capturing("one forward pass, to measure its memory"):
             return self._forward.bytes(decoder, kvs, self._captures)
 
-    def replay_in(self, runner: Runner, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> None:
-        """Captures the remaining graphs and makes `runner` use all."""
+    def replays(self, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> Replays:
+        """Captures the remaining graphs."""
         with self._capturing("forward passes"):
             self._forward.capture(decoder, kvs, self._captures)
-        runner.replay_with(self._forward.forward, self._sampling.sample)
+        return Replays(self._forward.forward, self._sampling.sample)
 
     @contextmanager
     def _capturing(self, what: str) -> Iterator[None]:

@@ -142,5 +142,5 @@ def with_graphs(model: Path, log: Log) -> StepDriver:
         patch.setattr(sampling_graphs, "sizes", lambda most: [most])
         head, tables = own._decoder._weights.head, own._tables.on_device
         made = StepGraphs(config, head, own._states, torch.float32, tables)
-        made.replay_in(own, own._decoder, own._kvs)
+        own._replays = made.replays(own._decoder, own._kvs)
     return driver

@@ -93,7 +93,7 @@ def test_steps_run_as_before_if_no_graph_can_be_captured(
         monkeypatch.setattr(Captures, "capture", lambda self, work, name: None)
         head, tables = runner._decoder._weights.head, runner._tables.on_device
         made = StepGraphs(load_decoder_config(tmp_path), head, runner._states, torch.float32, tables)
-        made.replay_in(runner, runner._decoder, runner._kvs)
+        runner._replays = made.replays(runner._decoder, runner._kvs)
         driver.start(0)
         got = [driver.prefill(0, [5, 17, 3]), *driver.decode([0])]
     expected.start(0)

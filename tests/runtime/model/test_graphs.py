@@ -21,6 +21,7 @@ from arbora.runtime.model import graphs as forward_graphs
 from arbora.runtime.model.capture import Captures, sizes
 from arbora.runtime.model.graphs import ForwardGraphs
 from arbora.runtime.model.input_batch import StepInputs
+from arbora.runtime.model.replays import Replays
 from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import WINDOWED, random_model, save_model
 from recorded_launches import capture
@@ -55,7 +56,7 @@ class Compared:
             patch.setattr(forward_graphs, "sizes", lambda most: SIZES)
             self._graphs = ForwardGraphs(config, hidden, tables, states)
         self._graphs.capture(self._decoder, self._kvs, Captures(capture()))
-        driver.runner.replay_with(self._forward)
+        driver.runner._replays = Replays(self._forward)
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
         before = [kv.clone() for kv in self._kvs]

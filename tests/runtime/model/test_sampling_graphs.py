@@ -17,6 +17,7 @@ from arbora.runtime.messages import StepMasks, StepResult
 from arbora.runtime.model import sampling_graphs
 from arbora.runtime.model.capture import Captures
 from arbora.runtime.model.loading import load_model
+from arbora.runtime.model.replays import Replays
 from arbora.runtime.model.running_step import NOTHING_ALLOWED
 from arbora.runtime.model.sampling_graphs import SamplingGraphs
 from arbora.runtime.sampling_params import SamplingParams
@@ -50,7 +51,7 @@ class Twins:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sampling_graphs, "sizes", lambda most: sorted({2, most}))
             self._graphs = SamplingGraphs(head, runner._states, hidden, Captures(capture()))
-        runner.replay_with(lambda _: None, self._sample)
+        runner._replays = Replays(sampling=self._sample)
 
     def _sample(
         self, slots: NDArray[np.int32], hidden: torch.Tensor, mask: HostMask | None, alternatives: int | None

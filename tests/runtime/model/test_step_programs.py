@@ -15,6 +15,7 @@ from arbora.kernels.linear.widened import FEW_ROWS
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model import step_programs
 from arbora.runtime.model.input_batch import StepInputs
+from arbora.runtime.model.replays import Replays
 from arbora.runtime.model.step_programs import StepPrograms
 from checkpoints import WINDOWED, random_model, save_model
 from quantized_checkpoints import CASES, write_quantized
@@ -51,7 +52,7 @@ class Compared:
         config = self._decoder._config
         last_tokens = driver.runner._states.sampling.last_tokens
         self._programs = StepPrograms(config, self._decoder, self._kvs, last_tokens, batch_invariant)
-        driver.runner.replay_with(self._forward)
+        driver.runner._replays = Replays(self._forward)
 
     def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
         batch = inputs.on_device
@@ -176,8 +177,31 @@ def test_only_steps_of_few_tokens_are_replayed_if_those_of_many_need_pytorch(mod
     assert compared.replayed == [5, 1]
 
 
+def test_steps_of_few_output_tokens_are_replayed_if_the_head_needs_pytorch_for_more(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    driver = started(model, dtype="float32", quantize="int8")
+    programs = Compared(driver, batch_invariant=False)._programs
+    loaded: list[tuple[int, bool]] = []
+
+    def head(hidden: torch.Tensor) -> None:
+        if len(hidden) > 1:
+            hidden.sum()
+
+    def forward(inputs: StepInputs) -> torch.Tensor | None:
+        loaded.append((inputs.size, programs.load(inputs, head) is not None))
+        return programs.forward(inputs)
+
+    driver.runner._replays = Replays(forward)
+    for _ in range(2):
+        driver.run([driver.row(0), driver.row(1)])
+        driver.run([driver.row(0, [7, 8, 9])])
+    assert loaded == [(2, False), (3, False), (2, False), (3, True)]
+
+
 def test_programs_are_used_unless_eager_steps_are_asked_for(model: Path) -> None:
     for eager in (False, True):
         runner = StepDriver.load(model, dtype="bfloat16", enforce_eager=eager).runner
-        owner = getattr(runner._replay, "__self__", None)
+        owner = getattr(runner._replays.forward, "__self__", None)
         assert isinstance(owner, StepPrograms) is not eager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ class Twins:
         self.kinds: list[str] = []
         self.eager, self.driver = (self._driver(model, eager, **fields) for eager in (True, False))
         runner = self.driver.runner
-        self._whole, self._next = runner._replay_whole, runner._replay_next
-        runner.replay_steps_with(self._begin_noted, self._next_noted)
+        self._replays = runner._replays
+        runner._replays = replace(self._replays, whole=self._begin_noted, next=self._next_noted)
 
     def _driver(self, model: Path, eager: bool, **fields: Any) -> StepDriver:
         sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS}
@@ -61,12 +62,12 @@ class Twins:
         return StepDriver(loaded.runner, loaded.ready)
 
     def _begin_noted(self, *given: Any) -> SampledRows | None:
-        sampled = self._whole(*given)
+        sampled = self._replays.whole(*given)
         self.kinds += [] if sampled is None else ["whole"]
         return sampled
 
     def _next_noted(self, plan: StepPlan) -> SampledRows | None:
-        sampled = self._next(plan)
+        sampled = self._replays.next(plan)
         self.kinds += [] if sampled is None else ["next"]
         return sampled
 
@@ -250,14 +251,15 @@ def test_a_head_that_needs_pytorch_follows_a_replayed_forward_pass(tmp_path: Pat
     write_quantized(CASES["gptq ordered by activations"], tmp_path)
     twins = Twins(tmp_path, quantize=None)
     replayed: list[int] = []
-    forward = twins.driver.runner._replay
+    runner = twins.driver.runner
+    forward = runner._replays.forward
 
     def noted(inputs: StepInputs) -> torch.Tensor | None:
         hidden = forward(inputs)
         replayed.append(0 if hidden is None else len(hidden))
         return hidden
 
-    twins.driver.runner.replay_with(noted)
+    runner._replays = replace(runner._replays, forward=noted)
     with_prompts(twins, [GREEDY, REPORTED])
     replayed.clear()
     assert twins.decode([0, 1], 4) == []
