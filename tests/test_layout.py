@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import arbora
@@ -110,12 +111,20 @@ MAY_IMPORT = {
 }
 
 
-def modules() -> Iterator[tuple[str, Path]]:
+@cache
+def modules() -> dict[str, Path]:
     """Every module of the folders, as `runtime.scheduler.plan`; a package by its own name."""
+    found = {}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def part_of(module: str) -> str:
@@ -137,15 +146,14 @@ def may_import(part: str, target: str) -> bool:
 
 def imports_of_ours(module: str, path: Path) -> Iterator[str]:
     """The modules of the package that a module imports, such as `runtime.messages`."""
-    existing = {name for name, _ in modules()}
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
             origin = ".".join(filter(None, base))
             for alias in node.names:
                 name = f"{origin}.{alias.name}"
-                yield name if name in existing else origin
+                yield name if name in modules() else origin
 
 
 def folder_of(module: str) -> str:
@@ -162,7 +170,7 @@ def in_circles(imports: dict[str, set[str]]) -> list[str]:
 
 
 def imported_names(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -181,13 +189,13 @@ def loaded_by(statement: str, candidates: set[str]) -> set[str]:
 def test_every_folder_with_code_is_a_listed_package() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         listed = tomllib.load(file)["tool"]["setuptools"]["packages"]
-    folders = {path.parent.relative_to(ROOT) for _, path in modules()}
+    folders = {path.parent.relative_to(ROOT) for path in modules().values()}
     expected = {"arbora"} | {".".join(("arbora", *folder.parts)) for folder in folders}
     assert sorted(listed) == sorted(expected)
 
 
 def test_every_package_has_an_init_file() -> None:
-    assert [path for _, path in modules() if not (path.parent / "__init__.py").exists()] == []
+    assert [path for path in modules().values() if not (path.parent / "__init__.py").exists()] == []
 
 
 @pytest.mark.parametrize("folder", ["tests", "bench"])
@@ -199,7 +207,7 @@ def test_tests_and_benchmarks_are_not_packages(folder: str) -> None:
 def test_a_part_imports_only_what_it_may(part: str) -> None:
     wrong = [
         f"{module} imports {target}"
-        for module, path in modules()
+        for module, path in modules().items()
         if part_of(module) == part
         for target in imports_of_ours(module, path)
         if not may_import(part, target)
@@ -208,17 +216,19 @@ def test_a_part_imports_only_what_it_may(part: str) -> None:
 
 
 def test_each_folder_of_the_frontend_has_a_rule() -> None:
-    folders = {folder_of(module) for module, _ in modules() if is_within(module, "frontend")}
+    folders = {folder_of(module) for module in modules() if is_within(module, "frontend")}
     assert folders - MAY_IMPORT.keys() == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert in_circles({module: set(imports_of_ours(module, path)) for module, path in modules()}) == []
+    assert (
+        in_circles({module: set(imports_of_ours(module, path)) for module, path in modules().items()}) == []
+    )
 
 
 def test_no_folders_import_each_other_in_a_circle() -> None:
     imports: dict[str, set[str]] = {}
-    for module, path in modules():
+    for module, path in modules().items():
         targets = {folder_of(target) for target in imports_of_ours(module, path)}
         imports.setdefault(folder_of(module), set()).update(targets)
     assert in_circles(imports) == []
@@ -227,7 +237,7 @@ def test_no_folders_import_each_other_in_a_circle() -> None:
 def test_messages_are_imported_from_their_package_not_from_its_modules() -> None:
     wrong = [
         f"{module} imports {target}"
-        for module, path in modules()
+        for module, path in modules().items()
         if not is_within(module, "runtime.messages")
         for target in imports_of_ours(module, path)
         if target.startswith("runtime.messages.")
@@ -239,7 +249,7 @@ def test_the_package_names_itself_only_by_relative_imports() -> None:
     own = {"arbora", *FOLDERS}
     wrong = [
         f"{module} imports {name}"
-        for module, path in modules()
+        for module, path in modules().items()
         for name in imported_names(path)
         if name.partition(".")[0] in own
     ]
