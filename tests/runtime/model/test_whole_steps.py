@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from arbora.runtime.messages import RowGroup, StepMasks, StepPlan, StepResult
+from arbora.runtime.messages import DropGrammar, RowGroup, StepMasks, StepPlan, StepResult
 from arbora.runtime.model import whole_steps
 from arbora.runtime.model.input_batch import StepInputs
 from arbora.runtime.model.loading import load_model
@@ -75,6 +75,16 @@ class Twins:
         for driver in (self.eager, self.driver):
             driver.runner.load_grammar(load_message(number, nested()))
 
+    def drop_grammar(self, number: int) -> None:
+        for driver in (self.eager, self.driver):
+            driver.runner.drop_grammar(DropGrammar(number))
+
+    def break_keys(self, slot: int) -> None:
+        """Makes the logits of a slot's next tokens NaN."""
+        for driver in (self.eager, self.driver):
+            for kv in driver.runner._kvs:
+                kv[:, :, driver.pages[slot]] = torch.nan
+
     def start(self, slot: int, params: SamplingParams = GREEDY, **setup: Any) -> None:
         for driver in (self.eager, self.driver):
             driver.start(slot, params, **setup)
@@ -98,7 +108,7 @@ class Twins:
         )
         assert without_times(got) == without_times(want)
         for one, other in zip(states_of(self.driver), states_of(self.eager), strict=True):
-            assert torch.equal(one, other)
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
         return got
 
     def decode(self, slots: Sequence[int], count: int) -> list[str]:
@@ -237,6 +247,39 @@ def test_a_row_without_an_allowed_token_is_reported_as_before(models: dict[str, 
     for _ in range(4):
         result = twins.step([0, 1])
     assert [error.kind for error in result.errors] == ["nothing_allowed"]
+
+
+def test_a_row_whose_logits_are_not_numbers_is_reported_and_the_others_go_on(models: dict[str, Path]) -> None:
+    broken, unbroken = (with_prompts(Twins(models["plain"]), [GREEDY, REPORTED, FILTERED]) for _ in range(2))
+    for twins in (broken, unbroken):
+        twins.decode([0, 1, 2], 3)
+    broken.break_keys(1)
+    broken.kinds.clear()
+    for _ in range(2):
+        result, expected = (twins.step([0, 1, 2]) for twins in (broken, unbroken))
+        assert [(error.slot, error.kind) for error in result.errors] == [(1, "not_a_number")]
+        assert unpacked(result.tokens)[::2] == unpacked(expected.tokens)[::2]
+    assert broken.kinds == ["next", "next"]
+    assert unpacked(broken.step([0, 2]).tokens) == unpacked(unbroken.step([0, 2]).tokens)
+
+
+def test_grammars_may_be_dropped_and_loaded_between_steps_that_continue(models: dict[str, Path]) -> None:
+    twins = Twins(models["plain"])
+    twins.load_grammar(1)
+    twins.load_grammar(2)
+    twins.start(0, CONSTRAINED, grammar=1)
+    twins.start(1, CONSTRAINED, grammar=2)
+    twins.step([0], PROMPTS[0])
+    twins.step([1], PROMPTS[1])
+    twins.decode([0, 1], 2)
+    twins.decode([0], 3)
+    twins.drop_grammar(2)
+    twins.step([0])
+    twins.load_grammar(3)
+    assert twins.decode([0], 4).count("next") >= 2
+    twins.start(1, CONSTRAINED, grammar=3)
+    twins.step([1], PROMPTS[1])
+    twins.decode([0, 1], 4)
 
 
 def test_steps_with_many_logits_sample_kernel_by_kernel(
