@@ -22,7 +22,7 @@ FEW_OUTPUTS = 2048
 """Weights of at most so many outputs also try programs of one output, because larger programs would be too
 few for all multiprocessors."""
 MOST_TIMED = 16
-"""products of one shape that are timed one after the other. Together they exceed the caches, as in a step."""
+"""products of one shape that are timed one after the other"""
 
 Seconds = Callable[[Callable[[], None]], float]
 """returns the time that the device takes for work"""

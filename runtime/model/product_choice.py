@@ -14,6 +14,8 @@ from .weights import DecoderWeights
 
 RUNS = 5
 """of which the shortest counts"""
+CACHES = 4
+"""Reading so many times the bytes of the second-level cache leaves nothing else there."""
 log = logging.getLogger(__name__)
 
 
@@ -21,20 +23,30 @@ log = logging.getLogger(__name__)
 def choose_products(weights: DecoderWeights) -> None:
     """Times the products of 1 to 4 rows in CUDA graphs, as steps run them, takes the fastest kernels and logs
     them."""
-    clock = ReplayClock()
+    clock = ReplayClock(_other_weights())
     layers = [(layer.qkv, layer.output, layer.gate_up, layer.down) for layer in weights.layers]
     linears = [linear for layer in layers for linear in layer]
     choices = Linear.choose_fastest([*linears, weights.head], clock.seconds)
     clock.log_failures()
+    del clock
+    torch.cuda.empty_cache()  # leaves the other weights' memory to the KV cache
     for line in described(choices):
         log.info("%s", line)
+
+
+def _other_weights() -> torch.Tensor:
+    """Memory whose bytes take the place in the cache that a step's other weights have there."""
+    cache = torch.cuda.get_device_properties().L2_cache_size
+    return torch.zeros(min(torch.cuda.memory_allocated(), CACHES * cache) // 4, device="cuda")
 
 
 class ReplayClock:
     """Measures the time that the device takes for work, without the host's time for launches."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: torch.Tensor) -> None:
+        """others: what the device reads between two runs of the work"""
         self._captures = Captures(CudaCapture())
+        self._others = others
 
     def seconds(self, work: Replay) -> float:
         """Infinite if `work` can't be captured."""
@@ -48,6 +60,7 @@ class ReplayClock:
         shortest = math.inf
         for _ in range(RUNS):
             replay()  # the device is busy while the host launches what is timed
+            self._others.amax()
             begin.record()
             replay()
             end.record()

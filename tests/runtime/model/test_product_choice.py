@@ -43,8 +43,29 @@ def test_the_shortest_of_some_replays_counts(done: list[float], monkeypatch: pyt
     timed = [9.0, 4.0, 2.0, 7.0, 7.0]
     assert len(timed) == RUNS
     times = chain.from_iterable((1.0, each) for each in timed)  # each one follows a replay that is not timed
-    seconds = ReplayClock().seconds(lambda: done.append(next(times)))
+    seconds = ReplayClock(torch.zeros(1)).seconds(lambda: done.append(next(times)))
     assert seconds == 2e-3 and len(done) == 2 * RUNS
+
+
+def test_weights_that_the_cache_holds_after_a_run_are_read_from_memory_in_the_next(
+    done: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Others(torch.Tensor):
+        """Takes the place of the work's weights in the cache."""
+
+        def amax(self, *_: object, **__: object) -> torch.Tensor:
+            cached.clear()
+            done.append(5.0)
+            return self
+
+    def work() -> None:
+        done.append(1.0 if cached else 3.0)
+        cached.append("weights")
+
+    cached: list[str] = []
+    monkeypatch.setattr(product_choice, "CudaCapture", lambda: lambda work: work)
+    others = torch.zeros(1).as_subclass(Others)
+    assert ReplayClock(others).seconds(work) == 3e-3
 
 
 def test_work_that_cannot_be_captured_takes_for_ever(
@@ -54,7 +75,7 @@ def test_work_that_cannot_be_captured_takes_for_ever(
         raise RuntimeError("operation not permitted")
 
     monkeypatch.setattr(product_choice, "CudaCapture", lambda: fails)
-    clock = ReplayClock()
+    clock = ReplayClock(torch.zeros(1))
     assert clock.seconds(lambda: None) == math.inf and not done
     clock.log_failures()
     assert "operation not permitted" in caplog.text
