@@ -25,7 +25,7 @@ from byte_grammars import byte_vocabulary
 from recorded_launches import capture
 from step_driver import StepDriver, serve_config
 from triton.runtime.interpreter import GridExecutor
-from triton_device import DEVICE
+from triton_device import DEVICE, triton_kernels
 
 SLOTS, MOST_TOKENS = 4, 10
 
@@ -132,10 +132,10 @@ def started(model: Path, device: str) -> StepDriver:
 
 
 def with_graphs(model: Path, log: Log) -> StepDriver:
-    """Call it, and run steps, inside `triton_kernels()`. `log.attached()` logs what follows."""
+    """Run its steps inside `triton_kernels()`. `log.attached()` logs what follows."""
     driver = started(model, DEVICE.type)
     own, config = driver.runner, load_decoder_config(model)
-    with pytest.MonkeyPatch.context() as patch:
+    with triton_kernels(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(step_graphs, "CudaCapture", lambda: _LoggedCapture(log))
         patch.setattr(graphs, "MOST_TOKENS", MOST_TOKENS)
         patch.setattr(graphs, "sizes", lambda most: sorted({3, most}))

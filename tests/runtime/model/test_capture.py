@@ -86,9 +86,9 @@ def test_steps_run_as_before_if_no_graph_can_be_captured(
 
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
     expected = logged_steps.started(tmp_path, "cpu")
+    driver = logged_steps.started(tmp_path, "cpu")
+    runner = driver.runner
     with triton_kernels():
-        driver = logged_steps.started(tmp_path, "cpu")
-        runner = driver.runner
         monkeypatch.setattr(step_graphs, "CudaCapture", Failing)
         monkeypatch.setattr(Captures, "capture", lambda self, work, name: None)
         head, tables = runner._decoder._weights.head, runner._tables.on_device

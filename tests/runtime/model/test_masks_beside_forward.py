@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TypeVar
 
 import logged_steps
 import numpy as np
@@ -22,6 +23,7 @@ from stack_automata import load_message
 from step_driver import StepDriver, packed, unpacked
 from triton_device import DEVICE, triton_kernels
 
+T = TypeVar("T")
 PROMPT = np.random.default_rng(3).integers(0, 256, 4).tolist()
 LONG = np.random.default_rng(4).integers(0, 256, MOST_TOKENS + 1).tolist()
 PARAMS = [SamplingParams(max_tokens=64, temperature=1.0, seed=seed) for seed in range(4)]
@@ -40,24 +42,27 @@ class Twins:
         )
         self._lengths = [0] * logged_steps.SLOTS
 
+    def _both(self, work: Callable[[StepDriver], T]) -> tuple[T, T]:
+        """What `work` returns on the CPU and with replayed graphs."""
+        expected = work(self.expected)
+        with triton_kernels():
+            return expected, work(self.replayed)
+
     def load(self, grammar: int) -> None:
-        for driver in (self.expected, self.replayed):
-            driver.runner.load_grammar(load_message(grammar, nested()))
+        self._both(lambda driver: driver.runner.load_grammar(load_message(grammar, nested())))
 
     def drop(self, grammar: int) -> None:
-        for driver in (self.expected, self.replayed):
-            driver.runner.drop_grammar(DropGrammar(grammar))
+        self._both(lambda driver: driver.runner.drop_grammar(DropGrammar(grammar)))
 
     def start(
         self, slot: int, grammar: int | None, params: SamplingParams | None = None, state: int = 0
     ) -> None:
-        for driver in (self.expected, self.replayed):
-            driver.start(slot, params or PARAMS[slot], grammar=grammar, state=state)
+        self._both(lambda driver: driver.start(slot, params or PARAMS[slot], grammar=grammar, state=state))
 
     def step(self, *rows: tuple[int, list[int]], sample: bool = True, masked: int | None = None) -> list[int]:
         """rows: each slot with its tokens (none: the token that it sampled last). Returns the states."""
-        both = [self._run(driver, rows, sample, masked) for driver in (self.replayed, self.expected)]
-        got, want = ((unpacked(r.slots), unpacked(r.tokens), unpacked(r.states), r.errors) for r in both)
+        both = self._both(lambda driver: self._run(driver, rows, sample, masked))
+        want, got = ((unpacked(r.slots), unpacked(r.tokens), unpacked(r.states), r.errors) for r in both)
         assert got == want
         return got[2]
 
@@ -69,11 +74,10 @@ class Twins:
 
 
 @pytest.fixture
-def twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Twins]:
+def twins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Twins:
     for name in ("STATES", "ENTRIES", "ACTIONS", "RETURNS", "LISTS", "LIST_TOKENS", "MASKS", "GRAMMARS"):
         monkeypatch.setattr(automaton_pool, f"FIRST_{name}", 1)  # so that tables move with each grammar
-    with triton_kernels():
-        yield Twins(save_model(random_model("qwen3", **{**WINDOWED, "num_hidden_layers": 2}), tmp_path))
+    return Twins(save_model(random_model("qwen3", **{**WINDOWED, "num_hidden_layers": 2}), tmp_path))
 
 
 def test_masks_follow_the_rows_of_any_steps(twins: Twins) -> None:

@@ -111,8 +111,7 @@ class Sides:
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Sides:
-    with triton_kernels():
-        return Sides(save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model")))
+    return Sides(save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model")))
 
 
 def assert_same(got: list[StepResult], want: list[StepResult]) -> None:

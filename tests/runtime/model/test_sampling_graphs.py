@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from stack_automata import load_message
 from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, packed, serve_config, unpacked
 from triton_device import DEVICE, triton_kernels
 
+T = TypeVar("T")
 SLOTS = 6
 PROMPT = np.random.default_rng(0).integers(0, 256, 5).tolist()
 SAMPLED = SamplingParams(max_tokens=64, temperature=1.0, seed=3)
@@ -48,7 +49,7 @@ class Twins:
         runner = self.driver.runner
         head = runner._decoder._weights.head
         hidden = torch.zeros(slots, head.in_features, device=DEVICE)
-        with pytest.MonkeyPatch.context() as patch:
+        with triton_kernels(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(sampling_graphs, "sizes", lambda most: sorted({2, most}))
             self._graphs = SamplingGraphs(head, runner._states, hidden, Captures(capture()))
         runner._replays = Replays(sampling=self._sample)
@@ -61,20 +62,23 @@ class Twins:
             self.replayed.append(len(slots))
         return results
 
+    def _both(self, work: Callable[[StepDriver], T]) -> tuple[T, T]:
+        """What `work` returns on the CPU and on the CUDA path."""
+        expected = work(self.expected)
+        with triton_kernels():
+            return expected, work(self.driver)
+
     def load_grammar(self, number: int) -> None:
-        for driver in (self.expected, self.driver):
-            driver.runner.load_grammar(load_message(number, nested()))
+        self._both(lambda driver: driver.runner.load_grammar(load_message(number, nested())))
 
     def start(self, slot: int, params: SamplingParams = GREEDY, **setup: Any) -> None:
-        for driver in (self.expected, self.driver):
-            driver.start(slot, params, **setup)
+        self._both(lambda driver: driver.start(slot, params, **setup))
 
     def step(self, slots: list[int], tokens: list[int] | None = None, **masks: Any) -> StepResult:
         """Runs a step and checks that both sides give the same."""
         fields = {"host_mask": True} if masks else {}
-        want, got = (
-            driver.run([driver.row(slot, tokens or [], **fields) for slot in slots], **masks)
-            for driver in (self.expected, self.driver)
+        want, got = self._both(
+            lambda driver: driver.run([driver.row(slot, tokens or [], **fields) for slot in slots], **masks)
         )
         assert (unpacked(got.slots), unpacked(got.tokens)) == (unpacked(want.slots), unpacked(want.tokens))
         assert unpacked(got.states) == unpacked(want.states)
@@ -106,9 +110,8 @@ def started(model: Path, device: str, slots: int = SLOTS) -> StepDriver:
 
 
 @pytest.fixture
-def twins(model: Path) -> Iterator[Twins]:
-    with triton_kernels():
-        yield Twins(model)
+def twins(model: Path) -> Twins:
+    return Twins(model)
 
 
 def test_replayed_rows_of_every_kind_sample_like_launched_ones(twins: Twins) -> None:
@@ -177,13 +180,12 @@ def test_a_step_with_more_biases_than_a_graph_holds_runs_without_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fixed_sampling, "MOST_LISTED", 3)
-    with triton_kernels():
-        twins = Twins(model)
-        twins.start(0, BIASED)
-        twins.start(1, BIASED)
-        twins.step([0], PROMPT)
-        twins.step([1], PROMPT)
-        twins.step([0, 1])
+    twins = Twins(model)
+    twins.start(0, BIASED)
+    twins.start(1, BIASED)
+    twins.step([0], PROMPT)
+    twins.step([1], PROMPT)
+    twins.step([0, 1])
     assert twins.replayed == [1, 1]
 
 

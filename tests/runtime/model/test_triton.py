@@ -37,11 +37,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
 
 
-def run_every_kind_of_step(model: Path, device: str, eager: bool = False) -> list[StepResult]:
-    """Chunks, shared and copied pages, groups, an automaton, host masks, edited logits, log-probabilities."""
+def started(model: Path, device: str, eager: bool = False) -> StepDriver:
     config = serve_config(model, device=device, page_size=4, max_model_len=20, enforce_eager=eager)
     loaded = load_model(config, byte_vocabulary)
-    driver = StepDriver(loaded.runner, loaded.ready)
+    return StepDriver(loaded.runner, loaded.ready)
+
+
+def run_every_kind_of_step(driver: StepDriver) -> list[StepResult]:
+    """Chunks, shared and copied pages, groups, an automaton, host masks, edited logits, log-probabilities."""
     driver.runner.load_grammar(load_message(4, nested()))
     results = []
     driver.start(0, REPORTED)
@@ -71,10 +74,11 @@ def logprobs(result: StepResult) -> torch.Tensor:
 
 
 def test_the_cuda_path_gives_the_tokens_states_and_logprobs_of_the_cpu(model: Path) -> None:
-    expected = run_every_kind_of_step(model, "cpu")
+    expected = run_every_kind_of_step(started(model, "cpu"))
+    # For tensors in the interpreter, the model would be loaded with programs of the CPU's kernels.
+    driver = started(model, DEVICE.type, eager=DEVICE.type == "cpu")
     with triton_kernels():
-        # For tensors in the interpreter, the model would be loaded with programs of the CPU's kernels.
-        results = run_every_kind_of_step(model, DEVICE.type, eager=DEVICE.type == "cpu")
+        results = run_every_kind_of_step(driver)
     assert [len(logprobs(result)) for result in expected] == [9 * (VOCAB_SIZE + 1), 5, 5, 5, 5, 0]
     for got, want in zip(results, expected, strict=True):
         assert (unpacked(got.slots), unpacked(got.tokens)) == (unpacked(want.slots), unpacked(want.tokens))

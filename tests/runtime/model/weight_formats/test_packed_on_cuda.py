@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from arbora.kernels.linear import CodedCudaProduct
+from arbora.runtime.model import loading
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import (
     Checkpoint,
@@ -50,6 +51,7 @@ WHOLE_MODELS = ["gptq ordered by activations", "compressed-tensors fp8 with a qu
 @pytest.fixture(autouse=True)
 def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(packing, "is_on_cuda", lambda device: True)
+    monkeypatch.setattr(loading, "warm_up", lambda *_: None)  # slow in the interpreter
     with triton_kernels():
         yield
 
