@@ -68,7 +68,7 @@ def test_head_counts_and_sizes_may_be_any_number(heads: tuple[int, int], head_di
 def test_keys_may_be_split(processors: int, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_triton, "MIN_SPLIT", 64)
     monkeypatch.setattr(attention_triton, "processors", lambda device: processors)
-    step = Step(16, groups=(Sharing(2, 3),), decode_lengths=(500, 3), chunks=((70, 300), (1, 1100), (9, 0)))
+    step = Step(16, groups=(Sharing(2, 3),), decode_lengths=(500, 3), chunks=((40, 300), (1, 700), (9, 0)))
     assert_attention_matches(build_case(step, (4, 2), 32, window, torch.float32, True, 5))
 
 
@@ -110,7 +110,14 @@ def test_more_partial_results_than_are_merged_at_once_match_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(attention_triton, "MERGED_AT_ONCE", 4)
-    test_keys_may_be_split(64, None, monkeypatch)
+    monkeypatch.setattr(attention_triton, "MIN_SPLIT", 64)
+    monkeypatch.setattr(attention_triton, "processors", lambda device: 64)
+    case = build_case(Step(16, (), (600, 3), ((2, 300),)), (4, 2), 32, None, torch.float32, True, 5)
+    shape, starts = attention_triton.Shape(4, 2, 32, None), np.zeros(3, np.int64)
+    tiles = attention_triton.StepTiles.choose(case.batch, shape, 4)
+    plan = attention_triton.plan_step(case.batch, starts, shape, tiles, torch.device("cpu"))
+    assert plan.merges[:, 2].max() > 4
+    assert_attention_matches(case)
 
 
 def turns_of(rows: int, tokens: int, keys: int) -> tuple[float, int]:
