@@ -40,7 +40,8 @@ def main() -> None:
 
 
 def compile_and_measure(case: AotCase, architecture: int) -> dict[str, Any]:
-    """Registers, bytes and instructions of the compiled case, or the error. Writes nothing to stdout."""
+    """Registers, bytes and, of cases with products, instructions of the loop, or the error. Writes nothing to
+    stdout."""
     try:
         return _measure(case, architecture)
     except Exception as error:
@@ -75,7 +76,9 @@ def _measure(case: AotCase, architecture: int) -> dict[str, Any]:
         knobs.compilation.always_compile = True  # from Triton's cache there is no log
         compiled = compiled_case(case, architecture)
     registers = _registers(log.getvalue())
-    lines = _disassembled(compiled.asm["cubin"])
+    # The disassembler takes longer than compiling most kernels.
+    is_needed = case.products is not None or _local_bytes(log.getvalue()) > 0
+    lines = _disassembled(compiled.asm["cubin"]) if is_needed else []
     loop = _main_loop(lines)
     return {
         "shared": compiled.metadata.shared,
@@ -146,6 +149,11 @@ def _pipelined_loops(code: str) -> int:
     loops = re.split(r"scf\.for ", code)[1:]
     waits = [re.findall(r"async_wait.*num = (\d+)", loop.partition("scf.yield")[0]) for loop in loops]
     return sum(bool(loop) and min(map(int, loop)) >= 2 for loop in waits)
+
+
+def _local_bytes(log: str) -> int:
+    """Bytes of local memory, which hold what is spilled."""
+    return sum(map(int, re.findall(r"(\d+) bytes (?:stack frame|spill)", log)))
 
 
 def _registers(log: str) -> dict[str, int]:
