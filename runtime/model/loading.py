@@ -95,12 +95,11 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 
         with _undisturbed(store):
             choose_products(weights)
-        graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
-        few_pages = allocate_pool(
-            shape, 2, config.page_size, stored, device
-        )  # Triton takes a 1 as a constant
-        one_position = Decoder(shape, weights, cos_sin_table(shape.rope, 1).to(device))
-        with _undisturbed(store):
+            graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
+            few_pages = allocate_pool(
+                shape, 2, config.page_size, stored, device
+            )  # Triton takes a 1 as a constant
+            one_position = Decoder(shape, weights, cos_sin_table(shape.rope, 1).to(device))
             graph_bytes = graphs.forward_bytes(one_position, few_pages)
         del few_pages
     pool = _size_pool(config, shape, dtype, device, graph_bytes)
@@ -123,7 +122,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     if page_memory is not None:
         page_memory.start(everything=config.kv_memory is not None)
     if graphs is not None:
-        runner = runner_with(graphs.replays(decoder, kvs))  # captures, so kernels are compiled before
+        with _undisturbed(store):
+            runner = runner_with(graphs.replays(decoder, kvs))  # captures, so kernels are compiled before
     ready = ModelReady(
         num_pages=pool.num_pages,
         page_size=config.page_size,
