@@ -64,7 +64,7 @@ class WholeSteps:
         self._last: _Continued | None = None
 
     def begin(self, plan: StepPlan, inputs: StepInputs) -> SampledRows | None:
-        """Runs a step; None if no program can. The next step overwrites the results."""
+        """Runs a step; None if no program can."""
         if len(inputs.sampled_rows) * self._vocab_size > MOST_LOGITS:
             return None
         step = self._programs.load(inputs, self._sample)

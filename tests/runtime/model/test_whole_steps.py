@@ -263,6 +263,19 @@ def test_a_row_whose_logits_are_not_numbers_is_reported_and_the_others_go_on(mod
     assert unpacked(broken.step([0, 2]).tokens) == unpacked(unbroken.step([0, 2]).tokens)
 
 
+def test_results_may_be_read_after_the_next_step_has_run(models: dict[str, Path]) -> None:
+    twins = with_prompts(Twins(models["plain"]), [GREEDY, REPORTED])
+    twins.decode([0, 1], 2)
+    eager, driver = twins.eager, twins.driver
+    wanted = [eager.run([eager.row(slot) for slot in (0, 1)]) for _ in range(2)]
+    steps = [
+        driver.runner.start(StepPlan(each.step, [driver.row(slot) for slot in (0, 1)])) for each in wanted
+    ]
+    got = [driver.runner.finish(step) for step in steps]
+    assert [without_times(each) for each in got] == [without_times(each) for each in wanted]
+    assert twins.kinds[-2:] == ["next", "next"]
+
+
 def test_grammars_may_be_dropped_and_loaded_between_steps_that_continue(models: dict[str, Path]) -> None:
     twins = Twins(models["plain"])
     twins.load_grammar(1)
