@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import logged_steps
 import numpy as np
@@ -31,9 +30,8 @@ WITH_MASKS = {**LEAST, "copy": 4}
 class Steps:
     """Counts the events of each step on a device where every kind of row has started."""
 
-    def __init__(self, model: Path) -> None:
-        self._log = Log()
-        self.driver = logged_steps.with_graphs(model, self._log)
+    def __init__(self, driver: StepDriver, log: Log) -> None:
+        self.driver, self._log = driver, log
         self.driver.runner.load_grammar(load_message(4, nested()))
         for slot, params in enumerate((SAMPLED, SAMPLED, EDITED, REPORTED)):
             self.driver.start(slot, params, grammar=4 if slot == 1 else None)
@@ -51,8 +49,10 @@ class Steps:
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Steps]:
     model = save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
+    log = Log()
+    driver = logged_steps.with_graphs(model, log)
     with triton_kernels():
-        yield Steps(model)
+        yield Steps(driver, log)
 
 
 @pytest.fixture
