@@ -68,14 +68,14 @@ def download(model: str, revision: str | None = None, *, quiet: bool = False) ->
 def download_config(model: str) -> Path:
     """The directory in the hub's cache that has the model's config.json, downloaded if needed. Raises
     ConfigError."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import RemoteEntryNotFoundError
+    from huggingface_hub import snapshot_download
 
     with _hub_errors(model, None), _without_bars():
-        try:
-            return Path(hf_hub_download(model, CONFIG_FILE)).parent
-        except RemoteEntryNotFoundError:
-            raise ConfigError(f"MODEL {model}: it has no {CONFIG_FILE} on the hub.") from None
+        # hf_hub_download would try a hub that can't be reached six times.
+        found = Path(snapshot_download(model, allow_patterns=[CONFIG_FILE]))
+    if not (found / CONFIG_FILE).is_file():
+        raise ConfigError(f"MODEL {model}: it has no {CONFIG_FILE} on the hub.")
+    return found
 
 
 def no_weights(model: str) -> str:

@@ -136,13 +136,40 @@ def test_a_model_on_the_hub_needs_only_its_config(
 ) -> None:
     model = write_tiny_checkpoint(tmp_path)
     with fake_hub({"config.json": (model / "config.json").read_bytes()}) as hub:
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        use_hub(monkeypatch, hub.url, tmp_path)
         found = plan(capsys, MODEL, "--memory", "8GiB")
     assert found["chosen"] == plan(capsys, model, "--memory", "8GiB")["chosen"]
+    assert plan(capsys, MODEL, "--memory", "8GiB") == found, "the cache has the config"
+
+
+def test_a_model_on_the_hub_without_a_config_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_hub({"README.md": b"nothing"}) as hub:
+        use_hub(monkeypatch, hub.url, tmp_path)
+        assert main(["plan", MODEL]) == 2
+    assert f"MODEL {MODEL}: it has no config.json on the hub." in capsys.readouterr().err
+
+
+def test_a_hub_that_cannot_be_reached_is_tried_once(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    use_hub(monkeypatch, "http://127.0.0.1:1", tmp_path)
+    assert main(["plan", MODEL]) == 2
+    assert f"MODEL {MODEL}: there is no such directory, no copy in the hub's cache" in capsys.readouterr().err
+    assert not any("Retrying" in record.getMessage() for record in caplog.records)
+
+
+def use_hub(monkeypatch: pytest.MonkeyPatch, url: str, tmp_path: Path) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
 @pytest.mark.parametrize(
