@@ -52,6 +52,11 @@ class Client:
             self.model = answer.json()["data"][0]["id"]
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
             await self.close()
+            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
+                raise ConfigError(
+                    f"the server at {self._http.base_url} asks for an API key that it knows: give it with "
+                    "--api-key KEY or in ARBORA_API_KEY."
+                ) from None
             raise ConfigError(
                 f"no server at {self._http.base_url} lists a model: {error}. Start one, or name another with "
                 "--url."

@@ -9,6 +9,7 @@ import pytest
 from arbora.frontend.cli import main
 from arbora.frontend.command_line.bench.client import Reply
 from arbora.frontend.command_line.bench.figures import figures
+from chat_stub import chat_server
 from served import Served
 
 
@@ -69,6 +70,14 @@ def test_a_wrong_option_is_named(
     capsys: pytest.CaptureFixture[str], options: tuple[str, ...], expected: str
 ) -> None:
     assert main(["bench", *options]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_an_unknown_key_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with chat_server() as stub:
+        stub.is_guarded = True
+        assert main(["bench", "--url", stub.url, "--api-key", "wrong"]) == 2
+    expected = f"the server at {stub.url} asks for an API key that it knows: give it with --api-key KEY"
     assert expected in capsys.readouterr().err
 
 
