@@ -61,6 +61,9 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 if the command failed, 2 for a setting that can't be used."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        build_parser().print_help(sys.stderr)
+        return 2
     parsed, unknown = build_parser(given[:1]).parse_known_args(with_values(given))
     if parsed.command == "run":  # argparse takes no positional arguments behind options
         parsed.arguments += [argument for argument in unknown if not argument.startswith("-")]

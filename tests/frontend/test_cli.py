@@ -27,6 +27,12 @@ def model(tmp_path: Path) -> Path:
     return make_model(tmp_path)
 
 
+def test_without_a_command_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    listed = capsys.readouterr().err
+    assert "serve     start a server" in listed and "doctor    check this machine" in listed
+
+
 def plain(*keys: str) -> tuple[ApiKey, ...]:
     return tuple(map(plain_key, keys))
 
