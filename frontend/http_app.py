@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from ..runtime.config import ServeConfig
@@ -166,6 +166,13 @@ def _other_path(path: str, served: Sequence[str]) -> str:
     return f"It has {', '.join(served)}." if near is None else f"Did you mean {near}?"
 
 
+def _methods(request: Request) -> list[str]:
+    """The methods of all routes with the request's path."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    here = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in here for method in route.methods or ()})
+
+
 class _Failures:
     """Answers requests whose handlers raise. `served` are the paths that errors name."""
 
@@ -192,11 +199,18 @@ class _Failures:
     async def _wrong_route(self, request: Request, error: HTTPException) -> Response:
         path = request.url.path
         if error.status_code == 405:
-            message, code = f"{path} does not take {request.method} requests.", "method_not_allowed"
-        else:
-            message = f"There is no {path} on this server. {_other_path(path, self._served)}"
-            code = "not_found"
-        refusal = RequestError(message, status=error.status_code, code=code)
+            methods = _methods(request)
+            takes = " and ".join(method for method in methods if method != "HEAD")
+            message = f"{path} does not take {request.method} requests, but {takes}."
+            refusal = RequestError(message, status=405, code="method_not_allowed")
+            return await self._refused(request, refusal, {"allow": ", ".join(methods)})
+        missing = (
+            "The page at / is for browsers, which accept text/html."
+            if path == "/"
+            else f"There is no {path} on this server."
+        )
+        message = f"{missing} {_other_path(path, self._served)}"
+        refusal = RequestError(message, status=error.status_code, code="not_found")
         return await self._refused(request, refusal, dict(error.headers or {}))
 
     async def _gone(self, request: Request, error: ClientGoneError) -> Response:

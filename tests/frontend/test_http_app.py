@@ -86,12 +86,16 @@ async def test_an_unknown_path_is_not_found(world: HttpWorld) -> None:
         ("/v1/chat/completion", "Did you mean /v1/chat/completions?"),
         ("/health/", "Did you mean /health?"),
         ("/v1/embeddings", "It has /v1/chat/completions, "),
-        ("/", "It has /v1/chat/completions, "),
     ],
 )
 async def test_an_unknown_path_names_the_one_that_was_meant(world: HttpWorld, path: str, advice: str) -> None:
     message = (await world.http.get(path)).json()["error"]["message"]
     assert message.startswith(f"There is no {path} on this server. {advice}")
+
+
+async def test_a_client_that_is_no_browser_learns_what_the_page_at_the_root_is(world: HttpWorld) -> None:
+    message = (await world.http.get("/")).json()["error"]["message"]
+    assert message.startswith("The page at / is for browsers, which accept text/html. It has /v1/chat/")
 
 
 async def test_the_paths_that_errors_name_are_served(world: HttpWorld) -> None:
@@ -111,7 +115,15 @@ async def test_a_wrong_method_is_named_with_the_right_one(world: HttpWorld) -> N
     response = await world.http.get("/v1/chat/completions")
     assert response.status_code == 405
     assert response.headers["allow"] == "POST"
-    assert response.json()["error"]["code"] == "method_not_allowed"
+    error = response.json()["error"]
+    assert error["code"] == "method_not_allowed"
+    assert error["message"] == "/v1/chat/completions does not take GET requests, but POST."
+
+
+async def test_a_wrong_method_is_named_with_those_of_all_routes_of_the_path(world: HttpWorld) -> None:
+    response = await world.http.put("/cache")
+    assert response.headers.get_list("allow") == ["DELETE, GET, HEAD"]
+    assert response.json()["error"]["message"] == "/cache does not take PUT requests, but DELETE and GET."
 
 
 @pytest.mark.parametrize("declared", [True, False])
