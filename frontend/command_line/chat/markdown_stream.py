@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import time
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.segment import SegmentLines
 from rich.text import Text
 
 from .control_characters import without_controls
@@ -61,10 +62,16 @@ class MarkdownStream:
             self._live.console.print()
             self._text = self._text[end:]
         if time.monotonic() - self._drawn_at > REDRAW_S:
-            shown = self._text or self._reasoning
-            last = "\n".join(shown.splitlines()[-self._console.height + 2 :])
-            self._live.update(Markdown(last) if self._text else Text(last, "dim"), refresh=True)
+            self._live.update(self._end(), refresh=True)
             self._drawn_at = time.monotonic()
+
+    def _end(self) -> RenderableType:
+        """The end of the last block: as many lines as the terminal shows."""
+        rows = max(1, self._console.height - 2)
+        shown = (self._text or self._reasoning)[-rows * self._console.width :]
+        last = "\n".join(shown.splitlines()[-rows:])
+        drawn = Markdown(last) if self._text else Text(last, "dim")
+        return SegmentLines(self._console.render_lines(drawn, pad=False)[-rows:], new_lines=True)
 
     def _print_reasoning(self) -> None:
         if self._reasoning.strip():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+import termios
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -22,6 +25,8 @@ from .slash_commands import COMMANDS, EXIT, is_command, run_command
 from .talk import Talk, Turn
 
 QUOTES = '"""'
+LOCAL_MODES = 3
+"""their index among a terminal's attributes"""
 GREETING = (
     f"Alt-Enter begins a new line, and so does Enter between {QUOTES} and {QUOTES}. /help lists commands."
 )
@@ -67,7 +72,7 @@ def _answer(console: Console, talk: Talk, text: str) -> None:
 
 def _take_turn(console: Console, talk: Talk, text: str) -> None:
     try:
-        with MarkdownStream(console) as shown:
+        with without_echo(), MarkdownStream(console) as shown:
 
             def show(piece: Piece) -> None:
                 shown.add(piece.reasoning, piece.text)
@@ -79,6 +84,23 @@ def _take_turn(console: Console, talk: Talk, text: str) -> None:
             console.print(Text("A shorter one may fit, and /reset begins a new conversation.", "red"))
         return
     console.print(Text(turn_in_words(turn), "dim"))
+
+
+@contextmanager
+def without_echo() -> Iterator[None]:
+    """Keys that are typed meanwhile are not shown, since they would break up the reply. The next prompt gets
+    them."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    without = [*before[:LOCAL_MODES], before[LOCAL_MODES] & ~termios.ECHO, *before[LOCAL_MODES + 1 :]]
+    termios.tcsetattr(terminal, termios.TCSADRAIN, without)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 def turn_in_words(turn: Turn) -> str:

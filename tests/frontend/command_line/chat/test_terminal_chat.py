@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from arbora.frontend.command_line.chat import markdown_stream
 from arbora.frontend.command_line.chat.markdown_stream import MarkdownStream, complete_blocks
 from chat_stub import Piece, chat_server
 from rich.console import Console
@@ -101,6 +102,30 @@ def test_a_streamed_reply_is_printed_once_as_markdown() -> None:
     assert text.count("Let me think.") == 1 and text.count("First bold text.") == 1
     assert "• a" in text and "**" not in text
     assert text.index("think") < text.index("Head") < text.index("First") < text.index("• b")
+
+
+def test_the_end_of_a_paragraph_longer_than_the_terminal_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markdown_stream, "REDRAW_S", 0.0)
+    screen = io.StringIO()
+    with MarkdownStream(Console(width=60, height=10, file=screen, force_terminal=True)) as shown:
+        for number in range(300):
+            shown.add("", f"word{number} ")
+        drawn = screen.getvalue()
+    assert "word299" in drawn
+
+
+def test_keys_typed_during_a_reply_are_not_shown_and_the_next_prompt_gets_them(tmp_path: Path) -> None:
+    with (
+        chat_server([*LONG[:60], ENDED], ["Fine", ENDED], delay_s=0.02) as stub,
+        terminal(["chat", "--url", stub.url], XDG_STATE_HOME=tmp_path) as chat,
+    ):
+        say(chat, "count" + ENTER, "word9")
+        chat.type("typed ahead" + ENTER)
+        assert "typed ahead" not in chat.wait_for("first after")
+        chat.wait_for("first after")
+        say(chat, "/exit" + ENTER, "/exit")
+        assert chat.exit_code() == 0
+    assert stub.requests[1]["messages"][-1]["content"] == "typed ahead"
 
 
 def test_a_streamed_reply_sends_the_terminal_no_control_characters() -> None:
