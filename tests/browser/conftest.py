@@ -1,4 +1,4 @@
-"""A headless Chromium, and servers of the built-in model for it. Without a Chromium the tests fail.
+"""A headless Chromium, and servers of the built-in model for it. Without a Chromium the run fails.
 
 They run alone: Playwright's event loop runs until the session ends, and other tests start loops of their own.
 """
@@ -23,7 +23,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    assert path, f"no Chromium: install one of {', '.join(NAMES)}, or name its program in CHROMIUM"
+    if not path:
+        pytest.exit(f"no Chromium: install one of {', '.join(NAMES)}, or name its program in CHROMIUM", 1)
     expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
