@@ -87,7 +87,7 @@ def _template_message(message: ChatMessage, where: str) -> dict[str, object]:
         )
     if message.content is None and not (message.role == "assistant"):
         raise RequestError(
-            f"{where}.content is missing, which only an assistant's message may be.",
+            f"{where}.content is missing: only an assistant's message may have none.",
             param=f"{where}.content",
             code="missing_field",
         )

@@ -61,7 +61,9 @@ def _open_pool(config: ServeConfig, page_bytes: int, device: torch.device) -> Ho
     try:
         return HostPool(HostMemory(size, pinned=device.type == "cuda"), page_bytes)
     except (RuntimeError, OSError) as error:
-        raise ConfigError(f"--host-cache: {size:,} bytes of host memory can't be had: {error}") from error
+        raise ConfigError(
+            f"--host-cache {in_units(size)}: this much host memory can't be had ({error}): lower it."
+        ) from error
 
 
 def host_bytes(config: ServeConfig) -> int:
