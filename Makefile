@@ -97,7 +97,7 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(COMPILED): $(VENV)/.installed
-	@echo "set-up 3 of 3: compiling the CPU kernels and what compiles grammars, about two minutes"
+	@echo "set-up 3 of 3: compiling the CPU kernels and what compiles grammars, a few minutes"
 	-@PYTHONSAFEPATH=1 $(BIN)/python -m arbora.grammars.service.precompile & \
 	PYTHONSAFEPATH=1 $(BIN)/python -m arbora.kernels.precompile; wait
 	@touch $@

@@ -4,9 +4,9 @@
 
 Starts `arbora serve` with the built-in model, a short context and a data directory of its own. Half of the
 bodies are valid by the document, and half of those are reduced to a few fields, so that more of them are
-served. The run fails if an
-answer has a status of 500 or above, a status or media type that the document lacks, or a body or an event of
-a stream that does not match its schema; or if a process ends. Another `--seed` gives other requests.
+served. The run fails if an answer has a status of 500 or above, a status or media type that the document
+lacks, or a body or an event of a stream that does not match its schema; or if a process ends. Another
+`--seed` gives other requests.
 """
 
 from __future__ import annotations

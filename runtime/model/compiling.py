@@ -63,6 +63,6 @@ class CompilationNotice(Listener):
             self._is_written = True
             self._begun = time.monotonic()
             log.info(
-                "compiling kernels, which can take a minute; "
+                "compiling kernels, which can take some minutes; "
                 "the next start with the same model and options finds them compiled"
             )
