@@ -174,12 +174,12 @@ class StepPrograms:
 
     def _leave_out_tokens(self, tokens: int, error: NotRecordableError) -> None:
         if self._most_tokens == MOST_TOKENS:
-            log.info("steps of %d tokens run kernel by kernel: they need PyTorch's %s", tokens, error)
+            log.debug("steps of %d tokens run kernel by kernel: PyTorch's %s is part of them", tokens, error)
         self._most_tokens = tokens - 1
 
     def _leave_out_outputs(self, outputs: int, error: NotRecordableError) -> None:
         if self._most_outputs == MOST_TOKENS:
-            log.info("%d rows are sampled kernel by kernel: that needs PyTorch's %s", outputs, error)
+            log.debug("%d rows are sampled kernel by kernel: PyTorch's %s is part of it", outputs, error)
         self._most_outputs = outputs - 1
 
     def _keep(self, size: _Size, recorded: Recorded) -> None:
