@@ -2,10 +2,10 @@
 
     PYTHONSAFEPATH=1 python bench/gpu_kernels.py
 
-Each figure is the median of many runs of a CUDA graph, with cold second-level caches. The bandwidth is that
-of a large copy on the same GPU, the rate of products that of a large matrix product in bfloat16; for pages
-that are saved and restored, which no graph does, the bandwidth is that of a large copy to pinned memory and
-from there. `--only TEXT` runs the cases whose names contain a text.
+Each figure is the median of many runs of a CUDA graph, before each of which the second-level cache is
+overwritten. The bandwidth is that of a large copy on the same GPU, the rate of products that of a large
+matrix product in bfloat16. Pages are saved and restored without a graph; there the bandwidth is that of a
+large copy to pinned memory and from there. `--only TEXT` runs the cases whose names contain a text.
 `--interpreted` runs each kernel once at a small shape in Triton's interpreter, without a GPU.
 """
 

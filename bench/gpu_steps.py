@@ -1,4 +1,4 @@
-"""What a GPU does in a step: its kernels, and how long it does nothing.
+"""The kernels of a decode step on a GPU, and how long the GPU is idle.
 
     PYTHONSAFEPATH=1 python bench/gpu_steps.py CHECKPOINT --decode 1,64 --keys 1000 -- --kv-memory 16GiB
 
@@ -6,7 +6,7 @@ Rows in decode have `--keys` tokens already. As in the model process, a step is 
 the one before is awaited. What follows `--` are options of `arbora serve`. The first table has the times of a
 step by the clock; the time in which at least one kernel or copy runs, by PyTorch's profiler; and the part of
 the clock's time without any. The floor is that of reading weights and keys once at the speed of a large copy.
-Then come the kernels of each kind of step: how many, and their microseconds in a step.
+The second table lists the kernels: how often a step launches each, and the microseconds that it takes there.
 """
 
 from __future__ import annotations

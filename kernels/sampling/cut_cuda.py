@@ -70,7 +70,7 @@ def cut_kernel(
 
 @triton.jit
 def _span(first, keys, n, TILE: tl.constexpr):
-    """The lowest and highest of n > 0 keys. first: the first TILE of them."""
+    """The lowest and the highest key of a list of n > 0 keys. `first` holds the first TILE of them."""
     low, high = tl.min(tl.where(tl.arange(0, TILE) < n, first, 0x7FFFFFFF)), tl.max(first)
     for start in range(TILE, n, TILE):
         lane = start + tl.arange(0, TILE)

@@ -15,7 +15,7 @@ from .weights import DecoderWeights
 RUNS = 5
 """of which the shortest counts"""
 CACHES = 4
-"""Reading so many times the bytes of the second-level cache leaves nothing else there."""
+"""After the device has read memory of so many times its second-level cache, the cache holds nothing older."""
 log = logging.getLogger(__name__)
 
 
