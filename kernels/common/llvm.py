@@ -4,8 +4,11 @@
 `stored` is numba's type of a stored element: uint16 for bfloat16, int16 for float16, float32, or int8.
 """
 
+from collections.abc import Callable, Sequence
+
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
@@ -39,6 +42,24 @@ def prefetch_line(builder: ir.IRBuilder, place: ir.Value, cache: int = FIRST_LEV
     kind = ir.FunctionType(ir.VoidType(), [address.type, I32, I32, I32])
     function = builder.module.declare_intrinsic("llvm.prefetch", (address.type,), kind)
     builder.call(function, [address, word(0), word(cache), word(1)])
+
+
+def outlined(
+    builder: ir.IRBuilder, name: str, emit: Callable[..., None], arguments: Sequence[ir.Value]
+) -> None:
+    """Call a function of the module, whose code `emit(builder, *arguments)` emits if it isn't there yet.
+
+    It is never inlined: LLVM then keeps a loop's values in registers, whatever the caller keeps there.
+    """
+    kind = ir.FunctionType(ir.VoidType(), [each.type for each in arguments])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    if function.is_declaration:
+        function.linkage = "internal"
+        function.attributes.add("noinline")
+        inside = ir.IRBuilder(function.append_basic_block())
+        emit(inside, *function.args)
+        inside.ret_void()
+    builder.call(function, arguments)
 
 
 def widen(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Value:

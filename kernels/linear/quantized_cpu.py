@@ -7,9 +7,17 @@ import numpy as np
 import torch
 
 from ..common.jit import compiled
-from ..common.numba_tools import fetch_add, pointer, shifted, yield_core
+from ..common.numba_tools import fetch_add, pointer, prefetch, shifted, yield_core
 from ..common.threads import Callback
 from .byte_dots import TILE, VECTOR, tile_products, write_results
+from .matrix_unit import BLOCK_ROWS, stop_unit
+from .quantized_panels import (
+    PANEL,
+    PANEL_BYTES,
+    block_offset,
+    multiply_panel,
+    start_panels,
+)
 from .quantized_rows import quantize_groups
 
 ROWS = 6
@@ -18,9 +26,12 @@ ROWS = 6
 FEW_ROWS = 16
 """Up to this many rows, a product is limited by reading the weight."""
 
-TOTALS_BYTES = 4 * TILE * (FEW_ROWS + ROWS)
-"""Memory of a thread for the results of a tile: of FEW_ROWS rows in whole passes, or of fewer rows and a copy
-of one."""
+MEMORY_BYTES = max(4 * TILE * (FEW_ROWS + ROWS), PANEL_BYTES)
+"""Memory of a thread for the results of a tile: of FEW_ROWS rows in whole passes, of fewer rows and a copy of
+one, or of a panel."""
+
+ROWS_BEYOND = BLOCK_ROWS
+"""Rows after the last one whose codes are read, and whose products are not used."""
 
 PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
@@ -87,22 +98,37 @@ def _quantize(arguments, has_offsets):
         count = min(step, groups - first)
         start = row * groups + first
         at = start * parts * group
-        out = shifted(codes, at), shifted(scales, start), shifted(sums, start * parts)
+        of_codes, step_codes = shifted(codes, at), parts * group
+        if arguments[20] != 0:
+            of_codes = shifted(codes, block_offset(row, first, groups, parts * group))
+            step_codes *= BLOCK_ROWS
+        out = of_codes, step_codes, shifted(scales, start), shifted(sums, start * parts)
         if arguments[3] == FLOAT32:
             wide = shifted(pointer(x, np.float32(0)), at)
-            quantize_groups(wide, count, parts, group, out[0], out[1], out[2], zero, has_offsets)
+            quantize_groups(wide, count, parts, group, *out, zero, has_offsets)
         elif arguments[3] == BFLOAT16:
             brain = shifted(pointer(x, np.uint16(0)), at)
-            quantize_groups(brain, count, parts, group, out[0], out[1], out[2], zero, has_offsets)
+            quantize_groups(brain, count, parts, group, *out, zero, has_offsets)
         else:
             half = shifted(pointer(x, np.int16(0)), at)
-            quantize_groups(half, count, parts, group, out[0], out[1], out[2], zero, has_offsets)
+            quantize_groups(half, count, parts, group, *out, zero, has_offsets)
         fetch_add(done, 1)
     turns = 0
     while fetch_add(done, 0) < rows * pieces:
         turns += 1
         if turns > SPINS:
             yield_core()
+
+
+@compiled
+def _prefetch_results(arguments, first, rows, output):
+    """Prefetches where the results of some rows and one tile will be written, in lines far apart."""
+    size = 4 if arguments[3] == FLOAT32 else 2
+    y = pointer(arguments[17], np.uint8(0))
+    for row in range(first, first + rows):
+        at = (row * arguments[5] + output) * size
+        for start in range(0, TILE * size, VECTOR):
+            prefetch(y, at + start)
 
 
 @compiled
@@ -158,6 +184,8 @@ def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals
         scales = shifted(pointer(arguments[12], np.float32(0)), row * groups)
         sums = shifted(pointer(arguments[13], sum_kind), row * groups * parts)
         ahead = AHEAD if number == 0 else 0
+        if rows > FEW_ROWS:
+            _prefetch_results(arguments, row, some, output)
         wide = groups * parts
         _multiply_rows(
             size, passes, groups, parts, steps, codes, x, inputs, scales, groups, sums, wide, out, ahead
@@ -166,25 +194,43 @@ def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals
 
 
 @compiled
+def _multiply_panels(arguments, address, bits, has_offsets, sum_kind, memory, output):
+    """Multiplies all rows with one tile by the matrix unit. The results are those of `_multiply_tile`."""
+    rows = arguments[4]
+    for row in range(0, rows, PANEL):
+        count = min(PANEL, rows - row)
+        _prefetch_results(arguments, row, count, output)
+        multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, row, count)
+        _store_rows(arguments, memory, row, count, output)
+
+
+@compiled
 def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     """Arguments: the counters of blocks of tiles, of pieces to quantize and of quantized pieces; the kind of
     x and y, rows, outputs, inputs, group of weights, such groups that share a scale of activations, zero; the
     addresses of x, its codes, scales and sums, the tiles, the outputs' factors, the bias or 0, y, and
-    TOTALS_BYTES for each thread; the counter of threads."""
+    MEMORY_BYTES for each thread; the counter of threads; whether the matrix unit multiplies."""
     _quantize(arguments, has_offsets)
     outputs, inputs, group = arguments[5], arguments[6], arguments[7]
     groups, steps = inputs // group, group // 4
     group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
     tiles, tile_bytes = (outputs + TILE - 1) // TILE, groups * group_bytes
     block = max(1, BLOCK // tile_bytes)
-    totals = arguments[18] + fetch_add(shifted(arguments, 19), 1) * TOTALS_BYTES
+    memory = arguments[18] + fetch_add(shifted(arguments, 19), 1) * MEMORY_BYTES
+    if arguments[20] != 0:
+        start_panels(memory, group)
     while True:
         begin = fetch_add(arguments, 1) * block
         if begin >= tiles:
             break
         for tile in range(begin, min(tiles, begin + block)):
             address = arguments[14] + tile * tile_bytes
-            _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals, tile * TILE)
+            if arguments[20] != 0:
+                _multiply_panels(arguments, address, bits, has_offsets, sum_kind, memory, tile * TILE)
+            else:
+                _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, memory, tile * TILE)
+    if arguments[20] != 0:
+        stop_unit()
 
 
 def _product_4(arguments):

@@ -68,9 +68,10 @@ def _values(builder: ir.IRBuilder, start: ir.Value, vector: ir.Value, stored: ty
 
 
 @compiled
-def quantize_groups(x, count, parts, group, codes, scales, sums, zero, has_offsets):
+def quantize_groups(x, count, parts, group, codes, codes_step, scales, sums, zero, has_offsets):
     """Quantize `count` × `parts` groups; `parts` groups share a scale.
 
+    The codes with the next scale begin `codes_step` bytes after those with the scale before.
     See `byte_dots.tile_products` for scales and sums; sums of int32 are stored by their bits.
     """
     for index in range(count):
@@ -84,8 +85,9 @@ def quantize_groups(x, count, parts, group, codes, scales, sums, zero, has_offse
             scale, inverse = magnitude / np.float32(127), np.float32(127) / magnitude
         scales[index] = scale
         for part in range(parts):
-            at = (index * parts + part) * group
-            total = _write_codes(shifted(x, at), group // LANES, inverse, shifted(codes, at))
+            wide = shifted(source, part * group)
+            target = shifted(codes, index * codes_step + part * group)
+            total = _write_codes(wide, group // LANES, inverse, target)
             if has_offsets:
                 sums[index * parts + part] = np.float32(total)
             else:

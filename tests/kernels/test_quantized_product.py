@@ -79,7 +79,7 @@ shapes = st.builds(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    shapes, st.integers(1, 70), st.sampled_from(list(ONE_ROUNDING)), st.booleans(), st.integers(0, 2**32 - 1)
+    shapes, st.integers(1, 150), st.sampled_from(list(ONE_ROUNDING)), st.booleans(), st.integers(0, 2**32 - 1)
 )
 def test_a_product_agrees_with_float64(
     shape: QuantizedShape, rows: int, dtype: torch.dtype, biased: bool, seed: int
@@ -111,7 +111,7 @@ def test_stored_weights_are_the_given_ones_but_for_the_rounding_of_scales(bits: 
 
 
 @settings(max_examples=60, deadline=None)
-@given(shapes, st.integers(2, 90), st.data())
+@given(shapes, st.integers(2, 200), st.data())
 def test_a_rows_bits_depend_neither_on_other_rows_nor_on_threads(
     shape: QuantizedShape, rows: int, data: st.DataObject
 ) -> None:
@@ -151,14 +151,37 @@ def test_code_for_other_processors_gives_the_same_bits(lacking: tuple[str, ...])
     assert json.loads(done.stdout) == [256 if has.get("avxvnni") else 0, digest()]
 
 
+def test_code_for_a_matrix_unit_uses_it(tmp_path: Path) -> None:
+    """Compiled for a processor that has one, so that a processor without one shows a mistake too."""
+    environment = {
+        **os.environ,
+        "NUMBA_CPU_NAME": "sapphirerapids",
+        "NUMBA_CPU_FEATURES": "+amx-int8,+amx-tile,+avx512f,+avx512bw,+avx512vl,+f16c,+fma",
+        "NUMBA_CACHE_DIR": str(tmp_path),  # code from the cache can't be printed
+        "PYTHONSAFEPATH": "1",
+    }
+    script = """
+from arbora.kernels.linear.quantized_panels import multiply_panel
+from numba import types
+number = types.int64
+for kind in (types.int32, types.float32):
+    numbers = (number, number, number)
+    multiply_panel.compile((types.CPointer(number), number, number, types.boolean, kind, *numbers))
+    print(multiply_panel.inspect_asm(multiply_panel.signatures[-1]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert all(f"{name}\t" in done.stdout for name in ("tileloadd", "tdpbsud", "tilestored"))
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("given", [False, True], ids=["zero", "offsets"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("rows", [3, 20])
+@pytest.mark.parametrize("rows", [3, 20, 70])
 def test_a_row_with_nan_or_infinity_gives_nan_in_that_row_only(
     rows: int, value: float, given: bool, bits: int
 ) -> None:
-    product = make_case(QuantizedShape(40, 64, bits, 32, None if given else 3)).product
+    product = make_case(QuantizedShape(40, 64, bits, 64, None if given else 3)).product
     x = torch.randn(rows, 64)
     y = product(x)
     x[1, 40] = value

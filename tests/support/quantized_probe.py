@@ -13,16 +13,16 @@ def digest() -> str:
     results = hashlib.sha256()
     random = torch.Generator().manual_seed(0)
     for bits in (4, 8):
-        for group, zero in ((32, 1 << (bits - 1)), (16, None), (48, 7)):
+        for group, zero in ((32, 1 << (bits - 1)), (16, None), (48, 7), (128, 1 << (bits - 1)), (64, None)):
             shape = QuantizedShape(77, 2 * 48 * 32, bits, group, zero)
             codes = torch.randint(0, 1 << bits, (shape.outputs, shape.inputs), generator=random).byte()
             scales = torch.rand(shape.outputs, shape.inputs // group, generator=random)
             packer = QuantizedPacker(shape)
             packer.write(0, codes, scales, -3 * scales if zero is None else None)
             product = packer.product(torch.randn(shape.outputs, generator=random))
-            x = torch.randn(40, shape.inputs, generator=random) * 3
+            x = torch.randn(150, shape.inputs, generator=random) * 3
             for dtype in (torch.float32, torch.bfloat16, torch.float16):
-                for rows in (1, 2, 4, 9, 40):
+                for rows in (1, 2, 4, 9, 40, 150):
                     y = product(x[:rows].to(dtype))
                     results.update(y.view(torch.uint8).numpy().tobytes())
     return results.hexdigest()

@@ -1,0 +1,136 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
+"""Products of 8-bit codes of many rows by the processor's matrix unit (AMX-INT8 of x86).
+
+The unit has eight tiles of 16 rows of 64 bytes. One instruction multiplies the codes of 16 rows of
+activations and of 16 outputs, for up to 64 inputs, and adds the products to a tile of 16 × 16 int32. The
+vectors of 8-bit codes that `byte_dots` describes are already in the layout that the unit needs, so they are
+read where they are stored.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ..common.jit import compiled
+from ..common.llvm import I8, I64, size
+from ..common.numba_tools import has_feature
+from ..common.vectors import LANES
+from .byte_dots import TILE, VECTOR
+
+BLOCK_ROWS = 32
+"""Rows of activations of `multiply_block`: two tiles' rows."""
+
+DEPTH = 64
+"""Inputs that the unit multiplies at a time, at most."""
+
+SHAPES_BYTES = 64
+
+_TILE_ROWS = 16
+_SUMS = ((0, 1), (2, 3))  # tiles of sums: for each half of the rows, outputs 0–15 and 16–31
+_ACTIVATIONS = (4, 5)  # for each half of the rows
+_CODES = (6, 7)  # outputs 0–15 and 16–31
+
+
+@cache
+def available() -> bool:
+    """Whether the processor has the unit and the system lets this process use it."""
+    return has_feature("amx-int8") and torch.cpu._init_amx()
+
+
+@compiled
+def depth_of(group):
+    """Inputs that are multiplied at a time: the largest multiple of 16 up to DEPTH that divides a group."""
+    best = 16
+    for depth in range(16, DEPTH + 1, 16):
+        if group % depth == 0:
+            best = depth
+    return best
+
+
+@compiled
+def load_shapes(shapes, depth):
+    """Sets the shapes of the tiles, for codes of `depth` inputs. shapes: SHAPES_BYTES of memory."""
+    for index in range(SHAPES_BYTES):
+        shapes[index] = np.uint8(0)
+    shapes[0] = np.uint8(1)
+    for tile in range(8):
+        shapes[16 + 2 * tile] = np.uint8(depth if 4 <= tile < 6 else VECTOR)
+        shapes[48 + tile] = np.uint8(depth // 4 if tile >= 6 else _TILE_ROWS)
+    _configure(shapes)
+
+
+@intrinsic
+def _configure(typing, shapes):
+    def generate(context, builder, signature, arguments):
+        _unit(builder, "ldtilecfg", arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(shapes), generate
+
+
+@intrinsic
+def stop_unit(typing):
+    """Frees the tiles, so that the system doesn't save them when it switches threads."""
+
+    def generate(context, builder, signature, arguments):
+        _unit(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
+    """sums = x · codes for BLOCK_ROWS rows, one group of `steps` × `step_inputs` inputs and 32 outputs.
+
+    x: int8, `x_row` bytes from one row to the next; codes: bytes, as a tile of 8 bits holds them; sums: int32
+    [BLOCK_ROWS, 32]
+    """
+
+    def generate(context, builder, signature, arguments):
+        x, x_row, codes, steps, step_inputs, sums = arguments
+        row_bytes = size(2 * VECTOR)
+        lower = builder.mul(x_row, size(_TILE_ROWS))
+        for tile in (*_SUMS[0], *_SUMS[1]):
+            _unit(builder, "tilezero", tile)
+        with cgutils.for_range(builder, steps) as loop:
+            first = builder.mul(loop.index, step_inputs)
+            rows = builder.gep(x, [first])
+            place = builder.gep(codes, [builder.mul(first, size(2 * VECTOR // 4))])
+            _unit(builder, "tileloadd64", _CODES[0], place, row_bytes)
+            _unit(builder, "tileloadd64", _ACTIVATIONS[0], rows, x_row)
+            _unit(builder, "tileloadd64", _CODES[1], builder.gep(place, [size(VECTOR)]), row_bytes)
+            _unit(builder, "tileloadd64", _ACTIVATIONS[1], builder.gep(rows, [lower]), x_row)
+            for half in range(2):
+                for tile, of_outputs in zip(_SUMS[half], _CODES, strict=True):
+                    _unit(builder, "tdpbsud", tile, _ACTIVATIONS[half], of_outputs)
+        for half in range(2):
+            for vector in range(2):
+                place = builder.gep(sums, [size(half * _TILE_ROWS * TILE + vector * LANES)])
+                _unit(builder, "tilestored64", _SUMS[half][vector], place, row_bytes)
+        return context.get_dummy_value()
+
+    i64, bytes_ = types.int64, types.CPointer(types.int8)
+    kinds = (bytes_, i64, types.CPointer(types.uint8), i64, i64, types.CPointer(types.int32))
+    return types.void(*kinds), generate
+
+
+def _unit(builder: ir.IRBuilder, name: str, *operands: int | ir.Value) -> None:
+    """Emits an instruction of the unit, or nothing for a processor without it. An int names a tile."""
+    if not has_feature("amx-int8"):
+        return
+    values = [ir.Constant(I8, each) if isinstance(each, int) else each for each in operands]
+    values = [
+        builder.bitcast(each, I8.as_pointer()) if isinstance(each.type, ir.PointerType) else each
+        for each in values
+    ]
+    assert all(each.type in (I8, I64, I8.as_pointer()) for each in values)
+    kind = ir.FunctionType(ir.VoidType(), [each.type for each in values])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), values)
