@@ -83,6 +83,11 @@ class Server:
                 f"the certificate of {self._url} is not trusted ({error.verify_message}). Set SSL_CERT_FILE "
                 "to a PEM file with it or its issuer, or name the server with --url as the certificate does."
             ) from error
+        except ConnectionResetError as error:
+            hint = "" if self._secure else " If it uses TLS, its address begins with https://."
+            raise ConfigError(
+                f"the server at {self._url} closed the connection without a reply.{hint}"
+            ) from error
         except OSError as error:
             raise ConfigError(
                 f"no server answers at {self._url} ({error.strerror or error}). "

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import torch
 
-from ....runtime.config import DType, KvDType, QuantizeMethod, ServeConfig
+from ....runtime.config import BUILTIN_MODEL, DType, KvDType, QuantizeMethod, ServeConfig
 from ....runtime.errors import ConfigError
 from ....runtime.model.decoder_config import DecoderConfig, load_decoder_config
 from ....runtime.model.devices import choose_dtype, kv_dtype
@@ -17,7 +17,9 @@ from .gpus import Gpu
 from .roofline import Rates, Work, cost_per_million
 from .weights import FLOAT_NAMES, StoredFormat, Weights, all_formats, quantized_weights
 
-PAGE_SIZE = 16
+_SERVED = ServeConfig(model=BUILTIN_MODEL, served_model_name="")
+PAGE_SIZE = _SERVED.page_size
+MOST_REQUESTS = _SERVED.max_running
 BATCHES = (1, 8, 64)
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -93,14 +95,15 @@ def estimate(question: Question) -> Estimate:
     def fit(weights: Weights) -> Fit:
         free = question.memory - weights.bytes
         budget = default_budget(config, dtype, device, free) if free > 0 else 0
-        pages = budget // page
+        of_request = -(-context // PAGE_SIZE)
+        pages = min(budget // page, MOST_REQUESTS * of_request)
         return Fit(
             format=weights.format,
             weight_bytes=weights.bytes,
             is_expanded=weights.is_expanded,
             kv_bytes=pages * page,
             pages=pages,
-            requests=pages // -(-context // PAGE_SIZE),
+            requests=pages // of_request,
         )
 
     chosen = _chosen(question, config, stored, dtype, device)

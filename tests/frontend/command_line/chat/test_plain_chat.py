@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from arbora.frontend.cli import main
@@ -139,6 +140,13 @@ def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFix
         port = unused.getsockname()[1]
     assert main(["chat", "--url", f"http://127.0.0.1:{port}"]) == 2
     assert "Start one with `arbora serve`" in capsys.readouterr().err
+
+
+def test_a_chat_with_a_server_that_speaks_tls_names_its_address(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as threads:
+        threads.submit(lambda: listener.accept()[0].close())
+        assert main(["chat", "--url", f"http://127.0.0.1:{listener.getsockname()[1]}"]) == 2
+    assert "closed the connection without a reply. If it uses TLS" in capsys.readouterr().err
 
 
 def test_a_chat_without_the_key_says_how_to_give_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,8 +92,10 @@ def test_what_fits_adds_up(model: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert chosen["kv_bytes"] == chosen["pages"] * found["page_bytes"]
     assert chosen["requests"] == chosen["pages"] // 7  # 100 tokens take 7 pages of 16
     assert chosen["weight_bytes"] + chosen["kv_bytes"] <= 1 << 30
-    nothing = plan(capsys, model, "--memory", "1000", "--context", 100)["chosen"]
+    nothing = plan(capsys, model, "--memory", "1MiB", "--context", 100)["chosen"]
     assert (nothing["pages"], nothing["requests"]) == (0, 0)
+    most = plan(capsys, model, "--memory", "100GiB", "--context", 100)["chosen"]
+    assert (most["pages"], most["requests"]) == (7 * 256, 256)  # as a server without --max-running takes
 
 
 def test_rates_are_the_larger_of_bytes_and_operations(tmp_path: Path) -> None:
@@ -177,6 +179,7 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, url: str, tmp_path: Path) -> None:
     [
         (("--gpu", "h100-sxn"), "this GPU is not in the table. Did you mean h100-sxm? It has a10,"),
         (("--memory", "big"), "--memory big: expected a size such as 4GiB"),
+        (("--memory", "24"), "--memory 24: that is 24B. Give a unit, such as 24GiB."),
         (("--context", "9999999"), "--context 9999999: the model's positions allow 1 to "),
         (("--quantize", "int2"), "--quantize int2: expected one of int8, int4, fp8."),
         (("--price-per-hour", "-1", "--gpu", "l4"), "--price-per-hour -1: expected a price"),
