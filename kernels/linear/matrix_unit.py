@@ -90,9 +90,10 @@ def stop_unit(typing):
 def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
     """sums = x · codes for BLOCK_ROWS rows, one group of `steps` × `step_inputs` inputs and 32 outputs.
 
-    x: int8, `x_row` bytes from one row to the next; codes: bytes, as a tile of 8 bits holds them; sums: int32
-    [BLOCK_ROWS, 32]
+    x: int8, `x_row` bytes from one row to the next; codes: int8 or uint8, as a tile of 8 bits holds them;
+    sums: int32 [BLOCK_ROWS, 32]
     """
+    multiplication = "tdpbssd" if codes.dtype == types.int8 else "tdpbsud"
 
     def generate(context, builder, signature, arguments):
         x, x_row, codes, steps, step_inputs, sums = arguments
@@ -110,7 +111,7 @@ def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
             _unit(builder, "tileloadd64", _ACTIVATIONS[1], builder.gep(rows, [lower]), x_row)
             for half in range(2):
                 for tile, of_outputs in zip(_SUMS[half], _CODES, strict=True):
-                    _unit(builder, "tdpbsud", tile, _ACTIVATIONS[half], of_outputs)
+                    _unit(builder, multiplication, tile, _ACTIVATIONS[half], of_outputs)
         for half in range(2):
             for vector in range(2):
                 place = builder.gep(sums, [size(half * _TILE_ROWS * TILE + vector * LANES)])
@@ -118,8 +119,7 @@ def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
         return context.get_dummy_value()
 
     i64, bytes_ = types.int64, types.CPointer(types.int8)
-    kinds = (bytes_, i64, types.CPointer(types.uint8), i64, i64, types.CPointer(types.int32))
-    return types.void(*kinds), generate
+    return types.void(bytes_, i64, codes, i64, i64, types.CPointer(types.int32)), generate
 
 
 def _unit(builder: ir.IRBuilder, name: str, *operands: int | ir.Value) -> None:

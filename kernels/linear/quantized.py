@@ -9,18 +9,19 @@ import torch
 import torch.nn.functional as F
 
 from ..common.threads import is_recording
-from . import matrix_unit, quantized_cpu, quantized_tiles
+from . import quantized_cpu, quantized_tiles
 from .byte_dots import TILE, VECTOR, available
 from .gathered import gathered
-from .quantized_panels import LARGEST_GROUP
+from .matrix_unit import BLOCK_ROWS
+from .quantized_panels import LARGEST_GROUP, PANEL, by_unit
 
 SCRATCH = 1 << 19
 """Codes of activations that are multiplied at a time, approximately: they should stay in a core's cache."""
 
 UNIT_ROWS = 64
-"""From this many rows on, the processor's matrix unit multiplies, if it has one: measured."""
+"""From this many rows on, the processor's matrix unit multiplies, if it has one. Fewer are faster without."""
 
-UNIT_GROUP = 64
+UNIT_GROUP = 32
 """The smallest group with which the unit is faster: the sums of a group are scaled outside of it."""
 
 MOST_ROWS = 512
@@ -123,10 +124,11 @@ class QuantizedProduct:
         self._sizes = (shape.outputs, shape.inputs, group, parts, shape.zero or 0)
         bias_address = 0 if self._bias is None else self._bias.data_ptr()
         self._weight = (tiles.data_ptr(), factors.data_ptr(), bias_address)
-        self._unit = group >= UNIT_GROUP and matrix_unit.available()
+        self._unit = group >= UNIT_GROUP and by_unit(shape.bits, shape.zero)
         self._tables = 8 * (shape.inputs // group)
         """bytes of a row's scales and sums, at most"""
-        self._rows = max(quantized_cpu.ROWS, min(MOST_ROWS, SCRATCH // shape.inputs))
+        least = PANEL if self._unit else quantized_cpu.ROWS
+        self._rows = max(least, min(MOST_ROWS, SCRATCH // shape.inputs))
         """rows that are multiplied at a time"""
 
     @property
@@ -151,14 +153,17 @@ class QuantizedProduct:
         if rows <= self._rows:
             self._multiply(x, y, rows)
             return y
-        for part, results in zip(x.split(self._rows), y.split(self._rows), strict=True):
+        parts = -(-rows // self._rows)
+        size = -(-rows // parts)
+        size += -size % BLOCK_ROWS
+        for part, results in zip(x.split(size), y.split(size), strict=True):
             self._multiply(part, results, len(part))
         return y
 
     def _multiply(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         threads = torch.get_num_threads()
         rows = count + quantized_cpu.ROWS_BEYOND  # the kernel reads beyond the last row
-        by_unit = self._unit and count >= UNIT_ROWS
+        unit = self._unit and count >= UNIT_ROWS
         totals = threads * quantized_cpu.MEMORY_BYTES
         inputs, tables = self._shape.inputs, self._tables
         scratch = torch.empty(VECTOR + totals + rows * (inputs + tables), dtype=torch.int8)
@@ -167,7 +172,7 @@ class QuantizedProduct:
         scales = codes + rows * inputs
         sums = scales + rows * tables // 2
         addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
-        self._run((0, 0, quantized_cpu.KINDS[x.dtype], count, *self._sizes, *addresses, 0, by_unit), threads)
+        self._run((0, 0, quantized_cpu.KINDS[x.dtype], count, *self._sizes, *addresses, 0, unit), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The stored weights of these outputs, [n, inputs], in the order of x. ids: int32 or int64 [n],

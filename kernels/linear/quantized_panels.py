@@ -12,11 +12,11 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common.jit import compiled
-from ..common.llvm import outlined, read, size, write
+from ..common.llvm import I8, I32, outlined, prefetch_line, read, size, word, write
 from ..common.numba_tools import pointer, shifted
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, splat, words
 from .byte_dots import TILE, VECTOR
-from .matrix_unit import BLOCK_ROWS, SHAPES_BYTES, depth_of, load_shapes, multiply_block
+from .matrix_unit import BLOCK_ROWS, SHAPES_BYTES, available, depth_of, load_shapes, multiply_block
 
 LARGEST_GROUP = 128
 """The most inputs that share one scale, of weights or of activations."""
@@ -24,16 +24,23 @@ LARGEST_GROUP = 128
 PANEL = 128
 """Rows that are multiplied with a tile at a time. Their results stay in the first-level cache."""
 
+_USUAL_PARTS = (1, 2, 4)
+_BYTES = ir.VectorType(I8, VECTOR)
+
 _MOST_PARTS = LARGEST_GROUP // 16
 _SUMS = 4 * TILE * (PANEL + 1)  # after the results of a panel and a copy of one row's
-_BLOCK_BYTES = 4 * TILE * BLOCK_ROWS
-_BLOCKS_BYTES = _BLOCK_BYTES * _MOST_PARTS
-_TABLES = _SUMS + 2 * _BLOCKS_BYTES
+_TABLES = _SUMS + 4 * TILE * BLOCK_ROWS * _MOST_PARTS
 _CODES = _TABLES + 2 * 4 * TILE * _MOST_PARTS
 _SHAPES = _CODES + TILE * LARGEST_GROUP
 
 PANEL_BYTES = _SHAPES + SHAPES_BYTES
 """Memory of a thread: the results of a panel first, float32 [rows, 32]."""
+
+
+def by_unit(bits: int, zero: int | None) -> bool:
+    """Whether the matrix unit multiplies such codes: without offsets, codes - zero as signed bytes."""
+    fits = zero is None or (zero == 128 if bits == 8 else 0 <= zero <= 128)
+    return fits and available()
 
 
 @compiled
@@ -62,48 +69,45 @@ def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, firs
     head = VECTOR * (2 if has_offsets else 1)
     group_bytes = head + TILE * group * bits // 8
     out = pointer(memory, np.float32(0))
+    sums = pointer(memory + _SUMS, np.int32(0))
     tables = pointer(memory + _TABLES, np.float32(0))
+    widened = pointer(memory + _CODES, np.int8(0))
     for i in range(rows * TILE):
         out[i] = np.float32(0)
     for index in range(groups):
-        codes = address + index * parts * group_bytes + head
-        part_bytes = group_bytes
+        weights = address + index * parts * group_bytes
         for part in range(parts):
-            _widen_tables(codes - head + part * group_bytes, has_offsets, tables, part)
-        if bits == 4:
+            place = weights + part * group_bytes
+            _widen_tables(place, has_offsets, tables, part)
+            stored = pointer(place + head, np.uint8(0))
+            if bits == 4:
+                _widen_codes(stored, group // 4, arguments[9], shifted(widened, part * TILE * group))
+            elif not has_offsets:
+                _center_codes(stored, group // 2, shifted(widened, part * TILE * group))
+        for row in range(0, rows, BLOCK_ROWS):
+            at = block_offset(first + row, index, groups, parts * group)
+            x = shifted(pointer(arguments[11], np.int8(0)), at)
             for part in range(parts):
-                stored = pointer(codes + part * group_bytes, np.uint8(0))
-                _widen_codes(stored, group // 4, pointer(memory + _CODES + part * TILE * group, np.uint8(0)))
-            codes, part_bytes = memory + _CODES, TILE * group
-        for row in range(0, rows + BLOCK_ROWS, BLOCK_ROWS):
-            # The unit multiplies a block while the sums of the block before are scaled.
-            turn = row // BLOCK_ROWS % 2
-            if row < rows:
-                x = arguments[11] + block_offset(first + row, index, groups, parts * group)
-                sums = memory + _SUMS + turn * _BLOCKS_BYTES
-                for part in range(parts):
-                    multiply_block(
-                        pointer(x + part * group, np.int8(0)),
-                        parts * group,
-                        pointer(codes + part * part_bytes, np.uint8(0)),
-                        group // depth,
-                        depth,
-                        pointer(sums + part * _BLOCK_BYTES, np.int32(0)),
-                    )
-            if row > 0:
-                begin = row - BLOCK_ROWS
-                at = (first + begin) * groups + index
-                _add_scaled(
-                    min(BLOCK_ROWS, rows - begin),
-                    parts,
-                    pointer(memory + _SUMS + (1 - turn) * _BLOCKS_BYTES, np.int32(0)),
-                    shifted(pointer(arguments[13], sum_kind), at * parts),
-                    groups * parts,
-                    tables,
-                    shifted(pointer(arguments[12], np.float32(0)), at),
-                    groups,
-                    shifted(out, begin * TILE),
-                )
+                to = shifted(sums, part * BLOCK_ROWS * TILE)
+                if bits == 8 and has_offsets:
+                    codes = pointer(weights + part * group_bytes + head, np.uint8(0))
+                    multiply_block(shifted(x, part * group), parts * group, codes, group // depth, depth, to)
+                else:
+                    signed = shifted(widened, part * TILE * group)
+                    multiply_block(shifted(x, part * group), parts * group, signed, group // depth, depth, to)
+            later = shifted(x, groups * BLOCK_ROWS * parts * group)
+            _add_scaled(
+                min(BLOCK_ROWS, rows - row),
+                parts,
+                sums,
+                shifted(pointer(arguments[13], sum_kind), ((first + row) * groups + index) * parts),
+                groups * parts,
+                tables,
+                shifted(pointer(arguments[12], np.float32(0)), (first + row) * groups + index),
+                groups,
+                shifted(out, row * TILE),
+                later,
+            )
 
 
 @compiled
@@ -118,22 +122,41 @@ def _widen_tables(address, has_offsets, tables, part):
 
 
 @intrinsic
-def _widen_codes(typing, codes, steps, target):
-    """Writes `steps` vectors of 4-bit codes as pairs of vectors of 8-bit codes."""
+def _widen_codes(typing, codes, steps, zero, target):
+    """Writes `steps` vectors of 4-bit codes as pairs of vectors of signed 8-bit codes, less `zero`."""
 
     def generate(context, builder, signature, arguments):
-        codes, steps, target = arguments
+        codes, steps, zero, target = arguments
         mask = words(0x0F0F0F0F)
+        byte = builder.and_(builder.trunc(zero, I32), word(0xFF))
+        zeros = builder.bitcast(splat(builder, builder.mul(byte, word(0x01010101)), WORDS), _BYTES)
         with cgutils.for_range(builder, steps) as loop:
             both = read(builder, builder.gep(codes, [builder.mul(loop.index, size(VECTOR))]), WORDS)
             place = builder.gep(target, [builder.mul(loop.index, size(2 * VECTOR))])
-            write(builder, builder.and_(both, mask), place)
+            low = builder.and_(both, mask)
             high = builder.and_(builder.lshr(both, words(4)), mask)
-            write(builder, high, builder.gep(place, [size(VECTOR)]))
+            for half, value in enumerate((low, high)):
+                centered = builder.sub(builder.bitcast(value, _BYTES), zeros)
+                write(builder, centered, builder.gep(place, [size(half * VECTOR)]))
         return context.get_dummy_value()
 
-    bytes_ = types.CPointer(types.uint8)
-    return types.void(bytes_, types.int64, bytes_), generate
+    i64 = types.int64
+    return types.void(types.CPointer(types.uint8), i64, i64, types.CPointer(types.int8)), generate
+
+
+@intrinsic
+def _center_codes(typing, codes, vectors, target):
+    """Writes vectors of 8-bit codes less 128."""
+
+    def generate(context, builder, signature, arguments):
+        codes, vectors, target = arguments
+        with cgutils.for_range(builder, vectors) as loop:
+            first = builder.mul(loop.index, size(VECTOR))
+            value = builder.xor(read(builder, builder.gep(codes, [first]), WORDS), words(0x80808080))
+            write(builder, value, builder.gep(target, [first]))
+        return context.get_dummy_value()
+
+    return types.void(types.CPointer(types.uint8), types.int64, types.CPointer(types.int8)), generate
 
 
 @intrinsic
@@ -151,62 +174,69 @@ def _widen_halves(typing, halves, target):
 
 
 @intrinsic
-def _add_scaled(typing, rows, parts, sums, starts, starts_row, tables, x_scales, x_scales_row, out):
+def _add_scaled(typing, rows, parts, sums, starts, starts_row, tables, x_scales, x_scales_row, out, later):
     """Adds to the results of some rows the products of `parts` groups that share a scale of activations.
 
     sums: int32 [parts, BLOCK_ROWS, 32], of `multiply_block`; starts: the sums of activation codes, as in
     `byte_dots.tile_products`, `starts_row` from one row to the next; tables: float32 [parts, 32] of scales or
     [parts, 2, 32] of scales and offsets; out: float32 [rows, 32]. The operations and their order are those of
-    `tile_products`.
+    `tile_products`. Meanwhile the lines from `later` on are prefetched, two for each row.
     """
     offsets = starts.dtype == types.float32
 
     def generate(context, builder, signature, arguments):
-        with builder.if_else(builder.icmp_signed("==", arguments[1], size(1))) as (one, many):
-            with one:
-                outlined(builder, f"add_scaled_group_{offsets}", _emit_scaling(offsets, True), arguments)
-            with many:
-                outlined(builder, f"add_scaled_groups_{offsets}", _emit_scaling(offsets, False), arguments)
+        parts = arguments[1]
+        is_other = builder.icmp_signed(">", parts, size(0))
+        for count in _USUAL_PARTS:
+            is_usual = builder.icmp_signed("==", parts, size(count))
+            is_other = builder.and_(is_other, builder.not_(is_usual))
+            with builder.if_then(is_usual):
+                outlined(builder, f"add_scaled_{count}_{offsets}", _emit_scaling(offsets, count), arguments)
+        with builder.if_then(is_other):
+            outlined(builder, f"add_scaled_{offsets}", _emit_scaling(offsets, None), arguments)
         return context.get_dummy_value()
 
     i64, floats = types.int64, types.CPointer(types.float32)
-    ints = types.CPointer(types.int32)
-    return types.void(i64, i64, ints, starts, i64, floats, floats, i64, floats), generate
+    ints, codes = types.CPointer(types.int32), types.CPointer(types.int8)
+    return types.void(i64, i64, ints, starts, i64, floats, floats, i64, floats, codes), generate
 
 
-def _emit_scaling(offsets: bool, one: bool):
-    """The code of `_add_scaled` for one group, or for any number."""
+def _emit_scaling(offsets: bool, count: int | None):
+    """The code of `_add_scaled` for `count` groups, or for any number."""
     table_size = TILE * (2 if offsets else 1)
 
-    def emit(builder, rows, parts, sums, starts, starts_row, tables, x_scales, x_scales_row, out):
+    def emit(builder, rows, parts, sums, starts, starts_row, tables, x_scales, x_scales_row, out, later):
         zero = ir.Constant(FLOATS, None)
         totals = [cgutils.alloca_once_value(builder, zero) for _ in range(2)]
 
         def add_group(start, of_row, table):
-            word = builder.load(start)
             for half, total in enumerate(totals):
                 dots = read(builder, builder.gep(of_row, [size(half * LANES)]), WORDS)
-                if not offsets:
-                    dots = builder.add(dots, splat(builder, word, WORDS))
                 scale = read(builder, builder.gep(table, [size(half * LANES)]), FLOATS)
                 value = fma(builder, builder.sitofp(dots, FLOATS), scale, builder.load(total))
                 if offsets:
                     offset = read(builder, builder.gep(table, [size(TILE + half * LANES)]), FLOATS)
-                    value = fma(builder, splat(builder, word, FLOATS), offset, value)
+                    value = fma(builder, splat(builder, builder.load(start), FLOATS), offset, value)
                 builder.store(value, total)
 
         with cgutils.for_range(builder, rows) as row:
             start = builder.gep(starts, [builder.mul(row.index, starts_row)])
             of_row = builder.gep(sums, [builder.mul(row.index, size(TILE))])
+            line = builder.gep(later, [builder.mul(row.index, size(2 * VECTOR))])
+            for place in (line, builder.gep(line, [size(VECTOR)])):
+                prefetch_line(builder, place)
             for total in totals:
                 builder.store(zero, total)
-            if one:
-                add_group(start, of_row, tables)
-            else:
+            if count is None:
                 with cgutils.for_range(builder, parts) as part:
                     block = builder.gep(of_row, [builder.mul(part.index, size(BLOCK_ROWS * TILE))])
                     table = builder.gep(tables, [builder.mul(part.index, size(table_size))])
                     add_group(builder.gep(start, [part.index]), block, table)
+            else:
+                for part in range(count):
+                    block = builder.gep(of_row, [size(part * BLOCK_ROWS * TILE)])
+                    table = builder.gep(tables, [size(part * table_size)])
+                    add_group(builder.gep(start, [size(part)]), block, table)
             scale = builder.load(builder.gep(x_scales, [builder.mul(row.index, x_scales_row)]))
             for half, total in enumerate(totals):
                 first = builder.add(builder.mul(row.index, size(TILE)), size(half * LANES))

@@ -171,7 +171,7 @@ for kind in (types.int32, types.float32):
 """
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert all(f"{name}\t" in done.stdout for name in ("tileloadd", "tdpbsud", "tilestored"))
+    assert all(f"{name}\t" in done.stdout for name in ("tileloadd", "tdpbssd", "tilestored"))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
