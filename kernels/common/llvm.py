@@ -49,7 +49,8 @@ def outlined(
 ) -> None:
     """Call a function of the module, whose code `emit(builder, *arguments)` emits if it isn't there yet.
 
-    It is never inlined: LLVM then keeps a loop's values in registers, whatever the caller keeps there.
+    It is never inlined: LLVM then keeps a loop's values in registers, whatever the caller keeps there. The
+    name alone identifies the code, so it must tell all that `emit` depends on.
     """
     kind = ir.FunctionType(ir.VoidType(), [each.type for each in arguments])
     function = cgutils.get_or_insert_function(builder.module, kind, name)

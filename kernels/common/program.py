@@ -47,6 +47,8 @@ class Program:
         addresses = (self._functions.ctypes.data, self._places.ctypes.data)
         self._run_arguments = (0, len(calls), *addresses, *_waiting())
         """the arguments of `_run`"""
+        self._threads = thread_count() if _waiting().omp_get_num_threads else 1
+        """those of the recording: kernels have memory for so many"""
 
     def calls_of(self, kernel: Callback) -> list[int]:
         """The indices of the kernel's calls, in order."""
@@ -60,8 +62,7 @@ class Program:
 
     def run(self) -> None:
         self._passed[:] = self._arguments
-        threads = thread_count() if _waiting().omp_get_num_threads else 1
-        callback().run(self._run_arguments, threads)
+        callback().run(self._run_arguments, self._threads)
 
 
 def _run(arguments):

@@ -1,10 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """Products of 8-bit codes of many rows by the processor's matrix unit (AMX-INT8 of x86).
 
-The unit has eight tiles of 16 rows of 64 bytes. One instruction multiplies the codes of 16 rows of
-activations and of 16 outputs, for up to 64 inputs, and adds the products to a tile of 16 × 16 int32. The
-vectors of 8-bit codes that `byte_dots` describes are already in the layout that the unit needs, so they are
-read where they are stored.
+The unit has eight tile registers of 16 rows of 64 bytes. One instruction multiplies the codes of 16 rows of
+activations and of 16 outputs, for up to 64 inputs, and adds the products to a register of 16 × 16 int32. The
+vectors of 8-bit codes that `byte_dots` describes have the layout that the unit needs.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from ..common.vectors import LANES
 from .byte_dots import TILE, VECTOR
 
 BLOCK_ROWS = 32
-"""Rows of activations of `multiply_block`: two tiles' rows."""
+"""Rows of activations of `multiply_block`: those of two tile registers."""
 
 DEPTH = 64
 """Inputs that the unit multiplies at a time, at most."""
@@ -33,8 +32,8 @@ DEPTH = 64
 SHAPES_BYTES = 64
 
 _TILE_ROWS = 16
-_SUMS = ((0, 1), (2, 3))  # tiles of sums: for each half of the rows, outputs 0–15 and 16–31
-_ACTIVATIONS = (4, 5)  # for each half of the rows
+_SUMS = ((0, 1), (2, 3))  # registers of sums: for each half of the rows, outputs 0–15 and 16–31
+_ACTIVATIONS = (4, 5)  # registers for each half of the rows
 _CODES = (6, 7)  # outputs 0–15 and 16–31
 
 
@@ -90,8 +89,8 @@ def stop_unit(typing):
 def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
     """sums = x · codes for BLOCK_ROWS rows, one group of `steps` × `step_inputs` inputs and 32 outputs.
 
-    x: int8, `x_row` bytes from one row to the next; codes: int8 or uint8, as a tile of 8 bits holds them;
-    sums: int32 [BLOCK_ROWS, 32]
+    x: int8, `x_row` bytes from one row to the next; codes: int8 or uint8, in the layout of 8-bit codes in
+    `byte_dots`; sums: int32 [BLOCK_ROWS, 32]
     """
     multiplication = "tdpbssd" if codes.dtype == types.int8 else "tdpbsud"
 

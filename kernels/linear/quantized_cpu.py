@@ -27,8 +27,8 @@ FEW_ROWS = 16
 """Up to this many rows, a product is limited by reading the weight."""
 
 MEMORY_BYTES = max(4 * TILE * (FEW_ROWS + ROWS), PANEL_BYTES)
-"""Memory of a thread for the results of a tile: of FEW_ROWS rows in whole passes, of fewer rows and a copy of
-one, or of a panel."""
+"""Memory of a thread: enough for the results of FEW_ROWS rows in whole passes and a copy of one, and for a
+panel."""
 
 ROWS_BEYOND = BLOCK_ROWS
 """Rows after the last one whose codes are read, and whose products are not used."""
@@ -122,7 +122,7 @@ def _quantize(arguments, has_offsets):
 
 @compiled
 def _prefetch_results(arguments, first, rows, output):
-    """Prefetches where the results of some rows and one tile will be written, in lines far apart."""
+    """Prefetches where the results of some rows and one tile will be written: a line or two of each row."""
     size = 4 if arguments[3] == FLOAT32 else 2
     y = pointer(arguments[17], np.uint8(0))
     for row in range(first, first + rows):

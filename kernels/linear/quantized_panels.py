@@ -21,41 +21,47 @@ from .matrix_unit import BLOCK_ROWS, SHAPES_BYTES, available, depth_of, load_sha
 LARGEST_GROUP = 128
 """The most inputs that share one scale, of weights or of activations."""
 
+SMALLEST_GROUP = 32
+"""The fewest inputs of a group with which the unit is faster: a group's sums leave the unit to be scaled."""
+
 PANEL = 128
 """Rows that are multiplied with a tile at a time. Their results stay in the first-level cache."""
 
-_USUAL_PARTS = (1, 2, 4)
+_MOST_PARTS = LARGEST_GROUP // SMALLEST_GROUP
 _BYTES = ir.VectorType(I8, VECTOR)
 
-_MOST_PARTS = LARGEST_GROUP // 16
-_SUMS = 4 * TILE * (PANEL + 1)  # after the results of a panel and a copy of one row's
-_TABLES = _SUMS + 4 * TILE * BLOCK_ROWS * _MOST_PARTS
-_CODES = _TABLES + 2 * 4 * TILE * _MOST_PARTS
-_SHAPES = _CODES + TILE * LARGEST_GROUP
+# Where the parts of a thread's memory begin. The results of a panel come first, and a copy of one row's.
+_SUMS_AT = 4 * TILE * (PANEL + 1)
+_TABLES_AT = _SUMS_AT + 4 * TILE * BLOCK_ROWS * _MOST_PARTS
+_CODES_AT = _TABLES_AT + 2 * 4 * TILE * _MOST_PARTS
+_SHAPES_AT = _CODES_AT + TILE * LARGEST_GROUP
 
-PANEL_BYTES = _SHAPES + SHAPES_BYTES
-"""Memory of a thread: the results of a panel first, float32 [rows, 32]."""
+PANEL_BYTES = _SHAPES_AT + SHAPES_BYTES
+"""Memory of a thread."""
 
 
-def by_unit(bits: int, zero: int | None) -> bool:
-    """Whether the matrix unit multiplies such codes: without offsets, codes - zero as signed bytes."""
+def unit_multiplies(bits: int, group: int, zero: int | None) -> bool:
+    """Whether there is a matrix unit for such weights, and it is faster. zero: None if they have offsets.
+
+    With offsets the unit multiplies the codes; otherwise codes - zero, which must fit signed bytes.
+    """
     fits = zero is None or (zero == 128 if bits == 8 else 0 <= zero <= 128)
-    return fits and available()
+    return fits and group >= SMALLEST_GROUP and available()
 
 
 @compiled
 def start_panels(memory, group):
     """Prepares the thread for `multiply_panel` with weights of this group."""
-    load_shapes(pointer(memory + _SHAPES, np.uint8(0)), depth_of(group))
+    load_shapes(pointer(memory + _SHAPES_AT, np.uint8(0)), depth_of(group))
 
 
 @compiled
-def block_offset(row, index, groups, inputs):
-    """Where the codes of a row's activation group begin, which has `inputs` inputs.
+def block_offset(row, index, groups, group_inputs):
+    """Where the codes of a row's group of activations begin.
 
     The unit reads the codes of BLOCK_ROWS rows and one group from neighbouring addresses.
     """
-    return ((row // BLOCK_ROWS * groups + index) * BLOCK_ROWS + row % BLOCK_ROWS) * inputs
+    return ((row // BLOCK_ROWS * groups + index) * BLOCK_ROWS + row % BLOCK_ROWS) * group_inputs
 
 
 @compiled
@@ -69,9 +75,9 @@ def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, firs
     head = VECTOR * (2 if has_offsets else 1)
     group_bytes = head + TILE * group * bits // 8
     out = pointer(memory, np.float32(0))
-    sums = pointer(memory + _SUMS, np.int32(0))
-    tables = pointer(memory + _TABLES, np.float32(0))
-    widened = pointer(memory + _CODES, np.int8(0))
+    sums = pointer(memory + _SUMS_AT, np.int32(0))
+    tables = pointer(memory + _TABLES_AT, np.float32(0))
+    widened = pointer(memory + _CODES_AT, np.int8(0))
     for i in range(rows * TILE):
         out[i] = np.float32(0)
     for index in range(groups):
@@ -95,7 +101,9 @@ def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, firs
                 else:
                     signed = shifted(widened, part * TILE * group)
                     multiply_block(shifted(x, part * group), parts * group, signed, group // depth, depth, to)
-            later = shifted(x, groups * BLOCK_ROWS * parts * group)
+            # The next block is prefetched: of these rows' group, then of the next group.
+            blocks = groups if row + BLOCK_ROWS < rows else 1 - row // BLOCK_ROWS * groups
+            later = shifted(x, blocks * BLOCK_ROWS * parts * group)
             _add_scaled(
                 min(BLOCK_ROWS, rows - row),
                 parts,
@@ -177,23 +185,17 @@ def _widen_halves(typing, halves, target):
 def _add_scaled(typing, rows, parts, sums, starts, starts_row, tables, x_scales, x_scales_row, out, later):
     """Adds to the results of some rows the products of `parts` groups that share a scale of activations.
 
-    sums: int32 [parts, BLOCK_ROWS, 32], of `multiply_block`; starts: the sums of activation codes, as in
-    `byte_dots.tile_products`, `starts_row` from one row to the next; tables: float32 [parts, 32] of scales or
-    [parts, 2, 32] of scales and offsets; out: float32 [rows, 32]. The operations and their order are those of
-    `tile_products`. Meanwhile the lines from `later` on are prefetched, two for each row.
+    sums: int32 [parts, BLOCK_ROWS, 32], of `multiply_block`; starts: the sums of activation codes, float32 if
+    the weights have offsets and unused otherwise, `starts_row` from one row to the next; tables: float32
+    [parts, 32] of scales or [parts, 2, 32] of scales and offsets; out: float32 [rows, 32]. The operations and
+    their order are those of `tile_products`. The lines from `later` on are prefetched, two for each row.
     """
     offsets = starts.dtype == types.float32
 
     def generate(context, builder, signature, arguments):
-        parts = arguments[1]
-        is_other = builder.icmp_signed(">", parts, size(0))
-        for count in _USUAL_PARTS:
-            is_usual = builder.icmp_signed("==", parts, size(count))
-            is_other = builder.and_(is_other, builder.not_(is_usual))
-            with builder.if_then(is_usual):
+        for count in range(1, _MOST_PARTS + 1):
+            with builder.if_then(builder.icmp_signed("==", arguments[1], size(count))):
                 outlined(builder, f"add_scaled_{count}_{offsets}", _emit_scaling(offsets, count), arguments)
-        with builder.if_then(is_other):
-            outlined(builder, f"add_scaled_{offsets}", _emit_scaling(offsets, None), arguments)
         return context.get_dummy_value()
 
     i64, floats = types.int64, types.CPointer(types.float32)
@@ -201,8 +203,8 @@ def _add_scaled(typing, rows, parts, sums, starts, starts_row, tables, x_scales,
     return types.void(i64, i64, ints, starts, i64, floats, floats, i64, floats, codes), generate
 
 
-def _emit_scaling(offsets: bool, count: int | None):
-    """The code of `_add_scaled` for `count` groups, or for any number."""
+def _emit_scaling(offsets: bool, count: int):
+    """The code of `_add_scaled` for `count` groups."""
     table_size = TILE * (2 if offsets else 1)
 
     def emit(builder, rows, parts, sums, starts, starts_row, tables, x_scales, x_scales_row, out, later):
@@ -227,16 +229,10 @@ def _emit_scaling(offsets: bool, count: int | None):
                 prefetch_line(builder, place)
             for total in totals:
                 builder.store(zero, total)
-            if count is None:
-                with cgutils.for_range(builder, parts) as part:
-                    block = builder.gep(of_row, [builder.mul(part.index, size(BLOCK_ROWS * TILE))])
-                    table = builder.gep(tables, [builder.mul(part.index, size(table_size))])
-                    add_group(builder.gep(start, [part.index]), block, table)
-            else:
-                for part in range(count):
-                    block = builder.gep(of_row, [size(part * BLOCK_ROWS * TILE)])
-                    table = builder.gep(tables, [size(part * table_size)])
-                    add_group(builder.gep(start, [size(part)]), block, table)
+            for part in range(count):
+                block = builder.gep(of_row, [size(part * BLOCK_ROWS * TILE)])
+                table = builder.gep(tables, [size(part * table_size)])
+                add_group(builder.gep(start, [size(part)]), block, table)
             scale = builder.load(builder.gep(x_scales, [builder.mul(row.index, x_scales_row)]))
             for half, total in enumerate(totals):
                 first = builder.add(builder.mul(row.index, size(TILE)), size(half * LANES))

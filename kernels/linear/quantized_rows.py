@@ -71,7 +71,7 @@ def _values(builder: ir.IRBuilder, start: ir.Value, vector: ir.Value, stored: ty
 def quantize_groups(x, count, parts, group, codes, codes_step, scales, sums, zero, has_offsets):
     """Quantize `count` × `parts` groups; `parts` groups share a scale.
 
-    The codes with the next scale begin `codes_step` bytes after those with the scale before.
+    The codes of successive scales begin `codes_step` bytes apart.
     See `byte_dots.tile_products` for scales and sums; sums of int32 are stored by their bits.
     """
     for index in range(count):

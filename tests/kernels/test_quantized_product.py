@@ -2,6 +2,8 @@
 
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,7 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from arbora.kernels.linear import Linear, QuantizedPacker, QuantizedProduct, QuantizedShape, takes
+from arbora.kernels.linear import (
+    Linear,
+    QuantizedPacker,
+    QuantizedProduct,
+    QuantizedShape,
+    matrix_unit,
+    takes,
+)
 from arbora.kernels.linear.quantized import groups_of_activations, stored_group
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,7 +80,7 @@ shapes = st.builds(
     ),
     st.integers(1, 200),
     st.sampled_from([4, 8]),
-    st.sampled_from([16, 32, 48, 64, 128, 192, 256]),
+    st.sampled_from([16, 32, 48, 64, 80, 96, 128, 192, 256]),
     st.integers(1, 5),
     st.booleans(),
 )
@@ -151,6 +160,7 @@ def test_code_for_other_processors_gives_the_same_bits(lacking: tuple[str, ...])
     assert json.loads(done.stdout) == [256 if has.get("avxvnni") else 0, digest()]
 
 
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AMX is a unit of x86")
 def test_code_for_a_matrix_unit_uses_it(tmp_path: Path) -> None:
     """Compiled for a processor that has one, so that a processor without one shows a mistake too."""
     environment = {
@@ -161,27 +171,62 @@ def test_code_for_a_matrix_unit_uses_it(tmp_path: Path) -> None:
         "PYTHONSAFEPATH": "1",
     }
     script = """
-from arbora.kernels.linear.quantized_panels import multiply_panel
-from numba import types
-number = types.int64
-for kind in (types.int32, types.float32):
-    numbers = (number, number, number)
-    multiply_panel.compile((types.CPointer(number), number, number, types.boolean, kind, *numbers))
-    print(multiply_panel.inspect_asm(multiply_panel.signatures[-1]))
+import json
+from arbora.kernels.linear.quantized_panels import multiply_panel, start_panels, stop_unit
+from numba import njit, types
+number, address = types.int64, types.CPointer(types.int64)
+def stop():
+    stop_unit()
+found = []
+for function, kinds in (
+    (start_panels, (number, number)),
+    (njit(stop), ()),
+    (multiply_panel, (address, number, number, types.boolean, types.int32, number, number, number)),
+    (multiply_panel, (address, number, number, types.boolean, types.float32, number, number, number)),
+):
+    function.compile(kinds)
+    found.append(function.inspect_asm(function.signatures[-1]))
+print(json.dumps(found))
 """
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    assert all(f"{name}\t" in done.stdout for name in ("tileloadd", "tdpbssd", "tilestored"))
+    expected = [("ldtilecfg",), ("tilerelease",), *[("tileloadd", "tdpbssd", "tdpbsud", "tilestored")] * 2]
+    for assembly, names in zip(json.loads(done.stdout), expected, strict=True):
+        assert all(re.search(rf"\b{name}\b", assembly) for name in names), names
+
+
+@pytest.mark.parametrize(
+    "shape, fits",
+    [
+        (QuantizedShape(8, 128, 4, 32, 8), True),
+        (QuantizedShape(8, 128, 8, 128, 128), True),
+        (QuantizedShape(8, 128, 8, 64, None), True),
+        (QuantizedShape(8, 128, 8, 64, 3), False),
+        (QuantizedShape(8, 128, 4, 16, 8), False),
+    ],
+)
+def test_the_matrix_unit_multiplies_what_fits_if_there_is_one(shape: QuantizedShape, fits: bool) -> None:
+    product = QuantizedPacker(shape).product(None)
+    assert product._has_unit == (fits and matrix_unit.available())
+
+
+def test_more_rows_than_are_multiplied_at_a_time_have_the_bits_of_each_alone() -> None:
+    product = make_case(QuantizedShape(40, 8192, 4, 32, 8)).product
+    x = activations(150, 8192, 1, torch.bfloat16)
+    y = product(x)
+    assert all(torch.equal(product(row[None])[0], result) for row, result in zip(x, y, strict=True))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("given", [False, True], ids=["zero", "offsets"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-@pytest.mark.parametrize("rows", [3, 20, 70])
+@pytest.mark.parametrize("rows, group", [(3, 32), (20, 16), (70, 32), (70, 64)])
 def test_a_row_with_nan_or_infinity_gives_nan_in_that_row_only(
-    rows: int, value: float, given: bool, bits: int
+    rows: int, group: int, value: float, given: bool, bits: int
 ) -> None:
-    product = make_case(QuantizedShape(40, 64, bits, 64, None if given else 3)).product
+    product = make_case(QuantizedShape(40, 64, bits, group, None if given else 1 << (bits - 1))).product
     x = torch.randn(rows, 64)
     y = product(x)
     x[1, 40] = value

@@ -13,8 +13,18 @@ def digest() -> str:
     results = hashlib.sha256()
     random = torch.Generator().manual_seed(0)
     for bits in (4, 8):
-        for group, zero in ((32, 1 << (bits - 1)), (16, None), (48, 7), (128, 1 << (bits - 1)), (64, None)):
-            shape = QuantizedShape(77, 2 * 48 * 32, bits, group, zero)
+        middle = 1 << (bits - 1)
+        for group, inputs, zero in (
+            (32, 3072, middle),
+            (16, 3072, None),
+            (48, 3072, 7),
+            (128, 1024, middle),
+            (64, 1024, None),
+            (32, 96, middle),
+            (80, 400, None),
+            (96, 384, middle),
+        ):
+            shape = QuantizedShape(77, inputs, bits, group, zero)
             codes = torch.randint(0, 1 << bits, (shape.outputs, shape.inputs), generator=random).byte()
             scales = torch.rand(shape.outputs, shape.inputs // group, generator=random)
             packer = QuantizedPacker(shape)
