@@ -4,6 +4,7 @@ An HTTP process serves the streams of a scheduler that writes tokens at a given 
 costs the process's CPU time while it streams, divided by the tokens: that is robust on a busy machine. Its
 inverse is the most tokens a second of one process. The delay of a token is the time from the scheduler's
 message to the arrival of its event at the client. Both are the best of the rounds; the APIs take turns.
+`sockets` is no API but the floor: a process that writes a prepared event to each socket.
 Run: PYTHONSAFEPATH=1 python bench/api_cost.py
 """
 
@@ -14,11 +15,16 @@ import asyncio
 import json
 import multiprocessing
 import socket
+import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).parent / "lib"))
 import uvloop
 import zmq
 import zmq.asyncio
@@ -37,14 +43,22 @@ from arbora.runtime.processes.sockets import (
     scheduler_address,
     tokenizer_address,
 )
+from bare_streams import MARK, BareSource, write_events
 
 EPOCH = 1
+FLOOR = "sockets"
 MESSAGES = [{"role": "user", "content": "Say something."}]
 BODIES: dict[str, tuple[str, dict[str, object]]] = {
     "completions": ("/v1/completions", {"prompt": "Say something."}),
     "chat": ("/v1/chat/completions", {"messages": MESSAGES}),
     "messages": ("/v1/messages", {"messages": MESSAGES}),
+    FLOOR: ("/", {}),
 }
+
+
+class Served(NamedTuple):
+    port: int
+    pid: int
 
 
 @dataclass
@@ -134,12 +148,12 @@ class Stream:
         self.ended = True
 
 
-MARKS = {"completions": b'"text":"', "chat": b'"content":"', "messages": b'"text_delta"'}
-OPENING = {"completions": 0, "chat": 1, "messages": 0}  # events that have no token's text
+MARKS = {"completions": b'"text":"', "chat": b'"content":"', "messages": b'"text_delta"', FLOOR: MARK}
+OPENING = {"completions": 0, "chat": 1, "messages": 0, FLOOR: 0}  # events that have no token's text
 
 
 async def run_round(
-    source: TokenSource, port: int, pid: int, face: str, options: argparse.Namespace
+    source: TokenSource | BareSource, port: int, pid: int, face: str, options: argparse.Namespace
 ) -> Round:
     path, fields = BODIES[face]
     body = {**fields, "model": "model", "stream": True, "max_tokens": options.tokens}
@@ -171,11 +185,13 @@ def cpu_seconds(pid: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-async def measure(options: argparse.Namespace, directory: Path, port: int, pid: int) -> None:
-    source = TokenSource(directory, Tokenizer.load(BUILTIN_MODEL), options.tokens)
+async def measure(options: argparse.Namespace, directory: Path, served: Served, bare: Served) -> None:
+    tokens = TokenSource(directory, Tokenizer.load(BUILTIN_MODEL), options.tokens)
+    events = BareSource(directory, options.tokens)
     rounds: dict[str, list[Round]] = {face: [] for face in options.faces}
     for _ in range(options.rounds):
         for face in options.faces:
+            source, (port, pid) = (events, bare) if face == FLOOR else (tokens, served)
             rounds[face].append(await run_round(source, port, pid, face, options))
     print(f"{options.streams} streams of {options.tokens} tokens, best of {options.rounds} rounds")
     print(f"{'API':<14}{'CPU µs/token':>14}{'tokens/CPU s':>14}{'p50 ms':>9}{'p99 ms':>9}{'tokens/s':>10}")
@@ -184,6 +200,17 @@ async def measure(options: argparse.Namespace, directory: Path, port: int, pid: 
         p50, p99 = (min(quantile(each.delays_ms, q) for each in its) for q in (0.5, 0.99))
         rate = max(each.tokens_per_s for each in its)
         print(f"{face:<14}{cpu:>14.1f}{1e6 / cpu:>14,.0f}{p50:>9.2f}{p99:>9.2f}{rate:>10,.0f}")
+
+
+def started(function: Callable[[Path, socket.socket], None], directory: Path, processes: ExitStack) -> Served:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    process = multiprocessing.get_context("fork").Process(
+        target=function, args=(directory, listener), daemon=True
+    )
+    process.start()
+    processes.callback(process.join)
+    processes.callback(process.kill)
+    return Served(listener.getsockname()[1], process.pid or 0)
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -200,17 +227,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--faces", nargs="+", choices=BODIES, default=list(BODIES))
     options = parser.parse_args()
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    with tempfile.TemporaryDirectory(prefix="arb", dir="/tmp") as name:
-        process = multiprocessing.get_context("fork").Process(
-            target=serve, args=(Path(name), listener), daemon=True
-        )
-        process.start()
-        try:
-            uvloop.run(measure(options, Path(name), listener.getsockname()[1], process.pid or 0))
-        finally:
-            process.kill()
-            process.join()
+    with tempfile.TemporaryDirectory(prefix="arb", dir="/tmp") as name, ExitStack() as processes:
+        served, bare = (started(each, Path(name), processes) for each in (serve, write_events))
+        uvloop.run(measure(options, Path(name), served, bare))
 
 
 if __name__ == "__main__":
