@@ -18,14 +18,19 @@ LAST = b"last"
 
 
 def write_events(directory: Path, listener: socket.socket) -> None:
-    """The process. The first message of a round is the number of streams, then each message is a step."""
-    inbox: zmq.Socket[bytes] = zmq.Context().socket(zmq.PULL)
+    """Runs the process that writes to the sockets.
+
+    In each round, the first message holds the number of streams, and the answer says that all have connected.
+    Each further message stands for one step; the last one is LAST.
+    """
+    inbox: zmq.Socket[bytes] = zmq.Context().socket(zmq.PAIR)
     inbox.bind(_address(directory))
     while True:
         streams = [listener.accept()[0] for _ in range(int(inbox.recv()))]
         for stream in streams:
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream.recv(1 << 16)  # the request
+        inbox.send(b"connected")
         message = b""
         while message != LAST:
             message = inbox.recv()
@@ -39,14 +44,16 @@ class BareSource:
     """Sends the steps, as `api_cost.TokenSource` does."""
 
     def __init__(self, directory: Path, tokens: int) -> None:
-        self._outbox: zmq.Socket[bytes] = zmq.Context().socket(zmq.PUSH)
+        self._outbox: zmq.Socket[bytes] = zmq.Context().socket(zmq.PAIR)
         self._outbox.connect(_address(directory))
         self._tokens = tokens
         self.sent_at: list[float] = []
 
     async def wait_for(self, requests: int) -> None:
         self._outbox.send(str(requests).encode())
-        await asyncio.sleep(0.2)  # until the clients have connected and written their requests
+        while not self._outbox.poll(0):
+            await asyncio.sleep(0.01)  # the clients, which run in this event loop, connect meanwhile
+        self._outbox.recv()
 
     def step(self, number: int) -> None:
         self.sent_at.append(time.perf_counter())

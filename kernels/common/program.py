@@ -48,7 +48,7 @@ class Program:
         self._run_arguments = (0, len(calls), *addresses, *_waiting())
         """the arguments of `_run`"""
         self._threads = thread_count() if _waiting().omp_get_num_threads else 1
-        """those of the recording: kernels have memory for so many"""
+        """The number of threads at the recording, for which the kernels have scratch memory."""
 
     def calls_of(self, kernel: Callback) -> list[int]:
         """The indices of the kernel's calls, in order."""

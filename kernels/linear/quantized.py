@@ -12,14 +12,14 @@ from ..common.threads import is_recording
 from . import quantized_cpu, quantized_tiles
 from .byte_dots import TILE, VECTOR, available
 from .gathered import gathered
-from .quantized_panels import LARGEST_GROUP, PANEL, unit_multiplies
+from .quantized_panels import LARGEST_GROUP, PANEL, amx_multiplies
 
 SCRATCH = 1 << 19
-"""Codes of activations that are multiplied at a time, approximately: they should stay in a core's cache. The
-matrix unit gets at least a panel's."""
+"""Codes of activations that are multiplied at a time, approximately: they should stay in a core's cache. AMX
+gets at least those of a panel of rows."""
 
-UNIT_ROWS = 64
-"""From this many rows on, the processor's matrix unit multiplies, if it has one. Fewer are faster without."""
+AMX_ROWS = 64
+"""Products of at least this many rows use AMX, if the processor has it. With few rows AMX is slower."""
 
 MOST_ROWS = 512
 """Rows that are multiplied at a time, at most."""
@@ -121,10 +121,10 @@ class QuantizedProduct:
         self._sizes = (shape.outputs, shape.inputs, group, parts, shape.zero or 0)
         bias_address = 0 if self._bias is None else self._bias.data_ptr()
         self._weight = (tiles.data_ptr(), factors.data_ptr(), bias_address)
-        self._has_unit = unit_multiplies(shape.bits, group, shape.zero)
+        self._has_amx = amx_multiplies(shape.bits, group, shape.zero)
         self._tables = 8 * (shape.inputs // group)
         """bytes of a row's scales and sums, at most"""
-        least = PANEL if self._has_unit else quantized_cpu.ROWS
+        least = PANEL if self._has_amx else quantized_cpu.ROWS
         self._rows = max(least, min(MOST_ROWS, SCRATCH // shape.inputs))
         """rows that are multiplied at a time, at most"""
 
@@ -159,7 +159,7 @@ class QuantizedProduct:
     def _multiply(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         threads = torch.get_num_threads()
         rows = count + quantized_cpu.ROWS_BEYOND  # the kernel reads beyond the last row
-        by_unit = self._has_unit and count >= UNIT_ROWS
+        by_amx = self._has_amx and count >= AMX_ROWS
         totals = threads * quantized_cpu.MEMORY_BYTES
         inputs, tables = self._shape.inputs, self._tables
         scratch = torch.empty(VECTOR + totals + rows * (inputs + tables), dtype=torch.int8)
@@ -168,7 +168,7 @@ class QuantizedProduct:
         scales = codes + rows * inputs
         sums = scales + rows * tables // 2
         addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
-        self._run((0, 0, quantized_cpu.KINDS[x.dtype], count, *self._sizes, *addresses, 0, by_unit), threads)
+        self._run((0, 0, quantized_cpu.KINDS[x.dtype], count, *self._sizes, *addresses, 0, by_amx), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The stored weights of these outputs, [n, inputs], in the order of x. ids: int32 or int64 [n],

@@ -9,8 +9,8 @@ import torch
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, prefetch, shifted, yield_core
 from ..common.threads import Callback
+from .amx import BLOCK_ROWS, release_tiles
 from .byte_dots import TILE, VECTOR, tile_products, write_results
-from .matrix_unit import BLOCK_ROWS, stop_unit
 from .quantized_panels import (
     PANEL,
     PANEL_BYTES,
@@ -27,11 +27,11 @@ FEW_ROWS = 16
 """Up to this many rows, a product is limited by reading the weight."""
 
 MEMORY_BYTES = max(4 * TILE * (FEW_ROWS + ROWS), PANEL_BYTES)
-"""Memory of a thread: enough for the results of FEW_ROWS rows in whole passes and a copy of one, and for a
-panel."""
+"""Scratch memory of each thread. It holds either the results of FEW_ROWS rows, rounded up to whole passes,
+and a copy of one row's, or what `quantized_panels` needs for a panel."""
 
 ROWS_BEYOND = BLOCK_ROWS
-"""Rows after the last one whose codes are read, and whose products are not used."""
+"""The kernels read the codes of up to this many rows after the last one, and ignore those rows' products."""
 
 PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
@@ -195,7 +195,7 @@ def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals
 
 @compiled
 def _multiply_panels(arguments, address, bits, has_offsets, sum_kind, memory, output):
-    """Multiplies all rows with one tile by the matrix unit. The results are those of `_multiply_tile`."""
+    """Multiplies all rows with one tile by AMX. The results are those of `_multiply_tile`."""
     rows = arguments[4]
     for row in range(0, rows, PANEL):
         count = min(PANEL, rows - row)
@@ -209,7 +209,7 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     """Arguments: the counters of blocks of tiles, of pieces to quantize and of quantized pieces; the kind of
     x and y, rows, outputs, inputs, group of weights, such groups that share a scale of activations, zero; the
     addresses of x, its codes, scales and sums, the tiles, the outputs' factors, the bias or 0, y, and
-    MEMORY_BYTES for each thread; the counter of threads; whether the matrix unit multiplies."""
+    MEMORY_BYTES for each thread; the counter of threads; whether AMX multiplies."""
     _quantize(arguments, has_offsets)
     outputs, inputs, group = arguments[5], arguments[6], arguments[7]
     groups, steps = inputs // group, group // 4
@@ -230,7 +230,7 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
             else:
                 _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, memory, tile * TILE)
     if arguments[20] != 0:
-        stop_unit()
+        release_tiles()
 
 
 def _product_4(arguments):

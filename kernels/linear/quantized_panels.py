@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
-"""Products of many rows with quantized weights by the matrix unit (see `matrix_unit`).
+"""Products of many rows with quantized weights by AMX (see `amx`).
 
 The integer sums are exact and the floating-point operations are those of `byte_dots`, in the same order, so a
-row's bits are the same with and without the unit.
+row's bits are the same with and without AMX.
 """
 
 import numpy as np
@@ -15,14 +15,15 @@ from ..common.jit import compiled
 from ..common.llvm import I8, I32, outlined, prefetch_line, read, size, word, write
 from ..common.numba_tools import pointer, shifted
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, splat, words
+from .amx import BLOCK_ROWS, SHAPES_BYTES, available, depth_of, load_shapes, multiply_block
 from .byte_dots import TILE, VECTOR
-from .matrix_unit import BLOCK_ROWS, SHAPES_BYTES, available, depth_of, load_shapes, multiply_block
 
 LARGEST_GROUP = 128
 """The most inputs that share one scale, of weights or of activations."""
 
 SMALLEST_GROUP = 32
-"""The fewest inputs of a group with which the unit is faster: a group's sums leave the unit to be scaled."""
+"""AMX multiplies groups of at least this many inputs. Each group's sums must be scaled outside of AMX: the
+smaller the groups, the more of the time that takes."""
 
 PANEL = 128
 """Rows that are multiplied with a tile at a time. Their results stay in the first-level cache."""
@@ -40,10 +41,10 @@ PANEL_BYTES = _SHAPES_AT + SHAPES_BYTES
 """Memory of a thread."""
 
 
-def unit_multiplies(bits: int, group: int, zero: int | None) -> bool:
-    """Whether there is a matrix unit for such weights, and it is faster. zero: None if they have offsets.
+def amx_multiplies(bits: int, group: int, zero: int | None) -> bool:
+    """Whether the processor has AMX and `multiply_panel` takes such weights. zero: None if they have offsets.
 
-    With offsets the unit multiplies the codes; otherwise codes - zero, which must fit signed bytes.
+    With offsets, AMX multiplies the codes. Otherwise it multiplies codes - zero, which must fit signed bytes.
     """
     fits = zero is None or (zero == 128 if bits == 8 else 0 <= zero <= 128)
     return fits and group >= SMALLEST_GROUP and available()
@@ -59,7 +60,7 @@ def start_panels(memory, group):
 def block_offset(row, index, groups, group_inputs):
     """Where the codes of a row's group of activations begin.
 
-    The unit reads the codes of BLOCK_ROWS rows and one group from neighbouring addresses.
+    The codes of BLOCK_ROWS rows and one group lie together, because AMX reads them together.
     """
     return ((row // BLOCK_ROWS * groups + index) * BLOCK_ROWS + row % BLOCK_ROWS) * group_inputs
 
@@ -101,7 +102,8 @@ def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, firs
                 else:
                     signed = shifted(widened, part * TILE * group)
                     multiply_block(shifted(x, part * group), parts * group, signed, group // depth, depth, to)
-            # The next block is prefetched: of these rows' group, then of the next group.
+            # Prefetch the codes that are multiplied next: the next rows of this group, or the first rows of
+            # the next group.
             blocks = groups if row + BLOCK_ROWS < rows else 1 - row // BLOCK_ROWS * groups
             later = shifted(x, blocks * BLOCK_ROWS * parts * group)
             _add_scaled(

@@ -17,18 +17,7 @@ from aot_cases import AotCase, all_cases, programs_at_a_time
 
 SUPPORT = Path(__file__).parents[1] / "support"
 CASES = all_cases()
-DIFFERING = ("attention", "sampling", "automaton")
-"""Kernels whose registers and pipelines differ much between architectures. Each case of the others is
-compiled for one of its architectures, in turn. `bench/gpu_first_minutes.py` compiles all for a GPU."""
-
-
-def architectures(number: int, case: AotCase) -> tuple[int, ...]:
-    if case.kernel.startswith(DIFFERING):
-        return case.architectures
-    return (case.architectures[number % len(case.architectures)],)
-
-
-JOBS = [(case, each) for number, case in enumerate(CASES) for each in architectures(number, case)]
+JOBS = [(case, architecture) for case in CASES for architecture in case.architectures]
 Compiler = Callable[[AotCase, int], dict[str, Any]]
 
 

@@ -109,7 +109,7 @@ def test_steps_lead_where_the_bytes_lead(seeds: list[int], stack: bool, data: st
         assert states.tolist() == [at.state for _, at in placed]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_triton_masks_and_steps_as_the_cpu(seed: int) -> None:
     grammars = [random_grammar(seed, stack=True), random_grammar(seed + 50, stack=seed % 2 == 0)]
     tables = [grammar.tables for grammar in grammars]
@@ -238,7 +238,7 @@ def accepted(automaton: Automaton, state: int, stack: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_pool_has_the_masks_and_stacks_of_the_compilers_automaton(name: str, seed: int) -> None:
     chance = np.random.default_rng(seed)
     automaton = compiled(name)

@@ -16,7 +16,7 @@ from arbora.kernels.linear import (
     QuantizedPacker,
     QuantizedProduct,
     QuantizedShape,
-    matrix_unit,
+    amx,
     takes,
 )
 from arbora.kernels.linear.quantized import groups_of_activations, stored_group
@@ -86,9 +86,9 @@ shapes = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    shapes, st.integers(1, 130), st.sampled_from(list(ONE_ROUNDING)), st.booleans(), st.integers(0, 2**32 - 1)
+    shapes, st.integers(1, 150), st.sampled_from(list(ONE_ROUNDING)), st.booleans(), st.integers(0, 2**32 - 1)
 )
 def test_a_product_agrees_with_float64(
     shape: QuantizedShape, rows: int, dtype: torch.dtype, biased: bool, seed: int
@@ -161,8 +161,9 @@ def test_code_for_other_processors_gives_the_same_bits(lacking: tuple[str, ...])
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AMX is a unit of x86")
-def test_code_for_a_matrix_unit_uses_it(tmp_path: Path) -> None:
-    """Compiled for a processor that has one, so that a processor without one shows a mistake too."""
+def test_code_for_processors_with_amx_uses_it(tmp_path: Path) -> None:
+    """On any machine the code is compiled for a processor with AMX. A machine without AMX cannot run it, but
+    shows whether it compiles and which instructions it has."""
     environment = {
         **os.environ,
         "NUMBA_CPU_NAME": "sapphirerapids",
@@ -172,12 +173,12 @@ def test_code_for_a_matrix_unit_uses_it(tmp_path: Path) -> None:
     }
     script = """
 import json
-from arbora.kernels.linear.matrix_unit import stop_unit
+from arbora.kernels.linear.amx import release_tiles
 from arbora.kernels.linear.quantized_panels import multiply_panel, start_panels
 from numba import njit, types
 number, address = types.int64, types.CPointer(types.int64)
 def stop():
-    stop_unit()
+    release_tiles()
 found = []
 for function, kinds in (
     (start_panels, (number, number)),
@@ -208,9 +209,9 @@ print(json.dumps(found))
         (QuantizedShape(8, 128, 4, 16, 8), False),
     ],
 )
-def test_the_matrix_unit_multiplies_what_fits_if_there_is_one(shape: QuantizedShape, fits: bool) -> None:
+def test_the_matrix_amx_multiplies_what_fits_if_there_is_one(shape: QuantizedShape, fits: bool) -> None:
     product = QuantizedPacker(shape).product(None)
-    assert product._has_unit == (fits and matrix_unit.available())
+    assert product._has_amx == (fits and amx.available())
 
 
 def test_more_rows_than_are_multiplied_at_a_time_have_the_bits_of_each_alone() -> None:

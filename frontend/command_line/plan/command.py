@@ -29,7 +29,7 @@ EXAMPLE = "arbora plan Qwen/Qwen3-8B --gpu h100-sxm --context 8K --price-per-hou
 BAR_WIDTH = 40
 T = TypeVar("T")
 LEAST_MEMORY = 1 << 20
-"""bytes; no device has less, so the unit was forgotten"""
+"""In bytes. No device has less memory, so a smaller size means that the user forgot the unit."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
-"""Products of 8-bit codes of many rows by the processor's matrix unit (AMX-INT8 of x86).
+"""Products of 8-bit codes of many rows by AMX-INT8, the matrix instructions of x86.
 
-The unit has eight tile registers of 16 rows of 64 bytes. One instruction multiplies the codes of 16 rows of
+AMX has eight tile registers of 16 rows of 64 bytes. One instruction multiplies the codes of 16 rows of
 activations and of 16 outputs, for up to 64 inputs, and adds the products to a register of 16 × 16 int32. The
-vectors of 8-bit codes that `byte_dots` describes have the layout that the unit needs.
+vectors of 8-bit codes that `byte_dots` describes have the layout that AMX needs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLOCK_ROWS = 32
 """Rows of activations of `multiply_block`: those of two tile registers."""
 
 DEPTH = 64
-"""Inputs that the unit multiplies at a time, at most."""
+"""The most inputs that one instruction multiplies."""
 
 SHAPES_BYTES = 64
 
@@ -39,7 +39,7 @@ _CODES = (6, 7)  # outputs 0–15 and 16–31
 
 @cache
 def available() -> bool:
-    """Whether the processor has the unit and the system lets this process use it."""
+    """Whether the processor has AMX-INT8 and the system lets this process use it."""
     return has_feature("amx-int8") and torch.cpu._init_amx()
 
 
@@ -68,18 +68,18 @@ def load_shapes(shapes, depth):
 @intrinsic
 def _configure(typing, shapes):
     def generate(context, builder, signature, arguments):
-        _unit(builder, "ldtilecfg", arguments[0])
+        _instruction(builder, "ldtilecfg", arguments[0])
         return context.get_dummy_value()
 
     return types.void(shapes), generate
 
 
 @intrinsic
-def stop_unit(typing):
+def release_tiles(typing):
     """Frees the tiles, so that the system doesn't save them when it switches threads."""
 
     def generate(context, builder, signature, arguments):
-        _unit(builder, "tilerelease")
+        _instruction(builder, "tilerelease")
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -99,30 +99,30 @@ def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
         row_bytes = size(2 * VECTOR)
         lower = builder.mul(x_row, size(_TILE_ROWS))
         for tile in (*_SUMS[0], *_SUMS[1]):
-            _unit(builder, "tilezero", tile)
+            _instruction(builder, "tilezero", tile)
         with cgutils.for_range(builder, steps) as loop:
             first = builder.mul(loop.index, step_inputs)
             rows = builder.gep(x, [first])
             place = builder.gep(codes, [builder.mul(first, size(2 * VECTOR // 4))])
-            _unit(builder, "tileloadd64", _CODES[0], place, row_bytes)
-            _unit(builder, "tileloadd64", _ACTIVATIONS[0], rows, x_row)
-            _unit(builder, "tileloadd64", _CODES[1], builder.gep(place, [size(VECTOR)]), row_bytes)
-            _unit(builder, "tileloadd64", _ACTIVATIONS[1], builder.gep(rows, [lower]), x_row)
+            _instruction(builder, "tileloadd64", _CODES[0], place, row_bytes)
+            _instruction(builder, "tileloadd64", _ACTIVATIONS[0], rows, x_row)
+            _instruction(builder, "tileloadd64", _CODES[1], builder.gep(place, [size(VECTOR)]), row_bytes)
+            _instruction(builder, "tileloadd64", _ACTIVATIONS[1], builder.gep(rows, [lower]), x_row)
             for half in range(2):
                 for tile, of_outputs in zip(_SUMS[half], _CODES, strict=True):
-                    _unit(builder, multiplication, tile, _ACTIVATIONS[half], of_outputs)
+                    _instruction(builder, multiplication, tile, _ACTIVATIONS[half], of_outputs)
         for half in range(2):
             for vector in range(2):
                 place = builder.gep(sums, [size(half * _TILE_ROWS * TILE + vector * LANES)])
-                _unit(builder, "tilestored64", _SUMS[half][vector], place, row_bytes)
+                _instruction(builder, "tilestored64", _SUMS[half][vector], place, row_bytes)
         return context.get_dummy_value()
 
     i64, bytes_ = types.int64, types.CPointer(types.int8)
     return types.void(bytes_, i64, codes, i64, i64, types.CPointer(types.int32)), generate
 
 
-def _unit(builder: ir.IRBuilder, name: str, *operands: int | ir.Value) -> None:
-    """Emits an instruction of the unit, or nothing for a processor without it. An int names a tile."""
+def _instruction(builder: ir.IRBuilder, name: str, *operands: int | ir.Value) -> None:
+    """Emits an instruction of AMX, or nothing for a processor without it. An int names a tile register."""
     if not has_feature("amx-int8"):
         return
     values = [ir.Constant(I8, each) if isinstance(each, int) else each for each in operands]
