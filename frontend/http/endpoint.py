@@ -22,6 +22,7 @@ from ..request.prepare import PreparedRequest
 from ..request.reply import MANY_TOKENS, Reply
 from ..work.caller import ClientGoneError
 from ..work.fair_threads import FairThreads
+from .body_writer import BODY_WRITER, BodyWriter
 from .cache_watch import CacheWatch
 from .faces import ALLOWANCES, with_short_texts
 from .http_service import HttpService
@@ -98,7 +99,8 @@ class GenerationEndpoint:
             await generation.accepted()
             scope[ALLOWANCES] = generation.allowances
             timer.accepted(job.prepared.requests[0].sampling)
-            parts = answer_parts(job, generation, timer, service.work, cache)
+            writer = scope.get(BODY_WRITER) if job.streams else None
+            parts = answer_parts(job, generation, timer, service.work, cache, writer)
             if job.streams:
                 await _send_stream(job, parts, generation, timer, send)
             else:
@@ -188,9 +190,15 @@ def _id_header(job: Job) -> tuple[bytes, bytes]:
 
 
 async def answer_parts(
-    job: Job, generation: Generation, timer: RequestTimer, work: FairThreads, cache: CacheWatch
+    job: Job,
+    generation: Generation,
+    timer: RequestTimer,
+    work: FairThreads,
+    cache: CacheWatch,
+    writer: BodyWriter | None = None,
 ) -> AsyncIterator[bytes]:
-    """Yields the bytes to send, never empty; the last part closes the answer.
+    """Yields the bytes to send, never empty; the last part closes the answer. With a `writer`, some parts are
+    written instead.
 
     Log-probabilities of many tokens are written on another thread, as that may take a second.
     """
@@ -202,7 +210,7 @@ async def answer_parts(
 
     answer: Answer | None = None
     try:
-        async for attempt, events in run_attempts(generation, begin, work, timer.output):
+        async for attempt, events in run_attempts(generation, begin, work, timer.output, writer):
             answer = attempt
             cache.computed(answer.reply)
             if events:

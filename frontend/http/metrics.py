@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import time
@@ -180,6 +181,7 @@ class Metrics:
         self.first_token = self._histogram(
             "arbora_time_to_first_token_seconds", "From the request to its first token.", _FIRST_TOKEN_BUCKETS
         )
+        self._gaps: list[float] = []  # in seconds, not yet measured
         self.between_tokens = self._histogram(
             "arbora_inter_token_latency_seconds", "Between a choice's outputs.", _BETWEEN_TOKENS_BUCKETS
         )
@@ -212,6 +214,17 @@ class Metrics:
         self.key_tokens = self._counter(
             "arbora_key_tokens", "Tokens of served requests, by API key.", ("key", "kind")
         )
+
+    def note_gap(self, seconds: float) -> None:
+        """Measures the time between two outputs of a choice once all streams have got this step's tokens."""
+        if not self._gaps:
+            asyncio.get_running_loop().call_soon(self._measure_gaps)
+        self._gaps.append(seconds)
+
+    def _measure_gaps(self) -> None:
+        for seconds in self._gaps:
+            self.between_tokens.observe(seconds)
+        self._gaps.clear()
 
     def exposition(self) -> bytes:
         self.memo.update()
@@ -281,7 +294,7 @@ class RequestTimer:
         if previous is None:
             self._first[arrival.choice] = arrival.time
         if previous is not None:
-            self._metrics.between_tokens.observe(arrival.time - previous)
+            self._metrics.note_gap(arrival.time - previous)
         elif not self._last:
             self._first_token = arrival.time - self._started
             self._metrics.first_token.observe(self._first_token)

@@ -10,7 +10,9 @@ from typing import Any, TypeAlias, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ...runtime.errors import RequestError
+from ..http.body_writer import BODY_WRITER
 from ..http.upgrade import UPGRADE, Upgrade
+from .chunk_writer import ChunkWriter
 from .connections import Connections, too_many_connections
 from .head import Head, HeadReader, malformed, requested_origin, requested_path
 from .limits import Limits
@@ -192,12 +194,12 @@ class Connection(asyncio.Protocol):
         if self._parser.error is not None:
             self._refuse(malformed(str(self._parser.error)), head.text)
             return
-        self._keep_alive = self._inner.cycle.keep_alive and not self._is_extra
+        cycle = self._inner.cycle
+        cast(dict[str, Any], cycle.scope)[BODY_WRITER] = ChunkWriter(cycle)
+        self._keep_alive = cycle.keep_alive and not self._is_extra
         # An answer sent before the end of a body in chunks closes the connection: the next request could
         # arrive in one piece with that end, which only the parser knows.
-        self._inner.cycle.keep_alive = self._keep_alive and (
-            self._parser.is_complete or head.length is not None
-        )
+        cycle.keep_alive = self._keep_alive and (self._parser.is_complete or head.length is not None)
         if self._parser.is_complete:
             self._connections.has_request(self)
             if head.asks_for_websocket and requested_path(head.text) in self._ingress.websockets:

@@ -219,11 +219,11 @@ class EngineClient:
                     generation.end(_shutting_down())
 
     def _deliver(self, outputs: Outputs) -> None:
-        now = time.monotonic()
+        now, is_late = time.monotonic(), self._inbox.has_more
         for output in outputs.items:
             choice = self._choices.get(output.request)
             if choice is not None:
-                choice.generation.arrive(choice.number, output, now)
+                choice.generation.arrive(choice.number, output, now, is_late=is_late)
 
     def _refuse(self, message: Refused) -> None:
         choice = self._choices.get(message.request)

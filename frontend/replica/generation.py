@@ -49,7 +49,8 @@ class Generation:
         self._open = set(range(len(requests)))
         self._unanswered = set(self._open)
         self._arrivals: list[Arrival] = []
-        self._failure: RequestError | ClientGoneError | None = None
+        self._failure: Exception | None = None
+        self._take: Callable[[Arrival], bool] | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     async def accepted(self) -> None:
@@ -59,10 +60,18 @@ class Generation:
         if self._failure is not None:
             raise self._failure
 
-    async def next(self) -> list[Arrival]:
-        """The outputs since the last call, at least one. Raises `RequestError` or `ClientGoneError`."""
-        while not self._arrivals and self._failure is None:
-            await self._wait()
+    async def next(self, take: Callable[[Arrival], bool] | None = None) -> list[Arrival]:
+        """The outputs since the last call, at least one. Raises `RequestError` or `ClientGoneError`.
+
+        With `take`, each output that comes while this waits is given to it first. If it returns True, it has
+        used the output, and the wait goes on; an exception of it is raised here.
+        """
+        self._take = take
+        try:
+            while not self._arrivals and self._failure is None:
+                await self._wait()
+        finally:
+            self._take = None
         if self._failure is not None:
             raise self._failure
         arrivals, self._arrivals = self._arrivals, []
@@ -105,11 +114,26 @@ class Generation:
             self._send(Abort(self.requests[index].request))
         self.fail(error)
 
-    def arrive(self, index: int, output: Output, time: float) -> None:
+    def arrive(self, index: int, output: Output, time: float, *, is_late: bool = False) -> None:
+        """`is_late`: later outputs have arrived too, so the consumer reads them together."""
         if output.finish is not None:
             self._open.discard(index)
-        self._arrivals.append(Arrival(index, output, time))
+        arrival = Arrival(index, output, time)
+        if self._take is None or is_late or self._arrivals or self._failure is not None:
+            self._arrivals.append(arrival)
+        elif self._was_taken(arrival, self._take):
+            return
         self._wake()
+
+    def _was_taken(self, arrival: Arrival, take: Callable[[Arrival], bool]) -> bool:
+        try:
+            if take(arrival):
+                return True
+        except Exception as error:
+            self._failure = error
+        else:
+            self._arrivals.append(arrival)
+        return False
 
     def can_restart(self) -> bool:
         return not self.token_left and self.attempt < MAX_ATTEMPTS

@@ -15,6 +15,7 @@ from .reply import Piece, Reply
 
 T = TypeVar("T")
 P = TypeVar("P", covariant=True)
+W = TypeVar("W", contravariant=True)
 C = TypeVar("C", covariant=True)
 
 
@@ -29,21 +30,40 @@ class Attempt(Protocol[P, C]):
     def closing(self) -> C: ...
 
 
+class PartWriter(Protocol[W]):
+    @property
+    def is_ready(self) -> bool:
+        """Whether `write` may be called now."""
+
+    def write(self, part: W) -> None: ...
+
+
 async def run_attempts(
     generation: Generation,
     begin: Callable[[], Attempt[P, C]],
     work: FairThreads,
     watch: Callable[[Arrival], None] = lambda arrival: None,
+    writer: PartWriter[P] | None = None,
 ) -> AsyncIterator[tuple[Attempt[P, C], P]]:
     """Yields, for each batch of outputs, the current attempt and the part of the answer that it made.
 
     When the generation restarts, a fresh attempt begins. Outputs that may take long to read are read on
-    another thread. Raises `RequestError` or `ClientGoneError`.
+    another thread. With a `writer`, most outputs between the first and the last of a choice are written as
+    they arrive, instead of being yielded. Raises `RequestError` or `ClientGoneError`.
     """
     loop = asyncio.get_running_loop()
     number, attempt = generation.attempt, begin()
+
+    def take(arrival: Arrival) -> bool:
+        if writer is None or not writer.is_ready or not attempt.reply.is_quick(arrival):
+            return False
+        watch(arrival)
+        writer.write(attempt.take(attempt.reply.push([arrival])))
+        return True
+
     while not attempt.reply.done:
-        arrivals = await generation.next()
+        is_begun = writer is not None and generation.token_left and attempt.reply.has_begun
+        arrivals = await generation.next(take if is_begun else None)
         if generation.attempt != number:
             number, attempt = generation.attempt, begin()
         for arrival in arrivals:

@@ -104,6 +104,15 @@ class ChoiceReply:
             return False
         return self._reader.may_check(several or len(output.tokens) > 4 or self._detokenizer.holds_text)
 
+    def is_quick(self, output: Output) -> bool:
+        """Whether `push` takes little time and can't end the choice."""
+        return (
+            output.finish is None
+            and self.finish is None
+            and not self._detokenizer.has_stop_strings
+            and not self.may_take_long(output, several=False)
+        )
+
     def push(self, index: int, output: Output) -> Piece:
         if output.cached_tokens is not None:
             self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
@@ -170,6 +179,16 @@ class Reply:
     @property
     def done(self) -> bool:
         return not self._open
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether all prompts have been computed."""
+        return all(choice.has_begun for choice in self.choices)
+
+    def is_quick(self, arrival: Arrival) -> bool:
+        """Whether `push` of this one takes little time and ends no choice, so that neither `remember` nor
+        `end_stopped` need be called."""
+        return self.choices[arrival.choice].is_quick(arrival.output)
 
     def may_take_long(self, arrivals: Sequence[Arrival]) -> bool:
         """Whether `push` of these belongs on another thread."""

@@ -61,6 +61,10 @@ class Detokenizer:
         self._stopped: str | None = None
 
     @property
+    def has_stop_strings(self) -> bool:
+        return self._matcher is not None
+
+    @property
     def holds_text(self) -> bool:
         """Whether decoded text is held back because it may begin a stop string."""
         return bool(self._held)

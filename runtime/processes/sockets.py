@@ -145,6 +145,11 @@ class AsyncInbox(Generic[T]):
     def move_to(self, epoch: int) -> None:
         self._decoder.epoch = epoch
 
+    @property
+    def has_more(self) -> bool:
+        """Whether a message waits to be received."""
+        return bool(cast(int, self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
     async def receive(self) -> T:
         """The next message. Other tasks of the loop run after every `MOST_IN_A_ROW` messages, so that a long
         backlog does not stop them."""

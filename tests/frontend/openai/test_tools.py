@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -311,9 +311,9 @@ async def test_a_call_is_checked_on_another_thread(
     checkers = []
     is_valid, receive = BoundedValidator.is_valid, Generation.next
 
-    async def late(generation: Generation) -> list[Arrival]:
+    async def late(generation: Generation, take: Callable[[Arrival], bool] | None = None) -> list[Arrival]:
         await asyncio.sleep(delay_s)  # outputs arrive together where the loop is slower than the model
-        return await receive(generation)
+        return await receive(generation, take)
 
     def watched(validator: BoundedValidator, value: object) -> bool:
         checkers.append(threading.current_thread())

@@ -1,4 +1,4 @@
-"""Replies of one step, read by the tasks of several requests."""
+"""Outputs of the scheduler become parts of answers: in tasks, or at once by a writer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,26 @@ pytestmark = pytest.mark.asyncio
 class Sent:
     """An attempt that notes each text that it gets, and when its tokens are remembered."""
 
-    def __init__(self, name: str, generation: Generation, tokenizer: Tokenizer, notes: list[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        generation: Generation,
+        tokenizer: Tokenizer,
+        notes: list[str],
+        choices: int = 1,
+        stop: Sequence[str] = (),
+    ) -> None:
         def remember(text: str, tokens: Tokens) -> None:
             notes.append(f"{name} remembers {text}")
 
-        choice = ChoiceReply(Detokenizer(tokenizer), False, (), ChatReader(None, None, remember))
-        self.reply = Reply([choice], generation, 1)
+        self.reply = Reply(
+            [
+                ChoiceReply(Detokenizer(tokenizer, stop), False, (), ChatReader(None, None, remember))
+                for _ in range(choices)
+            ],
+            generation,
+            choices,
+        )
         self._name, self._notes = name, notes
 
     def take(self, pieces: Sequence[Piece]) -> None:
@@ -57,3 +71,142 @@ async def test_every_stream_gets_the_tokens_of_a_step_before_a_reply_is_remember
     await asyncio.gather(*tasks[:2])
     tasks[2].cancel()
     assert notes == ["a sends  the", "b sends  the", "c sends  the", "a remembers  the", "b remembers  the"]
+
+
+class Written:
+    """A writer that notes each write."""
+
+    def __init__(self, notes: list[str]) -> None:
+        self.is_ready = True
+        self._notes = notes
+
+    def write(self, part: None) -> None:
+        self._notes.append("written")
+
+
+class Stream:
+    """One request whose answer has a writer, and the notes of what happens to it. `turn` lets its task run
+    until it waits again."""
+
+    def __init__(self, choices: int = 1, stop: Sequence[str] = ()) -> None:
+        self._tokenizer = Tokenizer.load(BUILTIN_MODEL)
+        self.notes: list[str] = []
+        self.writer = Written(self.notes)
+        self.generation = Generation([], lambda message: None)
+        self._choices, self._stop = choices, stop
+        self.task = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        def begin() -> Sent:
+            return Sent("s", self.generation, self._tokenizer, self.notes, self._choices, self._stop)
+
+        async for _ in run_attempts(self.generation, begin, FairThreads(1), writer=self.writer):
+            self.generation.token_left = True
+            self.notes.append("yielded")
+
+    async def turn(self) -> None:
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    def arrive(self, text: str, choice: int = 0, *, is_last: bool = False, is_late: bool = False) -> None:
+        token = self._tokenizer.encode(text, add_special_tokens=False)
+        assert len(token) == 4
+        output = Output("s", token, finish="length" if is_last else None)
+        self.generation.arrive(choice, output, 0.0, is_late=is_late)
+
+    def taken_notes(self) -> list[str]:
+        notes = list(self.notes)
+        self.notes.clear()
+        return notes
+
+
+async def test_outputs_between_the_first_and_the_last_are_written_as_they_arrive() -> None:
+    stream = Stream()
+    await stream.turn()
+    stream.arrive(" the")
+    assert stream.taken_notes() == []
+    await stream.turn()
+    assert stream.taken_notes() == ["s sends  the", "yielded"]
+    stream.arrive(" a")
+    stream.arrive(" the")
+    assert stream.taken_notes() == ["s sends  a", "written", "s sends  the", "written"]
+    stream.arrive(" a", is_last=True)
+    assert stream.taken_notes() == []
+    await stream.task
+    assert stream.notes == ["s sends  a", "yielded", "s remembers  the a the a"]
+
+
+async def test_an_output_behind_one_that_waits_waits_too() -> None:
+    stream = Stream()
+    await stream.turn()
+    stream.arrive(" the")
+    await stream.turn()
+    stream.taken_notes()
+    stream.writer.is_ready = False
+    stream.arrive(" a")
+    stream.writer.is_ready = True
+    stream.arrive(" the")
+    assert stream.taken_notes() == []
+    await stream.turn()
+    assert stream.taken_notes() == ["s sends  a", "s sends  the", "yielded"]
+    stream.arrive(" a")
+    assert stream.taken_notes() == ["s sends  a", "written"]
+    stream.task.cancel()
+
+
+async def test_late_outputs_are_sent_together() -> None:
+    stream = Stream()
+    await stream.turn()
+    stream.arrive(" the")
+    await stream.turn()
+    stream.taken_notes()
+    stream.arrive(" a", is_late=True)
+    stream.arrive(" the", is_late=True)
+    stream.arrive(" a")
+    assert stream.taken_notes() == []
+    await stream.turn()
+    assert stream.notes == ["s sends  a", "s sends  the", "s sends  a", "yielded"]
+    stream.task.cancel()
+
+
+async def test_nothing_is_written_at_once_before_all_choices_have_begun() -> None:
+    stream = Stream(choices=2)
+    await stream.turn()
+    stream.arrive(" the")
+    await stream.turn()
+    stream.arrive(" a")
+    await stream.turn()
+    assert stream.taken_notes() == ["s sends  the", "yielded", "s sends  a", "yielded"]
+    stream.arrive(" the", choice=1)
+    await stream.turn()
+    assert stream.taken_notes() == ["s sends  the", "yielded"]
+    stream.arrive(" a", choice=1)
+    assert stream.taken_notes() == ["s sends  a", "written"]
+    stream.task.cancel()
+
+
+async def test_nothing_is_written_at_once_where_a_stop_string_may_end_the_choice() -> None:
+    stream = Stream(stop=[" a"])
+    await stream.turn()
+    stream.arrive(" the")
+    await stream.turn()
+    assert stream.taken_notes() == ["s sends  the", "yielded"]
+    stream.arrive(" a")
+    assert stream.taken_notes() == []
+    await stream.task
+    assert stream.notes == ["s sends ", "yielded", "s remembers  the"]
+
+
+async def test_an_error_while_writing_at_once_is_raised_where_the_answer_is_read() -> None:
+    stream = Stream()
+    await stream.turn()
+    stream.arrive(" the")
+    await stream.turn()
+
+    def fail(part: None) -> None:
+        raise ValueError("a bug")
+
+    stream.writer.write = fail  # type: ignore[method-assign]
+    stream.arrive(" a")
+    with pytest.raises(ValueError, match="a bug"):
+        await stream.task

@@ -93,6 +93,29 @@ def test_a_loop_that_reads_late_gets_every_message(directory: Path) -> None:
     assert asyncio.run(received()) == [Accepted(str(number)) for number in range(MANY)]
 
 
+def test_a_loop_knows_whether_more_messages_wait(directory: Path) -> None:
+    async def run() -> None:
+        inbox: AsyncInbox[TokenizerInbox] = AsyncInbox(
+            zmq.asyncio.Context(), tokenizer_address(directory, 0), TokenizerInbox, 1
+        )
+        outbox = Outbox(zmq.Context(), tokenizer_address(directory, 0), epoch=1)
+        assert not inbox.has_more
+        for number in range(2):
+            outbox.send(Accepted(str(number)))
+        async with asyncio.timeout(WAIT_MS / 1000):
+            while not inbox.has_more:
+                await asyncio.sleep(0)
+            await inbox.receive()
+            while not inbox.has_more:
+                await asyncio.sleep(0)
+            assert await inbox.receive() == Accepted("1")
+        assert not inbox.has_more
+        outbox.close()
+        inbox.close()
+
+    asyncio.run(run())
+
+
 def test_a_loop_does_other_work_between_the_messages_of_a_long_backlog(directory: Path) -> None:
     async def turns_at_messages(messages: int) -> list[int]:
         plain: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
