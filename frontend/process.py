@@ -84,14 +84,15 @@ async def _serve(
         receiving = tasks.create_task(engine.run())
         living = tasks.create_task(_show_life(heartbeat))
         stopping = tasks.create_task(_stop_when_drained(engine, server))
+        telling = tasks.create_task(_tell_when_ready(engine, supervisor, arguments.client))
         await engine.informed.wait()
-        supervisor.send(Ready("tokenizer", arguments.client))
         leave_out_existing_objects()
         await server.serve(listener)
         await http.close()
         receiving.cancel()
         living.cancel()
         stopping.cancel()
+        telling.cancel()
     if http.traces is not None:
         await asyncio.to_thread(http.traces.flush)
     engine.close()
@@ -140,6 +141,12 @@ async def _show_life(heartbeat: Heartbeat) -> None:
     while True:
         heartbeat.working()
         await asyncio.sleep(SIGN_OF_LIFE_S)
+
+
+async def _tell_when_ready(engine: EngineClient, supervisor: Outbox, client: int) -> None:
+    """Not before this process knows the replica, because the supervisor then says that the server is ready."""
+    await engine.has_served.wait()
+    supervisor.send(Ready("tokenizer", client))
 
 
 async def _stop_when_drained(engine: EngineClient, server: HttpServer) -> None:

@@ -61,7 +61,8 @@ class EngineClient:
     """Sends to the replica that is up. `model` describes the last model, None before the first; `epoch` is
     the epoch of the last replica.
 
-    `informed` is set once the supervisor has said whether the replica is up, or has asked to drain.
+    `informed` is set once the supervisor has said whether the replica is up, or has asked to drain, and
+    `has_served` once a replica has been up.
     `drain_requested` is set when the supervisor asks the process to finish its open requests, and `idle`
     while no request is open. `on_new_keys` is called with the known API keys when they change.
     `on_shared` is called with the messages of the other tokenizer processes, of `clients` in all.
@@ -75,6 +76,7 @@ class EngineClient:
         self.model: ModelReady | None = None
         self.epoch = ANY_EPOCH
         self.informed = asyncio.Event()
+        self.has_served = asyncio.Event()
         self.drain_requested = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -246,6 +248,7 @@ class EngineClient:
         self.epoch = message.epoch
         self._inbox.move_to(message.epoch)
         self._outbox = Outbox(self._context, scheduler_address(self.directory, message.epoch), message.epoch)
+        self.has_served.set()
         for generation in self._open_generations():
             self._send_all(generation)
 

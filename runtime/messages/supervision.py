@@ -44,7 +44,8 @@ class GiveUp(Message):
 
 
 class Ready(Message):
-    """The process can take work. The scheduler passes on the model's `ModelReady`."""
+    """The process can take work: a tokenizer process knows a replica that is up. The scheduler passes on the
+    model's `ModelReady`."""
 
     role: Literal["tokenizer", "scheduler"]
     client: int = 0

@@ -90,9 +90,12 @@ def tokenizer(
     )
     listener = socket.socket(fileno=int(os.environ["ARBORA_LISTEN_FD"]))
     note(arguments, f"tokenizer listens on {listener.getsockname()}")
-    supervisor.send(messages.Ready("tokenizer", arguments.client))
+    is_ready = False
     while True:
         message = inbox.receive()
+        if isinstance(message, messages.PeerUp) and not is_ready:
+            is_ready = True
+            supervisor.send(messages.Ready("tokenizer", arguments.client))
         note(arguments, f"tokenizer {type(message).__name__} {getattr(message, 'epoch', '')}".rstrip())
         if isinstance(message, messages.Drain) and behaviour != "deaf":
             supervisor.send(messages.Drained("tokenizer", arguments.client))
