@@ -30,16 +30,19 @@ COMPILED := $(VENV)/.compiled-$(shell find grammars kernels runtime/automaton_fo
 CLIENTS := .venv-clients
 VERCEL := tests/clients/vercel_ai
 
+TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores < 4 ? cores + 1 : 4)))
+
 .PHONY: serve test test-browser test-clients lint bench sbom clean
 .DELETE_ON_ERROR:
 
 serve: $(COMPILED)
 	@exec $(BIN)/arbora serve $(MODEL) $(ARGS)
 
-# A process of its own for each core, and each with one thread.
+# Each process has one thread. There is one process more than cores, as many tests wait for servers; these start
+# in less time from bytecode, which the environment may forbid to write.
 test: export OMP_NUM_THREADS ?= 1
 test: lint $(COMPILED)
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 test-browser: $(VENV)/.installed-for-tests $(COMPILED)
 	@$(PIP) install --editable ".[browser]"

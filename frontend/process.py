@@ -144,7 +144,7 @@ async def _show_life(heartbeat: Heartbeat) -> None:
 
 
 async def _tell_when_ready(engine: EngineClient, supervisor: Outbox, client: int) -> None:
-    """Not before this process knows the replica, because the supervisor then says that the server is ready."""
+    """Waits until this process knows the replica, as the supervisor then says that the server is ready."""
     await engine.has_served.wait()
     supervisor.send(Ready("tokenizer", client))
 
