@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ..runtime.config import ServeConfig, load_config
 from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
-from ..runtime.messages import Drained, Failed, Message, Ready
+from ..runtime.messages import Drained, Failed, KnowsReplica, Message, Ready
 from ..runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
 from ..runtime.processes.garbage import leave_out_existing_objects
 from ..runtime.processes.heartbeat import Heartbeat
@@ -84,8 +84,9 @@ async def _serve(
         receiving = tasks.create_task(engine.run())
         living = tasks.create_task(_show_life(heartbeat))
         stopping = tasks.create_task(_stop_when_drained(engine, server))
-        telling = tasks.create_task(_tell_when_ready(engine, supervisor, arguments.client))
+        telling = tasks.create_task(_tell_of_replica(engine, supervisor, arguments.client))
         await engine.informed.wait()
+        supervisor.send(Ready("tokenizer", arguments.client))
         leave_out_existing_objects()
         await server.serve(listener)
         await http.close()
@@ -143,10 +144,10 @@ async def _show_life(heartbeat: Heartbeat) -> None:
         await asyncio.sleep(SIGN_OF_LIFE_S)
 
 
-async def _tell_when_ready(engine: EngineClient, supervisor: Outbox, client: int) -> None:
-    """Waits until this process knows the replica, as the supervisor then says that the server is ready."""
-    await engine.has_served.wait()
-    supervisor.send(Ready("tokenizer", client))
+async def _tell_of_replica(engine: EngineClient, supervisor: Outbox, client: int) -> None:
+    """Reports that requests are answered. The server is ready when all processes have said so."""
+    await engine.knows_replica.wait()
+    supervisor.send(KnowsReplica(client))
 
 
 async def _stop_when_drained(engine: EngineClient, server: HttpServer) -> None:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TypeAlias
+
+from ..request.attempts import PartWriter
 
 BODY_WRITER = "arbora.body_writer"
-"""in the scope of a request whose connection can do this: its `BodyWriter`"""
+"""in the scope of a request whose connection has one: its `BodyWriter`"""
 
-
-class BodyWriter(Protocol):
-    """Writes what ASGI's `send` would write for a part that more parts follow. The headers must have been
-    sent with `send`, and so is the last part."""
-
-    @property
-    def is_ready(self) -> bool:
-        """False while the client reads too slowly; then `send` waits."""
-
-    def write(self, part: bytes) -> None: ...
+BodyWriter: TypeAlias = PartWriter[bytes]
+"""Writes a part as ASGI's `send` does. `send` must have sent the headers before, and it sends the last part.
+The writer is not ready while the client reads too slowly: then `send` waits."""

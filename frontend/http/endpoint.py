@@ -198,7 +198,7 @@ async def answer_parts(
     writer: BodyWriter | None = None,
 ) -> AsyncIterator[bytes]:
     """Yields the bytes to send, never empty; the last part closes the answer. With a `writer`, some parts are
-    written instead.
+    written instead of being yielded.
 
     Log-probabilities of many tokens are written on another thread, as that may take a second.
     """

@@ -216,15 +216,16 @@ class Metrics:
         )
 
     def note_gap(self, seconds: float) -> None:
-        """Measures the time between two outputs of a choice once all streams have got this step's tokens."""
+        """Adds the time between two outputs of a choice, in the event loop's next turn: all streams have got
+        this step's tokens then."""
         if not self._gaps:
             asyncio.get_running_loop().call_soon(self._measure_gaps)
         self._gaps.append(seconds)
 
     def _measure_gaps(self) -> None:
-        for seconds in self._gaps:
+        gaps, self._gaps = self._gaps, []
+        for seconds in gaps:
             self.between_tokens.observe(seconds)
-        self._gaps.clear()
 
     def exposition(self) -> bytes:
         self.memo.update()

@@ -12,9 +12,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from ...runtime.errors import RequestError
 from ..http.body_writer import BODY_WRITER
 from ..http.upgrade import UPGRADE, Upgrade
-from .chunk_writer import ChunkWriter
 from .connections import Connections, too_many_connections
 from .head import Head, HeadReader, malformed, requested_origin, requested_path
+from .http_chunk_writer import HttpChunkWriter
 from .limits import Limits
 from .parser import MessageParser
 from .raw_answer import RawAnswer
@@ -60,6 +60,7 @@ class Connection(asyncio.Protocol):
         self._ingress = ingress
         self._limits = ingress.limits
         self._connections = ingress.connections
+        self._writer = HttpChunkWriter(inner)
         self._parser = MessageParser(inner, self._answered)
         inner.parser = self._parser  # type: ignore[assignment]
         self._end_after_answer = inner.shutdown
@@ -195,7 +196,7 @@ class Connection(asyncio.Protocol):
             self._refuse(malformed(str(self._parser.error)), head.text)
             return
         cycle = self._inner.cycle
-        cast(dict[str, Any], cycle.scope)[BODY_WRITER] = ChunkWriter(cycle)
+        cast(dict[str, Any], cycle.scope)[BODY_WRITER] = self._writer
         self._keep_alive = cycle.keep_alive and not self._is_extra
         # An answer sent before the end of a body in chunks closes the connection: the next request could
         # arrive in one piece with that end, which only the parser knows.
@@ -212,7 +213,9 @@ class Connection(asyncio.Protocol):
         """Lets the application answer with 101. All further bytes are for it, and the answer is the last."""
         cycle = self._inner.cycle
         self._upgrade = Upgrade(asyncio.Event(), self._set_busy)
-        cast(dict[str, Any], cycle.scope)[UPGRADE] = self._upgrade
+        scope = cast(dict[str, Any], cycle.scope)
+        scope[UPGRADE] = self._upgrade
+        del scope[BODY_WRITER]  # which would write HTTP's chunks into the WebSocket
         cycle.send = RawAnswer(cycle).send  # type: ignore[method-assign, assignment]
         cycle.more_body = True
         self._keep_alive = cycle.keep_alive = False

@@ -21,6 +21,7 @@ from ...runtime.messages import (
     Drained,
     Failed,
     GiveUp,
+    KnowsReplica,
     Message,
     ModelReady,
     NewKeys,
@@ -98,6 +99,7 @@ class Supervisor:
         self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, time.monotonic())
         self._children: set[ChildProcess] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._knows_replica = {client: asyncio.Event() for client in self._tokenizers}
         self._drained = {client: asyncio.Event() for client in self._tokenizers}
         self._scheduler_drained = asyncio.Event()
         self._new_keys: NewKeys | None = None  # None: those of the configuration
@@ -107,7 +109,8 @@ class Supervisor:
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> ModelReady:
-        """Starts all children at once, and returns when all are ready. Raises ServerError."""
+        """Starts all children at once, and returns when all are ready and requests are answered. Raises
+        ServerError."""
         if not self._tokenizers:
             self._connect_tokenizer(0)
         self._run(self._receive())
@@ -129,6 +132,8 @@ class Supervisor:
     async def _all_ready(self) -> None:
         for domain in self._domains():
             await domain.was_ready.wait()
+        for knows in self._knows_replica.values():
+            await knows.wait()
 
     async def wait(self) -> None:
         """Waits for `drain` or `end`. Raises ServerError if the server can't go on."""
@@ -209,6 +214,8 @@ class Supervisor:
                 self._tell_tokenizers(PeerUp(self._epoch, model))
             case Ready(client=client):
                 self._tokenizers[client].mark_ready()
+            case KnowsReplica(client):
+                self._knows_replica[client].set()
             case Alive(pid, stalled_s):
                 self._watchdog.heard(pid, stalled_s, self._awake.tick(time.monotonic()))
             case Drained(role="scheduler"):

@@ -62,7 +62,7 @@ class EngineClient:
     the epoch of the last replica.
 
     `informed` is set once the supervisor has said whether the replica is up, or has asked to drain, and
-    `has_served` once a replica has been up.
+    `knows_replica` once a replica has been up.
     `drain_requested` is set when the supervisor asks the process to finish its open requests, and `idle`
     while no request is open. `on_new_keys` is called with the known API keys when they change.
     `on_shared` is called with the messages of the other tokenizer processes, of `clients` in all.
@@ -76,7 +76,7 @@ class EngineClient:
         self.model: ModelReady | None = None
         self.epoch = ANY_EPOCH
         self.informed = asyncio.Event()
-        self.has_served = asyncio.Event()
+        self.knows_replica = asyncio.Event()
         self.drain_requested = asyncio.Event()
         self.idle = asyncio.Event()
         self.idle.set()
@@ -170,7 +170,11 @@ class EngineClient:
         """Receive until cancelled."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         while True:
-            self._receive(await self._inbox.receive())
+            message = await self._inbox.receive()
+            is_late = self._inbox.has_more
+            self._receive(message, is_late)
+            if not is_late:
+                await asyncio.sleep(0)  # other tasks run before a message that has come meanwhile
 
     def close(self) -> None:
         self._inbox.close()
@@ -180,10 +184,10 @@ class EngineClient:
             other.close(linger_ms=0)
         self._context.term()
 
-    def _receive(self, message: TokenizerInbox) -> None:
+    def _receive(self, message: TokenizerInbox, is_late: bool) -> None:
         match message:
             case Outputs():
-                self._deliver(message)
+                self._deliver(message, is_late)
             case Accepted(request, left_out, allowances):
                 if choice := self._choices.get(request):
                     choice.generation.answer(choice.number, left_out, allowances)
@@ -220,8 +224,8 @@ class EngineClient:
                 for generation in self._open_generations():
                     generation.end(_shutting_down())
 
-    def _deliver(self, outputs: Outputs) -> None:
-        now, is_late = time.monotonic(), self._inbox.has_more
+    def _deliver(self, outputs: Outputs, is_late: bool) -> None:
+        now = time.monotonic()
         for output in outputs.items:
             choice = self._choices.get(output.request)
             if choice is not None:
@@ -248,7 +252,7 @@ class EngineClient:
         self.epoch = message.epoch
         self._inbox.move_to(message.epoch)
         self._outbox = Outbox(self._context, scheduler_address(self.directory, message.epoch), message.epoch)
-        self.has_served.set()
+        self.knows_replica.set()
         for generation in self._open_generations():
             self._send_all(generation)
 

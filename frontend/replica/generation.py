@@ -115,7 +115,7 @@ class Generation:
         self.fail(error)
 
     def arrive(self, index: int, output: Output, time: float, *, is_late: bool = False) -> None:
-        """`is_late`: later outputs have arrived too, so the consumer reads them together."""
+        """`is_late`: a later message waits already, so the consumer reads several outputs together."""
         if output.finish is not None:
             self._open.discard(index)
         arrival = Arrival(index, output, time)

@@ -31,9 +31,10 @@ class Attempt(Protocol[P, C]):
 
 
 class PartWriter(Protocol[W]):
+    """Writes parts of an answer at once. A part is never empty; `is_ready`: `write` may be called now."""
+
     @property
-    def is_ready(self) -> bool:
-        """Whether `write` may be called now."""
+    def is_ready(self) -> bool: ...
 
     def write(self, part: W) -> None: ...
 
@@ -49,7 +50,8 @@ async def run_attempts(
 
     When the generation restarts, a fresh attempt begins. Outputs that may take long to read are read on
     another thread. With a `writer`, most outputs between the first and the last of a choice are written as
-    they arrive, instead of being yielded. Raises `RequestError` or `ClientGoneError`.
+    they arrive, once all choices have begun, instead of being yielded. Raises `RequestError` or
+    `ClientGoneError`.
     """
     loop = asyncio.get_running_loop()
     number, attempt = generation.attempt, begin()
@@ -58,7 +60,9 @@ async def run_attempts(
         if writer is None or not writer.is_ready or not attempt.reply.is_quick(arrival):
             return False
         watch(arrival)
-        writer.write(attempt.take(attempt.reply.push([arrival])))
+        part = attempt.take(attempt.reply.push([arrival]))
+        if part:
+            writer.write(part)
         return True
 
     while not attempt.reply.done:

@@ -17,6 +17,7 @@
     | supervisor → scheduler | PeerDown, Drain | supervision |
     | tokenizer → other tokenizers | RememberReply, ForgetPrompts | tokenizers |
     | any child → supervisor | Ready, Alive, Failed, Drained | supervision |
+    | tokenizer → supervisor | KnowsReplica | supervision |
 
 Token ids travel as `Tokens`: packed little-endian int32, never as lists. Arrays of other types are packed in
 the same way; each field names its dtype. Messages are msgpack arrays, tagged by their class name, in an
@@ -99,7 +100,19 @@ from .steps import (
     StepPlan,
     StepResult,
 )
-from .supervision import Alive, Drain, Drained, Failed, GiveUp, NewKeys, PeerDown, PeerResponds, PeerUp, Ready
+from .supervision import (
+    Alive,
+    Drain,
+    Drained,
+    Failed,
+    GiveUp,
+    KnowsReplica,
+    NewKeys,
+    PeerDown,
+    PeerResponds,
+    PeerUp,
+    Ready,
+)
 from .tokenizers import ForgetPrompts, RememberReply
 
 CacheControl = QueryCache | DropCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt | QueryTree
@@ -125,7 +138,7 @@ SchedulerInbox = (
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
 PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages
-SupervisorInbox = Ready | Alive | Failed | Drained
+SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
 
 __all__ = [
     "BACKGROUND_PRIORITY",
@@ -166,6 +179,7 @@ __all__ = [
     "GiveUp",
     "GrammarSpec",
     "GroupCost",
+    "KnowsReplica",
     "LeaseKind",
     "LeaseTerms",
     "LeasedPrefix",

@@ -44,12 +44,17 @@ class GiveUp(Message):
 
 
 class Ready(Message):
-    """The process can take work: a tokenizer process knows a replica that is up. The scheduler passes on the
-    model's `ModelReady`."""
+    """The process can take work. The scheduler passes on the model's `ModelReady`."""
 
     role: Literal["tokenizer", "scheduler"]
     client: int = 0
     model: ModelReady | None = None
+
+
+class KnowsReplica(Message):
+    """The tokenizer process has heard of a replica that is up, so it answers requests."""
+
+    client: int
 
 
 class Alive(Message):

@@ -20,7 +20,7 @@ import zmq.asyncio
 from arbora.frontend.launch.watchdog import TIMEOUTS
 from arbora.frontend.model_tokenizer import load_tokenizer
 from arbora.runtime.config import ServeConfig
-from arbora.runtime.messages import Alive, Drained, Failed, Ready, SupervisorInbox
+from arbora.runtime.messages import Alive, Drained, Failed, KnowsReplica, Ready, SupervisorInbox
 from arbora.runtime.processes.sockets import ANY_EPOCH, AsyncInbox, supervisor_address
 from arbora.runtime.vocabulary import load_vocabulary
 from fake_scheduler import FakeScheduler, FakeSupervisor, ready, unpacked
@@ -89,9 +89,9 @@ async def world() -> AsyncIterator[World]:
 
 async def test_it_serves_from_ready_to_drained(world: World) -> None:
     process = await world.start()
+    assert await world.receive() == Ready("tokenizer", 0)
     tokenizer = load_tokenizer(world.model, world.directory)
     async with httpx.AsyncClient(base_url=world.url, timeout=PATIENCE) as http:
-        told = asyncio.create_task(world.receive())
         assert (await http.get("/health")).status_code == 503
         text = tokenizer.encode("the cat sat")
         scheduler = FakeScheduler(
@@ -100,9 +100,11 @@ async def test_it_serves_from_ready_to_drained(world: World) -> None:
             lambda request: [*unpacked(text), tokenizer.eos_tokens[0]],
             tokenizer.eos_tokens,
         )
+        told = asyncio.create_task(world.receive())
+        await asyncio.sleep(0.1)
         assert not told.done()
         world.supervisor.peer_up(1, ready(VOCAB_SIZE, 256))
-        assert await told == Ready("tokenizer", 0)
+        assert await told == KnowsReplica(0)
         assert (await http.get("/health")).status_code == 200
         answer = (await http.post("/v1/completions", json={"prompt": "Hello"})).json()
         assert answer["choices"][0]["text"] == "the cat sat"
@@ -116,12 +118,13 @@ async def test_while_it_drains_new_connections_are_answered_and_at_the_end_strea
     world: World,
 ) -> None:
     process = await world.start()
+    await world.receive()
     body = {"prompt": "Hello", "stream": True}
     text = unpacked(load_tokenizer(world.model, world.directory).encode("the cat sat"))
     async with httpx.AsyncClient(base_url=world.url, timeout=PATIENCE) as http:
         scheduler = FakeScheduler(world.directory, 1, lambda request: text, (), pauses=True)
         world.supervisor.peer_up(1, ready(VOCAB_SIZE, 256))
-        assert await world.receive() == Ready("tokenizer", 0)
+        assert await world.receive() == KnowsReplica(0)
         async with http.stream("POST", "/v1/completions", json=body) as stream:
             lines = stream.aiter_lines()
             await anext(lines)
@@ -138,9 +141,9 @@ async def test_while_it_drains_new_connections_are_answered_and_at_the_end_strea
         await scheduler.close()
 
 
-async def test_it_writes_the_vocabulary_before_it_answers(world: World) -> None:
+async def test_it_writes_the_vocabulary_before_it_is_ready(world: World) -> None:
     await world.start()
-    await asyncio.to_thread(httpx.get, f"{world.url}/health/live", timeout=PATIENCE)
+    await world.receive()
     vocabulary = load_vocabulary(world.directory)
     assert vocabulary.size == VOCAB_SIZE
     assert vocabulary.token_bytes(vocabulary.eos[0]) == b"<|im_end|>"
@@ -191,12 +194,13 @@ async def test_connections_wait_until_the_process_knows_whether_the_replica_is_u
 
 async def test_running_out_of_descriptors_is_reported_and_does_no_damage(world: World) -> None:
     process = await world.start()
+    await world.receive()
     text = load_tokenizer(world.model, world.directory).encode("the cat sat")
     scheduler = FakeScheduler(world.directory, 1, lambda request: unpacked(text), ())
     world.supervisor.peer_up(1, ready(VOCAB_SIZE, 256))
     body = {"prompt": "Hello", "max_tokens": 1}
     async with httpx.AsyncClient(base_url=world.url, timeout=PATIENCE) as http:
-        assert await world.receive() == Ready("tokenizer", 0)
+        await until_healthy(http)
         most = len(open_descriptors(process.pid)) + 4
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, most))
         others = [await asyncio.open_connection(*world.listener.getsockname()) for _ in range(8)]
@@ -221,7 +225,6 @@ async def test_it_may_open_as_many_files_as_the_hard_limit_allows(world: World) 
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_descriptors(os.getpid())) + 64, hard))
     try:
         process = await world.start()
-        world.supervisor.peer_up(1, ready(VOCAB_SIZE, 256))
         await world.receive()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

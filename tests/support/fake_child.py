@@ -7,7 +7,7 @@ to DIRECTORY/events what it is told, a scheduler likewise.
 
 Behaviours: work; refuse (Failed, then exits); crash (exits with 3 after some words on stderr);
 crash-later (the same, once it has been ready); mute (a model that is never ready); stores (a model with
-a page store); deaf (ignores SIGTERM and Drain).
+a page store); deaf (ignores SIGTERM and Drain); unaware (a tokenizer that never knows the replica).
 """
 
 from __future__ import annotations
@@ -90,13 +90,12 @@ def tokenizer(
     )
     listener = socket.socket(fileno=int(os.environ["ARBORA_LISTEN_FD"]))
     note(arguments, f"tokenizer listens on {listener.getsockname()}")
-    is_ready = False
+    supervisor.send(messages.Ready("tokenizer", arguments.client))
     while True:
         message = inbox.receive()
-        if isinstance(message, messages.PeerUp) and not is_ready:
-            is_ready = True
-            supervisor.send(messages.Ready("tokenizer", arguments.client))
         note(arguments, f"tokenizer {type(message).__name__} {getattr(message, 'epoch', '')}".rstrip())
+        if isinstance(message, messages.PeerUp) and behaviour != "unaware":
+            supervisor.send(messages.KnowsReplica(arguments.client))
         if isinstance(message, messages.Drain) and behaviour != "deaf":
             supervisor.send(messages.Drained("tokenizer", arguments.client))
             supervisor.close()

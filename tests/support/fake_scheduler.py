@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -70,6 +70,11 @@ def no_cache(message: CacheControl) -> CacheAnswer:
     return QueryRefused(message.query, 500, "no answer is scripted", None, "unexpected")
 
 
+async def one_turn() -> None:
+    """Lets the other tasks of the event loop run."""
+    await asyncio.sleep(0)
+
+
 def ready(vocab_size: int, context_length: int) -> ModelReady:
     return ModelReady(64, PAGE_SIZE, context_length, 8, vocab_size, "cpu", 1024)
 
@@ -88,8 +93,9 @@ class FakeScheduler:
     """`script` gives a request's tokens; `refuse` refuses it instead; `cache` answers for the cache. Of every
     grammar the keywords `left_out` are not enforced.
 
-    Steps wait while `gate` is clear; with `pauses` a step that has rows clears it. `received` keeps
-    every message, in order.
+    Steps wait while `gate` is clear; with `pauses` a step that has rows clears it. `after_step` is awaited
+    after each step with rows; by default steps rarely wait for the reader. `received` keeps every message, in
+    order.
     """
 
     directory: Path
@@ -102,6 +108,7 @@ class FakeScheduler:
     cached_tokens: int = 0
     tokens_per_step: int = 1
     pauses: bool = False
+    after_step: Callable[[], Awaitable[None]] = one_turn
     received: list[Message] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -176,9 +183,10 @@ class FakeScheduler:
                 self.send(Outputs(outputs))
                 if self.pauses:
                     self.gate.clear()
+                await self.after_step()
             if not self.rows:
                 self._work.clear()
-            await asyncio.sleep(0)
+            await one_turn()
 
     def _output(self, row: Row) -> Output:
         sampling = row.request.sampling

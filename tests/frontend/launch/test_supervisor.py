@@ -22,9 +22,9 @@ from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_st
 from arbora.frontend.launch.errors import ServerError
 from arbora.frontend.launch.restarts import Restarts
 from arbora.frontend.launch.supervisor import Supervisor
-from arbora.runtime.messages import Ready
+from arbora.runtime.messages import KnowsReplica, Ready
 from arbora.runtime.processes.child import ChildArguments
-from arbora.runtime.processes.sockets import Outbox, supervisor_address
+from arbora.runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
 from fake_child import READY
 from fake_server import fake_commands
 
@@ -94,6 +94,29 @@ async def test_start_returns_what_the_model_says_of_itself(directory: Path) -> N
     async with supervising(directory) as supervisor:
         ready = await supervisor.start()
         assert (ready.num_pages, ready.page_size, ready.device) == (100, 16, "cpu")
+
+
+async def test_the_start_ends_when_the_tokenizer_knows_the_replica(directory: Path) -> None:
+    async with supervising(directory, tokenizer="unaware") as supervisor:
+        starting = asyncio.create_task(supervisor.start())
+        await until_event(directory, "tokenizer PeerUp 1")
+        await asyncio.sleep(0.3)
+        assert not starting.done()
+        known = Outbox(zmq.Context(), supervisor_address(directory), ANY_EPOCH)
+        known.send(KnowsReplica(0))
+        await asyncio.wait_for(starting, PATIENCE)
+        known.close()
+
+
+async def test_a_tokenizer_may_be_killed_many_times_while_the_model_loads(directory: Path) -> None:
+    async with supervising(directory, model="mute") as supervisor:
+        starting = asyncio.create_task(supervisor.start())
+        await until(lambda: tokenizer_events(directory)[1:])
+        for _ in range(6):
+            await kill_and_see_it_back(directory, "tokenizer")
+            await until(lambda: tokenizer_events(directory)[1:])
+        assert not starting.done()
+        starting.cancel()
 
 
 async def test_a_tokenizer_process_takes_over_the_bound_socket(directory: Path) -> None:

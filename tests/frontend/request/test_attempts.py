@@ -9,12 +9,12 @@ import pytest
 from arbora.frontend.replica.generation import Generation
 from arbora.frontend.request.attempts import run_attempts
 from arbora.frontend.request.chat_reader import ChatReader
-from arbora.frontend.request.reply import ChoiceReply, Piece, Reply
+from arbora.frontend.request.reply import MANY_TOKENS, ChoiceReply, Piece, Reply
 from arbora.frontend.text.detokenizer import Detokenizer
 from arbora.frontend.text.tokenizer import Tokenizer
 from arbora.frontend.work.fair_threads import FairThreads
 from arbora.runtime.config import BUILTIN_MODEL
-from arbora.runtime.messages import Output, Tokens
+from arbora.runtime.messages import Logprobs, Output, Tokens
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,8 +44,9 @@ class Sent:
         )
         self._name, self._notes = name, notes
 
-    def take(self, pieces: Sequence[Piece]) -> None:
+    def take(self, pieces: Sequence[Piece]) -> str:
         self._notes += [f"{self._name} sends {piece.content}" for piece in pieces]
+        return "".join(piece.content for piece in pieces)
 
     def closing(self) -> None:
         pass
@@ -80,7 +81,7 @@ class Written:
         self.is_ready = True
         self._notes = notes
 
-    def write(self, part: None) -> None:
+    def write(self, part: str) -> None:
         self._notes.append("written")
 
 
@@ -93,6 +94,9 @@ class Stream:
         self.notes: list[str] = []
         self.writer = Written(self.notes)
         self.generation = Generation([], lambda message: None)
+        self.sends = asyncio.Event()  # clear: the last part is still being sent
+        self.sends.set()
+        self.tells_that_it_sends = True
         self._choices, self._stop = choices, stop
         self.task = asyncio.create_task(self._read())
 
@@ -101,17 +105,25 @@ class Stream:
             return Sent("s", self.generation, self._tokenizer, self.notes, self._choices, self._stop)
 
         async for _ in run_attempts(self.generation, begin, FairThreads(1), writer=self.writer):
-            self.generation.token_left = True
+            self.generation.token_left = self.tells_that_it_sends
             self.notes.append("yielded")
+            await self.sends.wait()
 
     async def turn(self) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
 
-    def arrive(self, text: str, choice: int = 0, *, is_last: bool = False, is_late: bool = False) -> None:
-        token = self._tokenizer.encode(text, add_special_tokens=False)
-        assert len(token) == 4
-        output = Output("s", token, finish="length" if is_last else None)
+    def arrive(
+        self,
+        text: str,
+        choice: int = 0,
+        *,
+        is_last: bool = False,
+        is_late: bool = False,
+        prompt_logprobs: Logprobs | None = None,
+    ) -> None:
+        token = self._tokenizer.encode(text, add_special_tokens=False)[:4]
+        output = Output("s", token, finish="length" if is_last else None, prompt_logprobs=prompt_logprobs)
         self.generation.arrive(choice, output, 0.0, is_late=is_late)
 
     def taken_notes(self) -> list[str]:
@@ -151,6 +163,58 @@ async def test_an_output_behind_one_that_waits_waits_too() -> None:
     assert stream.taken_notes() == ["s sends  a", "s sends  the", "yielded"]
     stream.arrive(" a")
     assert stream.taken_notes() == ["s sends  a", "written"]
+    stream.task.cancel()
+
+
+async def test_an_output_waits_while_a_part_is_being_sent() -> None:
+    stream = Stream()
+    await stream.turn()
+    stream.sends.clear()
+    stream.arrive(" the")
+    await stream.turn()
+    stream.arrive(" a")
+    assert stream.taken_notes() == ["s sends  the", "yielded"]
+    stream.sends.set()
+    await stream.turn()
+    assert stream.taken_notes() == ["s sends  a", "yielded"]
+    stream.task.cancel()
+
+
+async def test_nothing_is_written_at_once_while_the_request_may_be_sent_again() -> None:
+    stream = Stream()
+    stream.tells_that_it_sends = False
+    await stream.turn()
+    for _ in range(2):
+        stream.arrive(" the")
+        assert stream.taken_notes() == []
+        await stream.turn()
+        assert stream.taken_notes() == ["s sends  the", "yielded"]
+    stream.task.cancel()
+
+
+async def test_an_output_that_takes_long_to_read_is_not_written_at_once() -> None:
+    stream = Stream()
+    await stream.turn()
+    stream.arrive(" the")
+    await stream.turn()
+    stream.taken_notes()
+    count = 4 * MANY_TOKENS + 1
+    stream.arrive(" a", prompt_logprobs=Logprobs(bytes(4 * count), b"", b""))
+    assert stream.taken_notes() == []
+    while len(stream.notes) < 2:
+        await asyncio.sleep(0.01)
+    assert stream.notes == ["s sends  a", "yielded"]
+    stream.task.cancel()
+
+
+async def test_an_output_without_text_writes_nothing() -> None:
+    stream = Stream()
+    await stream.turn()
+    stream.arrive(" the")
+    await stream.turn()
+    stream.taken_notes()
+    stream.arrive("😀")
+    assert stream.taken_notes() == ["s sends "]
     stream.task.cancel()
 
 
@@ -203,7 +267,7 @@ async def test_an_error_while_writing_at_once_is_raised_where_the_answer_is_read
     stream.arrive(" the")
     await stream.turn()
 
-    def fail(part: None) -> None:
+    def fail(part: str) -> None:
         raise ValueError("a bug")
 
     stream.writer.write = fail  # type: ignore[method-assign]
