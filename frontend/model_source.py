@@ -55,10 +55,17 @@ def find_model(model: str | None) -> Path:
 
 
 def find_config(model: str | None) -> Path:
-    """As `find_model`, but a hub id needs no weights: only its config.json is downloaded."""
-    if model is None or Path(model).expanduser().exists() or not _is_hub_id(model):
+    """As `find_model`, but only config.json is needed: of a hub id it alone is downloaded."""
+    path = None if model is None else Path(model).expanduser()
+    if path is not None and (path / "config.json").is_file() and not _has_weights(path):
+        return path.resolve()
+    if model is None or path is None or path.exists() or not _is_hub_id(model):
         return find_model(model)
     return download_config(model)
+
+
+def _has_weights(directory: Path) -> bool:
+    return any(directory.glob("*.safetensors")) or any(directory.glob("*.gguf"))
 
 
 def _is_hub_id(model: str) -> bool:

@@ -18,7 +18,7 @@ from ..launch.errors import ServerError
 from ..model_source import BUILTIN_NAME
 from ..text.close_names import did_you_mean
 from .output import JSON_HELP, print_json
-from .server_option import add_server
+from .server_option import add_server, server_url
 
 if TYPE_CHECKING:
     from ..language.finished_state import FinishedState
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     program = find_program(load_file(parsed.file), parsed.program, parsed.file)
     arguments = read_arguments(parsed.arguments, program)
-    from ..language.errors import ProgramError
+    from ..language.errors import NoServerError, ProgramError
 
     try:
         with _backend(parsed) as backend:
@@ -68,7 +68,7 @@ def run(parsed: argparse.Namespace) -> int:
             print_json({"error": {"message": str(error)}})
         else:
             print(f"arbora: error: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error.__cause__, NoServerError) else 1
     if parsed.trace is not None:
         _write(parsed.trace, state.trace.html())
     _print(state, values, as_json=parsed.json)
@@ -157,11 +157,7 @@ def _backend(parsed: argparse.Namespace) -> Iterator[object]:
     if parsed.model is None:
         from ..language.http_backend import connect
 
-        try:
-            backend = connect(parsed.url, api_key=parsed.api_key)
-        except ValueError as error:
-            raise ConfigError(f"--url {parsed.url}: {error}") from None
-        yield backend
+        yield connect(server_url(parsed.url), api_key=parsed.api_key)
         return
     from ..engine.engine import Engine
 

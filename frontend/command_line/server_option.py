@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from urllib.parse import urlsplit
 
+from ...runtime.errors import ConfigError
 from ..option_values import split_keys
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -15,3 +17,19 @@ def add_server(parser: argparse.ArgumentParser) -> None:
     key = next(iter(split_keys(os.environ.get("ARBORA_API_KEY", ""))), None)
     parser.add_argument("--url", default=url, metavar="URL", help=f"the server's address (default: {url})")
     parser.add_argument("--api-key", default=key, metavar="KEY", help="the key that the server asks for")
+
+
+def server_url(url: str) -> str:
+    """The value of `--url` with its scheme, which is http if the user gives none. Raises ConfigError."""
+    whole = url if "//" in url else f"http://{url}"
+    if not _is_address(whole):
+        raise ConfigError(f"--url {url}: expected an address such as {DEFAULT_URL}.")
+    return whole
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number
+        return False

@@ -9,3 +9,7 @@ class ProgramError(Exception):
 
 class BackendError(Exception):
     """The backend can't be reached, or did not answer a call."""
+
+
+class NoServerError(BackendError):
+    """No server has answered at the backend's address."""

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from .adaptive_limit import AdaptiveLimit
-from .errors import BackendError
+from .errors import BackendError, NoServerError
 
 CONNECTIONS = 256
 CONNECT_S = 10.0
@@ -125,7 +125,8 @@ class _Attempts:
         waited = self._client.seconds_without_success(self._begun)
         may_return = self._client.has_answered and waited < RESTART_S and self._broken <= RESENDS
         if self.is_over or not may_return:
-            raise BackendError(
+            kind = BackendError if self._client.has_answered else NoServerError
+            raise kind(
                 f"no answer from {self._client.url} ({error or type(error).__name__}). Is the server running?"
             ) from error
         await asyncio.sleep(WAIT_S * random.uniform(0.5, 1.5))

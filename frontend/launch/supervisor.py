@@ -209,6 +209,8 @@ class Supervisor:
         match message:
             case Ready(role="scheduler", model=model):
                 assert model is not None, "a scheduler is ready when its model is"
+                if self._known_model is not None:
+                    logger.info("the model serves again")
                 self._model = self._known_model = model
                 self._replica.mark_ready()
                 self._tell_tokenizers(PeerUp(self._epoch, model))

@@ -35,7 +35,8 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole:
     path = f"{whole}.{inner}".rstrip(".").replace(".[", "[") if whole else inner
     if missing := _missing.search(message):
         path = f"{path}.{missing['field']}" if path else missing["field"]
-        return missing_field(path)
+        beside = _value_at(inner, fields) if inner else fields
+        return missing_field(path, beside if isinstance(beside, Mapping) else ())
     if message == "Number out of range":
         message = f"{path} is too large a number."
     elif mismatch := _mismatch.search(message):
@@ -54,8 +55,8 @@ def in_words(types: str) -> str:
     return " or ".join(_WORDS.get(name, name) for name in names)
 
 
-def _shown(path: str, fields: Mapping[str, Raw]) -> str | None:
-    """The value at a path; None if it is large or can't be found."""
+def _value_at(path: str, fields: Mapping[str, Raw]) -> object:
+    """None if it can't be found."""
     first, *steps = _step.findall(path) or [""]
     try:
         value = msgspec.json.decode(fields[first])
@@ -63,7 +64,13 @@ def _shown(path: str, fields: Mapping[str, Raw]) -> str | None:
             value = value[int(step)] if isinstance(value, list) else value[step]
     except (LookupError, ValueError, TypeError):  # the path leaves out a key, or what follows is no JSON
         return None
-    if isinstance(value, list | dict):
+    return value
+
+
+def _shown(path: str, fields: Mapping[str, Raw]) -> str | None:
+    """The value at a path; None if it is large or can't be found."""
+    value = _value_at(path, fields)
+    if value is None or isinstance(value, list | dict):
         return None
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
 from ...runtime.errors import RequestError
 from ...runtime.sampling_params import SamplingParams
+from ..text.close_names import LONGEST, close_name
 from .declared import ranges_of, words_of
 from .fields import MAX_SEED, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, CacheLease, SamplingFields
 
@@ -18,6 +20,7 @@ MAX_BIASED_TOKENS = 1024
 MOST_TTL_S = 7 * 24 * 3600.0  # of a lease or pin
 MOST_KEY_CHARACTERS = 256
 MOST_UNDER_KEY = 64  # leases
+MOST_NAMES_BESIDE = 256  # in which a missing name is searched
 GREEDY_BELOW = 1e-5
 T = TypeVar("T")
 
@@ -58,8 +61,12 @@ def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
         )
 
 
-def missing_field(param: str) -> RequestError:
-    return RequestError(f"The required field {param} is missing.", param=param, code="missing_field")
+def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
+    """`sent` are the names beside it, one of which may be meant for it."""
+    short = [name for name in islice(sent, MOST_NAMES_BESIDE) if len(name) <= LONGEST]
+    near = close_name(param.rpartition(".")[2], short)
+    meant = "" if near is None else f" There is a field {near!r}: is it meant?"
+    return RequestError(f"The required field {param} is missing.{meant}", param=param, code="missing_field")
 
 
 def check_fields(fields: SamplingFields) -> None:

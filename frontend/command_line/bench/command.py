@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ....runtime.errors import ConfigError
 from ...option_values import token_count, whole_number
 from ..output import JSON_HELP, console, print_json, table
-from ..server_option import add_server
+from ..server_option import add_server, server_url
 
 if TYPE_CHECKING:
     from .load import Load, Measured, OnReply
@@ -63,7 +63,7 @@ def run(parsed: argparse.Namespace) -> int:
     from .load import measure
 
     with _bar(load.requests, not parsed.json) as on_reply:
-        found = asyncio.run(measure(parsed.url, parsed.api_key, load, on_reply))
+        found = asyncio.run(measure(server_url(parsed.url), parsed.api_key, load, on_reply))
     if parsed.json:
         print_json(found)
     else:

@@ -13,7 +13,7 @@ import msgspec
 
 from ....runtime.errors import ConfigError
 from ...launch.program_name import program_name
-from ..server_option import DEFAULT_URL
+from ..server_option import server_url
 
 TIMEOUT_SECONDS = 600.0
 OWNER = "arbora"
@@ -60,9 +60,7 @@ class Server:
     """A server with OpenAI's API. `url` may end in /v1."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"--url {url}: expected an address such as {DEFAULT_URL}.")
+        parts = urlsplit(server_url(url))
         self._secure = parts.scheme == "https"
         self._address = parts.netloc.rpartition("@")[2]
         self._path = parts.path.rstrip("/").removesuffix("/v1")

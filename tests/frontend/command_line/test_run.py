@@ -99,6 +99,7 @@ def test_a_failed_statement_is_named_and_the_exit_code_is_1(
         (("question=@/no/file",), "argument question=@/no/file: the file can't be read (No such file"),
         (("question=x", "--program", "aks"), "--program aks: "),
         (("question=x", "--url", "gopher:x"), "--url gopher:x: "),
+        (("question=x", "--url", "127.0.0.1:1"), "no answer from http://127.0.0.1:1 "),
     ],
 )
 def test_a_wrong_argument_is_named(

@@ -238,6 +238,28 @@ async def test_no_value_of_a_field_makes_the_server_fail(
     assert (await world.http.post(path, json=body)).status_code in (200, 400)
 
 
+@pytest.mark.parametrize(
+    ("body", "param", "meant"),
+    [
+        ({"message": HELLO}, "messages", "message"),
+        ({"messages": [{"roles": "user", "content": "Hi"}]}, "messages[0].role", "roles"),
+        (
+            {"messages": HELLO, "tools": [{"type": "function", "function": {"nam": "f"}}]},
+            "tools[0].function.name",
+            "nam",
+        ),
+    ],
+)
+async def test_a_misspelt_required_field_is_found(
+    world: HttpWorld, body: dict[str, Any], param: str, meant: str
+) -> None:
+    error = (await world.http.post("/v1/chat/completions", json={"model": MODEL, **body})).json()["error"]
+    assert error["param"] == param
+    assert error["message"] == (
+        f"The required field {param} is missing. There is a field '{meant}': is it meant?"
+    )
+
+
 async def test_a_missing_field_is_named(world: HttpWorld) -> None:
     error = await error_of(world, "/v1/chat/completions", {"model": MODEL})
     assert (error["param"], error["code"]) == ("messages", "missing_field")

@@ -64,6 +64,8 @@ def test_failed_requests_give_the_exit_code_1(served: Served, capsys: pytest.Cap
         (("--prompt-tokens", "x"), "--prompt-tokens x: expected a whole number"),
         (("--rate", "1", "--streams", "2"), "--rate: arrivals at a rate need no --streams"),
         (("--url", "http://127.0.0.1:1"), "no server at http://127.0.0.1:1"),
+        (("--url", "127.0.0.1:1"), "no server at http://127.0.0.1:1"),
+        (("--url", "gopher://x"), "--url gopher://x: expected an address such as http://127.0.0.1:8000."),
     ],
 )
 def test_a_wrong_option_is_named(

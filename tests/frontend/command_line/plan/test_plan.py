@@ -205,3 +205,11 @@ def test_a_quantized_checkpoint_is_not_quantized_again(
     (target / "tokenizer.json").write_bytes((model / "tokenizer.json").read_bytes())
     assert main(["plan", str(target), "--quantize", "int4"]) == 2
     assert "--quantize int4: the model is quantized already" in capsys.readouterr().err
+
+
+def test_a_directory_needs_only_its_configuration(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_bytes((model / "config.json").read_bytes())
+    memory = ("--memory", "8GiB")
+    assert plan(capsys, tmp_path, *memory)["chosen"] == plan(capsys, model, *memory)["chosen"]
