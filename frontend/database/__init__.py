@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import sqlite3
 import time
@@ -19,6 +20,10 @@ LOG_BYTES = 4 * 1024 * 1024
 """most bytes of the write-ahead log that stay on the disk once its pages are in the database's file"""
 _RETRY_S = 0.05
 _PRAGMAS = f"PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = {LOG_BYTES};"
+
+
+# Its debug messages have each statement with its values, and so the texts of stored responses.
+logging.getLogger("aiosqlite").setLevel(logging.INFO)
 
 
 async def open_database(directory: Path, name: str, schema: str, version: int) -> aiosqlite.Connection:

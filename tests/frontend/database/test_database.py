@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import stat
 import sys
 from pathlib import Path
@@ -30,6 +31,16 @@ async def main():
 
 asyncio.run(main())
 """
+
+
+async def test_no_value_is_logged_even_where_debug_messages_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        connection = await open_database(tmp_path, "things", SCHEMA, 1)
+        await connection.execute("INSERT INTO things VALUES (?)", ("a private text",))
+        await connection.close()
+    assert "private" not in caplog.text
 
 
 async def test_a_database_outlives_its_connection_and_only_the_user_may_read_it(tmp_path: Path) -> None:
