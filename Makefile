@@ -38,8 +38,8 @@ TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores
 serve: $(COMPILED)
 	@exec $(BIN)/arbora serve $(MODEL) $(ARGS)
 
-# Each process has one thread. There is one process more than cores, as many tests wait for servers; these start
-# in less time from bytecode, which the environment may forbid to write.
+# Each process has one thread. There is one process more than cores, but at most four, as many tests wait for
+# servers. These start in less time from bytecode, which the environment may forbid to write.
 test: export OMP_NUM_THREADS ?= 1
 test: lint $(COMPILED)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile

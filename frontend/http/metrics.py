@@ -216,8 +216,8 @@ class Metrics:
         )
 
     def note_gap(self, seconds: float) -> None:
-        """Adds the time between two outputs of a choice, in the event loop's next turn: all streams have got
-        this step's tokens then."""
+        """Adds the time between two outputs of a choice to the histogram. That waits for the event loop's
+        next turn, so that all streams get the tokens of this step first."""
         if not self._gaps:
             asyncio.get_running_loop().call_soon(self._measure_gaps)
         self._gaps.append(seconds)

@@ -174,7 +174,7 @@ class EngineClient:
             is_late = self._inbox.has_more
             self._receive(message, is_late)
             if not is_late:
-                await asyncio.sleep(0)  # other tasks run before a message that has come meanwhile
+                await asyncio.sleep(0)  # other tasks run first, even if a message has come meanwhile
 
     def close(self) -> None:
         self._inbox.close()

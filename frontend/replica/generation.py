@@ -63,8 +63,8 @@ class Generation:
     async def next(self, take: Callable[[Arrival], bool] | None = None) -> list[Arrival]:
         """The outputs since the last call, at least one. Raises `RequestError` or `ClientGoneError`.
 
-        With `take`, each output that comes while this waits is given to it first. If it returns True, it has
-        used the output, and the wait goes on; an exception of it is raised here.
+        While this waits, each output is passed to `take`, if that is given. If `take` returns True, it has
+        handled the output, which is then not returned. An exception that `take` raises is raised here.
         """
         self._take = take
         try:

@@ -108,7 +108,6 @@ class ChoiceReply:
         """Whether `push` takes little time and can't end the choice."""
         return (
             output.finish is None
-            and self.finish is None
             and not self._detokenizer.has_stop_strings
             and not self.may_take_long(output, several=False)
         )

@@ -35,8 +35,8 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole:
     path = f"{whole}.{inner}".rstrip(".").replace(".[", "[") if whole else inner
     if missing := _missing.search(message):
         path = f"{path}.{missing['field']}" if path else missing["field"]
-        beside = _value_at(inner, fields) if inner else fields
-        return missing_field(path, beside if isinstance(beside, Mapping) else ())
+        parent = _value_at(inner, fields) if inner else fields
+        return missing_field(path, parent if isinstance(parent, Mapping) else ())
     if message == "Number out of range":
         message = f"{path} is too large a number."
     elif mismatch := _mismatch.search(message):
@@ -56,7 +56,7 @@ def in_words(types: str) -> str:
 
 
 def _value_at(path: str, fields: Mapping[str, Raw]) -> object:
-    """None if it can't be found."""
+    """The value at a path; None if it can't be found."""
     first, *steps = _step.findall(path) or [""]
     try:
         value = msgspec.json.decode(fields[first])
@@ -68,7 +68,7 @@ def _value_at(path: str, fields: Mapping[str, Raw]) -> object:
 
 
 def _shown(path: str, fields: Mapping[str, Raw]) -> str | None:
-    """The value at a path; None if it is large or can't be found."""
+    """The value at a path as JSON; None if it is a list or an object, or can't be found."""
     value = _value_at(path, fields)
     if value is None or isinstance(value, list | dict):
         return None

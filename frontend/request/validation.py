@@ -20,7 +20,7 @@ MAX_BIASED_TOKENS = 1024
 MOST_TTL_S = 7 * 24 * 3600.0  # of a lease or pin
 MOST_KEY_CHARACTERS = 256
 MOST_UNDER_KEY = 64  # leases
-MOST_NAMES_BESIDE = 256  # in which a missing name is searched
+MOST_NAMES_COMPARED = 256  # of an object, with the name of a field that it lacks
 GREEDY_BELOW = 1e-5
 T = TypeVar("T")
 
@@ -62,8 +62,8 @@ def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
 
 
 def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
-    """`sent` are the names beside it, one of which may be meant for it."""
-    short = [name for name in islice(sent, MOST_NAMES_BESIDE) if len(name) <= LONGEST]
+    """`sent` are the names that the object has; one of them may be a misspelling of this field."""
+    short = [name for name in islice(sent, MOST_NAMES_COMPARED) if len(name) <= LONGEST]
     near = close_name(param.rpartition(".")[2], short)
     meant = "" if near is None else f" There is a field {near!r}: is it meant?"
     return RequestError(f"The required field {param} is missing.{meant}", param=param, code="missing_field")

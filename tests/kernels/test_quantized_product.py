@@ -209,7 +209,7 @@ print(json.dumps(found))
         (QuantizedShape(8, 128, 4, 16, 8), False),
     ],
 )
-def test_the_matrix_amx_multiplies_what_fits_if_there_is_one(shape: QuantizedShape, fits: bool) -> None:
+def test_amx_multiplies_what_fits_if_the_processor_has_it(shape: QuantizedShape, fits: bool) -> None:
     product = QuantizedPacker(shape).product(None)
     assert product._has_amx == (fits and amx.available())
 

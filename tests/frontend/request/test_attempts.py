@@ -96,7 +96,7 @@ class Stream:
         self.generation = Generation([], lambda message: None)
         self.sends = asyncio.Event()  # clear: the last part is still being sent
         self.sends.set()
-        self.tells_that_it_sends = True
+        self.marks_tokens_as_sent = True
         self._choices, self._stop = choices, stop
         self.task = asyncio.create_task(self._read())
 
@@ -105,7 +105,7 @@ class Stream:
             return Sent("s", self.generation, self._tokenizer, self.notes, self._choices, self._stop)
 
         async for _ in run_attempts(self.generation, begin, FairThreads(1), writer=self.writer):
-            self.generation.token_left = self.tells_that_it_sends
+            self.generation.token_left = self.marks_tokens_as_sent
             self.notes.append("yielded")
             await self.sends.wait()
 
@@ -132,6 +132,16 @@ class Stream:
         return notes
 
 
+async def begun() -> Stream:
+    """A stream whose first output has been sent."""
+    stream = Stream()
+    await stream.turn()
+    stream.arrive(" the")
+    await stream.turn()
+    assert stream.taken_notes() == ["s sends  the", "yielded"]
+    return stream
+
+
 async def test_outputs_between_the_first_and_the_last_are_written_as_they_arrive() -> None:
     stream = Stream()
     await stream.turn()
@@ -149,11 +159,7 @@ async def test_outputs_between_the_first_and_the_last_are_written_as_they_arrive
 
 
 async def test_an_output_behind_one_that_waits_waits_too() -> None:
-    stream = Stream()
-    await stream.turn()
-    stream.arrive(" the")
-    await stream.turn()
-    stream.taken_notes()
+    stream = await begun()
     stream.writer.is_ready = False
     stream.arrive(" a")
     stream.writer.is_ready = True
@@ -182,7 +188,7 @@ async def test_an_output_waits_while_a_part_is_being_sent() -> None:
 
 async def test_nothing_is_written_at_once_while_the_request_may_be_sent_again() -> None:
     stream = Stream()
-    stream.tells_that_it_sends = False
+    stream.marks_tokens_as_sent = False
     await stream.turn()
     for _ in range(2):
         stream.arrive(" the")
@@ -193,11 +199,7 @@ async def test_nothing_is_written_at_once_while_the_request_may_be_sent_again() 
 
 
 async def test_an_output_that_takes_long_to_read_is_not_written_at_once() -> None:
-    stream = Stream()
-    await stream.turn()
-    stream.arrive(" the")
-    await stream.turn()
-    stream.taken_notes()
+    stream = await begun()
     count = 4 * MANY_TOKENS + 1
     stream.arrive(" a", prompt_logprobs=Logprobs(bytes(4 * count), b"", b""))
     assert stream.taken_notes() == []
@@ -208,22 +210,14 @@ async def test_an_output_that_takes_long_to_read_is_not_written_at_once() -> Non
 
 
 async def test_an_output_without_text_writes_nothing() -> None:
-    stream = Stream()
-    await stream.turn()
-    stream.arrive(" the")
-    await stream.turn()
-    stream.taken_notes()
+    stream = await begun()
     stream.arrive("😀")
     assert stream.taken_notes() == ["s sends "]
     stream.task.cancel()
 
 
 async def test_late_outputs_are_sent_together() -> None:
-    stream = Stream()
-    await stream.turn()
-    stream.arrive(" the")
-    await stream.turn()
-    stream.taken_notes()
+    stream = await begun()
     stream.arrive(" a", is_late=True)
     stream.arrive(" the", is_late=True)
     stream.arrive(" a")
@@ -262,10 +256,7 @@ async def test_nothing_is_written_at_once_where_a_stop_string_may_end_the_choice
 
 
 async def test_an_error_while_writing_at_once_is_raised_where_the_answer_is_read() -> None:
-    stream = Stream()
-    await stream.turn()
-    stream.arrive(" the")
-    await stream.turn()
+    stream = await begun()
 
     def fail(part: str) -> None:
         raise ValueError("a bug")
