@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..runtime.checkpoint_json import CONFIG_FILE
 from ..runtime.errors import ConfigError
-from ..runtime.families import CONFIG_FILE
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
 BYTES_BAR = "huggingface_hub.snapshot_download"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..runtime.checkpoint_json import CONFIG_FILE, read_config
 from ..runtime.errors import ConfigError
 from ..runtime.families import family_of
 from ..runtime.vocabulary import TOKENIZER_NAME, save_vocabulary
@@ -33,12 +34,10 @@ def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
 
 def model_vocab_size(model: Path) -> int:
     """The number of the embedding's rows, which may exceed the tokenizer's ids. Raises `ConfigError`."""
-    path = model / "config.json"
-    try:
-        sizes = msgspec.json.decode(path.read_bytes(), type=_ModelSizes)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ConfigError(f"{path} can't be read: {error}") from error
+    sizes = read_config(model, _ModelSizes)
     size = sizes.vocab_size or (sizes.text_config.vocab_size if sizes.text_config else None)
     if size is None:
-        raise ConfigError(f"{path} has no vocab_size, so how many tokens the model knows is unclear.")
+        raise ConfigError(
+            f"{model / CONFIG_FILE} has no vocab_size, so how many tokens the model knows is unclear."
+        )
     return size

@@ -7,9 +7,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from .checkpoint_json import CONFIG_FILE, read_config
 from .errors import ConfigError
-
-CONFIG_FILE = "config.json"
 
 
 class Family(NamedTuple):
@@ -37,24 +36,11 @@ class _Names(msgspec.Struct):
 def family_of(model: Path) -> Family:
     """The family in `model`/config.json. Raises ConfigError, which lists the supported families, for any
     other."""
-    path = model / CONFIG_FILE
-    try:
-        names = msgspec.json.decode(config_text(model), type=_Names)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    names = read_config(model, _Names)
     architecture = (names.architectures or [f"none (model_type {names.model_type})"])[0]
     if architecture not in FAMILIES:
         raise ConfigError(
-            f"{path}: architecture {architecture} is not supported. Supported: {', '.join(sorted(FAMILIES))}."
+            f"{model / CONFIG_FILE}: architecture {architecture} is not supported. "
+            f"Supported: {', '.join(sorted(FAMILIES))}."
         )
     return FAMILIES[architecture]
-
-
-def config_text(model: Path) -> bytes:
-    path = model / CONFIG_FILE
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: can't be read ({error.strerror}). A model directory must contain this file."
-        ) from None

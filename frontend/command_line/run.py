@@ -85,7 +85,10 @@ def load_file(path: Path) -> Mapping[str, object]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module  # dataclasses look their module up
     sys.path.insert(0, str(path.absolute().parent))
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ConfigError(f"FILE {error.filename}: line {error.lineno}: {error.msg}.") from None
     return vars(module)
 
 

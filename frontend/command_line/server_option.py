@@ -21,6 +21,10 @@ def add_server(parser: argparse.ArgumentParser) -> None:
 
 def server_url(url: str) -> str:
     """The value of `--url` with its scheme, which is http if the user gives none. Raises ConfigError."""
+    if url.startswith("unix:"):
+        raise ConfigError(
+            f"--url {url}: this command needs an address such as {DEFAULT_URL}, not a Unix socket."
+        )
     whole = url if "//" in url else f"http://{url}"
     if not _is_address(whole):
         raise ConfigError(f"--url {url}: expected an address such as {DEFAULT_URL}.")

@@ -171,10 +171,7 @@ class EngineClient:
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         while True:
             message = await self._inbox.receive()
-            is_late = self._inbox.has_more
-            self._receive(message, is_late)
-            if not is_late:
-                await asyncio.sleep(0)  # other tasks run first, even if a message has come meanwhile
+            self._receive(message, is_late=self._inbox.has_more)
 
     def close(self) -> None:
         self._inbox.close()
@@ -184,7 +181,7 @@ class EngineClient:
             other.close(linger_ms=0)
         self._context.term()
 
-    def _receive(self, message: TokenizerInbox, is_late: bool) -> None:
+    def _receive(self, message: TokenizerInbox, *, is_late: bool) -> None:
         match message:
             case Outputs():
                 self._deliver(message, is_late)

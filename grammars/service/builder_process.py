@@ -15,6 +15,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NoReturn
 
@@ -29,11 +30,12 @@ from .builder import Builder
 from .jobs import LAST_RESULT, NOTICE, PROCESS, RESULT, Result, Work
 
 EXTRA_BYTES = 1536 << 20  # of address space for building, in addition to the loaded code and data
+COMPILING_NICENESS = 10
 KEEP_BELOW = 384 << 20
 """Bytes of memory; a process that has grown by more ends with its job."""
 
 
-class _CompilationNotice(Listener):
+class BeforeCompiling(Listener):
     """Calls `tell` before each function of its own that this process compiles."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
@@ -49,16 +51,31 @@ class _CompilationNotice(Listener):
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = control_socket()
-    notice = _CompilationNotice(partial(tell_compiling, control))
+    notice = BeforeCompiling(partial(tell_compiling, control))
     register("numba:compile", notice)  # type: ignore[no-untyped-call]
     spellings, special = pickle.loads(sys.stdin.buffer.read())
     builder = Builder(build_tries(spellings), special)
-    builder.warm_up()
+    warm_up(builder, notice)
     prepare_to_fork()
     ForkServer(control, partial(_serve, builder, notice)).run()
 
 
-def _serve(builder: Builder, notice: _CompilationNotice, channel: socket.socket) -> NoReturn:
+def warm_up(builder: Builder, notice: BeforeCompiling) -> None:
+    """Runs in a thread of its own, whose priority is lowered before it compiles: that takes minutes, and
+    requests go first. On Linux each thread has a priority, and later forks have that of the main thread."""
+    tell = notice.tell
+
+    def compile_behind_requests() -> None:
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)  # of this thread
+        os.setpriority(os.PRIO_PROCESS, 0, max(niceness, COMPILING_NICENESS))
+        tell()
+
+    notice.tell = compile_behind_requests
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(builder.warm_up).result()
+
+
+def _serve(builder: Builder, notice: BeforeCompiling, channel: socket.socket) -> NoReturn:
     """Runs in a newly forked process, and ends that process."""
     first = resident()
     notice.tell = partial(send, channel, NOTICE)

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from ..checkpoint_json import CONFIG_FILE, read_config
 from ..errors import ConfigError
-from ..families import CONFIG_FILE, Family, config_text, family_of
+from ..families import Family, family_of
 from .rope_config import RopeConfig, parse_rope
 
 STRETCHED = ("linear", "dynamic", "yarn")
@@ -75,10 +76,7 @@ def load_decoder_config(model: Path) -> DecoderConfig:
     """Reads `model`/config.json. Raises ConfigError with the value found and the supported ones."""
     path = model / CONFIG_FILE
     family = family_of(model)
-    try:
-        file = msgspec.json.decode(config_text(model), type=_ConfigFile)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    file = read_config(model, _ConfigFile)
     _check(path, file)
     head_dim = file.head_dim or file.hidden_size // file.num_attention_heads
     rope = parse_rope(

@@ -133,32 +133,30 @@ class Inbox(Generic[T]):
 
 
 class AsyncInbox(Generic[T]):
-    """Receives on an asyncio loop. `epoch` changes when the peer starts again."""
+    """Receives on an asyncio loop. `epoch` changes when the peer starts again. `has_more`: a message waited
+    when the last one was received."""
 
     def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
         self._decoder: _Decoder[T] = _Decoder(kind, epoch)
+        self.has_more = False
         self._in_a_row = 0
 
     def move_to(self, epoch: int) -> None:
         self._decoder.epoch = epoch
 
-    @property
-    def has_more(self) -> bool:
-        """Whether a message waits to be received."""
-        return bool(cast(int, self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
-
     async def receive(self) -> T:
-        """The next message. Other tasks of the loop run after every `MOST_IN_A_ROW` messages, so that a long
-        backlog does not stop them."""
+        """The next message. Other tasks of the loop run first, except while a backlog is received: then they
+        run after every `MOST_IN_A_ROW` messages."""
         while True:
-            self._in_a_row += 1
-            if self._in_a_row > MOST_IN_A_ROW:
-                self._in_a_row = 1
+            if not self.has_more or self._in_a_row == MOST_IN_A_ROW:
+                self._in_a_row = 0
                 await asyncio.sleep(0)  # to receive a message that has arrived gives the loop no turn
+            self._in_a_row += 1
             message = self._decoder.decode(await self._socket.recv_multipart())
+            self.has_more = bool(cast(int, self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
             if message is not None:
                 return message
 

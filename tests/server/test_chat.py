@@ -7,7 +7,6 @@ import math
 import re
 from typing import Any
 
-import openai
 import pytest
 from served import CONTEXT, HELLO, Served, text_of
 
@@ -283,7 +282,7 @@ def test_the_raw_answer_is_json_with_its_length(served: Served) -> None:
 
 
 async def test_the_async_client_is_served_too(served: Served) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+    async with served.async_client() as client:
         stream = await client.chat.completions.create(
             model=served.model, messages=HELLO, max_tokens=4, stream=True, extra_body=FREE
         )

@@ -45,13 +45,13 @@ def roomy(roomy_model: Path) -> Iterator[Served]:
 
 @pytest_asyncio.fixture
 async def roomy_client(roomy: Served) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{roomy.url}/v1", api_key="none", max_retries=0) as client:
+    async with roomy.async_client() as client:
         yield client
 
 
 @pytest_asyncio.fixture
 async def client(served: Served) -> AsyncIterator[openai.AsyncOpenAI]:
-    async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+    async with served.async_client() as client:
         yield client
 
 
@@ -85,7 +85,7 @@ async def test_retracted_requests_are_answered_as_if_alone(small: Served) -> Non
         )
         return completion.choices[0].text
 
-    async with openai.AsyncOpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0) as asking:
+    async with small.async_client() as asking:
         together = await asyncio.gather(*(reply(number) for number in range(16)))
         assert small.metrics()["arbora_retractions_total"] > 0
         assert together == [await reply(number) for number in range(16)]

@@ -54,6 +54,12 @@ class Served:
         listed = self.http.get("/v1/models", headers={"Authorization": f"Bearer {key}"}).json()
         self.model: str = listed["data"][0]["id"]
 
+    def async_client(self) -> openai.AsyncOpenAI:
+        """OpenAI's asynchronous client of the server. Many requests at once may take long to connect."""
+        return openai.AsyncOpenAI(
+            base_url=self.client.base_url, api_key=self.client.api_key, max_retries=0, timeout=PATIENCE
+        )
+
     def metrics(self) -> dict[str, float]:
         """Samples without labels by name, those with labels summed."""
         totals: dict[str, float] = {}

@@ -27,6 +27,8 @@ from .talk import Talk, Turn
 QUOTES = '"""'
 LOCAL_MODES = 3
 """their index among a terminal's attributes"""
+SHORTEST_TIMED_S = 0.05
+"""a reply that arrives in less time says nothing about the speed"""
 GREETING = (
     f"Alt-Enter begins a new line, and so does Enter between {QUOTES} and {QUOTES}. /help lists commands."
 )
@@ -116,7 +118,7 @@ def turn_in_words(turn: Turn) -> str:
     if turn.first_token_s is not None:
         parts.append(f"first after {turn.first_token_s:.2f} s")
         decoding = turn.seconds - turn.first_token_s
-        if turn.usage is not None and turn.usage.completion_tokens > 1 and decoding > 0:
+        if turn.usage is not None and turn.usage.completion_tokens > 1 and decoding > SHORTEST_TIMED_S:
             parts.append(f"then {(turn.usage.completion_tokens - 1) / decoding:,.0f} tokens/s")
     return " · ".join(parts)
 

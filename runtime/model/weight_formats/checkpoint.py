@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 import torch
 
+from ...checkpoint_json import decode_file
 from ...errors import ConfigError
 from ...gguf_file import GgufFile
 from .gguf_tensors import GgufTensors
@@ -114,10 +115,7 @@ def _gguf_files(model: Path) -> dict[Path, TensorFile]:
 def _file_of_tensor(model: Path) -> dict[str, Path]:
     index = model / INDEX_FILE
     if index.exists():
-        try:
-            weight_map = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{index}: {error}") from None
+        weight_map = decode_file(index, index.read_bytes(), _Index).weight_map
         return {name: model / file for name, file in weight_map.items()}
     single = model / SINGLE_FILE
     if not single.exists():

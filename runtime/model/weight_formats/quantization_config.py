@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ...checkpoint_json import CONFIG_FILE, read_config
 from ...errors import ConfigError
-from ...families import CONFIG_FILE, config_text
 from .checkpoint import Checkpoint
 from .choosing import choose_awq, choose_fp8, choose_gptq
 from .compressed_tensors import choose_compressed_tensors
@@ -60,10 +60,7 @@ def _gguf_formats(checkpoint: Checkpoint) -> WeightFormats:
 def load_weight_formats(model: Path, stored: Set[str]) -> WeightFormats:
     """Reads the formats from config.json. `stored`: the names of the checkpoint's tensors."""
     path = model / CONFIG_FILE
-    try:
-        file = msgspec.json.decode(config_text(model), type=_ConfigFile)
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    file = read_config(model, _ConfigFile)
     settings = file.quantization_config or file.compression_config
     if not settings:
         return WeightFormats("unquantized", lambda projection: FloatFormat())

@@ -14,9 +14,9 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from ...cache_directory import cache_directory, made_at_once
+from ...checkpoint_json import config_text
 from ...config import QuantizeMethod
 from ...errors import ConfigError
-from ...families import config_text
 from ...logs import ProgressLine
 from .checkpoint import Checkpoint
 from .floats import FloatFormat

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import save_file
 
+from ...checkpoint_json import CONFIG_FILE, config_text
 from ...config import QuantizeMethod
 from ...errors import ConfigError
-from ...families import CONFIG_FILE, config_text
 from .checkpoint import INDEX_FILE, Checkpoint
 from .compressed_tensors import PACKED
 from .expand import pieces

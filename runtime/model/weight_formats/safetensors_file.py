@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ...checkpoint_json import GET_IT_AGAIN
 from ...errors import ConfigError
 from .tensor_spec import Shape
 
@@ -23,7 +24,7 @@ class SafetensorsFile:
                 Any, safe_open(path, framework="pt", device="cpu")
             )  # the library's type hints are incomplete
         except (SafetensorError, OSError) as error:
-            raise ConfigError(f"{path}: not a whole safetensors file: {error}") from None
+            raise ConfigError(f"{path}: not a whole safetensors file ({error}). {GET_IT_AGAIN}.") from None
         self.names: Set[str] = frozenset(self._file.keys())
 
     def describe(self, name: str) -> tuple[Shape, str]:

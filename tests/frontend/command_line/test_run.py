@@ -110,7 +110,12 @@ def test_a_wrong_argument_is_named(
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [(None, "there is no such file"), ("x = 1\n", "Write @arbora.program above")]
+    ("text", "expected"),
+    [
+        (None, "there is no such file"),
+        ("x = 1\n", "Write @arbora.program above"),
+        ("x = 1\ndef f(:\n", "empty.py: line 2: invalid syntax."),
+    ],
 )
 def test_a_file_without_a_program_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, expected: str

@@ -101,28 +101,3 @@ async def test_outputs_are_read_together_if_a_later_message_waits(world: World) 
         world.inbox.add(world.output(token))
     assert tokens(await reading) == [2, 3, 4]
     assert tokens(taken) == [1]
-
-
-async def test_other_tasks_run_between_outputs_that_come_one_by_one(world: World) -> None:
-    turns, taken_in = 0, list[int]()
-
-    def take(arrival: Arrival) -> bool:
-        taken_in.append(turns)
-        if len(taken_in) < 50:
-            world.inbox.add(world.output(1))  # comes while this one is written
-        return True
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
-    tasks = [asyncio.create_task(world.generation.next(take)), asyncio.create_task(count())]
-    await asyncio.sleep(0)
-    world.inbox.add(world.output(1))
-    while len(taken_in) < 50:
-        await asyncio.sleep(0)
-    assert len(set(taken_in)) == 50
-    for task in tasks:
-        task.cancel()

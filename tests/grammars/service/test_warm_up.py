@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import pytest
 from arbora.grammars.masks.token_trie import tries_of
 from arbora.grammars.service.builder import Builder
+from arbora.grammars.service.builder_process import COMPILING_NICENESS, BeforeCompiling, warm_up
 from arbora.grammars.tags.special_tokens import SpecialTokens
 from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder
 from numba.core.dispatcher import Dispatcher
+from numba.core.event import Event, EventStatus
 
 SCHEMAS: list[object] = [
     {"type": "array", "items": {"$ref": "#"}},
@@ -49,3 +52,32 @@ def test_no_grammar_waits_for_functions_to_be_compiled(
     before = compiled_functions()
     builder.build("schema", GrammarSpec("json_schema", json.dumps(schema), property_order=order))
     assert compiled_functions() == before
+
+
+class CompilingBuilder(Builder):
+    """Notes its priority before and while it compiles."""
+
+    def __init__(self, notice: BeforeCompiling) -> None:
+        self.niceness: list[int] = []
+        self._notice = notice
+
+    def warm_up(self) -> None:
+        self.niceness.append(niceness())
+        for _ in range(2):
+            self._notice.on_start(Event("numba:compile", EventStatus.START))
+            self.niceness.append(niceness())
+
+
+def niceness() -> int:
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_code_is_compiled_at_a_low_priority_that_later_processes_do_not_have() -> None:
+    before, told = niceness(), list[int]()
+    notice = BeforeCompiling(lambda: told.append(niceness()))
+    builder = CompilingBuilder(notice)
+    warm_up(builder, notice)
+    low = max(before, COMPILING_NICENESS)
+    assert builder.niceness == [before, low, low]
+    assert told == [low, low]
+    assert niceness() == before

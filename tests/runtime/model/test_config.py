@@ -173,6 +173,9 @@ def test_a_truncated_file_is_refused(model: Path) -> None:
     file = model / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
     assert "not a whole safetensors file" in refusal(model)
+    config = model / "config.json"
+    config.write_bytes(config.read_bytes()[:-10])
+    assert f"{config}: not a whole JSON file" in refusal(model)
 
 
 @pytest.mark.parametrize(

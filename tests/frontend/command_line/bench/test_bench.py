@@ -66,6 +66,7 @@ def test_failed_requests_give_the_exit_code_1(served: Served, capsys: pytest.Cap
         (("--url", "http://127.0.0.1:1"), "no server at http://127.0.0.1:1"),
         (("--url", "127.0.0.1:1"), "no server at http://127.0.0.1:1"),
         (("--url", "gopher://x"), "--url gopher://x: expected an address such as http://127.0.0.1:8000."),
+        (("--url", "unix:/run/a"), "--url unix:/run/a: this command needs an address such as"),
     ],
 )
 def test_a_wrong_option_is_named(

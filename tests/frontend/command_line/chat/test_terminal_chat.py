@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from arbora.frontend.command_line.chat import markdown_stream
 from arbora.frontend.command_line.chat.markdown_stream import MarkdownStream, complete_blocks
+from arbora.frontend.command_line.chat.server import Usage
+from arbora.frontend.command_line.chat.talk import Turn
+from arbora.frontend.command_line.chat.terminal import turn_in_words
 from chat_stub import Piece, chat_server
 from rich.console import Console
 from terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, TAB, UP, Terminal, terminal
@@ -137,3 +140,19 @@ def test_a_streamed_reply_sends_the_terminal_no_control_characters() -> None:
     written = screen.getvalue()
     assert "Hm]52;c;aGk=." in written and "First[2J." in written and "Last[2J." in written
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", written)
+
+
+@pytest.mark.parametrize(("seconds", "has_speed"), [(3.0, True), (1.001, False)])
+def test_the_speed_is_not_said_of_a_reply_that_arrives_at_once(seconds: float, has_speed: bool) -> None:
+    turn = Turn(
+        reply="a b c",
+        reasoning="",
+        finish_reason="stop",
+        usage=Usage(10, 5, 3),
+        first_token_s=1.0,
+        seconds=seconds,
+        explanation=None,
+    )
+    said = turn_in_words(turn)
+    assert said.startswith("10 prompt tokens, 50% cached · 3 in the reply · first after 1.00 s")
+    assert ("then 1 tokens/s" in said) == has_speed

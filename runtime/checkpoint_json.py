@@ -1,0 +1,40 @@
+"""Reads the JSON files of a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from .errors import ConfigError
+
+CONFIG_FILE = "config.json"
+GET_IT_AGAIN = "Copy or download it again"
+
+T = TypeVar("T")
+
+
+def read_config(model: Path, kind: type[T]) -> T:
+    """The fields of `model`/config.json that the struct `kind` has. Raises ConfigError."""
+    return decode_file(model / CONFIG_FILE, config_text(model), kind)
+
+
+def config_text(model: Path) -> bytes:
+    path = model / CONFIG_FILE
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: can't be read ({error.strerror}). A model directory must contain this file."
+        ) from None
+
+
+def decode_file(path: Path, text: bytes, kind: type[T]) -> T:
+    """The text of the file at `path` as `kind`. Raises ConfigError."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path}: not a whole JSON file ({error}). {GET_IT_AGAIN}.") from None
