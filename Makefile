@@ -38,10 +38,12 @@ TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores
 serve: $(COMPILED)
 	@exec $(BIN)/arbora serve $(MODEL) $(ARGS)
 
-# Each process has one thread. There is one process more than cores, but at most four, as many tests wait for
-# servers. These start in less time from bytecode, which the environment may forbid to write.
+# Lint runs while the kernels are compiled. Each test process has one thread. There is one process more than
+# cores, but at most four, as many tests wait for servers. These start in less time from bytecode, which the
+# environment may forbid to write.
 test: export OMP_NUM_THREADS ?= 1
-test: lint $(COMPILED)
+test: $(VENV)/.installed-for-tests
+	@$(MAKE) --no-print-directory --jobs=2 lint $(COMPILED)
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 test-browser: $(VENV)/.installed-for-tests $(COMPILED)
@@ -107,7 +109,7 @@ $(COMPILED): $(VENV)/.installed
 	@echo "set-up done"
 
 $(VENV)/.installed-for-tests: $(VENV)/.installed
-	$(PIP) install --editable ".[test]"
+	$(PIP) install --no-compile --editable ".[test]"
 	@touch $@
 
 # The folders stand at the root, so type checkers find the package by these links.

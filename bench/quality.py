@@ -183,7 +183,7 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
 
 def oracle(model: Path) -> Predict:
     module = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    module.eval()  # type: ignore[no-untyped-call]
+    module.eval()
 
     @torch.inference_mode()
     def predict(tokens: list[int]) -> torch.Tensor:

@@ -39,9 +39,16 @@ def test_every_link_leads_to_a_page_and_a_heading(page: str, target: str, anchor
     assert not anchor or anchor in anchors(path)
 
 
+@pytest.fixture(scope="module")
+def sources() -> set[str]:
+    hidden = {path for path in ROOT.iterdir() if path.name.startswith(".") or path.name == "build"}
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and path not in hidden]
+    files = [*ROOT.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
+    return {str(file.relative_to(ROOT)) for file in files}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_file_that_a_page_names_exists(page: Path) -> None:
-    sources = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+def test_every_file_that_a_page_names_exists(page: Path, sources: set[str]) -> None:
     for name in set(_FILE.findall(page.read_text())):
         assert any(source == name or source.endswith(f"/{name}") for source in sources), name
 

@@ -20,6 +20,7 @@ SHARED = (
     "automaton_format",
     "byte_sizes",
     "cache_directory",
+    "checkpoint_json",
     "config",
     "errors",
     "families",

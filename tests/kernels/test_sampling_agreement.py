@@ -116,7 +116,7 @@ FLAT_P = [0.9, 0.5, 0.99, 0.95, 0.3, 0.9]
 def test_triton_cuts_flat_rows_as_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("CHUNK", 4096), ("TILE", 4096), ("SAMPLES", 512)):
         monkeypatch.setattr(sampling_triton, name, value)
-    logits = flat_rows(6000)
+    logits = flat_rows(4500)
     made = batch(6, seed=1, temperature=[1.0, 0.7, 1.0, 1.5, 1.0, 1.0], top_p=FLAT_P, min_p=0.01)
     got, expected = SAMPLERS["triton"](logits, made, None), SAMPLERS["cpu"](logits, made, None)
     assert got.tokens.tolist() == expected.tokens.tolist()
@@ -135,6 +135,6 @@ def test_few_tokens_of_flat_rows_are_added_to_buckets_one_by_one(monkeypatch: py
     monkeypatch.setattr(InterpreterBuilder, "create_atomic_rmw", counted)
     for name in ("CHUNK", "TILE"):
         monkeypatch.setattr(sampling_triton, name, 4096)
-    logits = flat_rows(8000)[:3]
+    logits = flat_rows(4500)[:3]
     SAMPLERS["triton"](logits, batch(3, top_p=FLAT_P[:3]), None)
     assert 0 < sum(added) < logits.numel() / 6

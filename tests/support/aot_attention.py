@@ -2,9 +2,8 @@
 each: matrix instructions in the main loop, blocks copied ahead, no spills in loops, programs at a time."""
 
 import random
-from collections.abc import Iterator
 from itertools import combinations, product
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from aot_cases import SHARED, AotCase, MatrixProducts
 from arbora.kernels.attention.cuda_tiles import CHUNK, GROUP, PROGRAMS, SINGLE, Tiles, generation, padded
@@ -12,6 +11,12 @@ from arbora.kernels.attention.cuda_tiles import CHUNK, GROUP, PROGRAMS, SINGLE, 
 QUERIES = {"decode": SINGLE, "group": GROUP, "chunk": CHUNK}
 VALUES = (("decode", "group", "chunk"), (80, 90, 100), ("bf16", "fp16"), (64, 96, 128, 256), (1, 4, 5, 7, 8))
 PAGE_SIZES, STORED, WINDOWS = (1, 16), (None, "int8", "fp8"), (False, True)
+PROPERTIES = (*VALUES, PAGE_SIZES, STORED, WINDOWS)
+KIND = 0
+DECIDING = (KIND, 1, 3, 6, 7)
+"""the properties that decide the tiles and the code: kind, architecture, head size, cells and windows"""
+Pair: TypeAlias = tuple[tuple[int, object], tuple[int, object]]
+"""two properties, by their places, and their values"""
 CANDIDATES = 40
 """variants to choose the next one of a covering set from"""
 ATTEND = {
@@ -60,26 +65,31 @@ def variants() -> list[Variant]:
 
 
 def covering() -> list[Variant]:
-    """A few variants that contain every pair of values."""
+    """A few variants that contain the pairs of `covered_pairs`."""
     source = random.Random(0)
-    values = (*VALUES, PAGE_SIZES, STORED, WINDOWS)
-    places = [[(at, value) for value in of] for at, of in enumerate(values)]
-    missing = {pair for two in combinations(places, 2) for pair in product(*two)}
+    missing = covered_pairs()
     chosen: list[Variant] = []
     while missing:
         wanted = dict(min(missing, key=str))
         candidates = [
-            Variant(*(wanted.get(at, source.choice(of)) for at, of in enumerate(values)))  # type: ignore[arg-type]
+            Variant(*(wanted.get(at, source.choice(of)) for at, of in enumerate(PROPERTIES)))  # type: ignore[arg-type]
             for _ in range(CANDIDATES)
         ]
-        best = max(candidates, key=lambda variant: len(missing & set(_pairs(variant))))
-        missing -= set(_pairs(best))
+        best = max(candidates, key=lambda variant: len(missing & pairs(variant)))
+        missing -= pairs(best)
         chosen.append(best)
     return chosen
 
 
-def _pairs(variant: tuple[object, ...]) -> Iterator[tuple[tuple[int, object], tuple[int, object]]]:
-    yield from combinations(enumerate(variant), 2)
+def covered_pairs() -> set[Pair]:
+    """Every pair of values of deciding properties, and each value of the others with every kind."""
+    places = [[(at, value) for value in of] for at, of in enumerate(PROPERTIES)]
+    every = {pair for two in combinations(places, 2) for pair in product(*two)}
+    return {(a, b) for a, b in every if a[0] == KIND or (a[0] in DECIDING and b[0] in DECIDING)}
+
+
+def pairs(variant: Variant) -> set[Pair]:
+    return set(combinations(enumerate(variant), 2))
 
 
 def attention_case(variant: Variant, stages: int = 3) -> AotCase:

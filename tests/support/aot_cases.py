@@ -1,14 +1,17 @@
 """The Triton kernels to compile ahead of time, each with one set of compile-time constants.
 
-Modules named aot_cases_<topic>.py in this folder hold a list CASES; test_kernels_aot.py compiles all.
+Modules named aot_cases_<topic>.py in this folder hold a list CASES. tests/kernels/test_aot.py compiles the
+cases of a kernel that has many for one architecture after the other; bench/gpu_static.py --all compiles each
+for all.
 """
 
 import importlib
 import pkgutil
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 TARGETS = (80, 90, 100)
 """compute capabilities of the datacenter GPUs for which kernels are compiled; 90 is sm_90"""
@@ -69,7 +72,46 @@ class AotCase:
     """arguments known to be multiples of 16, besides all pointers"""
 
 
+def faults(case: AotCase, architecture: int, result: Mapping[str, Any]) -> list[str]:
+    """How the compiled case (`aot_compile.compile_and_measure`) differs from what is expected."""
+    if "error" in result:
+        return [result["error"]]
+    limit = case.max_shared if isinstance(case.max_shared, int) else case.max_shared[architecture]
+    products = case.products.number if case.products else result["products"]
+    together = programs_at_a_time(case.num_warps, result["registers"], result["shared"], architecture)
+    kept = {
+        f"{result['shared']} bytes of shared memory": result["shared"] <= limit,
+        f"{result['pipelined']} loops copy ahead": result["pipelined"] >= case.pipelined_loops,
+        f"{result['spilled']} bytes spilled": result["spilled"] <= case.max_spill_bytes,
+        f"{result['loop_spills']} spills in loops": result["loop_spills"] <= case.max_loop_spills,
+        f"{result['products']} matrix instructions, not {products}": result["products"] == products,
+        f"{together} programs at a time": together >= case.programs,
+    }
+    return [fault for fault, is_kept in kept.items() if not is_kept]
+
+
 def all_cases() -> list[AotCase]:
     names = sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]))
     modules = [importlib.import_module(name) for name in names if name.startswith("aot_cases_")]
     return [case for module in modules for case in module.CASES]
+
+
+def all_jobs() -> list[tuple[AotCase, int]]:
+    """Each case with each of its architectures."""
+    return [(case, architecture) for case in all_cases() for architecture in case.architectures]
+
+
+def some_jobs() -> list[tuple[AotCase, int]]:
+    """As `all_jobs`, but if a kernel has as many cases for all architectures as there are architectures, each
+    of them is for one, in turn."""
+    of_kernel: defaultdict[str, list[AotCase]] = defaultdict(list)
+    for case in all_cases():
+        if case.architectures == TARGETS:
+            of_kernel[case.kernel].append(case)
+    only = {
+        case.name: TARGETS[number % len(TARGETS)]
+        for cases in of_kernel.values()
+        for number, case in enumerate(cases)
+        if len(cases) >= len(TARGETS)
+    }
+    return [job for job in all_jobs() if only.get(job[0].name, job[1]) == job[1]]

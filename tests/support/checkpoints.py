@@ -57,7 +57,7 @@ def random_model(family: str, seed: int = 0, **fields: Any) -> PreTrainedModel:
     """A float32 model whose every parameter is random, norms and biases too. `fields` change its config."""
     torch.manual_seed(seed)
     config = CONFIGS[family](**{**SHAPE, **OF_FAMILY.get(family, {}), **fields})
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
     ).eval()
     with torch.no_grad():

@@ -25,7 +25,7 @@ def expected_logprobs(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor
 
 @torch.no_grad()
 def expected_greedy(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
-    output: torch.Tensor = model.generate(  # type: ignore[operator]
+    output: torch.Tensor = model.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
         do_sample=False,

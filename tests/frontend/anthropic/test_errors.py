@@ -58,7 +58,7 @@ async def test_every_status_has_its_type(status: int, kind: str) -> None:
 async def test_a_prompt_that_is_too_long_is_refused_in_anthropics_words(world: AnthropicWorld) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         await world.create(messages=[{"role": "user", "content": "the cat sat " * 4000}])
-    error: Any = caught.value.body["error"]  # type: ignore[index]
+    error: Any = caught.value.body["error"]
     assert error["message"].startswith("prompt is too long: ")
     assert error["details"] == {"error_code": "context_length_exceeded", "param": "messages"}
 
@@ -102,7 +102,7 @@ async def test_a_server_without_a_model_is_overloaded() -> None:
         with pytest.raises(anthropic.APIStatusError) as caught:
             await world.create()
         assert caught.value.status_code == 529
-        assert caught.value.body["error"]["type"] == "overloaded_error"  # type: ignore[index]
+        assert caught.value.body["error"]["type"] == "overloaded_error"
         assert caught.value.response.headers["retry-after"]
 
 

@@ -394,4 +394,4 @@ async def test_the_clients_errors_have_their_types(world: AnthropicWorld) -> Non
         await world.create(max_tokens=-1)
     with pytest.raises(anthropic.NotFoundError) as caught:
         await world.create(model="claude")
-    assert caught.value.request_id == caught.value.body["request_id"]  # type: ignore[index]
+    assert caught.value.request_id == caught.value.body["request_id"]

@@ -67,6 +67,6 @@ async def test_a_wrong_query_is_refused_by_name(world: AnthropicWorld, query: An
 async def test_an_unknown_model_is_not_found_in_the_form_of_its_client(world: AnthropicWorld) -> None:
     with pytest.raises(anthropic.NotFoundError) as caught:
         await world.client.models.retrieve("other")
-    assert caught.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    assert caught.value.body["error"]["type"] == "not_found_error"
     answer = await world.http_world.http.get("/v1/models/other")
     assert answer.json()["error"]["code"] == "model_not_found"

@@ -54,6 +54,9 @@ def test_no_grammar_waits_for_functions_to_be_compiled(
     assert compiled_functions() == before
 
 
+STARTED = Event("numba:compile", EventStatus.START)  # type: ignore[no-untyped-call]
+
+
 class CompilingBuilder(Builder):
     """Notes its priority before and while it compiles."""
 
@@ -64,7 +67,7 @@ class CompilingBuilder(Builder):
     def warm_up(self) -> None:
         self.niceness.append(niceness())
         for _ in range(2):
-            self._notice.on_start(Event("numba:compile", EventStatus.START))
+            self._notice.on_start(STARTED)
             self.niceness.append(niceness())
 
 

@@ -57,7 +57,7 @@ def main() -> None:
     torch.set_num_threads(1)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
-    model.eval()  # type: ignore[no-untyped-call]
+    model.eval()
     reply_to = partial(greedy_reply, model=model, tokenizer=tokenizer)
     print(f"{'task':<10}{'asked':>7}{'right':>7}{'accuracy':>10}")
     for task in MAKERS:
@@ -105,7 +105,7 @@ def greedy_reply(
     if length > LONGEST_PROMPT:
         return None
     with torch.inference_mode():
-        output: torch.Tensor = model.generate(**prompt, max_new_tokens=LONGEST_REPLY, do_sample=False)  # type: ignore[operator]
+        output: torch.Tensor = model.generate(**prompt, max_new_tokens=LONGEST_REPLY, do_sample=False)
     reply = tokenizer.decode(output[0, length:], skip_special_tokens=True)
     assert isinstance(reply, str)
     return reply

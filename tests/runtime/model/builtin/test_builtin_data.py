@@ -168,7 +168,7 @@ def rendered(
     add_generation_prompt: bool = False,
 ) -> str:
     text = tokenizer.apply_chat_template(
-        messages,  # type: ignore[arg-type]
+        messages,
         tools=tools,
         tokenize=False,
         add_generation_prompt=add_generation_prompt,

@@ -137,7 +137,7 @@ def test_fp8_blocks_are_expanded_as_by_transformers() -> None:
     target = torch.empty(384, 1280)
     blocks = ByteFormat("F8_E4M3", ScaleGrid(128, 128))
     expand_into(target, blocks.read({"weight": weight, "weight_scale": scale}, *target.shape))
-    oracle = Fp8Dequantize(None)  # type: ignore[no-untyped-call]
+    oracle = Fp8Dequantize(None)
     assert torch.equal(target, oracle._dequantize_one(weight, scale, torch.float32))
 
 
