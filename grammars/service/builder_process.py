@@ -13,10 +13,13 @@ import pickle
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from numba.core.event import Event, Listener, register
@@ -70,9 +73,15 @@ def warm_up(builder: Builder, notice: BeforeCompiling) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, max(niceness, COMPILING_NICENESS))
         tell()
 
+    def run() -> int:
+        builder.warm_up()
+        return threading.get_native_id()
+
     notice.tell = compile_behind_requests
     with ThreadPoolExecutor(1) as executor:
-        executor.submit(builder.warm_up).result()
+        thread = executor.submit(run).result()
+    while Path(f"/proc/self/task/{thread}").exists():  # it ends a moment after it is joined
+        time.sleep(0.001)
 
 
 def _serve(builder: Builder, notice: BeforeCompiling, channel: socket.socket) -> NoReturn:

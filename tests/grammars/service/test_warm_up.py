@@ -76,7 +76,7 @@ def niceness() -> int:
 
 
 def test_code_is_compiled_at_a_low_priority_that_later_processes_do_not_have() -> None:
-    before, told = niceness(), list[int]()
+    before, told, threads = niceness(), list[int](), os.listdir("/proc/self/task")
     notice = BeforeCompiling(lambda: told.append(niceness()))
     builder = CompilingBuilder(notice)
     warm_up(builder, notice)
@@ -84,3 +84,4 @@ def test_code_is_compiled_at_a_low_priority_that_later_processes_do_not_have() -
     assert builder.niceness == [before, low, low]
     assert told == [low, low]
     assert niceness() == before
+    assert os.listdir("/proc/self/task") == threads, "forks would lack the thread"
