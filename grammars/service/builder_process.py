@@ -33,7 +33,8 @@ from .builder import Builder
 from .jobs import LAST_RESULT, NOTICE, PROCESS, RESULT, Result, Work
 
 EXTRA_BYTES = 1536 << 20  # of address space for building, in addition to the loaded code and data
-COMPILING_NICENESS = 10
+COMPILING_NICENESS = 5
+"""leaves a quarter of a core to compile if others want all: enough for `START_DEADLINE_S` (worker.py)"""
 KEEP_BELOW = 384 << 20
 """Bytes of memory; a process that has grown by more ends with its job."""
 
