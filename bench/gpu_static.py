@@ -2,9 +2,10 @@
 
     PYTHONSAFEPATH=1 python bench/gpu_static.py [--all]
 
-With --all only the compiler is asked, about every variant of attention in half precision and every case of
-the other kernels: the registers, programs at a time and instructions of each kind of attention tiles, and all
-that miss what `tests/support/aot_*.py` expect. It takes an hour on two cores.
+With --all every variant of attention in half precision and every case of the other kernels is compiled. The
+table shows the registers, programs at a time and instructions of each kind of attention tiles. Below it are
+the variants and cases that do not meet the expectations in `tests/support/aot_*.py`. This compiles more than
+a thousand kernels, each of which takes seconds.
 
 The first table shows what each attention kernel takes of a multiprocessor, and so how many of its programs
 run there at a time. The second one shows the programs of one layer of an 8B shape (32 query heads, 8 KV
@@ -135,7 +136,8 @@ def print_all() -> None:
             _range([sum(result["loop"].values()) - result["loop"]["matrix"] for result in results]),
         )
         print("|", " | ".join([*key, str(len(each_of)), *ranges]), "|")
-    others = [job for job in all_jobs() if job[0].name not in {case.name for case, _ in jobs}]
+    of_attention = {case.name for case, _ in jobs}
+    others = [job for job in all_jobs() if job[0].name not in of_attention]
     for each in compiled(others):
         found += [f"{each.case.name} sm_{each.architecture}: {fault}" for fault in each.faults]
     count = f"of {len(jobs)} variants of attention and {len(others)} other cases"

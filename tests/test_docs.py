@@ -41,10 +41,8 @@ def test_every_link_leads_to_a_page_and_a_heading(page: str, target: str, anchor
 
 @pytest.fixture(scope="module")
 def sources() -> set[str]:
-    hidden = {path for path in ROOT.iterdir() if path.name.startswith(".") or path.name == "build"}
-    folders = [path for path in ROOT.iterdir() if path.is_dir() and path not in hidden]
-    files = [*ROOT.glob("*.py"), *(file for folder in folders for file in folder.rglob("*.py"))]
-    return {str(file.relative_to(ROOT)) for file in files}
+    """The paths of all Python files, relative to the root."""
+    return {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

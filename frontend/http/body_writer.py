@@ -7,7 +7,7 @@ from typing import TypeAlias
 from ..request.attempts import PartWriter
 
 BODY_WRITER = "arbora.body_writer"
-"""the key in a request's scope of its connection's `BodyWriter`; the request of a WebSocket has none"""
+"""the key of the `BodyWriter` in the ASGI scope of a request; the scope of a WebSocket has none"""
 
 BodyWriter: TypeAlias = PartWriter[bytes]
 """Writes a part as ASGI's `send` does. `send` must have sent the headers before, and it sends the last part.

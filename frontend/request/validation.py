@@ -62,7 +62,8 @@ def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
 
 
 def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
-    """`sent` are the names that the object has; one of them may be a misspelling of this field."""
+    """The error for a required field that was not sent. `sent` are the names of the fields that were sent
+    beside it; if one of them looks like a misspelling of this field, the error says so."""
     short = [name for name in islice(sent, MOST_NAMES_COMPARED) if len(name) <= LONGEST]
     near = close_name(param.rpartition(".")[2], short)
     meant = "" if near is None else f" There is a field {near!r}: is it meant?"

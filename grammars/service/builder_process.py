@@ -34,7 +34,7 @@ from .jobs import LAST_RESULT, NOTICE, PROCESS, RESULT, Result, Work
 
 EXTRA_BYTES = 1536 << 20  # of address space for building, in addition to the loaded code and data
 COMPILING_NICENESS = 5
-"""leaves a quarter of a core to compile if others want all: enough for `START_DEADLINE_S` (worker.py)"""
+"""gives compiling a quarter of a busy core, so that it ends before `START_DEADLINE_S` (worker.py)"""
 KEEP_BELOW = 384 << 20
 """Bytes of memory; a process that has grown by more ends with its job."""
 
@@ -65,11 +65,12 @@ def main() -> None:
 
 
 def warm_up(builder: Builder, notice: BeforeCompiling) -> None:
-    """Runs in a thread of its own, whose priority is lowered before it compiles: that takes minutes, and
-    requests go first. On Linux each thread has a priority, and later forks have that of the main thread."""
+    """Warms the builder up in a thread, which gets a low priority when it begins to compile code: compiling
+    takes minutes and must not slow running requests. On Linux each thread has a priority of its own, so the
+    processes that the main thread forks later have the normal one."""
     tell = notice.tell
 
-    def compile_behind_requests() -> None:
+    def lower_priority_and_tell() -> None:
         niceness = os.getpriority(os.PRIO_PROCESS, 0)  # of this thread
         os.setpriority(os.PRIO_PROCESS, 0, max(niceness, COMPILING_NICENESS))
         tell()
@@ -78,10 +79,10 @@ def warm_up(builder: Builder, notice: BeforeCompiling) -> None:
         builder.warm_up()
         return threading.get_native_id()
 
-    notice.tell = compile_behind_requests
+    notice.tell = lower_priority_and_tell
     with ThreadPoolExecutor(1) as executor:
         thread = executor.submit(run).result()
-    while Path(f"/proc/self/task/{thread}").exists():  # it ends a moment after it is joined
+    while Path(f"/proc/self/task/{thread}").exists():  # the system ends it a moment after the join
         time.sleep(0.001)
 
 

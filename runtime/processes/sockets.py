@@ -133,8 +133,8 @@ class Inbox(Generic[T]):
 
 
 class AsyncInbox(Generic[T]):
-    """Receives on an asyncio loop. `epoch` changes when the peer starts again. `has_more`: a message waited
-    when the last one was received."""
+    """Receives on an asyncio loop. `epoch` changes when the peer starts again. `has_more`: when the last
+    message was received, another one was waiting."""
 
     def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
         self._socket = context.socket(zmq.PULL)
@@ -148,8 +148,8 @@ class AsyncInbox(Generic[T]):
         self._decoder.epoch = epoch
 
     async def receive(self) -> T:
-        """The next message. Other tasks of the loop run first, except while a backlog is received: then they
-        run after every `MOST_IN_A_ROW` messages."""
+        """The next message. Other tasks of the event loop run before it is received. During a backlog they
+        run only once for every `MOST_IN_A_ROW` messages."""
         while True:
             if not self.has_more or self._in_a_row == MOST_IN_A_ROW:
                 self._in_a_row = 0

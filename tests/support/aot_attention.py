@@ -12,11 +12,11 @@ QUERIES = {"decode": SINGLE, "group": GROUP, "chunk": CHUNK}
 VALUES = (("decode", "group", "chunk"), (80, 90, 100), ("bf16", "fp16"), (64, 96, 128, 256), (1, 4, 5, 7, 8))
 PAGE_SIZES, STORED, WINDOWS = (1, 16), (None, "int8", "fp8"), (False, True)
 PROPERTIES = (*VALUES, PAGE_SIZES, STORED, WINDOWS)
-KIND = 0
-DECIDING = (KIND, 1, 3, 6, 7)
-"""the properties that decide the tiles and the code: kind, architecture, head size, cells and windows"""
+"""the values of each field of a `Variant`"""
+DECIDING = ("kind", "architecture", "head_dim", "stored", "window")
+"""the fields on which the tiles and the code depend most"""
 Pair: TypeAlias = tuple[tuple[int, object], tuple[int, object]]
-"""two properties, by their places, and their values"""
+"""two fields of a variant, by their numbers, and their values"""
 CANDIDATES = 40
 """variants to choose the next one of a covering set from"""
 ATTEND = {
@@ -82,13 +82,16 @@ def covering() -> list[Variant]:
 
 
 def covered_pairs() -> set[Pair]:
-    """Every pair of values of deciding properties, and each value of the others with every kind."""
+    """Every value of one deciding field with every value of another, and every kind with every value of any
+    field."""
     places = [[(at, value) for value in of] for at, of in enumerate(PROPERTIES)]
-    every = {pair for two in combinations(places, 2) for pair in product(*two)}
-    return {(a, b) for a, b in every if a[0] == KIND or (a[0] in DECIDING and b[0] in DECIDING)}
+    fields = combinations(zip(Variant._fields, places, strict=True), 2)
+    covered = [(a, b) for (one, a), (two, b) in fields if one == "kind" or {one, two} <= set(DECIDING)]
+    return {pair for two_places in covered for pair in product(*two_places)}
 
 
 def pairs(variant: Variant) -> set[Pair]:
+    """The values of the variant's fields, two by two."""
     return set(combinations(enumerate(variant), 2))
 
 

@@ -1,8 +1,7 @@
 """The Triton kernels to compile ahead of time, each with one set of compile-time constants.
 
 Modules named aot_cases_<topic>.py in this folder hold a list CASES. tests/kernels/test_aot.py compiles the
-cases of a kernel that has many for one architecture after the other; bench/gpu_static.py --all compiles each
-for all.
+jobs of `some_jobs`, bench/gpu_static.py --all those of `all_jobs`.
 """
 
 import importlib
@@ -73,7 +72,7 @@ class AotCase:
 
 
 def faults(case: AotCase, architecture: int, result: Mapping[str, Any]) -> list[str]:
-    """How the compiled case (`aot_compile.compile_and_measure`) differs from what is expected."""
+    """The expectations of the case that its result from `aot_compile.compile_and_measure` does not meet."""
     if "error" in result:
         return [result["error"]]
     limit = case.max_shared if isinstance(case.max_shared, int) else case.max_shared[architecture]
@@ -102,8 +101,8 @@ def all_jobs() -> list[tuple[AotCase, int]]:
 
 
 def some_jobs() -> list[tuple[AotCase, int]]:
-    """As `all_jobs`, but if a kernel has as many cases for all architectures as there are architectures, each
-    of them is for one, in turn."""
+    """The jobs of `make test`. If a kernel has at least as many cases as there are architectures, each case
+    is compiled for one architecture only, in turn. The cases of other kernels are compiled for all."""
     of_kernel: defaultdict[str, list[AotCase]] = defaultdict(list)
     for case in all_cases():
         if case.architectures == TARGETS:

@@ -28,7 +28,7 @@ QUOTES = '"""'
 LOCAL_MODES = 3
 """their index among a terminal's attributes"""
 SHORTEST_TIMED_S = 0.05
-"""a reply that arrives in less time says nothing about the speed"""
+"""no speed is shown for a reply whose tokens all arrive within this time"""
 GREETING = (
     f"Alt-Enter begins a new line, and so does Enter between {QUOTES} and {QUOTES}. /help lists commands."
 )

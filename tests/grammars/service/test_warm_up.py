@@ -58,7 +58,7 @@ STARTED = Event("numba:compile", EventStatus.START)  # type: ignore[no-untyped-c
 
 
 class CompilingBuilder(Builder):
-    """Notes its priority before and while it compiles."""
+    """Records the niceness of the thread that warms it up, before and after code begins to compile."""
 
     def __init__(self, notice: BeforeCompiling) -> None:
         self.niceness: list[int] = []

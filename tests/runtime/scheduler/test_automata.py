@@ -72,14 +72,12 @@ def test_a_token_that_left_the_grammar_is_an_error() -> None:
     assert isinstance(error, CompilerError) and "left its grammar" in str(error)
 
 
-def test_hundreds_of_grammars_in_flight_stay_within_the_devices_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_thousand_grammars_in_flight_stay_within_the_devices_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = 5 * two_brackets().nbytes
     monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", limit)
     compiler, rows = EvenTokens(two_brackets()), FollowedRows()
-    bench = SchedulerBench(256, 4, slots=8, max_waiting=300, compiler=compiler, automata=rows)
-    for number in range(300):
+    bench = SchedulerBench(256, 4, slots=8, max_waiting=1000, compiler=compiler, automata=rows)
+    for number in range(1000):
         bench.submit(str(number), [1, 2, number % 50], 3, f"copy {number}", seed=number)
     bench.compiler.finish_all()
     most = 0
@@ -90,8 +88,8 @@ def test_hundreds_of_grammars_in_flight_stay_within_the_devices_bytes(
         most = max(most, len(bench.model.grammars))
         bench.step()
     assert most == 5
-    assert all(bench.finish(str(number)) in ("stop", "length") for number in range(300))
-    assert sorted(bench.model.loaded) == list(range(1, 301))
+    assert all(bench.finish(str(number)) in ("stop", "length") for number in range(1000))
+    assert sorted(bench.model.loaded) == list(range(1, 1001))
 
 
 def test_a_request_whose_automaton_does_not_fit_is_overtaken_but_not_for_ever(

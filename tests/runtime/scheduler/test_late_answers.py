@@ -127,7 +127,7 @@ def replies(
     return {f"r{number}": bench.tokens(f"r{number}") for number in range(len(requests))}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     requests=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=2, max_size=7),
     pages=st.integers(20, 60),
