@@ -18,9 +18,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
-from ...runtime.messages import LeaseKind, Stats
+from ...runtime.messages import LeaseKind, Output, Stats
 from ...runtime.sampling_params import SamplingParams
-from ..replica.generation import Arrival
 from ..request.reply import Usage
 from ..text.prompt_memo import PromptMemo
 
@@ -284,22 +283,22 @@ class RequestTimer:
     def accepted(self, sampling: SamplingParams) -> None:
         self._sampling = sampling
 
-    def output(self, arrival: Arrival) -> None:
-        output = arrival.output
+    def output(self, choice: int, output: Output, at: float) -> None:
+        """An output of a choice arrived `at` so many seconds of `time.monotonic`."""
         if output.queued_s is not None:
             self._queued_s = output.queued_s
         if not output.tokens:
             return
         self._outputs += 1
-        previous = self._last.get(arrival.choice)
-        if previous is None:
-            self._first[arrival.choice] = arrival.time
+        previous = self._last.get(choice)
         if previous is not None:
-            self._metrics.note_gap(arrival.time - previous)
-        elif not self._last:
-            self._first_token = arrival.time - self._started
-            self._metrics.first_token.observe(self._first_token)
-        self._last[arrival.choice] = arrival.time
+            self._metrics.note_gap(at - previous)
+        else:
+            self._first[choice] = at
+            if not self._last:
+                self._first_token = at - self._started
+                self._metrics.first_token.observe(self._first_token)
+        self._last[choice] = at
 
     def finished(self, usage: Usage, reasons: list[str]) -> None:
         self._usage, self._ends = usage, reasons

@@ -66,9 +66,10 @@ class ChatStream:
         self._context = context
         self._writer = writer
         self._begun = [False for _ in reply.choices]
+        self._around_content = [_around_content(writer, index) for index in range(len(reply.choices))]
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
-        return b"".join([self._chunks(self._context.shown(piece)) for piece in pieces])
+        return b"".join(map(self._chunks, pieces))
 
     def closing(self) -> bytes:
         return self._writer.end(self._usage(), self.reply.unenforced(), self.reply.explanation)
@@ -80,7 +81,10 @@ class ChatStream:
         return self._usage() if self._writer.continuous else None
 
     def _chunks(self, piece: Piece) -> bytes:
-        chunk = self._delta_chunk(piece)
+        if self._only_adds_content(piece):
+            before, after = self._around_content[piece.choice]
+            return before + _encode(piece.content) + after
+        chunk = self._delta_chunk(self._context.shown(piece))
         if piece.finish is None:
             return chunk
         choice = self.reply.choices[piece.choice]
@@ -91,6 +95,11 @@ class ChatStream:
             stop_reason=choice.stop_reason,
             usage=self._usage_so_far(),
         )
+
+    def _only_adds_content(self, piece: Piece) -> bool:
+        choice, content, logprobs, finish, reasoning, calls = piece
+        has_more = logprobs or finish or reasoning or calls or self._writer.continuous
+        return bool(content) and not has_more and self._begun[choice]
 
     def _delta_chunk(self, piece: Piece) -> bytes:
         logprobs = chat_logprobs(self._context.tokenizer, piece.logprobs) if piece.logprobs else None
@@ -113,6 +122,12 @@ class ChatStream:
         return before + self._writer.choice(
             piece.choice, payload, logprobs=logprobs, usage=self._usage_so_far()
         )
+
+
+def _around_content(writer: ChunkWriter, index: int) -> tuple[bytes, bytes]:
+    """The parts of a chunk before and after the content, if it adds nothing else."""
+    before, after = writer.around(index)
+    return before + b'"delta":{"content":', b"}" + after
 
 
 def _delta(piece: Piece, reasoning_field: ReasoningField, *, opens_with_call: bool) -> MessageDelta:

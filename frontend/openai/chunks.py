@@ -59,6 +59,10 @@ class ChunkWriter:
         self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
         self._open_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
 
+    def around(self, index: int) -> tuple[bytes, bytes]:
+        """The parts of a `choice` before and after its payload if it has nothing else."""
+        return b"%b%d," % (self._choice, index), self._open_tail
+
     def choice(
         self,
         index: int,
@@ -71,7 +75,8 @@ class ChunkWriter:
     ) -> bytes:
         """`payload` is the choice's own member, such as `"delta":{…}`; `stop_reason` goes with `finish`."""
         if logprobs is None and finish is None and usage is None:
-            return b"%b%d,%b%b" % (self._choice, index, payload, self._open_tail)
+            before, after = self.around(index)
+            return before + payload + after
         return b"".join(
             (
                 b"%b%d," % (self._choice, index),

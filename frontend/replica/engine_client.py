@@ -226,7 +226,8 @@ class EngineClient:
         for output in outputs.items:
             choice = self._choices.get(output.request)
             if choice is not None:
-                choice.generation.arrive(choice.number, output, now, is_late=is_late)
+                generation, number = choice
+                generation.arrive(number, output, now, is_late=is_late)
 
     def _refuse(self, message: Refused) -> None:
         choice = self._choices.get(message.request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ...runtime.api_keys import Allowances
 from ...runtime.errors import RequestError
@@ -20,6 +20,10 @@ class Arrival(NamedTuple):
     choice: int
     output: Output
     time: float
+
+
+Take: TypeAlias = Callable[[int, Output, float], bool]
+"""Takes the parts of an `Arrival`. Returns whether it has handled the output."""
 
 
 def early_end(output: Output) -> RequestError:
@@ -50,7 +54,7 @@ class Generation:
         self._unanswered = set(self._open)
         self._arrivals: list[Arrival] = []
         self._failure: Exception | None = None
-        self._take: Callable[[Arrival], bool] | None = None
+        self._take: Take | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     async def accepted(self) -> None:
@@ -60,11 +64,11 @@ class Generation:
         if self._failure is not None:
             raise self._failure
 
-    async def next(self, take: Callable[[Arrival], bool] | None = None) -> list[Arrival]:
+    async def next(self, take: Take | None = None) -> list[Arrival]:
         """The outputs since the last call, at least one. Raises `RequestError` or `ClientGoneError`.
 
-        While this waits, each output is passed to `take`, if that is given. If `take` returns True, it has
-        handled the output, which is then not returned. An exception that `take` raises is raised here.
+        While this waits, each output is passed to `take`, if that is given. An output that it has handled is
+        not returned. An exception that `take` raises is raised here.
         """
         self._take = take
         try:
@@ -118,22 +122,15 @@ class Generation:
         """`is_late`: a later message waits already, so the consumer reads several outputs together."""
         if output.finish is not None:
             self._open.discard(index)
-        arrival = Arrival(index, output, time)
-        if self._take is None or is_late or self._arrivals or self._failure is not None:
-            self._arrivals.append(arrival)
-        elif self._was_taken(arrival, self._take):
-            return
+        if self._take is not None and not (is_late or self._arrivals or self._failure):
+            try:
+                if self._take(index, output, time):
+                    return
+            except Exception as error:
+                self._failure = error
+        if self._failure is None:
+            self._arrivals.append(Arrival(index, output, time))
         self._wake()
-
-    def _was_taken(self, arrival: Arrival, take: Callable[[Arrival], bool]) -> bool:
-        try:
-            if take(arrival):
-                return True
-        except Exception as error:
-            self._failure = error
-        else:
-            self._arrivals.append(arrival)
-        return False
 
     def can_restart(self) -> bool:
         return not self.token_left and self.attempt < MAX_ATTEMPTS

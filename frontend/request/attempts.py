@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+from ...runtime.messages import Output
 from ..replica.generation import Arrival, Generation
 from ..work.caller import Caller
 from ..work.fair_threads import FairThreads
@@ -43,7 +44,7 @@ async def run_attempts(
     generation: Generation,
     begin: Callable[[], Attempt[P, C]],
     work: FairThreads,
-    watch: Callable[[Arrival], None] = lambda arrival: None,
+    watch: Callable[[int, Output, float], None] = lambda choice, output, time: None,
     writer: PartWriter[P] | None = None,
 ) -> AsyncIterator[tuple[Attempt[P, C], P]]:
     """Yields, for each batch of outputs, the current attempt and the part of the answer that it made.
@@ -56,11 +57,12 @@ async def run_attempts(
     loop = asyncio.get_running_loop()
     number, attempt = generation.attempt, begin()
 
-    def take(arrival: Arrival) -> bool:
-        if writer is None or not writer.is_ready or not attempt.reply.is_quick(arrival):
+    def take(index: int, output: Output, time: float) -> bool:
+        choice = attempt.reply.choices[index]
+        if writer is None or not writer.is_ready or not choice.is_quick(output):
             return False
-        watch(arrival)
-        part = attempt.take(attempt.reply.push([arrival]))
+        watch(index, output, time)
+        part = attempt.take((choice.push(index, output),))
         if part:
             writer.write(part)
         return True
@@ -71,7 +73,7 @@ async def run_attempts(
         if generation.attempt != number:
             number, attempt = generation.attempt, begin()
         for arrival in arrivals:
-            watch(arrival)
+            watch(*arrival)
         if attempt.reply.may_take_long(arrivals):
             part = await run_off_loop(work, partial(_take_and_remember, attempt, arrivals))
         else:

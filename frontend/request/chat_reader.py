@@ -19,7 +19,8 @@ class ToolReader(Protocol):
 
 
 class ChatReader:
-    """Reads one choice. `remember` gets the choice's whole text and tokens.
+    """Reads one choice. `remember` takes the choice's whole text and tokens once it has ended, so that the
+    conversation's next turn begins with them.
 
     Without `reasoning` and `tools` the choice `is_plain`: all text is content.
     """
@@ -32,8 +33,7 @@ class ChatReader:
     ) -> None:
         self._reasoning = reasoning
         self._tools = tools
-        self._remember = remember
-        self._texts: list[str] = []
+        self.remember = remember
         self.has_tools = tools is not None
         self.is_plain = reasoning is None and tools is None
         self.has_tool_calls = False
@@ -44,7 +44,6 @@ class ChatReader:
 
         `final`: no more text follows; `cut`: because a limit or a stop string ended it.
         """
-        self._texts.append(text)
         reasoning = ""
         if self._reasoning is not None:
             reasoning, text = self._reasoning.push(text, final)
@@ -56,11 +55,6 @@ class ChatReader:
         self.has_tool_calls = self.has_tool_calls or bool(calls)
         content = "".join(delta.text for delta in deltas if isinstance(delta, ContentDelta))
         return content, reasoning, calls
-
-    def remember(self, tokens: Tokens) -> None:
-        """Remembers the tokens of the choice, which has ended, so that the conversation's next turn begins
-        with them."""
-        self._remember("".join(self._texts), tokens)
 
     def may_check(self, several: bool) -> bool:
         """Whether the next push may check a complete call against its schema, which takes up to 0.2 s.

@@ -11,7 +11,7 @@ import msgspec
 from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
 from ..explain.explanation import Explanation
 from ..replica.generation import Arrival, Generation, early_end
-from ..text.detokenizer import Detokenizer
+from ..text.detokenizer import TOKEN_BYTES, Detokenizer
 from ..text.tool_calls import ToolCallDelta
 from .chat_reader import ChatReader
 from .logprobs import TokenLogprob, unpack
@@ -65,9 +65,10 @@ class ChoiceReply:
         self._shows_stop_token = shows_stop_token
         self._eos_tokens = eos_tokens
         self._reader = reader
+        self._is_plain = not detokenizer.has_stop_strings and (reader is None or reader.is_plain)
         self._tokens = bytearray()
+        self._texts: list[str] = []
         self._settled = 0
-        self._characters = 0
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.cached_tokens = 0
@@ -106,13 +107,28 @@ class ChoiceReply:
 
     def is_quick(self, output: Output) -> bool:
         """Whether `push` takes little time and can't end the choice."""
+        if self._only_adds_token(output):
+            return True
         return (
             output.finish is None
             and not self._detokenizer.has_stop_strings
             and not self.may_take_long(output, several=False)
         )
 
+    def _only_adds_token(self, output: Output) -> bool:
+        """Whether the choice goes on with one token, whose text is content."""
+        return (
+            self._is_plain
+            and output.finish is None
+            and output.logprobs is None
+            and output.cached_tokens is None
+            and output.prompt_logprobs is None
+            and len(output.tokens) == TOKEN_BYTES
+        )
+
     def push(self, index: int, output: Output) -> Piece:
+        if self._only_adds_token(output):
+            return Piece(index, self._push_one(output.tokens), (), None)
         if output.cached_tokens is not None:
             self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs
@@ -120,7 +136,7 @@ class ChoiceReply:
         hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
         shown = output.tokens[: len(output.tokens) - 4 * hidden] if hidden else output.tokens
         delta = self._detokenizer.push(shown, final=output.finish is not None)
-        self._characters += len(delta.text)
+        self._texts.append(delta.text)
         self.completion_tokens = delta.tokens_kept
         offsets = delta.offsets
         if delta.stopped is not None:
@@ -128,7 +144,7 @@ class ChoiceReply:
         else:
             self.finish = output.finish
             self.completion_tokens += hidden
-            offsets += (self._characters,) * hidden
+            offsets += (self._detokenizer.characters,) * hidden
             if output.stop_token not in self._eos_tokens:
                 self.stop_reason = output.stop_token
         if self.finish is not None or not self._detokenizer.holds_text:
@@ -139,10 +155,19 @@ class ChoiceReply:
         content, reasoning, calls = self._read(self._reader, delta.text)
         return Piece(index, content, entries, self.finish, reasoning, calls)
 
+    def _push_one(self, token: Tokens) -> str:
+        """Adds a token that `_only_adds_token`; returns its text."""
+        self._tokens += token
+        text = self._detokenizer.push_one(int.from_bytes(token, "little"))
+        self._texts.append(text)
+        self.completion_tokens += 1
+        self._settled = self.completion_tokens
+        return text
+
     def remember(self) -> None:
         """Remembers the tokens of a chat's reply that has ended. May be called from any thread."""
         if self._reader is not None:
-            self._reader.remember(self.tokens)
+            self._reader.remember("".join(self._texts), self.tokens)
 
     def _read(self, reader: ChatReader, text: str) -> tuple[str, str, Sequence[ToolCallDelta]]:
         if reader.is_plain:
@@ -183,11 +208,6 @@ class Reply:
     def has_begun(self) -> bool:
         """Whether all prompts have been computed."""
         return all(choice.has_begun for choice in self.choices)
-
-    def is_quick(self, arrival: Arrival) -> bool:
-        """Whether `push` of this one takes little time and ends no choice, so that neither `remember` nor
-        `end_stopped` need be called."""
-        return self.choices[arrival.choice].is_quick(arrival.output)
 
     def may_take_long(self, arrivals: Sequence[Arrival]) -> bool:
         """Whether `push` of these belongs on another thread."""

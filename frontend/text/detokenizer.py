@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -54,8 +54,8 @@ class Detokenizer:
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._matcher = StopMatcher(stop) if any(stop) else None
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
-        self._length = 0  # characters decoded so far
+        self._rest = b""  # the begun character
+        self.characters = 0  # decoded so far
         self._held = ""  # the last of them, not yet sent
         self._tokens = 0
         self._stopped: str | None = None
@@ -73,33 +73,33 @@ class Detokenizer:
         """Tokens after a stop string are ignored. `final`: no more tokens follow."""
         if self._stopped is not None:
             return TextDelta("", self._stopped, self._tokens, ())
-        if len(tokens) == TOKEN_BYTES and self._matcher is None and not final:
-            return self._push_one(int.from_bytes(tokens, "little"))
         ready: list[str] = []
         offsets: list[int] = []
         for token in memoryview(tokens).cast("i"):
-            offsets.append(self._length)
+            offsets.append(self.characters)
             self._tokens += 1
             ready.append(self._accept(self._decode(token)))
             if self._stopped is not None:
                 break
         if final and self._stopped is None:
-            ready.append(self._accept(self._utf8.decode(b"", True)))
+            ready.append(self._accept(self._rest.decode("utf-8", "replace")))
+            self._rest = b""
         if final:
             ready.append(self._held)
             self._held = ""
         return TextDelta("".join(ready), self._stopped, self._tokens, tuple(offsets))
 
-    def _push_one(self, token: int) -> TextDelta:
-        """`push` of one token that is not the last, without stop strings."""
-        text, offset = self._decode(token), self._length
+    def push_one(self, token: int) -> str:
+        """The text of a `push` of one token that is not the last. There must be no stop strings."""
+        text = self._decode(token)
         self._tokens += 1
-        self._length += len(text)
-        return TextDelta(text, None, self._tokens, (offset,))
+        self.characters += len(text)
+        return text
 
     def _decode(self, token: int) -> str:
-        data = b"" if token in self._skipped else self._tokenizer.token_bytes(token)
-        text = self._utf8.decode(data)
+        data = self._rest if token in self._skipped else self._rest + self._tokenizer.token_bytes(token)
+        text, used = utf_8_decode(data, "replace", False)
+        self._rest = data[used:]
         while self._spaces_to_drop and text:
             self._spaces_to_drop = self._spaces_to_drop - 1 if text[0] == " " else 0
             text = text.removeprefix(" ")
@@ -108,12 +108,12 @@ class Detokenizer:
     def _accept(self, text: str) -> str:
         """Adds decoded text; returns the text that can be sent now."""
         if self._matcher is None:
-            self._length += len(text)
+            self.characters += len(text)
             return text
         found = self._matcher.push(text) if self._tokens > self._min_tokens else None
         if found is not None:
             return self._end_at(found, text)
-        self._length += len(text)
+        self.characters += len(text)
         unsent = self._held + text
         safe = len(unsent) - self._matcher.held
         self._held = unsent[safe:]

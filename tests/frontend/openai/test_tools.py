@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.replica.generation import Arrival, Generation
+from arbora.frontend.replica.generation import Arrival, Generation, Take
 from arbora.frontend.text.bounded_validator import BoundedValidator
 from arbora.runtime.messages import LeftOut
 from fake_scheduler import unpacked
@@ -311,7 +311,7 @@ async def test_a_call_is_checked_on_another_thread(
     checkers = []
     is_valid, receive = BoundedValidator.is_valid, Generation.next
 
-    async def late(generation: Generation, take: Callable[[Arrival], bool] | None = None) -> list[Arrival]:
+    async def late(generation: Generation, take: Take | None = None) -> list[Arrival]:
         await asyncio.sleep(delay_s)  # outputs arrive together where the loop is slower than the model
         return await receive(generation, take)
 

@@ -87,8 +87,8 @@ def tokens(arrivals: list[Arrival]) -> list[int]:
 async def test_outputs_are_read_together_if_a_later_message_waits(world: World) -> None:
     taken: list[Arrival] = []
 
-    def take(arrival: Arrival) -> bool:
-        taken.append(arrival)
+    def take(choice: int, output: Output, time: float) -> bool:
+        taken.append(Arrival(choice, output, time))
         return True
 
     reading = asyncio.create_task(world.generation.next(take))
