@@ -32,6 +32,7 @@ from .token_logprobs import chat_logprobs, prompt_logprobs
 
 _encode = msgspec.json.encode
 _OPENING = b'"delta":{"role":"assistant","content":""}'
+_AROUND_CONTENT = (b'"delta":{"content":', b"}")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class ChatStream:
         self._context = context
         self._writer = writer
         self._begun = [False for _ in reply.choices]
-        self._around_content = [_around_content(writer, index) for index in range(len(reply.choices))]
+        self._around = [writer.around(index, *_AROUND_CONTENT) for index in range(len(reply.choices))]
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
         return b"".join(map(self._chunks, pieces))
@@ -82,7 +83,7 @@ class ChatStream:
 
     def _chunks(self, piece: Piece) -> bytes:
         if self._only_adds_content(piece):
-            before, after = self._around_content[piece.choice]
+            before, after = self._around[piece.choice]
             return before + _encode(piece.content) + after
         chunk = self._delta_chunk(self._context.shown(piece))
         if piece.finish is None:
@@ -118,16 +119,10 @@ class ChatStream:
             delta = _delta(piece, self._context.reasoning_field, opens_with_call=opens_with_call)
             payload = b'"delta":' + _encode(delta)
         else:
-            payload = b'"delta":{"content":' + _encode(piece.content) + b"}"
+            payload = _encode(piece.content).join(_AROUND_CONTENT)
         return before + self._writer.choice(
             piece.choice, payload, logprobs=logprobs, usage=self._usage_so_far()
         )
-
-
-def _around_content(writer: ChunkWriter, index: int) -> tuple[bytes, bytes]:
-    """The parts of a chunk before and after the content, if it adds nothing else."""
-    before, after = writer.around(index)
-    return before + b'"delta":{"content":', b"}" + after
 
 
 def _delta(piece: Piece, reasoning_field: ReasoningField, *, opens_with_call: bool) -> MessageDelta:

@@ -59,10 +59,6 @@ class ChunkWriter:
         self._tail = b'],"usage":null}\n\n' if self._include_usage else b"]}\n\n"
         self._open_tail = b',"logprobs":null,"finish_reason":null}' + self._tail
 
-    def around(self, index: int) -> tuple[bytes, bytes]:
-        """The parts of a `choice` before and after its payload if it has nothing else."""
-        return b"%b%d," % (self._choice, index), self._open_tail
-
     def choice(
         self,
         index: int,
@@ -75,8 +71,7 @@ class ChunkWriter:
     ) -> bytes:
         """`payload` is the choice's own member, such as `"delta":{…}`; `stop_reason` goes with `finish`."""
         if logprobs is None and finish is None and usage is None:
-            before, after = self.around(index)
-            return before + payload + after
+            return b"%b%d,%b%b" % (self._choice, index, payload, self._open_tail)
         return b"".join(
             (
                 b"%b%d," % (self._choice, index),
@@ -88,6 +83,10 @@ class ChunkWriter:
                 self._tail if usage is None else b'],"usage":' + _encode(usage) + b"}\n\n",
             )
         )
+
+    def around(self, index: int, start: bytes, end: bytes) -> tuple[bytes, bytes]:
+        """The bytes before and after the text in `choice(index, start + text + end)`."""
+        return b"%b%d,%b" % (self._choice, index, start), end + self._open_tail
 
     def end(
         self, usage: Usage, unenforced: list[UnenforcedKeyword], explanation: Explanation | None

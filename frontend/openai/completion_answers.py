@@ -72,6 +72,7 @@ class CompletionStream:
         self._context = context
         self._writer = writer
         self._echoed: list[int | None] = [None for _ in reply.choices]
+        self._around = [writer.around(index, b'"text":', b"") for index in range(len(reply.choices))]
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
         return b"".join(map(self._chunks, pieces))
@@ -83,12 +84,19 @@ class CompletionStream:
         return wire_usage(self.reply) if self._writer.continuous else None
 
     def _chunks(self, piece: Piece) -> bytes:
+        if self._only_adds_text(piece):
+            before, after = self._around[piece.choice]
+            return before + _encode(piece.content) + after
         echo = self._echo(piece.choice)
         if not piece.content and not piece.logprobs and piece.finish is None:
             return echo
         offset = self._echoed[piece.choice] or 0
         logprobs = self._context.logprobs(piece.logprobs, offset)
         return echo + self._chunk(piece.choice, piece.content, logprobs, piece.finish)
+
+    def _only_adds_text(self, piece: Piece) -> bool:
+        has_more = piece.finish or self._context.wants_logprobs or self._writer.continuous
+        return bool(piece.content) and not has_more and self._echoed[piece.choice] is not None
 
     def _echo(self, index: int) -> bytes:
         """The prompt, once, in a chunk of its own."""
