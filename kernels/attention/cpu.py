@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from ..common import bfloat16_dots
+from ..common import amx, bfloat16_dots
 from ..common.numba_tools import float_bits
 from ..common.threads import Callback, is_recording, thread_count
 from ..common.vectors import LANES
 from ..pages.cells import CellFormat
+from . import amx_product, tiles
 from . import items as column
-from . import tiles
 from .batch import AttentionBatch, Group, first_keys
 from .flash import Chunk, KeyRange, SharedPart, attend_chunk, attend_shared, plan_chunk
 from .growing import GrowingRows
@@ -106,11 +106,13 @@ class CpuAttention:
             # Fewer queries don't fill a tile. Row after row, they find the keys in the caches.
             groups = tuple(group for group in groups if group[1] * repeat >= tiles.FEW_QUERIES)
         flops = 4 * heads * head_dim
-        never_flash = batch_invariant or (tiled and not bfloat16_dots.has_matrix_unit())
-        flash_rows = _flash_rows(batch, flops, repeat) & (not never_flash)
-        flash_groups = _flash_groups(groups, flops, repeat) & (not tiled and not batch_invariant)
+        may_flash = not tiled and not batch_invariant
+        flash_rows = _flash_rows(batch, flops, repeat) & may_flash
+        flash_groups = _flash_groups(groups, flops, repeat) & may_flash
         covered = Share(~flash_rows, ~flash_groups)
-        self._item_queries = max(repeat, tiles.QUERIES if tiled else MAX_ITEM_QUERIES)
+        self._by_amx = tiled and amx.available("bf16") and head_dim % amx_product.SIDE == 0
+        tile_queries = tiles.AMX_QUERIES if self._by_amx else tiles.QUERIES
+        self._item_queries = max(repeat, tile_queries if tiled else MAX_ITEM_QUERIES)
         tokens = self._item_queries // repeat
         self._split = partial(_split, batch_invariant, kv_heads, len(batch.kv_lengths))
         cut = Cut(self._split(int(batch.kv_lengths.max(initial=1))), aligned=batch_invariant)
@@ -147,6 +149,7 @@ class CpuAttention:
         arguments[column.MERGES] = self._items.merges.ctypes.data
         arguments[column.MERGE_COUNT] = len(self._items.merges)
         arguments[column.FEWEST_TILED] = 0 if self._invariant else tiles.FEW_QUERIES
+        arguments[column.BY_AMX] = self._by_amx
         return arguments
 
     @property

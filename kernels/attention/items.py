@@ -65,11 +65,12 @@ twice as many, which are as many bytes."""
     MERGES,
     MERGE_COUNT,
     FEWEST_TILED,
+    BY_AMX,
     ARGUMENTS,
-) = range(24)
+) = range(25)
 """Arguments of the callbacks: addresses, counts and element strides. CELL: elements of a cell (see
 `pages.cells`). FEWEST_TILED: query heads from which an item is computed in tiles, if the processor supports
-them."""
+them. BY_AMX: whether AMX multiplies the tiles."""
 
 
 @compiled

@@ -3,7 +3,7 @@
 
 Each lane of a vector holds one query: the scores of a block of keys are a small matrix product, their softmax
 needs no sum across lanes, and a second product adds the weighted values. Queries and weights are bfloat16,
-sums and scores float32.
+sums and scores float32. Both products are computed by AMX where the processor has it (`amx_product`).
 """
 
 from functools import cache
@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 import torch
 
+from ..common import amx
 from ..common.lanes import (
     exp_of_difference,
     larger,
@@ -26,7 +27,9 @@ from ..common.threads import Callback
 from ..common.vectors import LANES
 from ..pages.cells_cpu import bfloat16_at, is_scaled, line_elements, pair_at, scale_of
 from . import items as column
+from .amx_product import SIDE, load_shapes, multiply_square, transpose_words
 from .items import (
+    BY_AMX,
     CELL,
     FEWEST_TILED,
     HEAD_DIM,
@@ -52,57 +55,60 @@ from .tile_product import ROWS, multiply_narrow, multiply_wide
 QUERIES = 64
 """Query heads of an item: four vectors. Its keys and values are copied once for all of them."""
 
+AMX_QUERIES = 128
+"""As QUERIES, where AMX multiplies. What is copied need not fit into the first-level cache then."""
+
 FEW_QUERIES = 8
 """Items with fewer query heads read their keys in place, without copying them first."""
 
 BLOCK = 64
 """Keys of each turn of the online softmax; with their values they fit into the first-level cache."""
 
+AMX_BLOCK = 128
+"""As BLOCK, where AMX multiplies. The totals are loaded into registers and stored once for each block."""
+
 
 @compiled
-def _copy_block(run, begin, end, head_keys, head_values, cell, half, keys, values, scales):
+def _copy_block(run, begin, end, padded, head_keys, head_values, empty, cell, half, keys, values, scales):
     """Copy keys [begin, end) as words of bfloat16 and interleave their values in pairs of keys. Returns the
     run of the first key.
 
-    Both copies are padded with zeros to a multiple of ROWS. scales: BLOCK factors of keys, then of values, if
-    their cells are scaled.
+    Both copies are padded to `padded` keys with the cell `empty`. scales: AMX_BLOCK factors of keys, then of
+    values, if their cells are scaled.
     """
-    while run[RUN_BEGIN] + run[RUN_LENGTH] <= begin:
-        run = shifted(run, RUN_COLUMNS)
+    run = _run_of(run, begin)
     first = run
-    for t in range(-(-(end - begin) // ROWS) * ROWS):
-        pair = shifted(values, t // 2 * 2 * half)
-        if begin + t >= end:
-            _write_zeros(t, half, keys, pair, scales)
-            continue
-        if run[RUN_BEGIN] + run[RUN_LENGTH] <= begin + t:
-            run = shifted(run, RUN_COLUMNS)
-        place = (run[RUN_SLOT] + begin + t - run[RUN_BEGIN]) * cell
-        key, value = shifted(head_keys, place), shifted(head_values, place)
+    for t in range(0, padded, 2):
+        key, value, next_key, next_value = empty, empty, empty, empty
+        if begin + t < end:
+            run = _run_of(run, begin + t)
+            place = (run[RUN_SLOT] + begin + t - run[RUN_BEGIN]) * cell
+            key, value = shifted(head_keys, place), shifted(head_values, place)
+        if begin + t + 1 < end:
+            run = _run_of(run, begin + t + 1)
+            place = (run[RUN_SLOT] + begin + t + 1 - run[RUN_BEGIN]) * cell
+            next_key, next_value = shifted(head_keys, place), shifted(head_values, place)
+        to = shifted(keys, t * half)
+        pair = shifted(values, t * half)
         for w in range(half):
-            keys[t * half + w] = pair_at(key, w)
-        if t % 2 == 0:
-            for d in range(2 * half):
-                pair[d] = bfloat16_at(value, d)
-        else:
-            for d in range(2 * half):
-                pair[d] |= bfloat16_at(value, d) << np.uint32(16)
+            to[w] = pair_at(key, w)
+            to[half + w] = pair_at(next_key, w)
+        for d in range(2 * half):
+            pair[d] = bfloat16_at(value, d) | bfloat16_at(next_value, d) << np.uint32(16)
         if is_scaled(key):
             scales[t] = scale_of(key, 2 * half)
-            scales[BLOCK + t] = scale_of(value, 2 * half)
+            scales[t + 1] = scale_of(next_key, 2 * half)
+            scales[AMX_BLOCK + t] = scale_of(value, 2 * half)
+            scales[AMX_BLOCK + t + 1] = scale_of(next_value, 2 * half)
     return first
 
 
 @compiled
-def _write_zeros(t, half, keys, pair, scales):
-    """Pad the copies with key t. The upper halves of a pair's words are zeros already."""
-    for w in range(half):
-        keys[t * half + w] = np.uint32(0)
-    if t % 2 == 0:
-        for d in range(2 * half):
-            pair[d] = np.uint32(0)
-    scales[t] = np.float32(0)
-    scales[BLOCK + t] = np.float32(0)
+def _run_of(run, key):
+    """The run of a key, which is this run or a later one."""
+    while run[RUN_BEGIN] + run[RUN_LENGTH] <= key:
+        run = shifted(run, RUN_COLUMNS)
+    return run
 
 
 @compiled
@@ -133,6 +139,16 @@ def _score(keys, count, query, half, lanes, score):
 
 
 @compiled
+def _score_by_amx(keys, count, query, half, lanes, score):
+    """As `_score`."""
+    for t in range(0, count, SIDE):
+        block = shifted(keys, t * half)
+        for lane in range(0, lanes, SIDE):
+            to = shifted(score, t * lanes + lane)
+            multiply_square(half, block, half, shifted(query, lane), lanes, to, lanes, False)
+
+
+@compiled
 def _scale_scores(score, count, lanes, scales):
     """score[t, lane] *= scales[t]"""
     for t in range(count):
@@ -147,13 +163,12 @@ def _hide(score, begin, count, padded, position, window, queries, repeat, lanes)
     for t in range(count, padded):
         for lane in range(lanes):
             score[t * lanes + lane] = np.float32(-np.inf)
-    last = position + (queries - 1) // repeat
     for t in range(count):
-        if begin + t > position or begin + t <= last - window:
-            for lane in range(queries):
-                seen_to = position + lane // repeat
-                if begin + t > seen_to or begin + t <= seen_to - window:
-                    score[t * lanes + lane] = np.float32(-np.inf)
+        ahead = begin + t - position  # of the first query
+        for lane in range(min(ahead * repeat, queries)):
+            score[t * lanes + lane] = np.float32(-np.inf)
+        for lane in range(max(0, (ahead + window) * repeat), queries):
+            score[t * lanes + lane] = np.float32(-np.inf)
 
 
 @compiled
@@ -183,12 +198,17 @@ def _softmax(score, count, lanes, scale, scaled, scales, largest, summed, correc
 
 
 @compiled
-def _accumulate(weight, values, pairs, queries, head_dim, lanes, correction, total):
-    """total[query, d] = total · correction + sum of weight · value"""
+def _correct(queries, head_dim, correction, total):
+    """total[query, d] *= correction[query]"""
     for query in range(queries):
         if correction[query] != np.float32(1):
             for d in range(head_dim):
                 total[query * head_dim + d] *= correction[query]
+
+
+@compiled
+def _accumulate(weight, values, pairs, queries, head_dim, lanes, total):
+    """total[query, d] += sum of weight · value"""
     for query in range(0, queries, ROWS):
         d = 0
         while d + 2 * LANES <= head_dim:
@@ -202,6 +222,20 @@ def _accumulate(weight, values, pairs, queries, head_dim, lanes, correction, tot
             multiply_narrow(
                 pairs, shifted(weight, query), 1, lanes, shifted(values, d), head_dim, to, head_dim, True
             )
+
+
+@compiled
+def _accumulate_by_amx(weight, values, pairs, head_dim, lanes, turned, total):
+    """As `_accumulate`, for all lanes. turned: memory for the weights in the order of the queries."""
+    for lane in range(0, lanes, LANES):
+        for pair in range(0, pairs, LANES):
+            source = shifted(weight, pair * lanes + lane)
+            transpose_words(source, lanes, shifted(turned, lane * AMX_BLOCK // 2 + pair), AMX_BLOCK // 2)
+    for lane in range(0, lanes, SIDE):
+        for d in range(0, head_dim, SIDE):
+            of_query = shifted(turned, lane * AMX_BLOCK // 2)
+            to = shifted(total, lane * head_dim + d)
+            multiply_square(pairs, of_query, AMX_BLOCK // 2, shifted(values, d), head_dim, to, head_dim, True)
 
 
 @compiled
@@ -230,40 +264,53 @@ def _clear(lanes, head_dim, largest, summed, total):
 
 
 @compiled
-def _attend(arguments, item, run, head, stored, words, floats, state, total):
+def _attend(arguments, item, run, head, empty, words, floats, state, total):
     """Run one item for the queries of one KV head."""
     head_dim, repeat, window = arguments[HEAD_DIM], arguments[REPEAT], arguments[WINDOW]
     cell = arguments[CELL]
     half = head_dim // 2
     queries = item[TOKENS] * repeat
-    lanes = -(-queries // LANES) * LANES
+    by_amx = arguments[BY_AMX] != 0
+    columns, rows, block = (SIDE, SIDE, AMX_BLOCK) if by_amx else (LANES, ROWS, BLOCK)
+    lanes = -(-queries // columns) * columns
     scale = float_of(arguments[SCALE])
     query = words
     keys = shifted(query, half * lanes)
-    values = shifted(keys, BLOCK * half)
-    weight = shifted(values, BLOCK * half)
+    values = shifted(keys, block * half)
+    weight = shifted(values, block * half)
+    turned = shifted(weight, block // 2 * lanes)
     score = floats
-    largest = shifted(score, BLOCK * lanes)
+    largest = shifted(score, block * lanes)
     summed = shifted(largest, lanes)
     correction = shifted(summed, lanes)
     scales = shifted(correction, lanes)
     _load_queries(arguments, item, head, lanes, query)
     _clear(lanes, head_dim, largest, summed, total)
-    head_keys = shifted(pointer(arguments[KEYS], stored), head * arguments[SLOTS] * cell)
-    head_values = shifted(pointer(arguments[VALUES], stored), head * arguments[SLOTS] * cell)
+    first = head * arguments[SLOTS] * cell
+    head_keys = shifted(pointer(arguments[KEYS], empty[0]), first)
+    head_values = shifted(pointer(arguments[VALUES], empty[0]), first)
     scaled = is_scaled(head_keys)
-    for begin in range(item[BEGIN], item[END], BLOCK):
-        end = min(begin + BLOCK, item[END])
-        padded = -(-(end - begin) // ROWS) * ROWS
-        run = _copy_block(run, begin, end, head_keys, head_values, cell, half, keys, values, scales)
-        _prefetch_block(run, end, min(end + BLOCK, item[END]), head_keys, head_values, cell)
-        _score(keys, padded, query, half, lanes, score)
+    for begin in range(item[BEGIN], item[END], block):
+        end = min(begin + block, item[END])
+        padded = -(-(end - begin) // rows) * rows
+        run = _copy_block(
+            run, begin, end, padded, head_keys, head_values, empty, cell, half, keys, values, scales
+        )
+        _prefetch_block(run, end, min(end + block, item[END]), head_keys, head_values, cell)
+        if by_amx:
+            _score_by_amx(keys, padded, query, half, lanes, score)
+        else:
+            _score(keys, padded, query, half, lanes, score)
         if scaled:
             _scale_scores(score, padded, lanes, scales)
         _hide(score, begin, end - begin, padded, item[POSITION], window, queries, repeat, lanes)
-        factors = shifted(scales, BLOCK)
+        factors = shifted(scales, AMX_BLOCK)
         _softmax(score, padded, lanes, scale, scaled, factors, largest, summed, correction, weight)
-        _accumulate(weight, values, padded // 2, queries, head_dim, lanes, correction, total)
+        _correct(queries, head_dim, correction, total)
+        if by_amx:
+            _accumulate_by_amx(weight, values, padded // 2, head_dim, lanes, turned, total)
+        else:
+            _accumulate(weight, values, padded // 2, queries, head_dim, lanes, total)
     for lane in range(queries):
         state[2 * lane] = largest[lane] * scale
         state[2 * lane + 1] = summed[lane]
@@ -271,25 +318,33 @@ def _attend(arguments, item, run, head, stored, words, floats, state, total):
 
 @compiled
 def _scratch(arguments):
-    """Arrays for `_run_item`: words, scores and the state of each lane, totals, states."""
+    """Arrays for `_run_item`: words, scores and the state of each lane, totals, states, an empty cell."""
     head_dim = arguments[HEAD_DIM]
-    lanes = -(-arguments[MAX_QUERIES] // LANES) * LANES
-    words = np.empty(BLOCK * (head_dim + lanes // 2) + head_dim // 2 * lanes, np.uint32)
-    floats = np.empty((BLOCK + 3) * lanes + 2 * BLOCK, np.float32)
-    return words, floats, np.empty(lanes * head_dim, np.float32), np.empty(2 * lanes, np.float32)
+    lanes = -(-arguments[MAX_QUERIES] // SIDE) * SIDE
+    words = np.empty(AMX_BLOCK * (head_dim + lanes) + head_dim // 2 * lanes + LANES, np.uint32)
+    floats = np.empty((AMX_BLOCK + 3) * lanes + 2 * AMX_BLOCK + LANES, np.float32)
+    total, state = np.empty(lanes * head_dim + LANES, np.float32), np.empty(2 * lanes, np.float32)
+    return words, floats, total, state, np.zeros(arguments[CELL], np.float32)
+
+
+@compiled
+def _aligned(array):
+    """The address of the first whole cache line of an array with LANES more elements than are needed."""
+    return (array.ctypes.data + 63) // 64 * 64
 
 
 @compiled
 def _run_item(arguments, index, head, stored, scratch):
     """Item number `index` for the queries of one KV head."""
-    words = pointer(scratch[0].ctypes.data, np.uint32(0))
-    floats = pointer(scratch[1].ctypes.data, np.float32(0))
-    total = pointer(scratch[2].ctypes.data, np.float32(0))
+    words = pointer(_aligned(scratch[0]), np.uint32(0))
+    floats = pointer(_aligned(scratch[1]), np.float32(0))
+    total = pointer(_aligned(scratch[2]), np.float32(0))
     state = pointer(scratch[3].ctypes.data, np.float32(0))
     item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
     run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
     runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
-    _attend(arguments, item, runs, head, stored, words, floats, state, total)
+    empty = pointer(scratch[4].ctypes.data, stored)
+    _attend(arguments, item, runs, head, empty, words, floats, state, total)
     column.write(arguments, item, head, np.uint16(0), state, total)
 
 
@@ -297,6 +352,9 @@ def _run_item(arguments, index, head, stored, scratch):
 def _run_items(arguments, stored):
     tile_scratch = _scratch(arguments)
     column_scratch = column.column_scratch(arguments)
+    shapes = np.empty(amx.SHAPES_BYTES, np.uint8)
+    if arguments[BY_AMX] != 0:
+        load_shapes(pointer(shapes.ctypes.data, np.uint8(0)))
     while True:
         work = fetch_add(arguments, 1)
         if work >= arguments[ITEM_COUNT] * arguments[KV_HEADS]:
@@ -308,6 +366,8 @@ def _run_items(arguments, stored):
             column.run_item(arguments, index, head, np.uint16(0), stored, column_scratch)
         else:
             _run_item(arguments, index, head, stored, tile_scratch)
+    if arguments[BY_AMX] != 0:
+        amx.release_tiles()
 
 
 def _bfloat16(arguments):

@@ -18,6 +18,7 @@ class _BFloat16(ir.Type):  # type: ignore[misc]
 
 
 _PAIRS = ir.VectorType(_BFloat16(), 2 * LANES)
+_ROUND = ir.FunctionType(_PAIRS, [FLOATS, FLOATS])
 _DOT = ir.FunctionType(FLOATS, [FLOATS, _PAIRS, _PAIRS])
 
 
@@ -29,8 +30,17 @@ def available() -> bool:
 
 @cache
 def has_matrix_unit() -> bool:
-    """Whether the processor also has AMX, which oneDNN and PyTorch's flash attention use for bfloat16."""
+    """Whether the processor also has AMX, which oneDNN uses for bfloat16."""
     return bool(binding.get_host_cpu_features().get("amx-bf16"))
+
+
+def rounded_pairs(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
+    """FLOATS as WORDS: the pairs of the two vectors' values, rounded to nearest even."""
+    convert = builder.module.declare_intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", (), _ROUND)
+    both = builder.call(convert, [second, first])  # all of the first vector, then all of the second
+    order = [lane + half * LANES for lane in range(LANES) for half in range(2)]
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), 2 * LANES), order)
+    return builder.bitcast(builder.shuffle_vector(both, both, mask), WORDS)
 
 
 def add_pair_products(

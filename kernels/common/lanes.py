@@ -6,12 +6,13 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from .llvm import I16, I32, nearest_bfloat16, read, word, write
-from .vectors import FLOATS, LANES, WORDS, apply, floats, fma, splat, words
+from .bfloat16_dots import rounded_pairs
+from .llvm import F32, I16, I32, read, word, write
+from .vectors import FLOATS, LANES, WORDS, apply, floats, fma, splat
 
 _LOG2E = 1.4426950408889634
-_LOWEST = -150.0
-"""e ** x is 0 in float32 below this"""
+_LOWEST = -217.0
+"""2 ** x is 0 in float32 below this"""
 _POWER_OF_TWO = (1.5353362e-4, 1.3398874e-3, 9.6184374e-3, 5.5503325e-2, 2.4022648e-1, 6.931472e-1, 1.0)
 """2 ** x for |x| <= 0.5, highest power first"""
 
@@ -108,9 +109,10 @@ def exp_of_difference(typing, one, other, scale):
 
     def generate(context, builder, signature, arguments):
         one, other, scale = arguments
-        scaled = builder.fmul(builder.fsub(one, other), splat(builder, scale, FLOATS))
+        factor = splat(builder, builder.fmul(scale, ir.Constant(F32, _LOG2E)), FLOATS)
+        scaled = builder.fmul(builder.fsub(one, other), factor)
         below = builder.fcmp_ordered("<", scaled, floats(_LOWEST))
-        exponent = builder.fmul(builder.select(below, floats(_LOWEST), scaled), floats(_LOG2E))
+        exponent = builder.select(below, floats(_LOWEST), scaled)
         whole = apply(builder, "llvm.rint", exponent)
         part = builder.fsub(exponent, whole)
         power = floats(_POWER_OF_TWO[0])
@@ -123,14 +125,11 @@ def exp_of_difference(typing, one, other, scale):
 
 @intrinsic
 def store_pairs(typing, start, index, low, high):
-    """Write the two values of each lane as bfloat16 to words index … index + 15 of a uint32 pointer. All must
-    be finite."""
+    """Write the two values of each lane as bfloat16 to words index … index + 15 of a uint32 pointer."""
 
     def generate(context, builder, signature, arguments):
         start, index, low, high = arguments
-        upper = builder.and_(nearest_bfloat16(builder, high), words(0xFFFF0000))
-        pairs = builder.or_(builder.lshr(nearest_bfloat16(builder, low), words(16)), upper)
-        write(builder, pairs, builder.gep(start, [index]))
+        write(builder, rounded_pairs(builder, low, high), builder.gep(start, [index]))
         return context.get_dummy_value()
 
     return types.void(start, types.int64, lanes, lanes), generate

@@ -8,18 +8,14 @@ vectors of 8-bit codes that `byte_dots` describes have the layout that AMX needs
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
-import torch
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..common.amx import SHAPES_BYTES, TILE_ROWS, configure, instruction
 from ..common.jit import compiled
-from ..common.llvm import I8, I64, size
-from ..common.numba_tools import has_feature
+from ..common.llvm import size
 from ..common.vectors import LANES
 from .byte_dots import TILE, VECTOR
 
@@ -29,18 +25,9 @@ BLOCK_ROWS = 32
 DEPTH = 64
 """The most inputs that one instruction multiplies."""
 
-SHAPES_BYTES = 64
-
-_TILE_ROWS = 16
 _SUMS = ((0, 1), (2, 3))  # registers of sums: for each half of the rows, outputs 0–15 and 16–31
 _ACTIVATIONS = (4, 5)  # registers for each half of the rows
 _CODES = (6, 7)  # outputs 0–15 and 16–31
-
-
-@cache
-def available() -> bool:
-    """Whether the processor has AMX-INT8 and the system lets this process use it."""
-    return has_feature("amx-int8") and torch.cpu._init_amx()
 
 
 @compiled
@@ -61,28 +48,8 @@ def load_shapes(shapes, depth):
     shapes[0] = np.uint8(1)
     for tile in range(8):
         shapes[16 + 2 * tile] = np.uint8(depth if 4 <= tile < 6 else VECTOR)
-        shapes[48 + tile] = np.uint8(depth // 4 if tile >= 6 else _TILE_ROWS)
-    _configure(shapes)
-
-
-@intrinsic
-def _configure(typing, shapes):
-    def generate(context, builder, signature, arguments):
-        _instruction(builder, "ldtilecfg", arguments[0])
-        return context.get_dummy_value()
-
-    return types.void(shapes), generate
-
-
-@intrinsic
-def release_tiles(typing):
-    """Frees the tiles, so that the system doesn't save them when it switches threads."""
-
-    def generate(context, builder, signature, arguments):
-        _instruction(builder, "tilerelease")
-        return context.get_dummy_value()
-
-    return types.void(), generate
+        shapes[48 + tile] = np.uint8(depth // 4 if tile >= 6 else TILE_ROWS)
+    configure(shapes)
 
 
 @intrinsic
@@ -97,39 +64,25 @@ def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
     def generate(context, builder, signature, arguments):
         x, x_row, codes, steps, step_inputs, sums = arguments
         row_bytes = size(2 * VECTOR)
-        lower = builder.mul(x_row, size(_TILE_ROWS))
+        lower = builder.mul(x_row, size(TILE_ROWS))
         for tile in (*_SUMS[0], *_SUMS[1]):
-            _instruction(builder, "tilezero", tile)
+            instruction(builder, "tilezero", tile)
         with cgutils.for_range(builder, steps) as loop:
             first = builder.mul(loop.index, step_inputs)
             rows = builder.gep(x, [first])
             place = builder.gep(codes, [builder.mul(first, size(2 * VECTOR // 4))])
-            _instruction(builder, "tileloadd64", _CODES[0], place, row_bytes)
-            _instruction(builder, "tileloadd64", _ACTIVATIONS[0], rows, x_row)
-            _instruction(builder, "tileloadd64", _CODES[1], builder.gep(place, [size(VECTOR)]), row_bytes)
-            _instruction(builder, "tileloadd64", _ACTIVATIONS[1], builder.gep(rows, [lower]), x_row)
+            instruction(builder, "tileloadd64", _CODES[0], place, row_bytes)
+            instruction(builder, "tileloadd64", _ACTIVATIONS[0], rows, x_row)
+            instruction(builder, "tileloadd64", _CODES[1], builder.gep(place, [size(VECTOR)]), row_bytes)
+            instruction(builder, "tileloadd64", _ACTIVATIONS[1], builder.gep(rows, [lower]), x_row)
             for half in range(2):
                 for tile, of_outputs in zip(_SUMS[half], _CODES, strict=True):
-                    _instruction(builder, multiplication, tile, _ACTIVATIONS[half], of_outputs)
+                    instruction(builder, multiplication, tile, _ACTIVATIONS[half], of_outputs)
         for half in range(2):
             for vector in range(2):
-                place = builder.gep(sums, [size(half * _TILE_ROWS * TILE + vector * LANES)])
-                _instruction(builder, "tilestored64", _SUMS[half][vector], place, row_bytes)
+                place = builder.gep(sums, [size(half * TILE_ROWS * TILE + vector * LANES)])
+                instruction(builder, "tilestored64", _SUMS[half][vector], place, row_bytes)
         return context.get_dummy_value()
 
     i64, bytes_ = types.int64, types.CPointer(types.int8)
     return types.void(bytes_, i64, codes, i64, i64, types.CPointer(types.int32)), generate
-
-
-def _instruction(builder: ir.IRBuilder, name: str, *operands: int | ir.Value) -> None:
-    """Emits an instruction of AMX, or nothing for a processor without it. An int names a tile register."""
-    if not has_feature("amx-int8"):
-        return
-    values = [ir.Constant(I8, each) if isinstance(each, int) else each for each in operands]
-    values = [
-        builder.bitcast(each, I8.as_pointer()) if isinstance(each.type, ir.PointerType) else each
-        for each in values
-    ]
-    assert all(each.type in (I8, I64, I8.as_pointer()) for each in values)
-    kind = ir.FunctionType(ir.VoidType(), [each.type for each in values])
-    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), values)

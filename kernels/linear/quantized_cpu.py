@@ -6,10 +6,11 @@ from functools import cache
 import numpy as np
 import torch
 
+from ..common.amx import release_tiles
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, prefetch, shifted, yield_core
 from ..common.threads import Callback
-from .amx import BLOCK_ROWS, release_tiles
+from .amx import BLOCK_ROWS
 from .byte_dots import TILE, VECTOR, tile_products, write_results
 from .quantized_panels import (
     PANEL,

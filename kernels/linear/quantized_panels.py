@@ -11,11 +11,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from ..common import amx
 from ..common.jit import compiled
 from ..common.llvm import I8, I32, outlined, prefetch_line, read, size, word, write
 from ..common.numba_tools import pointer, shifted
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, splat, words
-from .amx import BLOCK_ROWS, SHAPES_BYTES, available, depth_of, load_shapes, multiply_block
+from .amx import BLOCK_ROWS, depth_of, load_shapes, multiply_block
 from .byte_dots import TILE, VECTOR
 
 LARGEST_GROUP = 128
@@ -37,7 +38,7 @@ _TABLES_AT = _SUMS_AT + 4 * TILE * BLOCK_ROWS * _MOST_PARTS
 _CODES_AT = _TABLES_AT + 2 * 4 * TILE * _MOST_PARTS
 _SHAPES_AT = _CODES_AT + TILE * LARGEST_GROUP
 
-PANEL_BYTES = _SHAPES_AT + SHAPES_BYTES
+PANEL_BYTES = _SHAPES_AT + amx.SHAPES_BYTES
 """Memory of a thread."""
 
 
@@ -47,7 +48,7 @@ def amx_multiplies(bits: int, group: int, zero: int | None) -> bool:
     With offsets, AMX multiplies the codes. Otherwise it multiplies codes - zero, which must fit signed bytes.
     """
     fits = zero is None or (zero == 128 if bits == 8 else 0 <= zero <= 128)
-    return fits and group >= SMALLEST_GROUP and available()
+    return fits and group >= SMALLEST_GROUP and amx.available("int8")
 
 
 @compiled

@@ -1,6 +1,8 @@
 """Attention on the CPU against its plain-PyTorch reference."""
 
 import os
+import platform
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +13,7 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention
-from arbora.kernels.common import bfloat16_dots
+from arbora.kernels.common import amx, bfloat16_dots
 from arbora.kernels.pages.cells import CellFormat
 from attention_cases import TREE, AttentionCase, Sharing, Step, build_case, steps
 from hypothesis import given, settings
@@ -20,8 +22,13 @@ from hypothesis import strategies as st
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS = [(4, 4), (4, 2), (6, 2), (8, 1), (40, 1)]
 ONE_HEAP = Path(__file__).parents[1] / "support" / "kernels_in_one_heap.py"
-WAYS = {"flash": (0, False), "numba": (10**15, False), "as the processor is": (10**6, True)}
-"""(operations from which flash attention is used, whether tiles may be used)"""
+WAYS = {
+    "flash": (0, False, False),
+    "numba": (10**15, False, False),
+    "without AMX": (10**6, True, False),
+    "as the processor is": (10**6, True, True),
+}
+"""(operations from which flash attention is used, whether tiles may be used, and whether by AMX)"""
 
 
 def poison_unused_slots(case: AttentionCase) -> None:
@@ -68,10 +75,12 @@ def test_every_step_matches_the_reference(
     seed: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        flash_flops, tiles = WAYS[way]
+        flash_flops, tiles, by_amx = WAYS[way]
         patch.setattr(attention_cpu, "FLASH_FLOPS", flash_flops)
         if not tiles:
             patch.setattr(bfloat16_dots, "available", lambda: False)
+        if not by_amx:
+            patch.setattr(amx, "available", lambda kind: False)
         patch.setattr(attention_cpu, "_split", lambda *_: split)
         assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed, stored))
 
@@ -140,6 +149,36 @@ def test_overflowing_keys_and_values_overflow_in_the_output(
     got = paged_attention(case.q, case.kv, case.batch, case.scale)
     expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale)
     assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.isinf(), expected.isinf())
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AMX is a unit of x86")
+def test_tiles_for_processors_with_amx_use_it(tmp_path: Path) -> None:
+    """A machine without AMX cannot run the code, but shows whether it compiles and its instructions."""
+    environment = {
+        **os.environ,
+        "NUMBA_CPU_NAME": "sapphirerapids",
+        "NUMBA_CPU_FEATURES": "+amx-bf16,+amx-tile,+avx512bf16,+avx512f,+avx512bw,+avx512vl,+f16c,+fma",
+        "NUMBA_CACHE_DIR": str(tmp_path),  # code from the cache can't be printed
+        "PYTHONSAFEPATH": "1",
+    }
+    program = """
+from arbora.kernels.attention import amx_product
+from arbora.kernels.common import amx
+from numba import njit, types
+def product(shapes, count, words, sums):
+    amx_product.load_shapes(shapes)
+    amx_product.multiply_square(count, words, count, words, count, sums, count, True)
+    amx.release_tiles()
+function = njit(product)
+pointers = [types.CPointer(each) for each in (types.uint8, types.uint32, types.float32)]
+function.compile((pointers[0], types.int64, pointers[1], pointers[2]))
+print(function.inspect_asm(function.signatures[0]))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("ldtilecfg", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"):
+        assert re.search(rf"\b{name}\b", done.stdout), name
 
 
 def test_tiles_are_not_used_when_numba_compiles_for_an_older_processor() -> None:

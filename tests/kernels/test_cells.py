@@ -4,7 +4,7 @@ import pytest
 import torch
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention
-from arbora.kernels.common import bfloat16_dots
+from arbora.kernels.common import amx, bfloat16_dots
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import rotary_write_kv
 from attention_cases import TREE, AttentionCase, Sharing, Step, build_case
@@ -82,13 +82,15 @@ def in_float64(case: AttentionCase) -> torch.Tensor:
     return torch.cat(outputs)
 
 
-@pytest.mark.parametrize("way", ["flash", "items", "tiles"])
+@pytest.mark.parametrize("way", ["flash", "items", "tiles without AMX", "tiles"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_attention_over_int8_cells_is_that_of_their_values(
     dtype: torch.dtype, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if way != "tiles":
+    if way in ("flash", "items"):
         monkeypatch.setattr(bfloat16_dots, "available", lambda: False)
+    if way != "tiles":
+        monkeypatch.setattr(amx, "available", lambda kind: False)
     monkeypatch.setattr(attention_cpu, "FLASH_FLOPS", 0 if way == "flash" else 10**15)
     case = build_case(STEP, (16, 4), 64, None, dtype, True, 5, torch.int8)
     got = paged_attention(case.q, case.kv, case.batch, case.scale)

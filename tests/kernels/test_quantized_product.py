@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from arbora.kernels.common import amx
 from arbora.kernels.linear import (
     Linear,
     QuantizedPacker,
     QuantizedProduct,
     QuantizedShape,
-    amx,
     takes,
 )
 from arbora.kernels.linear.quantized import groups_of_activations, stored_group
@@ -173,7 +173,7 @@ def test_code_for_processors_with_amx_uses_it(tmp_path: Path) -> None:
     }
     script = """
 import json
-from arbora.kernels.linear.amx import release_tiles
+from arbora.kernels.common.amx import release_tiles
 from arbora.kernels.linear.quantized_panels import multiply_panel, start_panels
 from numba import njit, types
 number, address = types.int64, types.CPointer(types.int64)
@@ -211,7 +211,7 @@ print(json.dumps(found))
 )
 def test_amx_multiplies_what_fits_if_the_processor_has_it(shape: QuantizedShape, fits: bool) -> None:
     product = QuantizedPacker(shape).product(None)
-    assert product._has_amx == (fits and amx.available())
+    assert product._has_amx == (fits and amx.available("int8"))
 
 
 def test_more_rows_than_are_multiplied_at_a_time_have_the_bits_of_each_alone() -> None:

@@ -24,7 +24,7 @@ CPU_FEATURES = {
     "avx512vnni": "int8 and int4 weights",
     "avx512bf16": "bfloat16 weights and KV cache",
     "avx512vbmi": "fp8 weights",
-    "amx-bf16": "bfloat16 prompts",
+    "amx-bf16": "bfloat16 prompts, attention of prompts",
     "amx-int8": "int8 and int4 prompts",
 }
 """the features of x86 that kernels use, by LLVM's names, and for what"""

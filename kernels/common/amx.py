@@ -1,0 +1,62 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+"""LLVM code for AMX, the matrix instructions of x86, which have eight registers of 16 rows of 64 bytes."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .llvm import I8, I64
+from .numba_tools import has_feature
+
+TILE_ROWS = 16
+SHAPES_BYTES = 64
+_FEATURES = {"tdpbf16ps": "amx-bf16", "tdpbssd": "amx-int8", "tdpbsud": "amx-int8"}
+
+
+@cache
+def available(kind: str) -> bool:
+    """Whether the processor has AMX for this kind of numbers, int8 or bf16, and the system lets this process
+    use it."""
+    return has_feature(f"amx-{kind}") and torch.cpu._init_amx()
+
+
+@intrinsic
+def configure(typing, shapes):
+    """Sets the shapes of the tiles. shapes: SHAPES_BYTES of memory, as `ldtilecfg` reads them."""
+
+    def generate(context, builder, signature, arguments):
+        instruction(builder, "ldtilecfg", arguments[0])
+        return context.get_dummy_value()
+
+    return types.void(shapes), generate
+
+
+@intrinsic
+def release_tiles(typing):
+    """Frees the tiles, so that the system doesn't save them when it switches threads."""
+
+    def generate(context, builder, signature, arguments):
+        instruction(builder, "tilerelease")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+def instruction(builder: ir.IRBuilder, name: str, *operands: int | ir.Value) -> None:
+    """Emits an instruction of AMX, or nothing for a processor without it. An int names a tile register."""
+    if not has_feature(_FEATURES.get(name, "amx-tile")):
+        return
+    values = [ir.Constant(I8, each) if isinstance(each, int) else each for each in operands]
+    values = [
+        builder.bitcast(each, I8.as_pointer()) if isinstance(each.type, ir.PointerType) else each
+        for each in values
+    ]
+    assert all(each.type in (I8, I64, I8.as_pointer()) for each in values)
+    kind = ir.FunctionType(ir.VoidType(), [each.type for each in values])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), values)
