@@ -120,13 +120,19 @@ def _check_model_is_no_name(model: object, names: object) -> None:
 
 
 def with_values(arguments: Sequence[str]) -> list[str]:
-    """The arguments with a value for each flag that may stand alone, so that no MODEL is taken for it."""
+    """The arguments with a value for each flag that may stand alone, so that no MODEL is taken for it.
+
+    A word after such a flag is a MODEL if it can be one: a path or a hub id.
+    """
     alone = {option.flag: option for option in OPTIONS if option.alone}
     found: list[str] = []
     for position, argument in enumerate(arguments):
         option = alone.get(argument)
         following = arguments[position + 1] if position + 1 < len(arguments) else ""
-        has_value = option is None or following in get_args(LogFormat)
+        may_be_model = (
+            not following or following.startswith("-") or "/" in following or Path(following).exists()
+        )
+        has_value = option is None or following in get_args(LogFormat) or not may_be_model
         found.append(argument if option is None or has_value else f"{argument}={option.alone}")
     return found
 

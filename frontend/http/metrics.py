@@ -284,7 +284,7 @@ class RequestTimer:
         self._sampling = sampling
 
     def output(self, choice: int, output: Output, at: float) -> None:
-        """An output of a choice arrived `at` so many seconds of `time.monotonic`."""
+        """Records an output of a choice. at: when it arrived, in seconds of `time.monotonic`"""
         if output.queued_s is not None:
             self._queued_s = output.queued_s
         if not output.tokens:

@@ -11,7 +11,7 @@ import msgspec
 from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
 from ..explain.explanation import Explanation
 from ..replica.generation import Arrival, Generation, early_end
-from ..text.detokenizer import TOKEN_BYTES, Detokenizer
+from ..text.detokenizer import Detokenizer
 from ..text.tool_calls import ToolCallDelta
 from .chat_reader import ChatReader
 from .logprobs import TokenLogprob, unpack
@@ -123,7 +123,7 @@ class ChoiceReply:
             and output.logprobs is None
             and output.cached_tokens is None
             and output.prompt_logprobs is None
-            and len(output.tokens) == TOKEN_BYTES
+            and len(output.tokens) == 4
         )
 
     def push(self, index: int, output: Output) -> Piece:
@@ -136,7 +136,7 @@ class ChoiceReply:
         hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
         shown = output.tokens[: len(output.tokens) - 4 * hidden] if hidden else output.tokens
         delta = self._detokenizer.push(shown, final=output.finish is not None)
-        self._texts.append(delta.text)
+        self._keep(delta.text)
         self.completion_tokens = delta.tokens_kept
         offsets = delta.offsets
         if delta.stopped is not None:
@@ -159,10 +159,15 @@ class ChoiceReply:
         """Adds a token that `_only_adds_token`; returns its text."""
         self._tokens += token
         text = self._detokenizer.push_one(int.from_bytes(token, "little"))
-        self._texts.append(text)
+        self._keep(text)
         self.completion_tokens += 1
         self._settled = self.completion_tokens
         return text
+
+    def _keep(self, text: str) -> None:
+        """Keeps a chat's text, which `remember` needs."""
+        if self._reader is not None:
+            self._texts.append(text)
 
     def remember(self) -> None:
         """Remembers the tokens of a chat's reply that has ended. May be called from any thread."""

@@ -10,8 +10,6 @@ from ...runtime.messages import Tokens
 from .stop_strings import StopFound, StopMatcher
 from .tokenizer import Tokenizer
 
-TOKEN_BYTES = 4  # a packed token
-
 
 class TextDelta(NamedTuple):
     """The result of a push.

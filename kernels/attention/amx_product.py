@@ -1,43 +1,24 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """Products of bfloat16 matrices with float32 sums by AMX-BF16; a word holds a pair (see `bfloat16_dots`).
 
-One instruction multiplies 16 rows of 16 words and 16 rows of 16 columns of words, and adds the products to a
+One instruction multiplies 16 rows of A, of 16 words each, and 16 columns of B, and adds the products to a
 register of 16 × 16 sums.
 """
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.amx import SHAPES_BYTES, TILE_ROWS, configure, instruction
+from ..common.amx import LEFT, RIGHT, SUMS, TILE_ROWS, instruction
 from ..common.llvm import read, size, write
-from ..common.numba_tools import compiled
 from ..common.vectors import LANES, WORDS
 
 SIDE = 2 * TILE_ROWS
 """Rows and columns of C for each call: those of four registers of sums."""
 
 DEPTH = TILE_ROWS
-"""Words that one instruction multiplies; `count` must be a multiple."""
-
-_SUMS = ((0, 1), (2, 3))
-_ROWS = (4, 5)
-_COLUMNS = (6, 7)
-_ROW_BYTES = 64
-
-
-@compiled
-def load_shapes(shapes):
-    """Sets all tiles to their full size. shapes: SHAPES_BYTES of memory."""
-    for index in range(SHAPES_BYTES):
-        shapes[index] = np.uint8(0)
-    shapes[0] = np.uint8(1)
-    for tile in range(8):
-        shapes[16 + 2 * tile] = np.uint8(_ROW_BYTES)
-        shapes[48 + tile] = np.uint8(TILE_ROWS)
-    configure(shapes)
+"""Words of a row that one instruction multiplies; `count` of `multiply_square` must be a multiple."""
 
 
 @intrinsic
@@ -55,7 +36,7 @@ def multiply_square(typing, count, a, a_row, b, b_row, c, c_row, add):
         places = [
             (tile, builder.gep(row, [size(column * LANES)]))
             for half, row in enumerate((c, builder.gep(c, [builder.mul(c_row, size(TILE_ROWS))])))
-            for column, tile in enumerate(_SUMS[half])
+            for column, tile in enumerate(SUMS[half])
         ]
         with builder.if_else(add) as (then, otherwise):
             with then:
@@ -68,13 +49,13 @@ def multiply_square(typing, count, a, a_row, b, b_row, c, c_row, add):
             first = builder.mul(loop.index, size(DEPTH))
             rows = builder.gep(a, [first])
             columns = builder.gep(b, [builder.mul(first, b_row)])
-            instruction(builder, "tileloadd64", _COLUMNS[0], columns, b_bytes)
-            instruction(builder, "tileloadd64", _ROWS[0], rows, a_bytes)
-            instruction(builder, "tileloadd64", _COLUMNS[1], builder.gep(columns, [size(LANES)]), b_bytes)
-            instruction(builder, "tileloadd64", _ROWS[1], builder.gep(rows, [second_rows]), a_bytes)
+            instruction(builder, "tileloadd64", RIGHT[0], columns, b_bytes)
+            instruction(builder, "tileloadd64", LEFT[0], rows, a_bytes)
+            instruction(builder, "tileloadd64", RIGHT[1], builder.gep(columns, [size(LANES)]), b_bytes)
+            instruction(builder, "tileloadd64", LEFT[1], builder.gep(rows, [second_rows]), a_bytes)
             for half in range(2):
-                for tile, of_columns in zip(_SUMS[half], _COLUMNS, strict=True):
-                    instruction(builder, "tdpbf16ps", tile, _ROWS[half], of_columns)
+                for tile, of_columns in zip(SUMS[half], RIGHT, strict=True):
+                    instruction(builder, "tdpbf16ps", tile, LEFT[half], of_columns)
         for tile, place in places:
             instruction(builder, "tilestored64", tile, place, c_bytes)
         return context.get_dummy_value()

@@ -106,11 +106,13 @@ class CpuAttention:
             # Fewer queries don't fill a tile. Row after row, they find the keys in the caches.
             groups = tuple(group for group in groups if group[1] * repeat >= tiles.FEW_QUERIES)
         flops = 4 * heads * head_dim
-        may_flash = not tiled and not batch_invariant
-        flash_rows = _flash_rows(batch, flops, repeat) & may_flash
-        flash_groups = _flash_groups(groups, flops, repeat) & may_flash
-        covered = Share(~flash_rows, ~flash_groups)
         self._by_amx = tiled and amx.available("bf16") and head_dim % amx_product.SIDE == 0
+        # Flash attention uses AMX for any head_dim.
+        is_faster = not tiled or (bfloat16_dots.has_matrix_unit() and not self._by_amx)
+        may_flash = is_faster and not batch_invariant
+        flash_rows = _flash_rows(batch, flops, repeat) & may_flash
+        flash_groups = _flash_groups(groups, flops, repeat) & (may_flash and not tiled)
+        covered = Share(~flash_rows, ~flash_groups)
         tile_queries = tiles.AMX_QUERIES if self._by_amx else tiles.QUERIES
         self._item_queries = max(repeat, tile_queries if tiled else MAX_ITEM_QUERIES)
         tokens = self._item_queries // repeat

@@ -27,7 +27,7 @@ from ..common.threads import Callback
 from ..common.vectors import LANES
 from ..pages.cells_cpu import bfloat16_at, is_scaled, line_elements, pair_at, scale_of
 from . import items as column
-from .amx_product import SIDE, load_shapes, multiply_square, transpose_words
+from .amx_product import SIDE, multiply_square, transpose_words
 from .items import (
     BY_AMX,
     CELL,
@@ -56,7 +56,7 @@ QUERIES = 64
 """Query heads of an item: four vectors. Its keys and values are copied once for all of them."""
 
 AMX_QUERIES = 128
-"""As QUERIES, where AMX multiplies. What is copied need not fit into the first-level cache then."""
+"""As QUERIES, where AMX multiplies. 64 and 256 were as fast."""
 
 FEW_QUERIES = 8
 """Items with fewer query heads read their keys in place, without copying them first."""
@@ -65,7 +65,7 @@ BLOCK = 64
 """Keys of each turn of the online softmax; with their values they fit into the first-level cache."""
 
 AMX_BLOCK = 128
-"""As BLOCK, where AMX multiplies. The totals are loaded into registers and stored once for each block."""
+"""As BLOCK, where AMX multiplies. 64 and 256 were as fast."""
 
 
 @compiled
@@ -115,8 +115,7 @@ def _run_of(run, key):
 def _prefetch_block(run, begin, end, head_keys, head_values, cell):
     """Prefetch keys and values [begin, end), which are copied next."""
     for t in range(begin, end):
-        while run[RUN_BEGIN] + run[RUN_LENGTH] <= t:
-            run = shifted(run, RUN_COLUMNS)
+        run = _run_of(run, t)
         place = (run[RUN_SLOT] + t - run[RUN_BEGIN]) * cell
         for i in range(0, cell, line_elements(head_keys)):
             prefetch(head_keys, place + i)
@@ -172,13 +171,13 @@ def _hide(score, begin, count, padded, position, window, queries, repeat, lanes)
 
 
 @compiled
-def _softmax(score, count, lanes, scale, scaled, scales, largest, summed, correction, weight):
-    """Turn scores into weights, in pairs of keys, and update each lane's largest score and sum.
+def _softmax(score, count, queries, lanes, scale, scaled, scales, largest, summed, correction, weight):
+    """Turn scores into weights, in pairs of keys, and update each query's largest score and sum.
 
     scales: factors of the weights, if `scaled`; the sums are of the weights without them.
     correction: the factor by which the caller must multiply the totals of earlier blocks.
     """
-    for lane in range(0, lanes, LANES):
+    for lane in range(0, queries, LANES):
         before = load_lanes(largest, lane)
         top = before
         for t in range(count):
@@ -271,8 +270,8 @@ def _attend(arguments, item, run, head, empty, words, floats, state, total):
     half = head_dim // 2
     queries = item[TOKENS] * repeat
     by_amx = arguments[BY_AMX] != 0
-    columns, rows, block = (SIDE, SIDE, AMX_BLOCK) if by_amx else (LANES, ROWS, BLOCK)
-    lanes = -(-queries // columns) * columns
+    lane_step, key_step, block = (SIDE, SIDE, AMX_BLOCK) if by_amx else (LANES, ROWS, BLOCK)
+    lanes = -(-queries // lane_step) * lane_step
     scale = float_of(arguments[SCALE])
     query = words
     keys = shifted(query, half * lanes)
@@ -287,12 +286,13 @@ def _attend(arguments, item, run, head, empty, words, floats, state, total):
     _load_queries(arguments, item, head, lanes, query)
     _clear(lanes, head_dim, largest, summed, total)
     first = head * arguments[SLOTS] * cell
-    head_keys = shifted(pointer(arguments[KEYS], empty[0]), first)
-    head_values = shifted(pointer(arguments[VALUES], empty[0]), first)
+    stored = empty[0]  # only its type counts
+    head_keys = shifted(pointer(arguments[KEYS], stored), first)
+    head_values = shifted(pointer(arguments[VALUES], stored), first)
     scaled = is_scaled(head_keys)
     for begin in range(item[BEGIN], item[END], block):
         end = min(begin + block, item[END])
-        padded = -(-(end - begin) // rows) * rows
+        padded = -(-(end - begin) // key_step) * key_step
         run = _copy_block(
             run, begin, end, padded, head_keys, head_values, empty, cell, half, keys, values, scales
         )
@@ -305,7 +305,7 @@ def _attend(arguments, item, run, head, empty, words, floats, state, total):
             _scale_scores(score, padded, lanes, scales)
         _hide(score, begin, end - begin, padded, item[POSITION], window, queries, repeat, lanes)
         factors = shifted(scales, AMX_BLOCK)
-        _softmax(score, padded, lanes, scale, scaled, factors, largest, summed, correction, weight)
+        _softmax(score, padded, queries, lanes, scale, scaled, factors, largest, summed, correction, weight)
         _correct(queries, head_dim, correction, total)
         if by_amx:
             _accumulate_by_amx(weight, values, padded // 2, head_dim, lanes, turned, total)
@@ -321,8 +321,9 @@ def _scratch(arguments):
     """Arrays for `_run_item`: words, scores and the state of each lane, totals, states, an empty cell."""
     head_dim = arguments[HEAD_DIM]
     lanes = -(-arguments[MAX_QUERIES] // SIDE) * SIDE
-    words = np.empty(AMX_BLOCK * (head_dim + lanes) + head_dim // 2 * lanes + LANES, np.uint32)
-    floats = np.empty((AMX_BLOCK + 3) * lanes + 2 * AMX_BLOCK + LANES, np.float32)
+    block = AMX_BLOCK if arguments[BY_AMX] != 0 else BLOCK
+    words = np.empty(block * (head_dim + lanes) + head_dim // 2 * lanes + LANES, np.uint32)
+    floats = np.empty((block + 3) * lanes + 2 * AMX_BLOCK + LANES, np.float32)
     total, state = np.empty(lanes * head_dim + LANES, np.float32), np.empty(2 * lanes, np.float32)
     return words, floats, total, state, np.zeros(arguments[CELL], np.float32)
 
@@ -349,12 +350,17 @@ def _run_item(arguments, index, head, stored, scratch):
 
 
 @compiled
+def _start_amx(shapes):
+    amx.load_shapes(pointer(shapes.ctypes.data, np.uint8(0)), amx.ROW_BYTES)
+
+
+@compiled
 def _run_items(arguments, stored):
     tile_scratch = _scratch(arguments)
     column_scratch = column.column_scratch(arguments)
     shapes = np.empty(amx.SHAPES_BYTES, np.uint8)
     if arguments[BY_AMX] != 0:
-        load_shapes(pointer(shapes.ctypes.data, np.uint8(0)))
+        _start_amx(shapes)
     while True:
         work = fetch_add(arguments, 1)
         if work >= arguments[ITEM_COUNT] * arguments[KV_HEADS]:

@@ -1,21 +1,30 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """LLVM code for AMX, the matrix instructions of x86, which have eight registers of 16 rows of 64 bytes."""
 
 from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .jit import compiled
 from .llvm import I8, I64
 from .numba_tools import has_feature
 
 TILE_ROWS = 16
+ROW_BYTES = 64
 SHAPES_BYTES = 64
+
+SUMS = ((0, 1), (2, 3))
+"""Registers of 16 × 16 sums, for two halves of the rows and of the columns of a product."""
+LEFT, RIGHT = (4, 5), (6, 7)
+"""Registers for the halves of the rows of its left matrix and of the columns of its right one."""
+
 _FEATURES = {"tdpbf16ps": "amx-bf16", "tdpbssd": "amx-int8", "tdpbsud": "amx-int8"}
 
 
@@ -26,9 +35,23 @@ def available(kind: str) -> bool:
     return has_feature(f"amx-{kind}") and torch.cpu._init_amx()
 
 
+@compiled
+def load_shapes(shapes, depth):
+    """Sets the shapes of the registers: the rows of LEFT have `depth` bytes, and RIGHT has `depth` // 4 rows.
+
+    shapes: SHAPES_BYTES of memory
+    """
+    for index in range(SHAPES_BYTES):
+        shapes[index] = np.uint8(0)
+    shapes[0] = np.uint8(1)
+    for tile in range(8):
+        shapes[16 + 2 * tile] = np.uint8(depth if 4 <= tile < 6 else ROW_BYTES)
+        shapes[48 + tile] = np.uint8(depth // 4 if tile >= 6 else TILE_ROWS)
+    _configure(shapes)
+
+
 @intrinsic
-def configure(typing, shapes):
-    """Sets the shapes of the tiles. shapes: SHAPES_BYTES of memory, as `ldtilecfg` reads them."""
+def _configure(typing, shapes):
 
     def generate(context, builder, signature, arguments):
         instruction(builder, "ldtilecfg", arguments[0])

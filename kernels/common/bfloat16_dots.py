@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-call"
-"""Products of pairs of bfloat16 values with float32 sums, by AVX512-BF16's instruction `vdpbf16ps`.
+"""AVX512-BF16: products of pairs of bfloat16 values with float32 sums (`vdpbf16ps`), and rounding to pairs.
 
 A 32-bit word holds a pair: two values that are neighbours along the summed dimension.
 """
@@ -30,12 +30,12 @@ def available() -> bool:
 
 @cache
 def has_matrix_unit() -> bool:
-    """Whether the processor also has AMX, which oneDNN uses for bfloat16."""
+    """Whether the processor also has AMX, which oneDNN and PyTorch's flash attention use for bfloat16."""
     return bool(binding.get_host_cpu_features().get("amx-bf16"))
 
 
 def rounded_pairs(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
-    """FLOATS as WORDS: the pairs of the two vectors' values, rounded to nearest even."""
+    """WORDS of pairs: a value of the first FLOATS and one of the second, rounded to nearest even."""
     convert = builder.module.declare_intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", (), _ROUND)
     both = builder.call(convert, [second, first])  # all of the first vector, then all of the second
     order = [lane + half * LANES for lane in range(LANES) for half in range(2)]

@@ -11,8 +11,8 @@ from .llvm import F32, I16, I32, read, word, write
 from .vectors import FLOATS, LANES, WORDS, apply, floats, fma, splat
 
 _LOG2E = 1.4426950408889634
-_LOWEST = -217.0
-"""2 ** x is 0 in float32 below this"""
+_LOWEST = -150.0
+"""2 ** x is 0 in float32 below this. Minus infinity itself would become NaN."""
 _POWER_OF_TWO = (1.5353362e-4, 1.3398874e-3, 9.6184374e-3, 5.5503325e-2, 2.4022648e-1, 6.931472e-1, 1.0)
 """2 ** x for |x| <= 0.5, highest power first"""
 
@@ -109,8 +109,8 @@ def exp_of_difference(typing, one, other, scale):
 
     def generate(context, builder, signature, arguments):
         one, other, scale = arguments
-        factor = splat(builder, builder.fmul(scale, ir.Constant(F32, _LOG2E)), FLOATS)
-        scaled = builder.fmul(builder.fsub(one, other), factor)
+        log2e_scale = builder.fmul(scale, ir.Constant(F32, _LOG2E))
+        scaled = builder.fmul(builder.fsub(one, other), splat(builder, log2e_scale, FLOATS))
         below = builder.fcmp_ordered("<", scaled, floats(_LOWEST))
         exponent = builder.select(below, floats(_LOWEST), scaled)
         whole = apply(builder, "llvm.rint", exponent)

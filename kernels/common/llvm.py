@@ -88,13 +88,13 @@ def narrow(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Val
         return builder.bitcast(builder.fptrunc(value, _like(value, F16)), _like(value, I16))
     assert stored == types.uint16
     upper = builder.lshr(builder.bitcast(value, _like(value, I32)), _constant(value, 16))
-    nearest = builder.lshr(nearest_bfloat16(builder, value), _constant(value, 16))
+    nearest = builder.lshr(_nearest_bfloat16(builder, value), _constant(value, 16))
     is_nan = builder.fcmp_unordered("uno", value, value)
     quiet = builder.or_(upper, _constant(value, 0x40))
     return builder.trunc(builder.select(is_nan, quiet, nearest), _like(value, I16))
 
 
-def nearest_bfloat16(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+def _nearest_bfloat16(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Words whose upper halves are float32 rounded to nearest even. NaN may become infinite."""
     bits = builder.bitcast(value, _like(value, I32))
     odd = builder.and_(builder.lshr(bits, _constant(value, 16)), _constant(value, 1))

@@ -10,7 +10,7 @@ from ..common.amx import release_tiles
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, prefetch, shifted, yield_core
 from ..common.threads import Callback
-from .amx import BLOCK_ROWS
+from .amx_product import BLOCK_ROWS
 from .byte_dots import TILE, VECTOR, tile_products, write_results
 from .quantized_panels import (
     PANEL,

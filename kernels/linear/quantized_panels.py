@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
-"""Products of many rows with quantized weights by AMX (see `amx`).
+"""Products of many rows with quantized weights by AMX (see `amx_product`).
 
 The integer sums are exact and the floating-point operations are those of `byte_dots`, in the same order, so a
 row's bits are the same with and without AMX.
@@ -16,7 +16,7 @@ from ..common.jit import compiled
 from ..common.llvm import I8, I32, outlined, prefetch_line, read, size, word, write
 from ..common.numba_tools import pointer, shifted
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, splat, words
-from .amx import BLOCK_ROWS, depth_of, load_shapes, multiply_block
+from .amx_product import BLOCK_ROWS, depth_of, multiply_block
 from .byte_dots import TILE, VECTOR
 
 LARGEST_GROUP = 128
@@ -54,7 +54,7 @@ def amx_multiplies(bits: int, group: int, zero: int | None) -> bool:
 @compiled
 def start_panels(memory, group):
     """Prepares the thread for `multiply_panel` with weights of this group."""
-    load_shapes(pointer(memory + _SHAPES_AT, np.uint8(0)), depth_of(group))
+    amx.load_shapes(pointer(memory + _SHAPES_AT, np.uint8(0)), depth_of(group))
 
 
 @compiled

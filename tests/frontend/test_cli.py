@@ -117,6 +117,12 @@ def test_the_log_of_requests_has_a_form_which_may_be_left_out(
     assert (config.model, config.log_requests) == (model, expected)
 
 
+def test_an_unknown_form_of_the_log_of_requests_is_refused(model: Path) -> None:
+    arguments = with_values(["serve", str(model), "--log-requests", "xml"])
+    with pytest.raises(ConfigError, match=r"--log-requests xml: expected one of text, json\."):
+        serve_config(vars(build_parser().parse_args(arguments)), {})
+
+
 def test_the_variable_of_a_switch_that_became_a_choice_still_works(model: Path) -> None:
     assert configured(model, ARBORA_LOG_REQUESTS="1").log_requests == "text"
     assert configured(model, ARBORA_LOG_REQUESTS="0").log_requests is None

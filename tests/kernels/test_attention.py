@@ -7,20 +7,25 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numba
+import numpy as np
 import pytest
 import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention
+from arbora.kernels.attention.amx_product import transpose_words
 from arbora.kernels.common import amx, bfloat16_dots
+from arbora.kernels.common.numba_tools import pointer
 from arbora.kernels.pages.cells import CellFormat
 from attention_cases import TREE, AttentionCase, Sharing, Step, build_case, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-HEADS = [(4, 4), (4, 2), (6, 2), (8, 1), (40, 1)]
+HEADS = [(4, 4), (4, 2), (6, 2), (14, 2), (8, 1), (40, 1)]
 ONE_HEAP = Path(__file__).parents[1] / "support" / "kernels_in_one_heap.py"
 WAYS = {
     "flash": (0, False, False),
@@ -54,7 +59,7 @@ def assert_matches_reference(case: AttentionCase) -> None:
 @given(
     step=steps(),
     heads=st.sampled_from(HEADS),
-    head_dim=st.sampled_from([32, 48, 80, 90, 128]),
+    head_dim=st.sampled_from([32, 48, 64, 80, 90, 96, 128]),
     window=st.sampled_from([None, None, 1, 7, 64]),
     dtype=st.sampled_from(list(TOLERANCE)),
     stored=st.sampled_from([None, torch.int8]),
@@ -130,6 +135,7 @@ def test_threads_that_allocate_from_one_heap_dont_overwrite_each_others_scratch(
 
 
 @pytest.mark.parametrize("tiles", [True, False])
+@pytest.mark.parametrize("head_dim", [48, 64])
 @pytest.mark.parametrize("heads", [(8, 1), (2, 2)])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("overflow", [float("nan"), float("inf")])
@@ -139,16 +145,32 @@ def test_overflowing_keys_and_values_overflow_in_the_output(
     overflow: float,
     dtype: torch.dtype,
     heads: tuple[int, int],
+    head_dim: int,
     tiles: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not tiles:
         monkeypatch.setattr(bfloat16_dots, "available", lambda: False)
-    case = build_case(Step(1, (), (100, 40), ((5, 60),)), heads, 48, None, dtype, False, 8)
+    case = build_case(Step(1, (), (100, 40), ((5, 60),)), heads, head_dim, None, dtype, False, 8)
     case.kv[part, :, case.batch.page_tables[0][70]] = overflow
     got = paged_attention(case.q, case.kv, case.batch, case.scale)
     expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale)
     assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.isinf(), expected.isinf())
+
+
+def test_words_are_transposed() -> None:
+    @numba.njit
+    def transpose(source: np.ndarray, target: np.ndarray) -> None:
+        transpose_words(_words(source), 20, _words(target), 17)
+
+    @numba.njit
+    def _words(array: np.ndarray) -> Any:
+        return pointer(array.ctypes.data, np.uint32(0))
+
+    source = np.random.default_rng(0).integers(0, 1 << 32, (16, 20), dtype=np.uint32)
+    target = np.zeros((16, 17), np.uint32)
+    transpose(source, target)
+    assert (target[:, :16] == source[:, :16].T).all() and not target[:, 16].any()
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AMX is a unit of x86")
@@ -166,7 +188,7 @@ from arbora.kernels.attention import amx_product
 from arbora.kernels.common import amx
 from numba import njit, types
 def product(shapes, count, words, sums):
-    amx_product.load_shapes(shapes)
+    amx.load_shapes(shapes, amx.ROW_BYTES)
     amx_product.multiply_square(count, words, count, words, count, sums, count, True)
     amx.release_tiles()
 function = njit(product)

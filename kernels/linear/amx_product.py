@@ -8,12 +8,11 @@ vectors of 8-bit codes that `byte_dots` describes have the layout that AMX needs
 
 from __future__ import annotations
 
-import numpy as np
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.amx import SHAPES_BYTES, TILE_ROWS, configure, instruction
+from ..common.amx import LEFT, RIGHT, SUMS, TILE_ROWS, instruction
 from ..common.jit import compiled
 from ..common.llvm import size
 from ..common.vectors import LANES
@@ -25,10 +24,6 @@ BLOCK_ROWS = 32
 DEPTH = 64
 """The most inputs that one instruction multiplies."""
 
-_SUMS = ((0, 1), (2, 3))  # registers of sums: for each half of the rows, outputs 0–15 and 16–31
-_ACTIVATIONS = (4, 5)  # registers for each half of the rows
-_CODES = (6, 7)  # outputs 0–15 and 16–31
-
 
 @compiled
 def depth_of(group):
@@ -38,18 +33,6 @@ def depth_of(group):
         if group % depth == 0:
             best = depth
     return best
-
-
-@compiled
-def load_shapes(shapes, depth):
-    """Sets the shapes of the tiles, for codes of `depth` inputs. shapes: SHAPES_BYTES of memory."""
-    for index in range(SHAPES_BYTES):
-        shapes[index] = np.uint8(0)
-    shapes[0] = np.uint8(1)
-    for tile in range(8):
-        shapes[16 + 2 * tile] = np.uint8(depth if 4 <= tile < 6 else VECTOR)
-        shapes[48 + tile] = np.uint8(depth // 4 if tile >= 6 else TILE_ROWS)
-    configure(shapes)
 
 
 @intrinsic
@@ -65,23 +48,23 @@ def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
         x, x_row, codes, steps, step_inputs, sums = arguments
         row_bytes = size(2 * VECTOR)
         lower = builder.mul(x_row, size(TILE_ROWS))
-        for tile in (*_SUMS[0], *_SUMS[1]):
+        for tile in (*SUMS[0], *SUMS[1]):
             instruction(builder, "tilezero", tile)
         with cgutils.for_range(builder, steps) as loop:
             first = builder.mul(loop.index, step_inputs)
             rows = builder.gep(x, [first])
             place = builder.gep(codes, [builder.mul(first, size(2 * VECTOR // 4))])
-            instruction(builder, "tileloadd64", _CODES[0], place, row_bytes)
-            instruction(builder, "tileloadd64", _ACTIVATIONS[0], rows, x_row)
-            instruction(builder, "tileloadd64", _CODES[1], builder.gep(place, [size(VECTOR)]), row_bytes)
-            instruction(builder, "tileloadd64", _ACTIVATIONS[1], builder.gep(rows, [lower]), x_row)
+            instruction(builder, "tileloadd64", RIGHT[0], place, row_bytes)
+            instruction(builder, "tileloadd64", LEFT[0], rows, x_row)
+            instruction(builder, "tileloadd64", RIGHT[1], builder.gep(place, [size(VECTOR)]), row_bytes)
+            instruction(builder, "tileloadd64", LEFT[1], builder.gep(rows, [lower]), x_row)
             for half in range(2):
-                for tile, of_outputs in zip(_SUMS[half], _CODES, strict=True):
-                    instruction(builder, multiplication, tile, _ACTIVATIONS[half], of_outputs)
+                for tile, of_outputs in zip(SUMS[half], RIGHT, strict=True):
+                    instruction(builder, multiplication, tile, LEFT[half], of_outputs)
         for half in range(2):
             for vector in range(2):
                 place = builder.gep(sums, [size(half * TILE_ROWS * TILE + vector * LANES)])
-                instruction(builder, "tilestored64", _SUMS[half][vector], place, row_bytes)
+                instruction(builder, "tilestored64", SUMS[half][vector], place, row_bytes)
         return context.get_dummy_value()
 
     i64, bytes_ = types.int64, types.CPointer(types.int8)
