@@ -161,11 +161,11 @@ def test_overflowing_keys_and_values_overflow_in_the_output(
 def test_words_are_transposed() -> None:
     @numba.njit
     def transpose(source: np.ndarray, target: np.ndarray) -> None:
-        transpose_words(_words(source), 20, _words(target), 17)
+        transpose_words(_words(source), 20, _words(target), 17)  # type: ignore[call-arg]
 
     @numba.njit
     def _words(array: np.ndarray) -> Any:
-        return pointer(array.ctypes.data, np.uint32(0))
+        return pointer(array.ctypes.data, np.uint32(0))  # type: ignore[call-arg]
 
     source = np.random.default_rng(0).integers(0, 1 << 32, (16, 20), dtype=np.uint32)
     target = np.zeros((16, 17), np.uint32)
