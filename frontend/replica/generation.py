@@ -23,7 +23,8 @@ class Arrival(NamedTuple):
 
 
 Take: TypeAlias = Callable[[int, Output, float], bool]
-"""Takes the parts of an `Arrival`. Returns whether it has handled the output."""
+"""Gets the number of a choice, its output and when that came, as in `Arrival`. Returns whether it has handled
+the output."""
 
 
 def early_end(output: Output) -> RequestError:

@@ -67,7 +67,7 @@ class ChoiceReply:
         self._reader = reader
         self._is_plain = not detokenizer.has_stop_strings and (reader is None or reader.is_plain)
         self._tokens = bytearray()
-        self._texts: list[str] = []
+        self._texts: list[str] = []  # of a chat, for `remember`
         self._settled = 0
         self.completion_tokens = 0
         self.reasoning_tokens = 0
@@ -136,7 +136,8 @@ class ChoiceReply:
         hidden = 1 if output.stop_token is not None and not self._shows_stop_token else 0
         shown = output.tokens[: len(output.tokens) - 4 * hidden] if hidden else output.tokens
         delta = self._detokenizer.push(shown, final=output.finish is not None)
-        self._keep(delta.text)
+        if self._reader is not None:
+            self._texts.append(delta.text)
         self.completion_tokens = delta.tokens_kept
         offsets = delta.offsets
         if delta.stopped is not None:
@@ -156,18 +157,14 @@ class ChoiceReply:
         return Piece(index, content, entries, self.finish, reasoning, calls)
 
     def _push_one(self, token: Tokens) -> str:
-        """Adds a token that `_only_adds_token`; returns its text."""
+        """Adds the token of an output for which `_only_adds_token` holds. Returns its text."""
         self._tokens += token
         text = self._detokenizer.push_one(int.from_bytes(token, "little"))
-        self._keep(text)
+        if self._reader is not None:
+            self._texts.append(text)
         self.completion_tokens += 1
         self._settled = self.completion_tokens
         return text
-
-    def _keep(self, text: str) -> None:
-        """Keeps a chat's text, which `remember` needs."""
-        if self._reader is not None:
-            self._texts.append(text)
 
     def remember(self) -> None:
         """Remembers the tokens of a chat's reply that has ended. May be called from any thread."""

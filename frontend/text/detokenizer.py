@@ -88,7 +88,8 @@ class Detokenizer:
         return TextDelta("".join(ready), self._stopped, self._tokens, tuple(offsets))
 
     def push_one(self, token: int) -> str:
-        """The text of a `push` of one token that is not the last. There must be no stop strings."""
+        """Adds one token, which must not be the reply's last; there must be no stop strings. Returns the text
+        that can be sent."""
         text = self._decode(token)
         self._tokens += 1
         self.characters += len(text)

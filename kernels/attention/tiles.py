@@ -56,7 +56,7 @@ QUERIES = 64
 """Query heads of an item: four vectors. Its keys and values are copied once for all of them."""
 
 AMX_QUERIES = 128
-"""As QUERIES, where AMX multiplies. 64 and 256 were as fast."""
+"""As QUERIES, where AMX multiplies. 64 and 256 differed by less than the noise."""
 
 FEW_QUERIES = 8
 """Items with fewer query heads read their keys in place, without copying them first."""
@@ -65,7 +65,7 @@ BLOCK = 64
 """Keys of each turn of the online softmax; with their values they fit into the first-level cache."""
 
 AMX_BLOCK = 128
-"""As BLOCK, where AMX multiplies. 64 and 256 were as fast."""
+"""As BLOCK, where AMX multiplies. 64 and 256 differed by less than the noise."""
 
 
 @compiled
@@ -330,7 +330,7 @@ def _scratch(arguments):
 
 @compiled
 def _aligned(array):
-    """The address of the first whole cache line of an array with LANES more elements than are needed."""
+    """The address at which the array's first whole cache line begins. Arrays have LANES elements to spare."""
     return (array.ctypes.data + 63) // 64 * 64
 
 

@@ -23,7 +23,7 @@ SHAPES_BYTES = 64
 SUMS = ((0, 1), (2, 3))
 """Registers of 16 × 16 sums, for two halves of the rows and of the columns of a product."""
 LEFT, RIGHT = (4, 5), (6, 7)
-"""Registers for the halves of the rows of its left matrix and of the columns of its right one."""
+"""Registers for two halves of the left matrix's rows, and for two halves of the right matrix's columns."""
 
 _FEATURES = {"tdpbf16ps": "amx-bf16", "tdpbssd": "amx-int8", "tdpbsud": "amx-int8"}
 
@@ -52,7 +52,6 @@ def load_shapes(shapes, depth):
 
 @intrinsic
 def _configure(typing, shapes):
-
     def generate(context, builder, signature, arguments):
         instruction(builder, "ldtilecfg", arguments[0])
         return context.get_dummy_value()

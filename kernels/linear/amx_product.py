@@ -22,7 +22,7 @@ BLOCK_ROWS = 32
 """Rows of activations of `multiply_block`: those of two tile registers."""
 
 DEPTH = 64
-"""The most inputs that one instruction multiplies."""
+"""One instruction multiplies up to so many inputs of each row."""
 
 
 @compiled
