@@ -6,13 +6,13 @@ from functools import partial
 import numpy as np
 import torch
 
-from ..common import amx, bfloat16_dots
+from ..common import amx, amx_product, bfloat16_dots
 from ..common.numba_tools import float_bits
 from ..common.threads import Callback, is_recording, thread_count
 from ..common.vectors import LANES
 from ..pages.cells import CellFormat
-from . import amx_product, tiles
 from . import items as column
+from . import tiles
 from .batch import AttentionBatch, Group, first_keys
 from .flash import Chunk, KeyRange, SharedPart, attend_chunk, attend_shared, plan_chunk
 from .growing import GrowingRows
@@ -106,7 +106,7 @@ class CpuAttention:
             # Fewer queries don't fill a tile. Row after row, they find the keys in the caches.
             groups = tuple(group for group in groups if group[1] * repeat >= tiles.FEW_QUERIES)
         flops = 4 * heads * head_dim
-        self._by_amx = tiled and amx.available("bf16") and head_dim % amx_product.SIDE == 0
+        self._by_amx = tiled and amx.available() and head_dim % amx_product.SIDE == 0
         # Flash attention uses AMX for any head_dim.
         is_faster = not tiled or (bfloat16_dots.has_matrix_unit() and not self._by_amx)
         may_flash = is_faster and not batch_invariant

@@ -3,7 +3,7 @@
 
 Each lane of a vector holds one query: the scores of a block of keys are a small matrix product, their softmax
 needs no sum across lanes, and a second product adds the weighted values. Queries and weights are bfloat16,
-sums and scores float32. Both products are computed by AMX where the processor has it (`amx_product`).
+sums and scores float32. Both products are computed by AMX where the processor has it.
 """
 
 from functools import cache
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from ..common import amx
+from ..common.amx_product import DEPTH, SIDE, multiply_square
 from ..common.lanes import (
     exp_of_difference,
     larger,
@@ -27,7 +28,6 @@ from ..common.threads import Callback
 from ..common.vectors import LANES
 from ..pages.cells_cpu import bfloat16_at, is_scaled, line_elements, pair_at, scale_of
 from . import items as column
-from .amx_product import SIDE, multiply_square, transpose_words
 from .items import (
     BY_AMX,
     CELL,
@@ -51,6 +51,7 @@ from .items import (
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
 from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
 from .tile_product import ROWS, multiply_narrow, multiply_wide
+from .transposing import transpose_words
 
 QUERIES = 64
 """Query heads of an item: four vectors. Its keys and values are copied once for all of them."""
@@ -144,7 +145,8 @@ def _score_by_amx(keys, count, query, half, lanes, score):
         block = shifted(keys, t * half)
         for lane in range(0, lanes, SIDE):
             to = shifted(score, t * lanes + lane)
-            multiply_square(half, block, half, shifted(query, lane), lanes, to, lanes, False)
+            of_lane = shifted(query, lane)
+            multiply_square(half, block, half, DEPTH, of_lane, lanes, to, lanes, False)
 
 
 @compiled
@@ -232,9 +234,9 @@ def _accumulate_by_amx(weight, values, pairs, head_dim, lanes, turned, total):
             transpose_words(source, lanes, shifted(turned, lane * AMX_BLOCK // 2 + pair), AMX_BLOCK // 2)
     for lane in range(0, lanes, SIDE):
         for d in range(0, head_dim, SIDE):
-            of_query = shifted(turned, lane * AMX_BLOCK // 2)
+            of_query, of_pair = shifted(turned, lane * AMX_BLOCK // 2), shifted(values, d)
             to = shifted(total, lane * head_dim + d)
-            multiply_square(pairs, of_query, AMX_BLOCK // 2, shifted(values, d), head_dim, to, head_dim, True)
+            multiply_square(pairs, of_query, AMX_BLOCK // 2, DEPTH, of_pair, head_dim, to, head_dim, True)
 
 
 @compiled
@@ -351,7 +353,7 @@ def _run_item(arguments, index, head, stored, scratch):
 
 @compiled
 def _start_amx(shapes):
-    amx.load_shapes(pointer(shapes.ctypes.data, np.uint8(0)), amx.ROW_BYTES)
+    amx.load_shapes(pointer(shapes.ctypes.data, np.uint8(0)))
 
 
 @compiled

@@ -25,19 +25,23 @@ SUMS = ((0, 1), (2, 3))
 LEFT, RIGHT = (4, 5), (6, 7)
 """Registers for two halves of the left matrix's rows, and for two halves of the right matrix's columns."""
 
-_FEATURES = {"tdpbf16ps": "amx-bf16", "tdpbssd": "amx-int8", "tdpbsud": "amx-int8"}
+
+@cache
+def is_compiled() -> bool:
+    """Whether numba compiles for a processor that multiplies bytes and bfloat16 by AMX, and rounds to
+    bfloat16."""
+    return all(map(has_feature, ("amx-int8", "amx-bf16", "avx512bf16")))
 
 
 @cache
-def available(kind: str) -> bool:
-    """Whether the processor has AMX for this kind of numbers, int8 or bf16, and the system lets this process
-    use it."""
-    return has_feature(f"amx-{kind}") and torch.cpu._init_amx()
+def available() -> bool:
+    """Whether numba does, and the system lets this process use AMX."""
+    return is_compiled() and torch.cpu._init_amx()
 
 
 @compiled
-def load_shapes(shapes, depth):
-    """Sets the shapes of the registers: the rows of LEFT have `depth` bytes, and RIGHT has `depth` // 4 rows.
+def load_shapes(shapes):
+    """Sets the shapes of the registers: all have TILE_ROWS rows of ROW_BYTES.
 
     shapes: SHAPES_BYTES of memory
     """
@@ -45,8 +49,8 @@ def load_shapes(shapes, depth):
         shapes[index] = np.uint8(0)
     shapes[0] = np.uint8(1)
     for tile in range(8):
-        shapes[16 + 2 * tile] = np.uint8(depth if 4 <= tile < 6 else ROW_BYTES)
-        shapes[48 + tile] = np.uint8(depth // 4 if tile >= 6 else TILE_ROWS)
+        shapes[16 + 2 * tile] = np.uint8(ROW_BYTES)
+        shapes[48 + tile] = np.uint8(TILE_ROWS)
     _configure(shapes)
 
 
@@ -72,7 +76,7 @@ def release_tiles(typing):
 
 def instruction(builder: ir.IRBuilder, name: str, *operands: int | ir.Value) -> None:
     """Emits an instruction of AMX, or nothing for a processor without it. An int names a tile register."""
-    if not has_feature(_FEATURES.get(name, "amx-tile")):
+    if not is_compiled():
         return
     values = [ir.Constant(I8, each) if isinstance(each, int) else each for each in operands]
     values = [

@@ -34,13 +34,22 @@ def has_matrix_unit() -> bool:
     return bool(binding.get_host_cpu_features().get("amx-bf16"))
 
 
+def rounded_words(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
+    """WORDS of all values of the first FLOATS, then all of the second, rounded to nearest even."""
+    return builder.bitcast(_rounded(builder, first, second), WORDS)
+
+
 def rounded_pairs(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
     """WORDS of pairs: a value of the first FLOATS and one of the second, rounded to nearest even."""
-    convert = builder.module.declare_intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", (), _ROUND)
-    both = builder.call(convert, [second, first])  # all of the first vector, then all of the second
+    both = _rounded(builder, first, second)
     order = [lane + half * LANES for lane in range(LANES) for half in range(2)]
     mask = ir.Constant(ir.VectorType(ir.IntType(32), 2 * LANES), order)
     return builder.bitcast(builder.shuffle_vector(both, both, mask), WORDS)
+
+
+def _rounded(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
+    convert = builder.module.declare_intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", (), _ROUND)
+    return builder.call(convert, [second, first])
 
 
 def add_pair_products(

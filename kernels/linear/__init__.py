@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 CodedProduct = QuantizedProduct | Fp8Product | CodedCudaProduct
-"""Multiplies by a weight stored as codes and scales. On a CPU a row's result never depends on other rows."""
+"""Multiplies by a weight stored as codes and scales."""
 
 
 class Linear:

@@ -8,18 +8,25 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from ..common import amx
 from ..common.threads import is_recording
 from . import quantized_cpu, quantized_tiles
+from .amx_rows import STEP, block_bytes
 from .byte_dots import TILE, VECTOR, available
 from .gathered import gathered
-from .quantized_panels import LARGEST_GROUP, PANEL, amx_multiplies
+from .quantized_cpu import AMX_BFLOAT16, AMX_BYTES, NO_AMX
+from .quantized_panels import GROUP, PANEL, amx_multiplies
 
 SCRATCH = 1 << 19
 """Codes of activations that are multiplied at a time, approximately: they should stay in a core's cache. AMX
 gets at least those of a panel of rows."""
 
-AMX_ROWS = 64
-"""Products of at least this many rows use AMX, if the processor has it. With few rows AMX is slower."""
+AMX_ROWS = {AMX_BYTES: 64, AMX_BFLOAT16: 32}
+"""Products of fewer rows are computed without AMX, which would take longer."""
+
+WIDENED = 3 << 18
+"""Bytes of widened weights that a thread multiplies by AMX at a time, at most, if that is a tile or more.
+They should stay in its second-level cache while it reads the activations."""
 
 MOST_ROWS = 512
 """Rows that are multiplied at a time, at most."""
@@ -92,15 +99,28 @@ class QuantizedPacker:
         heads = heads.view(len(self._tiles), -1, self._tables, TILE)
         heads[at // TILE, :, :, at % TILE] = rounded.permute(1, 2, 0)
 
-    def product(self, bias: torch.Tensor | None) -> QuantizedProduct:
+    def product(self, bias: torch.Tensor | None, batch_invariant: bool = False) -> QuantizedProduct:
         """The product with all written outputs. Nothing may be written afterwards."""
-        return QuantizedProduct(self._shape, self._group, self._tiles, self._factors, bias, self._input_order)
+        many_rows = self._many_rows(batch_invariant)
+        return QuantizedProduct(
+            self._shape, self._group, self._tiles, self._factors, bias, self._input_order, many_rows
+        )
+
+    def _many_rows(self, batch_invariant: bool) -> int:
+        """How a product of many rows is computed; NO_AMX and AMX_BYTES give the same bits."""
+        if not amx.available():
+            return NO_AMX
+        if amx_multiplies(self._shape.bits, self._group, self._shape.zero):
+            return AMX_BYTES
+        return NO_AMX if batch_invariant or self._shape.inputs % STEP else AMX_BFLOAT16
 
 
 class QuantizedProduct:
-    """y = x wᵀ + bias, with x quantized to 8 bits by groups of at most 128 inputs of a row.
+    """y = x wᵀ + bias, with x quantized to 8 bits by groups of at most 128 inputs of a row. Many rows may be
+    computed as AMX_BFLOAT16: the weights and x are rounded to bfloat16 instead.
 
-    The bits of a row's result depend neither on other rows nor on the number of threads.
+    The bits of a row's result do not depend on the number of threads. Without AMX_BFLOAT16 they do not depend
+    on other rows.
     """
 
     def __init__(
@@ -111,7 +131,9 @@ class QuantizedProduct:
         factors: torch.Tensor,
         bias: torch.Tensor | None,
         input_order: torch.Tensor | None,
+        many_rows: int,
     ) -> None:
+        """many_rows: NO_AMX, AMX_BYTES or AMX_BFLOAT16"""
         self._shape, self._group = shape, group
         self._tiles, self._factors = tiles, factors
         self._bias = None if bias is None else F.pad(bias.float(), (0, len(factors) - len(bias)))
@@ -121,11 +143,12 @@ class QuantizedProduct:
         self._sizes = (shape.outputs, shape.inputs, group, parts, shape.zero or 0)
         bias_address = 0 if self._bias is None else self._bias.data_ptr()
         self._weight = (tiles.data_ptr(), factors.data_ptr(), bias_address)
-        self._has_amx = amx_multiplies(shape.bits, group, shape.zero)
+        self.many_rows = many_rows
         self._tables = 8 * (shape.inputs // group)
         """bytes of a row's scales and sums, at most"""
-        least = PANEL if self._has_amx else quantized_cpu.ROWS
-        self._rows = max(least, min(MOST_ROWS, SCRATCH // shape.inputs))
+        least = PANEL if many_rows == AMX_BYTES else quantized_cpu.ROWS
+        fitting = max(least, min(MOST_ROWS, SCRATCH // shape.inputs))
+        self._rows = MOST_ROWS if many_rows == AMX_BFLOAT16 else fitting
         """rows that are multiplied at a time, at most"""
 
     @property
@@ -157,9 +180,14 @@ class QuantizedProduct:
         return y
 
     def _multiply(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
+        way = self.many_rows
+        if way != NO_AMX and count < AMX_ROWS[way]:
+            way = NO_AMX
+        if way == AMX_BFLOAT16:
+            self._multiply_widened(x, y, count)
+            return
         threads = torch.get_num_threads()
         rows = count + quantized_cpu.ROWS_BEYOND  # the kernel reads beyond the last row
-        by_amx = self._has_amx and count >= AMX_ROWS
         totals = threads * quantized_cpu.MEMORY_BYTES
         inputs, tables = self._shape.inputs, self._tables
         scratch = torch.empty(VECTOR + totals + rows * (inputs + tables), dtype=torch.int8)
@@ -168,7 +196,23 @@ class QuantizedProduct:
         scales = codes + rows * inputs
         sums = scales + rows * tables // 2
         addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
-        self._run((0, 0, quantized_cpu.KINDS[x.dtype], count, *self._sizes, *addresses, 0, by_amx), threads)
+        kind = quantized_cpu.KINDS[x.dtype]
+        more = (0, way, quantized_cpu.MEMORY_BYTES, 0)
+        self._run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
+
+    def _multiply_widened(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
+        threads = torch.get_num_threads()
+        tiles, tile_bytes = -(-self._shape.outputs // TILE), 2 * TILE * self._shape.inputs
+        some = max(1, min(WIDENED // tile_bytes, tiles // (2 * threads)))
+        of_thread = quantized_cpu.WIDENED_AT + some * tile_bytes
+        size = VECTOR + threads * of_thread + block_bytes(count, self._shape.inputs)
+        scratch = torch.empty(size, dtype=torch.int8)
+        memory = -(-scratch.data_ptr() // VECTOR) * VECTOR
+        blocks = memory + threads * of_thread
+        addresses = (x.data_ptr(), blocks, 0, 0, *self._weight, y.data_ptr(), memory)
+        kind = quantized_cpu.KINDS[x.dtype]
+        more = (0, AMX_BFLOAT16, of_thread, some)
+        self._run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The stored weights of these outputs, [n, inputs], in the order of x. ids: int32 or int64 [n],
@@ -189,14 +233,14 @@ class QuantizedProduct:
 
 def stored_group(group: int) -> int:
     """Inputs that share a stored scale: the largest multiple of 16 up to 128 that divides the given group."""
-    return max(size for size in range(16, LARGEST_GROUP + 1, 16) if group % size == 0)
+    return max(size for size in range(16, GROUP + 1, 16) if group % size == 0)
 
 
 def groups_of_activations(shape: QuantizedShape) -> int:
     """Stored groups that share a scale of activations: as many as make up to 128 inputs and divide all."""
     group = stored_group(shape.group)
     groups = shape.inputs // group
-    return max(parts for parts in range(1, LARGEST_GROUP // group + 1) if groups % parts == 0)
+    return max(parts for parts in range(1, GROUP // group + 1) if groups % parts == 0)
 
 
 def float16_factors(tables: torch.Tensor) -> torch.Tensor:

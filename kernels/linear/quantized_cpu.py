@@ -6,20 +6,16 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..common.amx import release_tiles
+from ..common.amx import SHAPES_BYTES, load_shapes, release_tiles
+from ..common.amx_product import DEPTH, multiply_square
 from ..common.jit import compiled
-from ..common.numba_tools import fetch_add, pointer, prefetch, shifted, yield_core
+from ..common.numba_tools import fetch_add, pointer, prefetch, shifted
 from ..common.threads import Callback
-from .amx_product import BLOCK_ROWS
+from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, pack_rows, wait_until
 from .byte_dots import TILE, VECTOR, tile_products, write_results
-from .quantized_panels import (
-    PANEL,
-    PANEL_BYTES,
-    block_offset,
-    multiply_panel,
-    start_panels,
-)
+from .quantized_panels import PANEL, PANEL_BYTES, block_offset, multiply_panel, start_panels
 from .quantized_rows import quantize_groups
+from .widened_tiles import widen_groups
 
 ROWS = 6
 """Rows that are multiplied with a tile at a time, at most."""
@@ -30,6 +26,10 @@ FEW_ROWS = 16
 MEMORY_BYTES = max(4 * TILE * (FEW_ROWS + ROWS), PANEL_BYTES)
 """Scratch memory of each thread. It holds either the results of FEW_ROWS rows, rounded up to whole passes,
 and a copy of one row's, or what `quantized_panels` needs for a panel."""
+
+WIDENED_AT = 4 * TILE * (BLOCK_ROWS + 1) + SHAPES_BYTES
+"""Where the widened tiles begin in a thread's memory for AMX_BFLOAT16. Before them come the results of a
+block of rows, a copy of one row's, and the shapes of AMX's registers."""
 
 ROWS_BEYOND = BLOCK_ROWS
 """The kernels read the codes of up to this many rows after the last one, and ignore those rows' products."""
@@ -43,8 +43,8 @@ BLOCK = 65_536
 AHEAD = 4096
 """Bytes between multiplying and prefetching."""
 
-SPINS = 1000
-"""How often a thread reads the counter of quantized pieces before it offers its core to others."""
+NO_AMX, AMX_BYTES, AMX_BFLOAT16 = range(3)
+"""How a product is computed: without AMX; by AMX as `quantized_panels` or as `widened_tiles` describes."""
 
 FLOAT32, BFLOAT16, FLOAT16 = range(3)
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
@@ -100,9 +100,8 @@ def _quantize(arguments, has_offsets):
         start = row * groups + first
         at = start * parts * group
         of_codes, step_codes = shifted(codes, at), parts * group
-        if arguments[20] != 0:
-            of_codes = shifted(codes, block_offset(row, first, groups, parts * group))
-            step_codes *= BLOCK_ROWS
+        if arguments[20] == AMX_BYTES:
+            of_codes, step_codes = shifted(codes, block_offset(row, first, groups)), BLOCK_ROWS * group
         out = of_codes, step_codes, shifted(scales, start), shifted(sums, start * parts)
         if arguments[3] == FLOAT32:
             wide = shifted(pointer(x, np.float32(0)), at)
@@ -114,11 +113,7 @@ def _quantize(arguments, has_offsets):
             half = shifted(pointer(x, np.int16(0)), at)
             quantize_groups(half, count, parts, group, *out, zero, has_offsets)
         fetch_add(done, 1)
-    turns = 0
-    while fetch_add(done, 0) < rows * pieces:
-        turns += 1
-        if turns > SPINS:
-            yield_core()
+    wait_until(done, rows * pieces)
 
 
 @compiled
@@ -206,31 +201,80 @@ def _multiply_panels(arguments, address, bits, has_offsets, sum_kind, memory, ou
 
 
 @compiled
+def _pack(arguments):
+    """Writes the blocks of rows for AMX together with the other threads."""
+    rows, inputs, x = arguments[4], arguments[6], arguments[10]
+    blocks, taken, done = pointer(arguments[11], np.uint32(0)), shifted(arguments, 1), shifted(arguments, 2)
+    if arguments[3] == FLOAT32:
+        pack_rows(pointer(x, np.float32(0)), rows, inputs, blocks, taken, done)
+    elif arguments[3] == BFLOAT16:
+        pack_rows(pointer(x, np.uint16(0)), rows, inputs, blocks, taken, done)
+    else:
+        pack_rows(pointer(x, np.int16(0)), rows, inputs, blocks, taken, done)
+
+
+@compiled
+def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
+    """Widens some tiles to bfloat16 and multiplies them with all rows, then the next ones."""
+    _pack(arguments)
+    rows, inputs, group, some = arguments[4], arguments[6], arguments[7], arguments[22]
+    memory = arguments[18] + fetch_add(shifted(arguments, 19), 1) * arguments[21]
+    load_shapes(pointer(memory + WIDENED_AT - SHAPES_BYTES, np.uint8(0)))
+    sums = pointer(memory, np.float32(0))
+    widened = pointer(memory + WIDENED_AT, np.uint32(0))
+    blocks = pointer(arguments[11], np.uint32(0))
+    tile_words, block_words = inputs // 2 * TILE, inputs // STEP * STEP_WORDS
+    while True:
+        begin = fetch_add(arguments, 1) * some
+        if begin >= tiles:
+            break
+        count = min(some, tiles - begin)
+        for index in range(count):
+            address = arguments[14] + (begin + index) * tile_bytes
+            to = shifted(widened, index * tile_words)
+            widen_groups(address, inputs // group, group // 4, arguments[9], four_codes, sum_kind, to)
+        for row in range(0, rows, BLOCK_ROWS):
+            x = shifted(blocks, row // BLOCK_ROWS * block_words)
+            size = min(BLOCK_ROWS, rows - row)
+            for index in range(count):
+                output = (begin + index) * TILE
+                _prefetch_results(arguments, row, size, output)
+                weights = shifted(widened, index * tile_words)
+                multiply_square(inputs // 2, x, DEPTH, STEP_WORDS, weights, TILE, sums, TILE, False)
+                _store_rows(arguments, memory, row, size, output)
+    release_tiles()
+
+
+@compiled
 def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     """Arguments: the counters of blocks of tiles, of pieces to quantize and of quantized pieces; the kind of
     x and y, rows, outputs, inputs, group of weights, such groups that share a scale of activations, zero; the
-    addresses of x, its codes, scales and sums, the tiles, the outputs' factors, the bias or 0, y, and
-    MEMORY_BYTES for each thread; the counter of threads; whether AMX multiplies."""
-    _quantize(arguments, has_offsets)
+    addresses of x, its codes (of its blocks for AMX_BFLOAT16), scales and sums, the tiles, the outputs'
+    factors, the bias or 0, y, and the threads' memory; the counter of threads; how the product is computed;
+    the bytes of each thread's memory; for AMX_BFLOAT16, the tiles that a thread takes at a time."""
     outputs, inputs, group = arguments[5], arguments[6], arguments[7]
     groups, steps = inputs // group, group // 4
     group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
     tiles, tile_bytes = (outputs + TILE - 1) // TILE, groups * group_bytes
+    if arguments[20] == AMX_BFLOAT16:
+        multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind)
+        return
+    _quantize(arguments, has_offsets)
     block = max(1, BLOCK // tile_bytes)
-    memory = arguments[18] + fetch_add(shifted(arguments, 19), 1) * MEMORY_BYTES
-    if arguments[20] != 0:
-        start_panels(memory, group)
+    memory = arguments[18] + fetch_add(shifted(arguments, 19), 1) * arguments[21]
+    if arguments[20] == AMX_BYTES:
+        start_panels(memory)
     while True:
         begin = fetch_add(arguments, 1) * block
         if begin >= tiles:
             break
         for tile in range(begin, min(tiles, begin + block)):
             address = arguments[14] + tile * tile_bytes
-            if arguments[20] != 0:
+            if arguments[20] == AMX_BYTES:
                 _multiply_panels(arguments, address, bits, has_offsets, sum_kind, memory, tile * TILE)
             else:
                 _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, memory, tile * TILE)
-    if arguments[20] != 0:
+    if arguments[20] == AMX_BYTES:
         release_tiles()
 
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
-"""Products of many rows with quantized weights by AMX (see `amx_product`).
+"""Products of many rows with weights quantized by groups of GROUP inputs, by AMX-INT8 (see `byte_amx`).
 
 The integer sums are exact and the floating-point operations are those of `byte_dots`, in the same order, so a
 row's bits are the same with and without AMX.
@@ -16,54 +16,49 @@ from ..common.jit import compiled
 from ..common.llvm import I8, I32, outlined, prefetch_line, read, size, word, write
 from ..common.numba_tools import pointer, shifted
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, splat, words
-from .amx_product import BLOCK_ROWS, depth_of, multiply_block
+from .byte_amx import BLOCK_ROWS, DEPTH, multiply_block
 from .byte_dots import TILE, VECTOR
 
-LARGEST_GROUP = 128
-"""The most inputs that share one scale, of weights or of activations."""
-
-SMALLEST_GROUP = 32
-"""AMX multiplies groups of at least this many inputs. Each group's sums must be scaled outside of AMX: the
-smaller the groups, the more of the time that takes."""
+GROUP = 128
+"""Inputs of a group. AMX's sums of smaller groups must be scaled so often that products of bfloat16 take less
+time (`widened_tiles`)."""
 
 PANEL = 128
 """Rows that are multiplied with a tile at a time. Their results stay in the first-level cache."""
 
-_MOST_PARTS = LARGEST_GROUP // SMALLEST_GROUP
 _BYTES = ir.VectorType(I8, VECTOR)
 
 # Where the parts of a thread's memory begin. The results of a panel come first, and a copy of one row's.
 _SUMS_AT = 4 * TILE * (PANEL + 1)
-_TABLES_AT = _SUMS_AT + 4 * TILE * BLOCK_ROWS * _MOST_PARTS
-_CODES_AT = _TABLES_AT + 2 * 4 * TILE * _MOST_PARTS
-_SHAPES_AT = _CODES_AT + TILE * LARGEST_GROUP
+_TABLES_AT = _SUMS_AT + 4 * TILE * BLOCK_ROWS
+_CODES_AT = _TABLES_AT + 2 * 4 * TILE
+_SHAPES_AT = _CODES_AT + TILE * GROUP
 
 PANEL_BYTES = _SHAPES_AT + amx.SHAPES_BYTES
 """Memory of a thread."""
 
 
 def amx_multiplies(bits: int, group: int, zero: int | None) -> bool:
-    """Whether the processor has AMX and `multiply_panel` takes such weights. zero: None if they have offsets.
+    """Whether `multiply_panel` takes such weights. zero: None if they have offsets.
 
     With offsets, AMX multiplies the codes. Otherwise it multiplies codes - zero, which must fit signed bytes.
     """
-    fits = zero is None or (zero == 128 if bits == 8 else 0 <= zero <= 128)
-    return fits and group >= SMALLEST_GROUP and amx.available("int8")
+    return group == GROUP and (zero is None or (zero == 128 if bits == 8 else 0 <= zero <= 128))
 
 
 @compiled
-def start_panels(memory, group):
-    """Prepares the thread for `multiply_panel` with weights of this group."""
-    amx.load_shapes(pointer(memory + _SHAPES_AT, np.uint8(0)), depth_of(group))
+def start_panels(memory):
+    """Prepares the thread for `multiply_panel`."""
+    amx.load_shapes(pointer(memory + _SHAPES_AT, np.uint8(0)))
 
 
 @compiled
-def block_offset(row, index, groups, group_inputs):
+def block_offset(row, index, groups):
     """Where the codes of a row's group of activations begin.
 
     The codes of BLOCK_ROWS rows and one group lie together, because AMX reads them together.
     """
-    return ((row // BLOCK_ROWS * groups + index) * BLOCK_ROWS + row % BLOCK_ROWS) * group_inputs
+    return ((row // BLOCK_ROWS * groups + index) * BLOCK_ROWS + row % BLOCK_ROWS) * GROUP
 
 
 @compiled
@@ -72,10 +67,9 @@ def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, firs
 
     arguments: of `quantized_cpu`; sum_kind: of the activations' sums, as in `byte_dots.tile_products`
     """
-    inputs, group, parts = arguments[6], arguments[7], arguments[8]
-    groups, depth = inputs // (group * parts), depth_of(group)
+    groups = arguments[6] // GROUP
     head = VECTOR * (2 if has_offsets else 1)
-    group_bytes = head + TILE * group * bits // 8
+    group_bytes = head + TILE * GROUP * bits // 8
     out = pointer(memory, np.float32(0))
     sums = pointer(memory + _SUMS_AT, np.int32(0))
     tables = pointer(memory + _TABLES_AT, np.float32(0))
@@ -83,53 +77,35 @@ def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, firs
     for i in range(rows * TILE):
         out[i] = np.float32(0)
     for index in range(groups):
-        weights = address + index * parts * group_bytes
-        for part in range(parts):
-            place = weights + part * group_bytes
-            _widen_tables(place, has_offsets, tables, part)
-            stored = pointer(place + head, np.uint8(0))
-            if bits == 4:
-                _widen_codes(stored, group // 4, arguments[9], shifted(widened, part * TILE * group))
-            elif not has_offsets:
-                _center_codes(stored, group // 2, shifted(widened, part * TILE * group))
+        place = address + index * group_bytes
+        _widen_halves(pointer(place, np.uint8(0)), tables)
+        if has_offsets:
+            _widen_halves(pointer(place + VECTOR, np.uint8(0)), shifted(tables, TILE))
+        stored = pointer(place + head, np.uint8(0))
+        if bits == 4:
+            _widen_codes(stored, GROUP // 4, arguments[9], widened)
+        elif not has_offsets:
+            _center_codes(stored, GROUP // 2, widened)
         for row in range(0, rows, BLOCK_ROWS):
-            at = block_offset(first + row, index, groups, parts * group)
-            x = shifted(pointer(arguments[11], np.int8(0)), at)
-            for part in range(parts):
-                to = shifted(sums, part * BLOCK_ROWS * TILE)
-                if bits == 8 and has_offsets:
-                    codes = pointer(weights + part * group_bytes + head, np.uint8(0))
-                    multiply_block(shifted(x, part * group), parts * group, codes, group // depth, depth, to)
-                else:
-                    signed = shifted(widened, part * TILE * group)
-                    multiply_block(shifted(x, part * group), parts * group, signed, group // depth, depth, to)
+            x = shifted(pointer(arguments[11], np.int8(0)), block_offset(first + row, index, groups))
+            if bits == 8 and has_offsets:
+                multiply_block(x, GROUP, stored, GROUP // DEPTH, sums)
+            else:
+                multiply_block(x, GROUP, widened, GROUP // DEPTH, sums)
             # Prefetch the codes that are multiplied next: the next rows of this group, or the first rows of
             # the next group.
             blocks = groups if row + BLOCK_ROWS < rows else 1 - row // BLOCK_ROWS * groups
-            later = shifted(x, blocks * BLOCK_ROWS * parts * group)
+            start = (first + row) * groups + index
             _add_scaled(
                 min(BLOCK_ROWS, rows - row),
-                parts,
                 sums,
-                shifted(pointer(arguments[13], sum_kind), ((first + row) * groups + index) * parts),
-                groups * parts,
+                shifted(pointer(arguments[13], sum_kind), start),
                 tables,
-                shifted(pointer(arguments[12], np.float32(0)), (first + row) * groups + index),
+                shifted(pointer(arguments[12], np.float32(0)), start),
                 groups,
                 shifted(out, row * TILE),
-                later,
+                shifted(x, blocks * BLOCK_ROWS * GROUP),
             )
-
-
-@compiled
-def _widen_tables(address, has_offsets, tables, part):
-    """Writes the scales of a group, and its offsets, as float32."""
-    if has_offsets:
-        to = shifted(tables, 2 * part * TILE)
-        _widen_halves(pointer(address + VECTOR, np.uint8(0)), shifted(to, TILE))
-    else:
-        to = shifted(tables, part * TILE)
-    _widen_halves(pointer(address, np.uint8(0)), to)
 
 
 @intrinsic
@@ -185,63 +161,47 @@ def _widen_halves(typing, halves, target):
 
 
 @intrinsic
-def _add_scaled(typing, rows, parts, sums, starts, starts_row, tables, x_scales, x_scales_row, out, later):
-    """Adds to the results of some rows the products of `parts` groups that share a scale of activations.
+def _add_scaled(typing, rows, sums, starts, tables, x_scales, from_row, out, later):
+    """Adds a group's products to the results of some rows.
 
-    sums: int32 [parts, BLOCK_ROWS, 32], of `multiply_block`; starts: the sums of activation codes, float32 if
-    the weights have offsets and unused otherwise, `starts_row` from one row to the next; tables: float32
-    [parts, 32] of scales or [parts, 2, 32] of scales and offsets; out: float32 [rows, 32]. The operations and
-    their order are those of `tile_products`. The lines from `later` on are prefetched, two for each row.
+    sums: int32 [BLOCK_ROWS, 32], of `multiply_block`; starts: the sums of activation codes, float32 if the
+    weights have offsets and unused otherwise; tables: float32 [32] of scales or [2, 32] of scales and
+    offsets; starts and x_scales, of activations, lie `from_row` apart from one row to the next; out: float32
+    [rows, 32]. The operations and their order are those of `tile_products`. The lines from `later` on are
+    prefetched, two for each row.
     """
     offsets = starts.dtype == types.float32
 
     def generate(context, builder, signature, arguments):
-        for count in range(1, _MOST_PARTS + 1):
-            with builder.if_then(builder.icmp_signed("==", arguments[1], size(count))):
-                outlined(builder, f"add_scaled_{count}_{offsets}", _emit_scaling(offsets, count), arguments)
+        outlined(builder, f"add_scaled_{offsets}", _emit_scaling(offsets), arguments)
         return context.get_dummy_value()
 
     i64, floats = types.int64, types.CPointer(types.float32)
     ints, codes = types.CPointer(types.int32), types.CPointer(types.int8)
-    return types.void(i64, i64, ints, starts, i64, floats, floats, i64, floats, codes), generate
+    return types.void(i64, ints, starts, floats, floats, i64, floats, codes), generate
 
 
-def _emit_scaling(offsets: bool, count: int):
-    """The code of `_add_scaled` for `count` groups."""
-    table_size = TILE * (2 if offsets else 1)
+def _emit_scaling(offsets: bool):
+    """The code of `_add_scaled`. It reads the tables once, not for each row."""
 
-    def emit(builder, rows, parts, sums, starts, starts_row, tables, x_scales, x_scales_row, out, later):
-        zero = ir.Constant(FLOATS, None)
-        totals = [cgutils.alloca_once_value(builder, zero) for _ in range(2)]
-
-        def add_group(start, of_row, table):
-            for half, total in enumerate(totals):
-                dots = read(builder, builder.gep(of_row, [size(half * LANES)]), WORDS)
-                scale = read(builder, builder.gep(table, [size(half * LANES)]), FLOATS)
-                value = fma(builder, builder.sitofp(dots, FLOATS), scale, builder.load(total))
-                if offsets:
-                    offset = read(builder, builder.gep(table, [size(TILE + half * LANES)]), FLOATS)
-                    value = fma(builder, splat(builder, builder.load(start), FLOATS), offset, value)
-                builder.store(value, total)
-
+    def emit(builder, rows, sums, starts, tables, x_scales, from_row, out, later):
+        vectors = range(4 if offsets else 2)
+        table = [read(builder, builder.gep(tables, [size(at * LANES)]), FLOATS) for at in vectors]
         with cgutils.for_range(builder, rows) as row:
-            start = builder.gep(starts, [builder.mul(row.index, starts_row)])
-            of_row = builder.gep(sums, [builder.mul(row.index, size(TILE))])
+            first = builder.mul(row.index, size(TILE))
             line = builder.gep(later, [builder.mul(row.index, size(2 * VECTOR))])
             for place in (line, builder.gep(line, [size(VECTOR)])):
                 prefetch_line(builder, place)
-            for total in totals:
-                builder.store(zero, total)
-            for part in range(count):
-                block = builder.gep(of_row, [size(part * BLOCK_ROWS * TILE)])
-                table = builder.gep(tables, [size(part * table_size)])
-                add_group(builder.gep(start, [size(part)]), block, table)
-            scale = builder.load(builder.gep(x_scales, [builder.mul(row.index, x_scales_row)]))
-            for half, total in enumerate(totals):
-                first = builder.add(builder.mul(row.index, size(TILE)), size(half * LANES))
-                place = builder.gep(out, [first])
-                before = read(builder, place, FLOATS)
-                value = fma(builder, builder.load(total), splat(builder, scale, FLOATS), before)
-                write(builder, value, place)
+            at = builder.mul(row.index, from_row)
+            scale = splat(builder, builder.load(builder.gep(x_scales, [at])), FLOATS)
+            for half in range(2):
+                of_half = builder.add(first, size(half * LANES))
+                dots = builder.sitofp(read(builder, builder.gep(sums, [of_half]), WORDS), FLOATS)
+                total = fma(builder, dots, table[half], ir.Constant(FLOATS, None))
+                if offsets:
+                    start = splat(builder, builder.load(builder.gep(starts, [at])), FLOATS)
+                    total = fma(builder, start, table[2 + half], total)
+                place = builder.gep(out, [of_half])
+                write(builder, fma(builder, total, scale, read(builder, place, FLOATS)), place)
 
     return emit

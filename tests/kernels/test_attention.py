@@ -16,13 +16,14 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention
-from arbora.kernels.attention.amx_product import transpose_words
+from arbora.kernels.attention.transposing import transpose_words
 from arbora.kernels.common import amx, bfloat16_dots
 from arbora.kernels.common.numba_tools import pointer
 from arbora.kernels.pages.cells import CellFormat
 from attention_cases import TREE, AttentionCase, Sharing, Step, build_case, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sapphire_rapids import output_for_sapphire_rapids
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS = [(4, 4), (4, 2), (6, 2), (14, 2), (8, 1), (40, 1)]
@@ -85,7 +86,7 @@ def test_every_step_matches_the_reference(
         if not tiles:
             patch.setattr(bfloat16_dots, "available", lambda: False)
         if not by_amx:
-            patch.setattr(amx, "available", lambda kind: False)
+            patch.setattr(amx, "available", lambda: False)
         patch.setattr(attention_cpu, "_split", lambda *_: split)
         assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed, stored))
 
@@ -176,31 +177,21 @@ def test_words_are_transposed() -> None:
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AMX is a unit of x86")
 def test_tiles_for_processors_with_amx_use_it(tmp_path: Path) -> None:
     """A machine without AMX cannot run the code, but shows whether it compiles and its instructions."""
-    environment = {
-        **os.environ,
-        "NUMBA_CPU_NAME": "sapphirerapids",
-        "NUMBA_CPU_FEATURES": "+amx-bf16,+amx-tile,+avx512bf16,+avx512f,+avx512bw,+avx512vl,+f16c,+fma",
-        "NUMBA_CACHE_DIR": str(tmp_path),  # code from the cache can't be printed
-        "PYTHONSAFEPATH": "1",
-    }
     program = """
-from arbora.kernels.attention import amx_product
-from arbora.kernels.common import amx
+from arbora.kernels.common import amx, amx_product
 from numba import njit, types
 def product(shapes, count, words, sums):
-    amx.load_shapes(shapes, amx.ROW_BYTES)
-    amx_product.multiply_square(count, words, count, words, count, sums, count, True)
+    amx.load_shapes(shapes)
+    amx_product.multiply_square(count, words, count, count, words, count, sums, count, True)
     amx.release_tiles()
 function = njit(product)
 pointers = [types.CPointer(each) for each in (types.uint8, types.uint32, types.float32)]
 function.compile((pointers[0], types.int64, pointers[1], pointers[2]))
 print(function.inspect_asm(function.signatures[0]))
 """
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+    assembly = output_for_sapphire_rapids(program, tmp_path)
     for name in ("ldtilecfg", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease"):
-        assert re.search(rf"\b{name}\b", done.stdout), name
+        assert re.search(rf"\b{name}\b", assembly), name
 
 
 def test_tiles_are_not_used_when_numba_compiles_for_an_older_processor() -> None:

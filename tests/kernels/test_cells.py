@@ -90,7 +90,7 @@ def test_attention_over_int8_cells_is_that_of_their_values(
     if way in ("flash", "items"):
         monkeypatch.setattr(bfloat16_dots, "available", lambda: False)
     if way != "tiles":
-        monkeypatch.setattr(amx, "available", lambda kind: False)
+        monkeypatch.setattr(amx, "available", lambda: False)
     monkeypatch.setattr(attention_cpu, "FLASH_FLOPS", 0 if way == "flash" else 10**15)
     case = build_case(STEP, (16, 4), 64, None, dtype, True, 5, torch.int8)
     got = paged_attention(case.q, case.kv, case.batch, case.scale)

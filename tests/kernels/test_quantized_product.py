@@ -19,11 +19,13 @@ from arbora.kernels.linear import (
     QuantizedShape,
     takes,
 )
-from arbora.kernels.linear.quantized import groups_of_activations, stored_group
-from hypothesis import given, settings
+from arbora.kernels.linear.quantized import AMX_ROWS, groups_of_activations, stored_group
+from arbora.kernels.linear.quantized_cpu import AMX_BFLOAT16, AMX_BYTES, NO_AMX
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from llvmlite import binding
 from quantized_probe import digest
+from sapphire_rapids import output_for_sapphire_rapids
 
 CPU = torch.device("cpu")
 PROBE = Path(__file__).parents[1] / "support" / "quantized_probe.py"
@@ -43,7 +45,9 @@ class Case:
     bias: torch.Tensor | None
 
 
-def make_case(shape: QuantizedShape, seed: int = 0, biased: bool = True, step: int = 96) -> Case:
+def make_case(
+    shape: QuantizedShape, seed: int = 0, biased: bool = True, step: int = 96, batch_invariant: bool = False
+) -> Case:
     random = torch.Generator().manual_seed(seed)
     sizes = (shape.outputs, shape.inputs // shape.group)
     codes = torch.randint(0, 1 << shape.bits, (shape.outputs, shape.inputs), generator=random).byte()
@@ -54,7 +58,7 @@ def make_case(shape: QuantizedShape, seed: int = 0, biased: bool = True, step: i
     for begin in range(0, shape.outputs, step):
         part = slice(begin, begin + step)
         packer.write(begin, codes[part], scales[part], offsets[part] if shape.zero is None else None)
-    return Case(shape, packer.product(bias), codes, scales, offsets, bias)
+    return Case(shape, packer.product(bias, batch_invariant), codes, scales, offsets, bias)
 
 
 def quantized(x: torch.Tensor, group: int) -> torch.Tensor:
@@ -90,10 +94,10 @@ shapes = st.builds(
 @given(
     shapes, st.integers(1, 150), st.sampled_from(list(ONE_ROUNDING)), st.booleans(), st.integers(0, 2**32 - 1)
 )
-def test_a_product_agrees_with_float64(
+def test_a_batch_invariant_product_agrees_with_float64(
     shape: QuantizedShape, rows: int, dtype: torch.dtype, biased: bool, seed: int
 ) -> None:
-    case = make_case(shape, seed, biased)
+    case = make_case(shape, seed, biased, batch_invariant=True)
     x = activations(rows, shape.inputs, seed, dtype)
     weight = case.product.rows(torch.arange(shape.outputs)).double()
     codes = quantized(x, stored_group(shape.group) * groups_of_activations(shape))
@@ -120,15 +124,32 @@ def test_stored_weights_are_the_given_ones_but_for_the_rounding_of_scales(bits: 
 
 
 @settings(max_examples=60, deadline=None)
-@given(shapes, st.integers(2, 200), st.data())
-def test_a_rows_bits_depend_neither_on_other_rows_nor_on_threads(
-    shape: QuantizedShape, rows: int, data: st.DataObject
+@given(shapes, st.integers(AMX_ROWS[AMX_BFLOAT16], 150), st.sampled_from(list(ONE_ROUNDING)), st.booleans())
+def test_a_product_of_many_rows_agrees_with_float64(
+    shape: QuantizedShape, rows: int, dtype: torch.dtype, biased: bool
 ) -> None:
-    product = make_case(shape).product
+    case = make_case(shape, 1, biased)
+    x = activations(rows, shape.inputs, 1, dtype)
+    weight = case.product.rows(torch.arange(shape.outputs))
+    bias = 0 if case.bias is None else case.bias.double()
+    expected = x.double() @ weight.double().T + bias
+    rounding = (2**-7 if case.product.many_rows == AMX_BFLOAT16 else 2**-6) * x.double().norm(dim=1)
+    bound = ONE_ROUNDING[dtype] * expected.abs() + rounding[:, None] * weight.double().norm(dim=1)
+    assert ((case.product(x).double() - expected).abs() <= bound).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.integers(2, 200), st.booleans(), st.data())
+def test_a_rows_bits_depend_neither_on_other_rows_nor_on_threads(
+    shape: QuantizedShape, rows: int, batch_invariant: bool, data: st.DataObject
+) -> None:
+    product = make_case(shape, batch_invariant=batch_invariant).product
     x = activations(rows, shape.inputs, 1, torch.float32)
     y = product(x)
-    begin = data.draw(st.integers(0, rows - 1))
-    end = data.draw(st.integers(begin + 1, rows))
+    least = AMX_ROWS[AMX_BFLOAT16] if product.many_rows == AMX_BFLOAT16 else 1
+    assume(rows >= least)
+    begin = data.draw(st.integers(0, rows - least))
+    end = data.draw(st.integers(begin + least, rows))
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(data.draw(st.integers(1, 3)))
@@ -164,16 +185,10 @@ def test_code_for_other_processors_gives_the_same_bits(lacking: tuple[str, ...])
 def test_code_for_processors_with_amx_uses_it(tmp_path: Path) -> None:
     """On any machine the code is compiled for a processor with AMX. A machine without AMX cannot run it, but
     shows whether it compiles and which instructions it has."""
-    environment = {
-        **os.environ,
-        "NUMBA_CPU_NAME": "sapphirerapids",
-        "NUMBA_CPU_FEATURES": "+amx-int8,+amx-tile,+avx512f,+avx512bw,+avx512vl,+f16c,+fma",
-        "NUMBA_CACHE_DIR": str(tmp_path),  # code from the cache can't be printed
-        "PYTHONSAFEPATH": "1",
-    }
-    script = """
+    program = """
 import json
 from arbora.kernels.common.amx import release_tiles
+from arbora.kernels.linear.quantized_cpu import multiply_widened
 from arbora.kernels.linear.quantized_panels import multiply_panel, start_panels
 from numba import njit, types
 number, address = types.int64, types.CPointer(types.int64)
@@ -181,41 +196,48 @@ def stop():
     release_tiles()
 found = []
 for function, kinds in (
-    (start_panels, (number, number)),
+    (start_panels, (number,)),
     (njit(stop), ()),
     (multiply_panel, (address, number, number, types.boolean, types.int32, number, number, number)),
     (multiply_panel, (address, number, number, types.boolean, types.float32, number, number, number)),
+    (multiply_widened, (address, number, number, types.uint16, types.float32)),
+    (multiply_widened, (address, number, number, types.uint32, types.int32)),
 ):
     function.compile(kinds)
     found.append(function.inspect_asm(function.signatures[-1]))
 print(json.dumps(found))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    expected = [("ldtilecfg",), ("tilerelease",), *[("tileloadd", "tdpbssd", "tdpbsud", "tilestored")] * 2]
-    for assembly, names in zip(json.loads(done.stdout), expected, strict=True):
+    printed = json.loads(output_for_sapphire_rapids(program, tmp_path))
+    expected = [
+        ("ldtilecfg",),
+        ("tilerelease",),
+        *[("tileloadd", "tdpbssd", "tdpbsud", "tilestored")] * 2,
+        *[("vcvtne2ps2bf16", "tileloadd", "tdpbf16ps", "tilestored")] * 2,
+    ]
+    for assembly, names in zip(printed, expected, strict=True):
         assert all(re.search(rf"\b{name}\b", assembly) for name in names), names
 
 
 @pytest.mark.parametrize(
-    "shape, fits",
+    "shape, way, invariant",
     [
-        (QuantizedShape(8, 128, 4, 32, 8), True),
-        (QuantizedShape(8, 128, 8, 128, 128), True),
-        (QuantizedShape(8, 128, 8, 64, None), True),
-        (QuantizedShape(8, 128, 8, 64, 3), False),
-        (QuantizedShape(8, 128, 4, 16, 8), False),
+        (QuantizedShape(8, 128, 8, 128, 128), AMX_BYTES, AMX_BYTES),
+        (QuantizedShape(8, 256, 4, 256, None), AMX_BYTES, AMX_BYTES),
+        (QuantizedShape(8, 128, 8, 128, 3), AMX_BFLOAT16, NO_AMX),
+        (QuantizedShape(8, 128, 4, 32, 8), AMX_BFLOAT16, NO_AMX),
+        (QuantizedShape(8, 96, 8, 16, None), AMX_BFLOAT16, NO_AMX),
+        (QuantizedShape(8, 112, 4, 16, 8), NO_AMX, NO_AMX),
     ],
 )
-def test_amx_multiplies_what_fits_if_the_processor_has_it(shape: QuantizedShape, fits: bool) -> None:
-    product = QuantizedPacker(shape).product(None)
-    assert product._has_amx == (fits and amx.available("int8"))
+def test_many_rows_are_multiplied_by_amx_if_the_processor_has_it(
+    shape: QuantizedShape, way: int, invariant: int
+) -> None:
+    ways = [QuantizedPacker(shape).product(None, each).many_rows for each in (False, True)]
+    assert ways == ([way, invariant] if amx.available() else [NO_AMX, NO_AMX])
 
 
 def test_more_rows_than_are_multiplied_at_a_time_have_the_bits_of_each_alone() -> None:
-    product = make_case(QuantizedShape(40, 8192, 4, 32, 8)).product
+    product = make_case(QuantizedShape(40, 8192, 4, 32, 8), batch_invariant=True).product
     x = activations(150, 8192, 1, torch.bfloat16)
     y = product(x)
     assert all(torch.equal(product(row[None])[0], result) for row, result in zip(x, y, strict=True))
@@ -225,7 +247,7 @@ def test_more_rows_than_are_multiplied_at_a_time_have_the_bits_of_each_alone() -
 @pytest.mark.parametrize("given", [False, True], ids=["zero", "offsets"])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("rows, group", [(3, 32), (20, 16), (70, 32), (70, 64)])
-def test_a_row_with_nan_or_infinity_gives_nan_in_that_row_only(
+def test_a_row_with_nan_or_infinity_has_no_finite_result_and_changes_no_other_row(
     rows: int, group: int, value: float, given: bool, bits: int
 ) -> None:
     product = make_case(QuantizedShape(40, 64, bits, group, None if given else 1 << (bits - 1))).product
@@ -233,7 +255,7 @@ def test_a_row_with_nan_or_infinity_gives_nan_in_that_row_only(
     y = product(x)
     x[1, 40] = value
     changed = product(x)
-    assert changed[1].isnan().all()
+    assert not changed[1].isfinite().any()
     keep = torch.arange(rows) != 1
     assert torch.equal(changed[keep], y[keep])
 

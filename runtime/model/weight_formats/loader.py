@@ -76,7 +76,8 @@ class ProjectionLoader:
 
     def _packed(self, packing: Packing, projections: Sequence[Projection]) -> CodedProduct:
         weights = [(each.outputs, self._coded(each)) for each in projections]
-        return pack(packing, projections[0].inputs, weights, self._bias(projections), self.device)
+        inputs, bias = projections[0].inputs, self._bias(projections)
+        return pack(packing, inputs, weights, bias, self.device, self.batch_invariant)
 
     def _packing(self, projection: Projection) -> Packing | None:
         """How the device's product stores the projection; None if the device has none for its format."""

@@ -72,16 +72,19 @@ def pack(
     weights: Sequence[tuple[int, CodedWeight]],
     bias: torch.Tensor | None,
     device: torch.device,
+    batch_invariant: bool,
 ) -> CodedProduct:
     """Makes the product of weights with this packing, each given with its number of outputs. Temporary
-    tensors stay within a few MB."""
+    tensors stay within a few MB. batch_invariant: see `Linear.pack`."""
     outputs = sum(count for count, _ in weights)
     if packing.bits is None and not is_on_cuda(device):
         return _pack_fp8(Fp8Shape(outputs, inputs, packing.group), weights, bias)
     order = None if packing.order is None else torch.tensor(packing.order)
     packer = _packer(packing, outputs, inputs, device, order)
     _write(packer, packing, inputs, weights, order)
-    return packer.product(bias)
+    if isinstance(packer, CodedPacker):
+        return packer.product(bias)
+    return packer.product(bias, batch_invariant)
 
 
 def _packer(

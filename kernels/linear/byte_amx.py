@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """Products of 8-bit codes of many rows by AMX-INT8, the matrix instructions of x86.
 
-AMX has eight tile registers of 16 rows of 64 bytes. One instruction multiplies the codes of 16 rows of
-activations and of 16 outputs, for up to 64 inputs, and adds the products to a register of 16 × 16 int32. The
-vectors of 8-bit codes that `byte_dots` describes have the layout that AMX needs.
+One instruction multiplies the codes of 16 rows of activations and of 16 outputs, for 64 inputs, and adds the
+products to a register of 16 × 16 int32. The vectors of 8-bit codes that `byte_dots` describes have the layout
+that AMX needs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common.amx import LEFT, RIGHT, SUMS, TILE_ROWS, instruction
-from ..common.jit import compiled
 from ..common.llvm import size
 from ..common.vectors import LANES
 from .byte_dots import TILE, VECTOR
@@ -22,22 +21,12 @@ BLOCK_ROWS = 32
 """Rows of activations of `multiply_block`: those of two tile registers."""
 
 DEPTH = 64
-"""One instruction multiplies up to so many inputs of each row."""
-
-
-@compiled
-def depth_of(group):
-    """Inputs that are multiplied at a time: the largest multiple of 16 up to DEPTH that divides a group."""
-    best = 16
-    for depth in range(16, DEPTH + 1, 16):
-        if group % depth == 0:
-            best = depth
-    return best
+"""One instruction multiplies so many inputs of each row."""
 
 
 @intrinsic
-def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
-    """sums = x · codes for BLOCK_ROWS rows, one group of `steps` × `step_inputs` inputs and 32 outputs.
+def multiply_block(typing, x, x_row, codes, steps, sums):
+    """sums = x · codes for BLOCK_ROWS rows, one group of `steps` × DEPTH inputs and 32 outputs.
 
     x: int8, `x_row` bytes from one row to the next; codes: int8 or uint8, in the layout of 8-bit codes in
     `byte_dots`; sums: int32 [BLOCK_ROWS, 32]
@@ -45,13 +34,13 @@ def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
     multiplication = "tdpbssd" if codes.dtype == types.int8 else "tdpbsud"
 
     def generate(context, builder, signature, arguments):
-        x, x_row, codes, steps, step_inputs, sums = arguments
+        x, x_row, codes, steps, sums = arguments
         row_bytes = size(2 * VECTOR)
         lower = builder.mul(x_row, size(TILE_ROWS))
         for tile in (*SUMS[0], *SUMS[1]):
             instruction(builder, "tilezero", tile)
         with cgutils.for_range(builder, steps) as loop:
-            first = builder.mul(loop.index, step_inputs)
+            first = builder.mul(loop.index, size(DEPTH))
             rows = builder.gep(x, [first])
             place = builder.gep(codes, [builder.mul(first, size(2 * VECTOR // 4))])
             instruction(builder, "tileloadd64", RIGHT[0], place, row_bytes)
@@ -68,4 +57,4 @@ def multiply_block(typing, x, x_row, codes, steps, step_inputs, sums):
         return context.get_dummy_value()
 
     i64, bytes_ = types.int64, types.CPointer(types.int8)
-    return types.void(bytes_, i64, codes, i64, i64, types.CPointer(types.int32)), generate
+    return types.void(bytes_, i64, codes, i64, types.CPointer(types.int32)), generate
