@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import functools
 import threading
+import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+EXIT_WAIT_S = 2.0
 
 _starting = threading.Lock()
+_last_work: set[Future[Any]] = set()
 
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="arbora-programs", daemon=True).start()
+    atexit.register(_wait_for_last_work)
     return loop
 
 
@@ -27,6 +32,20 @@ def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     with _starting:  # functools.cache would let several threads start a loop each
         loop = _loop()
     return asyncio.run_coroutine_threadsafe(work, loop)
+
+
+def wait_for_at_exit(work: Future[Any]) -> None:
+    """The interpreter waits for this work when it exits, which would end its thread, for `EXIT_WAIT_S` at
+    most."""
+    _last_work.add(work)
+    work.add_done_callback(_last_work.discard)
+
+
+def _wait_for_last_work() -> None:
+    """Work that ends may leave other work to wait for."""
+    deadline = time.monotonic() + EXIT_WAIT_S
+    while (open_work := list(_last_work)) and (left := deadline - time.monotonic()) > 0:
+        wait(open_work, left)
 
 
 def start_thread(function: Callable[[], T]) -> Future[T]:

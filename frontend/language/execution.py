@@ -14,7 +14,7 @@ import msgspec
 
 from ..engine.completion import ToolCall
 from .backend import Backend, Lease, OnText, Reply, Scores
-from .background import submit
+from .background import submit, wait_for_at_exit
 from .errors import ProgramError
 from .expressions import Expression, Gen, Joined, Select, Text, ToolAnswer, Turn
 from .state import Outcome, State
@@ -126,9 +126,10 @@ class Execution:
             future.cancel()
 
     def end_session(self) -> None:
-        """Lets the backend evict the program's prefixes; without this they stay for `SESSION_S`."""
+        """Lets the backend evict the program's prefixes, in the background; without this they stay for
+        `SESSION_S`."""
         for salt in self._salts:
-            submit(self._backend.end_session(self._session, salt))
+            wait_for_at_exit(submit(self._backend.end_session(self._session, salt)))
         self._salts.clear()
 
     def _raise_first_error(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from .backend import Backend
-from .background import start_thread
+from .background import start_thread, wait_for_at_exit
 from .default_backend import backend_of
 from .execution import Execution, OnPart
 from .finished_state import FinishedState
@@ -54,10 +54,12 @@ class Program:
         execution = self._execution(backend_of(backend))
         if self.is_async:
             return await self._run_async(execution, arguments, named)
+        program = start_thread(lambda: self._run(execution, arguments, named))
         try:
-            return await asyncio.wrap_future(start_thread(lambda: self._run(execution, arguments, named)))
+            return await asyncio.wrap_future(program)
         except asyncio.CancelledError:
             execution.cancel()
+            wait_for_at_exit(program)
             raise
 
     def run_batch(

@@ -6,7 +6,7 @@ import queue
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from .background import start_thread
+from .background import start_thread, wait_for_at_exit
 from .execution import Execution, OnPart
 from .finished_state import FinishedState
 
@@ -29,7 +29,7 @@ class Stream:
         self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._execution = begin(lambda name, text: self._parts.put(Part(name, text)))
-        start_thread(lambda: self._run(run))
+        self._program = start_thread(lambda: self._run(run))
 
     def __iter__(self) -> Iterator[Part]:
         try:
@@ -44,6 +44,7 @@ class Stream:
         """Cancels the program unless it has ended."""
         if self.state is None:
             self._execution.cancel()
+            wait_for_at_exit(self._program)
         self._parts.put(None)  # ends another iteration too
 
     def _run(self, run: Callable[[Execution], FinishedState]) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import arbora as ab
 import pytest
+import scripted_backend
 from arbora.frontend.language.execution import SESSION_S
 from arbora.frontend.language.state import State
 from scripted_backend import ScriptedBackend
@@ -80,3 +85,59 @@ def test_what_prewarm_computes_is_kept_as_long_as_a_session_without_calls() -> N
     backend = ScriptedBackend()
     ab.prewarm(selects, backend=backend)
     assert backend.prefilled_for == [SESSION_S]
+
+
+SCRIPT = """
+import asyncio, sys
+import arbora as ab
+from scripted_backend import ScriptedBackend
+
+class Slow(ScriptedBackend):
+    async def end_session(self, session, cache_salt):
+        await asyncio.sleep(float(sys.argv[2]))
+        print("ended", flush=True)
+
+@ab.program
+def program(s):
+    s += "Once" + ab.gen("first")
+    s += ab.gen("second")
+
+def left_early():
+    for _ in program.stream(backend=Slow()):
+        return
+
+async def timed_out():
+    try:
+        async with asyncio.timeout(0.015):
+            await program.arun(backend=Slow())
+    except TimeoutError:
+        pass
+
+ends = {
+    "run": lambda: program.run(backend=Slow()),
+    "batch": lambda: program.run_batch([{}] * 3, backend=Slow()),
+    "stream left early": left_early,
+    "timeout": lambda: asyncio.run(timed_out()),
+}
+ends[sys.argv[1]]()
+"""
+
+
+def run_script(how: str, seconds: float) -> str:
+    """What a script prints that exits right after a program. Ending a session takes so many seconds."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(scripted_backend.__file__).parent)}
+    command = [sys.executable, "-c", SCRIPT, how, str(seconds)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=100, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize(
+    ("how", "count"), [("run", 1), ("batch", 3), ("stream left early", 1), ("timeout", 1)], ids=str
+)
+def test_sessions_end_before_a_script_exits(how: str, count: int) -> None:
+    assert run_script(how, 0.2).count("ended") == count
+
+
+def test_a_script_exits_though_its_session_can_not_end() -> None:
+    assert run_script("run", 1000) == ""
