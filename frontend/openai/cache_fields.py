@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -12,16 +13,25 @@ from ...runtime.messages import LeaseTerms
 from ..request.leases import Breakpoint, Position, breakpoint_leases, check_breakpoints, conversation_lease
 from ..request.messages import ChatMessage
 from ..request.validation import MOST_TTL_S, check_key, check_word
-from .protocol import ChatRequest, GenerationFields
+from .protocol import ChatRequest, PromptCacheOptions
 
 DEFAULT_TTL_S = 1800.0
 RETENTIONS = {"in_memory": DEFAULT_TTL_S, "in-memory": DEFAULT_TTL_S, "24h": 86_400.0}
 MODES = ("implicit", "explicit")
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_MARK = "prompt_cache_breakpoint"
+MARK = "prompt_cache_breakpoint"
 
 
-def check_cache_fields(request: GenerationFields) -> None:
+class CacheFields(Protocol):
+    """A request of any of OpenAI's APIs, as far as this module reads it."""
+
+    stream: bool | None
+    prompt_cache_key: str | None
+    prompt_cache_options: PromptCacheOptions | None
+    prompt_cache_retention: str | None
+
+
+def check_cache_fields(request: CacheFields) -> None:
     """Raises `RequestError`."""
     options = request.prompt_cache_options
     check_key("prompt_cache_key", request.prompt_cache_key)
@@ -38,7 +48,7 @@ def check_cache_fields(request: GenerationFields) -> None:
         )
 
 
-def ttl_s(request: GenerationFields) -> float:
+def ttl_s(request: CacheFields) -> float:
     """Seconds for which the request's leases last. Raises `RequestError`."""
     options = request.prompt_cache_options
     if options is None or options.ttl is None:
@@ -55,17 +65,22 @@ def ttl_s(request: GenerationFields) -> float:
     return seconds
 
 
-def prewarms(request: GenerationFields) -> bool:
+def prewarms(request: CacheFields) -> bool:
     """Whether the request only computes its prompt, for later requests."""
     return request.prompt_cache_options is not None and request.prompt_cache_options.prewarm is True
 
 
-def cache_leases(request: GenerationFields, positions: Sequence[Position] = ()) -> list[LeaseTerms]:
-    """The leases of a request whose fields are checked. `positions` are those of its breakpoints."""
+def cache_leases(
+    request: CacheFields, positions: Sequence[Position] = (), *, by_default: bool = False
+) -> list[LeaseTerms]:
+    """The leases of a request whose fields are checked. `positions` are those of its breakpoints.
+
+    `by_default`: without any of the fields the conversation is leased too.
+    """
     leases = breakpoint_leases(positions)
     options = request.prompt_cache_options
     is_asked = options is not None or request.prompt_cache_key or request.prompt_cache_retention
-    if is_asked and (options is None or options.mode != "explicit"):
+    if (is_asked or by_default) and (options is None or options.mode != "explicit"):
         leases.append(conversation_lease(ttl_s(request), request.prompt_cache_key or ""))
     return leases
 
@@ -78,10 +93,10 @@ def messages_to_breakpoints(request: ChatRequest) -> list[list[ChatMessage]]:
         for place, part in enumerate(message.content if isinstance(message.content, list) else ())
         if part.prompt_cache_breakpoint is not None
     ]
-    check_breakpoints(_MARK, len(marked))  # first, as each breakpoint copies the messages before it
+    check_breakpoints(MARK, len(marked))  # first, as each breakpoint copies the messages before it
     found = []
     for index, place, mode in marked:
-        check_word(f"messages[{index}].content[{place}].{_MARK}.mode", mode, ("explicit",))
+        check_word(f"messages[{index}].content[{place}].{MARK}.mode", mode, ("explicit",))
         message = request.messages[index]
         assert isinstance(message.content, list)
         cut = replace(message, content=message.content[: place + 1])
@@ -89,6 +104,6 @@ def messages_to_breakpoints(request: ChatRequest) -> list[list[ChatMessage]]:
     return found
 
 
-def breakpoints(texts: Sequence[str], request: ChatRequest) -> list[Breakpoint]:
+def breakpoints(texts: Sequence[str], request: CacheFields) -> list[Breakpoint]:
     """The breakpoints before which the conversation has these rendered texts."""
     return [Breakpoint(text, ttl_s(request)) for text in texts]

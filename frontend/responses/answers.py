@@ -35,7 +35,8 @@ class ResponseContext:
     """The facts about a request that its response needs, streamed or whole.
 
     `begun` is the response before its first output. `page_tokens` is the size of a page of the prefix cache,
-    0 for a request without the cache. `encodes`: reasoning items have `encrypted_content`.
+    0 for a request without the cache. `encodes`: reasoning items have `encrypted_content`. `prewarms`: the
+    prompt is computed without a reply.
     """
 
     begun: Response
@@ -43,12 +44,13 @@ class ResponseContext:
     tokenizer: Tokenizer
     page_tokens: int
     encodes: bool
+    prewarms: bool
 
     def new_output(self) -> Output:
         return Output(self.called, self.tokenizer, encodes=self.encodes)
 
     def ended(self, reply: Reply, items: Sequence[OutputItem]) -> Response:
-        is_cut = reply.choices[0].finish == "length"
+        is_cut = reply.choices[0].finish == "length" and not self.prewarms
         return structs.replace(
             self.begun,
             status="incomplete" if is_cut else "completed",

@@ -18,10 +18,10 @@ from ..http.cache_watch import CacheWatch
 from ..http.endpoint import IN_BACKGROUND, Job
 from ..http.key_limits import with_key_limits
 from ..http.tenants import cache_scope, caller_of, key_of, owner_of, tenant_of
-from ..openai.cache_fields import DEFAULT_TTL_S
+from ..openai.cache_fields import cache_leases, check_cache_fields, prewarms
 from ..request.constraint import enforced_as_asked
 from ..request.fields import MAX_LOGPROBS, SamplingFields
-from ..request.leases import conversation_lease
+from ..request.leases import positions
 from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.service import Service
 from ..request.validation import check_count, check_fields, check_range, check_word
@@ -80,11 +80,12 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
     namespace = namespace_of(fields, cache_scope(http_request, config))
     prompt = await service.encode_rendered(valid.text, False, namespace, caller, model.max_model_len, "input")
     chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=False)
+    places = await positions(service, valid.breakpoints, valid.text, prompt, namespace, caller)
     begun = _begun(service, request, stores=stores)
     checked = CheckedRequest(
         request_id=begun.id,
         fields=fields,
-        limits=Limits(request.max_output_tokens, "max_output_tokens", "input"),
+        limits=_limits(request),
         prompts=[prompt],
         namespace=namespace,
         tenant=tenant_of(http_request, request.user, config),
@@ -92,7 +93,7 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         logprobs=_logprobs(request),
         prompt_logprobs=None,
         chat=chat,
-        leases=[conversation_lease(DEFAULT_TTL_S)] if stores else [],
+        leases=cache_leases(request, places, by_default=stores),
     )
     facts = ResponseContext(
         begun=begun,
@@ -100,6 +101,7 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         tokenizer=service.tokenizer,
         page_tokens=0 if namespace is None else model.page_size,
         encodes=ENCRYPTED in (request.include or ()),
+        prewarms=prewarms(request),
     )
     attempts = Attempts(facts, streams=bool(request.stream or request.background))
     job = Job(
@@ -176,6 +178,7 @@ def _check(request: ResponsesRequest, fields: SamplingFields) -> None:
             code="invalid_value",
         )
     check_fields(fields)
+    check_cache_fields(request)
 
 
 def _valid(service: Service, request: ResponsesRequest, fields: SamplingFields, context: Context) -> Prompt:
@@ -183,6 +186,12 @@ def _valid(service: Service, request: ResponsesRequest, fields: SamplingFields, 
     prompt = prompt_of(service, request, context.earlier, context.own)
     grammar = enforced_as_asked(prompt.grammar, fields, service.config.unenforced)
     return prompt._replace(grammar=grammar)
+
+
+def _limits(request: ResponsesRequest) -> Limits:
+    if prewarms(request):
+        return Limits(0, "prompt_cache_options.prewarm", "input")
+    return Limits(request.max_output_tokens, "max_output_tokens", "input")
 
 
 def _logprobs(request: ResponsesRequest) -> int | None:

@@ -43,9 +43,6 @@ HINTS = {
 WITHOUT_EFFECT = frozenset(
     (
         "safety_identifier",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
         "max_tool_calls",
         "access_programs",
         "background_options",
@@ -75,6 +72,7 @@ _BINDING = (
     "unenforced",
     "complete_json",
 )
+_OF_THE_CACHE = ("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention")
 _FORMAT = "text.format"
 _OF_OTHER_APIS = {
     **dict.fromkeys(("response_format", "json_schema", "guided_json", "schema", "format"), _FORMAT),
@@ -120,7 +118,7 @@ RESPONSES = BodyKind(
 )
 PROMPTS = BodyKind(
     PromptFields,
-    {**INERT_FIELDS, "personality": without_effect},
+    {**INERT_FIELDS, **dict.fromkeys(("personality", *_OF_THE_CACHE), without_effect)},
     {PromptFields: Binding(("tools", "tool_choice", "text", "input", "instructions")), **_INNER},
 )
 CONVERSATIONS = BodyKind(ConversationRequest, {}, {ConversationRequest: Binding(("items",))})

@@ -9,7 +9,8 @@ from msgspec import UNSET
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
-from ..request.conversation import render
+from ..openai.cache_fields import breakpoints
+from ..request.conversation import render, rendered_to
 from ..request.grammar_fields import (
     choice_spec,
     grammar_spec,
@@ -19,10 +20,12 @@ from ..request.grammar_fields import (
     regex_spec,
     schema_spec,
 )
+from ..request.leases import Breakpoint
 from ..request.messages import ChatMessage, Conversation
 from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
 from ..request.validation import check_word, missing_field
+from .breakpoints import items_to_breakpoints
 from .items import check_items, messages_of
 from .protocol import FORMATS, Item, PromptFields, ResponsesRequest, TextFormat
 from .reasoning import check_variables, template_variables
@@ -38,6 +41,7 @@ class Prompt(NamedTuple):
     use: ToolUse
     grammar: GrammarSpec | None
     called: Mapping[str, Called]
+    breakpoints: Sequence[Breakpoint] = ()
 
 
 def prompt_of(
@@ -52,10 +56,13 @@ def prompt_of(
     asked = _constraint(request)
     wanted = calls_wanted(request.tool_choice, offered, request.parallel_tool_calls)
     use = tool_use(wanted, service.tool_format, asked)
-    conversation = _conversation(service, request, [*earlier, *own])
-    return Prompt(
-        _rendered(service, conversation, offered.printed), use, use.grammar or asked, offered.called
-    )
+    text = _rendered(service, _conversation(service, request, [*earlier, *own]), offered.printed)
+    prompt = Prompt(text, use, use.grammar or asked, offered.called)
+    if not isinstance(request, ResponsesRequest):
+        return prompt
+    parts = [_conversation(service, request, [*earlier, *each]) for each in items_to_breakpoints(own)]
+    texts = [rendered_to(service.template, part, offered.printed) for part in parts]
+    return prompt._replace(breakpoints=breakpoints([each for each in texts if each is not None], request))
 
 
 def _conversation(service: Service, request: PromptFields, items: Sequence[Item]) -> Conversation:

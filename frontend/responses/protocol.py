@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ..openai.protocol import PromptCacheOptions
 from ..request.declared import one_of, within
 from ..request.fields import (
     JsonObject,
@@ -29,6 +30,7 @@ from ..request.fields import (
     TopP,
     Unenforced,
 )
+from ..request.messages import CacheBreakpoint
 from .ids import PREFIXES
 
 ROLES = ("user", "assistant", "system", "developer")
@@ -49,6 +51,7 @@ class Part(Struct, kw_only=True, omit_defaults=True):
     type: str
     text: str | None = None
     refusal: str | None = None
+    prompt_cache_breakpoint: CacheBreakpoint | None = None
 
 
 class Item(Struct, kw_only=True, omit_defaults=True):
@@ -181,6 +184,9 @@ class ResponsesRequest(PromptFields, kw_only=True):
     complete_json: bool | None = None
     cache_prompt: bool | None = None
     priority: Priority | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: str | None = None
 
 
 class ConversationRequest(Struct, kw_only=True):

@@ -308,7 +308,6 @@ async def test_hints_and_fields_without_effect_are_accepted(world: ResponsesWorl
     world.says("Hello")
     response = await world.create(
         truncation="auto",
-        prompt_cache_key="x",
         safety_identifier="someone",
         service_tier="flex",
         max_tool_calls=3,
