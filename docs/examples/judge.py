@@ -39,5 +39,6 @@ if __name__ == "__main__":
     connected(parser(__doc__))
     states = judge.run_batch([{"essay": essay} for essay in ESSAYS])
     for essay, state in zip(ESSAYS, states, strict=True):
-        print(f"{state['verdict']}: {essay[:60]}… {state.result}")
+        best, second = sorted(state.scores("verdict").values(), reverse=True)[:2]
+        print(f"{state['verdict']} by {best - second:.2f}: {essay[:60]}… {state.result}")
     print_cached_share(states)

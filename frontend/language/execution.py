@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, Future, InvalidStateError, wait
 from typing import Any
 
@@ -34,6 +34,9 @@ _CANCELLED = "a call for which this waits was cancelled."
 class CallOutcome(msgspec.Struct, frozen=True):
     value: Any
     tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str = ""
+    reasoning: str = ""
+    scores: Mapping[str, float] = {}
 
 
 class Execution:
@@ -228,38 +231,48 @@ class _Appending:
     async def _generate(self, gen: Gen, transcript: Transcript) -> Transcript:
         begun = self._execution.now()
         reply = await self._execution.reply(gen, transcript)
-        counts = (reply.prompt_tokens, reply.cached_tokens, reply.completion_tokens)
-        self._record("gen", gen.name, reply.text, begun, counts)
-        self._succeed(gen.name, CallOutcome(_value(gen, reply), reply.tool_calls))
+        self._execution.record(
+            Call(
+                statement=str(self._statement),
+                kind="gen",
+                name=gen.name,
+                branch=self._branch,
+                text=reply.text,
+                begun=begun,
+                ended=self._execution.now(),
+                prompt_tokens=reply.prompt_tokens,
+                cached_tokens=reply.cached_tokens,
+                completion_tokens=reply.completion_tokens,
+                finish_reason=reply.finish_reason,
+            )
+        )
+        value = _value(gen, reply)
+        self._succeed(gen.name, CallOutcome(value, reply.tool_calls, reply.finish_reason, reply.reasoning))
         return transcript.add(reply.text).add_calls(reply.tool_calls)
 
     async def _select(self, select: Select, transcript: Transcript) -> Transcript:
         begun = self._execution.now()
         result = await self._execution.score(select, transcript)
-        means = [score.mean for score in result.scores]
-        choice = select.choices[means.index(max(means))]
-        self._record("select", select.name, choice, begun, (result.prompt_tokens, result.cached_tokens, 0))
-        self._execution.tell(select.name, choice)
-        self._succeed(select.name, CallOutcome(choice))
-        return transcript.add(choice)
-
-    def _record(
-        self, kind: str, name: str | None, text: str, begun: float, tokens: tuple[int, int, int]
-    ) -> None:
+        means = (score.mean for score in result.scores)
+        scores = dict(zip(select.choices, means, strict=True))
+        choice = max(scores, key=scores.__getitem__)
         self._execution.record(
             Call(
                 statement=str(self._statement),
-                kind=kind,
-                name=name,
+                kind="select",
+                name=select.name,
                 branch=self._branch,
-                text=text,
+                text=choice,
                 begun=begun,
                 ended=self._execution.now(),
-                prompt_tokens=tokens[0],
-                cached_tokens=tokens[1],
-                completion_tokens=tokens[2],
+                prompt_tokens=result.prompt_tokens,
+                cached_tokens=result.cached_tokens,
+                scores=scores,
             )
         )
+        self._execution.tell(select.name, choice)
+        self._succeed(select.name, CallOutcome(choice, scores=scores))
+        return transcript.add(choice)
 
     def _succeed(self, name: str | None, outcome: CallOutcome) -> None:
         if name is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
@@ -15,12 +15,18 @@ from .transcript import Message, Transcript
 
 
 class Outcome(Protocol):
-    """A call's value, and the tool calls of its reply."""
+    """A call's value, and what else its reply or scores say."""
 
     @property
     def value(self) -> Any: ...
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]: ...
+    @property
+    def finish_reason(self) -> str: ...
+    @property
+    def reasoning(self) -> str: ...
+    @property
+    def scores(self) -> Mapping[str, float]: ...
 
 
 class Executor(Protocol):
@@ -69,15 +75,26 @@ class State:
 
     def __getitem__(self, name: str) -> Any:
         """The value of the call with this name. In an async program: `await state.value(name)`."""
-        return self._executor.read(self._outcome(name), current_statement()).value
+        return self._read(name).value
 
     def __contains__(self, name: str) -> bool:
         return name in self._outcomes
 
     def tool_calls(self, name: str) -> tuple[ToolCall, ...]:
         """The functions that the model calls in this reply."""
-        outcome: Outcome = self._executor.read(self._outcome(name), current_statement())
-        return outcome.tool_calls
+        return self._read(name).tool_calls
+
+    def finish_reason(self, name: str) -> str:
+        """Why this reply ended, such as "stop", "length" or "tool_calls". Empty for a `select`."""
+        return self._read(name).finish_reason
+
+    def reasoning(self, name: str) -> str:
+        """A reasoning model's text before this reply."""
+        return self._read(name).reasoning
+
+    def scores(self, name: str) -> dict[str, float]:
+        """The mean log-probability of a token of each choice of this `select`. Empty for a `gen`."""
+        return dict(self._read(name).scores)
 
     async def value(self, name: str) -> Any:
         """As `state[name]`, in an async program. A timeout around it cancels the call."""
@@ -109,6 +126,10 @@ class State:
             State(self._executor, self._transcript, dict(self._outcomes), (*self._branch, number))
             for number in range(first, first + count)
         )
+
+    def _read(self, name: str) -> Outcome:
+        outcome: Outcome = self._executor.read(self._outcome(name), current_statement())
+        return outcome
 
     def _outcome(self, name: str) -> Future[Outcome]:
         if name not in self._outcomes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -13,12 +13,13 @@ _STYLE = (
     "td.n{text-align:right}.bar{background:#2a7;height:.8em}"
     "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}}"
 )
+_HEADS = ("call", "statement", "prompt", "cached", "reply", "seconds", "time", "finish or scores", "text")
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One call to the model. `branch` is the path of forks from the program's first state, such as (0, 2).
     Times are in seconds since the program began; tokens are those of the prompt, of them found in the cache,
-    and of the reply."""
+    and of the reply. A `gen` has a `finish_reason`, a `select` the mean log-probability of each choice."""
 
     statement: str
     kind: str
@@ -29,7 +30,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     ended: float
     prompt_tokens: int
     cached_tokens: int
-    completion_tokens: int
+    completion_tokens: int = 0
+    finish_reason: str = ""
+    scores: Mapping[str, float] = {}
 
 
 class Trace:
@@ -56,8 +59,8 @@ class Trace:
     def __str__(self) -> str:
         lines = [
             f"{call.begun:7.2f}–{call.ended:.2f} s  {_branch(call)}{call.kind} {call.name or ''}: "
-            f"{call.prompt_tokens} prompt tokens, {call.cached_tokens} cached, {call.completion_tokens} in "
-            f"the reply  {_short(call.text)}"
+            f"{call.prompt_tokens} prompt tokens, {call.cached_tokens} cached, {_end(call)}  "
+            f"{_short(call.text)}"
             for call in self.calls
         ]
         return "\n".join([*lines, self.summary()])
@@ -72,10 +75,7 @@ class Trace:
         """A page with a line and a bar of time for each call."""
         end = max((call.ended for call in self.calls), default=0.0) or 1.0
         rows = "".join(_row(call, end) for call in self.calls)
-        heads = "".join(
-            f"<th>{head}</th>"
-            for head in ("call", "statement", "prompt", "cached", "reply", "seconds", "time", "text")
-        )
+        heads = "".join(f"<th>{head}</th>" for head in _HEADS)
         return (
             f'<!doctype html><meta charset="utf-8"><title>Trace</title><style>{_STYLE}</style>'
             f"<p>{html.escape(self.summary())}</p><table><tr>{heads}</tr>{rows}</table>"
@@ -95,8 +95,21 @@ def _row(call: Call, end: float) -> str:
     name = f"{_branch(call)}{call.kind} {call.name or ''}"
     return (
         f"<tr><td>{html.escape(name)}</td><td><code>{html.escape(call.statement)}</code></td>{cells}"
-        f'<td style="width:20em">{bar}</td><td>{html.escape(_short(call.text, 200))}</td></tr>'
+        f'<td style="width:20em">{bar}</td><td>{html.escape(_scores(call) or call.finish_reason)}</td>'
+        f"<td>{html.escape(_short(call.text, 200))}</td></tr>"
     )
+
+
+def _end(call: Call) -> str:
+    if call.scores:
+        return f"scores {_short(_scores(call), 80)}"
+    return f"{call.completion_tokens} in the reply ({call.finish_reason})"
+
+
+def _scores(call: Call) -> str:
+    """The likeliest choice first."""
+    ranked = sorted(call.scores.items(), key=lambda scored: -scored[1])
+    return ", ".join(f"{choice.strip()} {score:.2f}" for choice, score in ranked)
 
 
 def _branch(call: Call) -> str:

@@ -21,7 +21,7 @@ OPTIONS = {  # and a line that the output must contain
         "--documents 10",
         r"  Invoice\(customer='.*', total=-?\d+, status='(paid|open|overdue)'\)",
     ),
-    "judge": ("", r"^(poor|fair|good): Bicycles .*'aim': '(poor|fair|good)'"),
+    "judge": ("", r"^(poor|fair|good) by \d+\.\d\d: Bicycles .*'aim': '(poor|fair|good)'"),
     "pipeline": ("", r"^Answer\(subject='.*', text='.*'\)"),
     "questions": ("--words 100 --questions 4", r"^tiers: memory\? '"),
     "self_consistency": ("--chains 4", r"^[1-9]\d*: [1-4] of 4 votes"),

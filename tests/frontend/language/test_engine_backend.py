@@ -49,6 +49,9 @@ def test_select_takes_the_likeliest_choice_and_computes_only_the_choices(engine:
     state = choose.run(backend=engine)
     scores = engine.score("A report on parcels. " * 10, texts)
     assert state["which"] == texts[max((0, 1), key=lambda number: scores[number].mean)]
+    assert state.scores("which") == pytest.approx(
+        {text: score.mean for text, score in zip(texts, scores, strict=True)}, rel=1e-5
+    )
     (again,) = choose.run(backend=engine).trace.calls
     assert again.cached_tokens >= again.prompt_tokens - sum(score.tokens for score in scores) - len(scores)
 

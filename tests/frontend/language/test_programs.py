@@ -347,6 +347,18 @@ def test_the_trace_adds_up_and_is_shown_as_text_and_as_a_page() -> None:
     assert "ab.gen(&quot;why&quot;)" in trace.html()
 
 
+def test_scores_finish_reasons_and_reasoning_are_kept_and_shown() -> None:
+    said = Reply(text="It is", finish_reason="length", reasoning="Hm.", completion_tokens=2)
+    state = interview.run("Who?", backend=ScriptedBackend(lambda *_: said))
+    assert state.scores("sure") == {"no": -1.5, "yes": -1.0}
+    assert (state.finish_reason("answer"), state.reasoning("answer")) == ("length", "Hm.")
+    assert (state.finish_reason("sure"), state.scores("answer")) == ("", {})
+    assert "2 in the reply (length)  It is" in str(state.trace)
+    assert "scores yes -1.00, no -1.50  yes" in str(state.trace)
+    assert "<td>length</td><td>It is</td>" in state.trace.html()
+    assert "<td>yes -1.00, no -1.50</td><td>yes</td>" in state.trace.html()
+
+
 def test_the_outline_shows_the_prefixes_without_a_model() -> None:
     outline = ab.trace(interview, "Who?")
     assert [(call.kind, call.name, call.prompt is not None) for call in outline.calls] == [
