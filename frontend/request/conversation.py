@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,6 +14,7 @@ from ...runtime.errors import RequestError
 from ..explain.outline import Outline, outline_of
 from ..text.chat_template import ChatTemplate
 from .legacy_calls import with_tool_calls
+from .message_forms import render_first_form
 from .messages import PART_TYPES, ROLES, ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
 from .validation import check_count, missing_field
 
@@ -47,14 +49,15 @@ def rendered(
             "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
         )
     ruled = template.ruled(template_messages(conversation.messages))
-    text = template.render(
-        ruled.messages,
+    render = partial(
+        template.render,
         tools=tools,
         add_generation_prompt=conversation.begins_reply,
         continue_final_message=conversation.continues_last,
         kwargs=dict(conversation.variables),
     )
-    return Rendered(text, outline_of(ruled.messages, tools, ruled.applied))
+    text, messages = render_first_form(render, ruled.messages)
+    return Rendered(text, outline_of(messages, tools, ruled.applied))
 
 
 def rendered_to(

@@ -21,6 +21,18 @@ _TEXT_FIELDS = ("content", *_REASONING_FIELDS)
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
+class UnrenderableError(RequestError):
+    """The template refuses the messages. `reason` is its own text."""
+
+    def __init__(self, reason: str, place: str = "") -> None:
+        super().__init__(
+            f"The model's chat template can't render these messages: {reason}{place}",
+            param="messages",
+            code="invalid_value",
+        )
+        self.reason = reason
+
+
 class ChatTemplate:
     """A model's templates by name. `default` is used, or `tool_use` for requests with tools.
 
@@ -94,7 +106,7 @@ class ChatTemplate:
 
         A client's text never forms a special token, because a `CONTROL_MARK` is put into it.
 
-        Raises RequestError naming `messages` if the template refuses them.
+        Raises UnrenderableError if the template refuses the messages.
         """
         try:
             control = self._control
@@ -121,11 +133,7 @@ class ChatTemplate:
                 code="invalid_value",
             ) from None
         except Exception as error:  # a template is a program, which can fail in any way
-            raise RequestError(
-                f"The model's chat template can't render these messages: {error}",
-                param="messages",
-                code="invalid_value",
-            ) from error
+            raise UnrenderableError(str(error)) from error
         return _cut_at_mark(text) if continue_final_message else text
 
     def _name(self, tools: list[dict[str, Any]] | None) -> str:

@@ -154,6 +154,28 @@ MISTRAL = """\
     {%- endif %}
 {%- endfor %}"""
 
+MISTRAL_V1 = """\
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] + '\n\n' %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = '' %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+    {%- endif %}
+    {%- if message['role'] == 'user' %}
+        {{- ' [INST] ' + (system_message if loop.first else '') + message['content'] + ' [/INST]' }}
+    {%- elif message['role'] == 'assistant' %}
+        {{- ' ' + message['content'] + eos_token }}
+    {%- else %}
+        {{- raise_exception('Only user and assistant roles are supported!') }}
+    {%- endif %}
+{%- endfor %}"""
+
 GEMMA = """\
 {{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}\
 {% for message in messages %}\
@@ -250,6 +272,7 @@ TEMPLATES = {
     "qwen3": QWEN3,
     "llama3": LLAMA3,
     "mistral": MISTRAL,
+    "mistral-v1": MISTRAL_V1,
     "gemma": GEMMA,
     "deepseek-r1": DEEPSEEK_R1,
     "phi3": PHI3,
