@@ -48,6 +48,16 @@ def _wait_for_last_work() -> None:
         wait(open_work, left)
 
 
+def run_in_new_loop(work: Coroutine[Any, Any, T], instead: str) -> T:
+    """Raises RuntimeError where an event loop runs already. `instead` is what to write there."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    work.close()
+    raise RuntimeError(f"an event loop is running here: write `{instead}` for an async program.")
+
+
 def start_thread(function: Callable[[], T]) -> Future[T]:
     """Runs a function in a thread of its own, with this one's context variables."""
     result: Future[T] = Future()

@@ -108,6 +108,8 @@ class Execution:
             self._stop_if_cancelled()
             raise ProgramError(f"{statement}: {_CANCELLED}") from None
 
+    waited = arrived
+
     def wait_for_all(self) -> None:
         """Waits for all that was appended to any state. Raises the first error as soon as it occurs. A
         statement that the program cancelled is none."""

@@ -6,21 +6,21 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, TypeVar
+from typing import Any
 
 from tqdm import tqdm
 
 from .backend import Backend
-from .background import start_thread, wait_for_at_exit
+from .background import run_in_new_loop, start_thread, wait_for_at_exit
 from .default_backend import backend_of
 from .execution import Execution, OnPart
 from .finished_state import FinishedState
 from .state import State
-from .stream import Stream
+from .stream import AsyncStream, Stream
 
-T = TypeVar("T")
+_AWAITED = "await program.arun(…)"
 
 
 class Program:
@@ -51,16 +51,7 @@ class Program:
     async def arun(self, *arguments: Any, backend: object = None, **named: Any) -> FinishedState:
         """As `run`; a program that is no `async def` runs in a thread of its own. Cancelling this ends the
         program's calls."""
-        execution = self._execution(backend_of(backend))
-        if self.is_async:
-            return await self._run_async(execution, arguments, named)
-        program = start_thread(lambda: self._run(execution, arguments, named))
-        try:
-            return await asyncio.wrap_future(program)
-        except asyncio.CancelledError:
-            execution.cancel()
-            wait_for_at_exit(program)
-            raise
+        return await self._awaited(self._execution(backend_of(backend)), arguments, named)
 
     def run_batch(
         self,
@@ -79,7 +70,7 @@ class Program:
         most = max(1, min(found.concurrency if concurrency is None else concurrency, len(batch)))
         with _bar(len(batch), progress) as advance:
             if self.is_async:
-                return _run_in_new_loop(self._batch_in_loop(found, batch, most, advance))
+                return run_in_new_loop(self._batch_in_loop(found, batch, most, advance), _AWAITED)
             return self._batch_in_threads(found, batch, most, advance)
 
     def stream(self, *arguments: Any, backend: object = None, **named: Any) -> Stream:
@@ -88,6 +79,14 @@ class Program:
         return Stream(
             lambda on_part: self._execution(found, on_part),
             lambda execution: self._run(execution, arguments, named),
+        )
+
+    def astream(self, *arguments: Any, backend: object = None, **named: Any) -> AsyncStream:
+        """As `stream`, for `async for` in an event loop."""
+        found = backend_of(backend)
+        return AsyncStream(
+            lambda on_part: self._execution(found, on_part),
+            lambda execution: self._awaited(execution, arguments, named),
         )
 
     def _execution(self, backend: Backend, on_part: OnPart | None = None) -> Execution:
@@ -128,7 +127,7 @@ class Program:
 
     def _run(self, execution: Execution, arguments: tuple[Any, ...], named: dict[str, Any]) -> FinishedState:
         if self.is_async:
-            return _run_in_new_loop(self._run_async(execution, arguments, named))
+            return run_in_new_loop(self._run_async(execution, arguments, named), _AWAITED)
         state = execution.first_state()
         try:
             result = self._function(state, *arguments, **named)
@@ -139,6 +138,19 @@ class Program:
         finally:
             execution.end_session()
         return _finished(state, execution, result)
+
+    async def _awaited(
+        self, execution: Execution, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> FinishedState:
+        if self.is_async:
+            return await self._run_async(execution, arguments, named)
+        program = start_thread(lambda: self._run(execution, arguments, named))
+        try:
+            return await asyncio.wrap_future(program)
+        except asyncio.CancelledError:
+            execution.cancel()
+            wait_for_at_exit(program)
+            raise
 
     async def _run_async(
         self, execution: Execution, arguments: tuple[Any, ...], named: dict[str, Any]
@@ -165,16 +177,6 @@ def _finished(state: State, execution: Execution, result: object) -> FinishedSta
     finished.trace = execution.trace
     finished.result = result
     return finished
-
-
-def _run_in_new_loop(work: Coroutine[Any, Any, T]) -> T:
-    """Raises RuntimeError where an event loop runs already."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    work.close()
-    raise RuntimeError("an event loop is running here: write `await program.arun(…)` for an async program.")
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
@@ -46,6 +46,9 @@ class Executor(Protocol):
 
     async def arrived(self, future: Future[Any], statement: Statement) -> Any:
         """As `read`, in an event loop."""
+
+    async def waited(self, future: Future[Any], statement: Statement) -> None:
+        """As `wait`, in an event loop."""
 
 
 class State:
@@ -96,9 +99,9 @@ class State:
         """The mean log-probability of a token of each choice of this `select`. Empty for a `gen`."""
         return dict(self._read(name).scores)
 
-    async def value(self, name: str) -> Any:
+    def value(self, name: str) -> Coroutine[Any, Any, Any]:
         """As `state[name]`, in an async program. A timeout around it cancels the call."""
-        return (await self._executor.arrived(self._outcome(name), current_statement())).value
+        return self._value(self._outcome(name), current_statement())
 
     def text(self) -> str:
         """All that the state has said, with the roles of a chat's turns."""
@@ -113,9 +116,9 @@ class State:
         """Waits until all that was appended has run. Raises the error of a statement that failed."""
         self._executor.wait(self._transcript, current_statement())
 
-    async def finished(self) -> None:
+    def finished(self) -> Coroutine[Any, Any, None]:
         """As `wait`, in an async program."""
-        await self._executor.arrived(self._transcript, current_statement())
+        return self._executor.waited(self._transcript, current_statement())
 
     def fork(self, count: int = 2) -> Forks:
         """Copies that begin with all that this state has said so far."""
@@ -126,6 +129,9 @@ class State:
             State(self._executor, self._transcript, dict(self._outcomes), (*self._branch, number))
             for number in range(first, first + count)
         )
+
+    async def _value(self, outcome: Future[Outcome], statement: Statement) -> Any:
+        return (await self._executor.arrived(outcome, statement)).value
 
     def _read(self, name: str) -> Outcome:
         outcome: Outcome = self._executor.read(self._outcome(name), current_statement())
@@ -168,11 +174,16 @@ class Forks(Sequence[State]):
             state += added
         return self
 
-    async def values(self, name: str) -> list[Any]:
-        return list(await asyncio.gather(*(state.value(name) for state in self._states)))
+    def values(self, name: str) -> Coroutine[Any, Any, list[Any]]:
+        """As `forks[name]`, in an async program."""
+        return _all([state.value(name) for state in self._states])
 
     def join(self) -> Forks:
         """Waits for all. Raises the error of a statement that failed."""
         for state in self._states:
             state.wait()
         return self
+
+
+async def _all(values: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    return list(await asyncio.gather(*values))

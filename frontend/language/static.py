@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from .backend import Prompt, TextPrompt
-from .background import submit
+from .background import run_in_new_loop, submit
 from .default_backend import backend_of
 from .execution import SESSION_S
 from .expressions import Expression, Gen, Joined, Select, Text, ToolAnswer, Turn
@@ -65,34 +65,33 @@ class Outline:
 
 def trace(program: Program, *arguments: Any, **named: Any) -> Outline:
     """Runs the program's function without a model, up to where it reads a reply."""
-    if program.is_async:
-        raise TypeError(
-            "arbora.trace takes no async programs: they wait for replies that nothing computes here."
-        )
-    recorder = _Recorder()
-    try:
-        program(recorder.first_state(), *arguments, **named)
-    except _ReplyReadError as read:
-        return Outline(recorder.calls, str(read.statement))
-    return Outline(recorder.calls, None)
+    return _outline(program, arguments, named, "trace")
 
 
 def prewarm(program: Program, *arguments: Any, backend: object = None, **named: Any) -> int:
     """Computes the prompts that are known before the program runs, and leases them for `SESSION_S`.
 
-    Returns how many tokens were computed.
+    Returns how many tokens were computed. In an event loop: `await asyncio.to_thread(arbora.prewarm, …)`.
     """
     found, lease = backend_of(backend), {"ttl_s": SESSION_S}
-    prompts = trace(program, *arguments, **named).prompts()
+    prompts = _outline(program, arguments, named, "prewarm").prompts()
     replies = [submit(found.prefill(prompt, lease)).result() for prompt in prompts]
     return sum(reply.prompt_tokens - reply.cached_tokens for reply in replies)
 
 
+def _outline(program: Program, arguments: tuple[Any, ...], named: dict[str, Any], caller: str) -> Outline:
+    recorder = _Recorder()
+    try:
+        running = program(recorder.first_state(), *arguments, **named)
+        if program.is_async:
+            run_in_new_loop(running, f"await asyncio.to_thread(arbora.{caller}, program, …)")
+    except* _ReplyReadError:
+        pass
+    return Outline(recorder.calls, recorder.reads)
+
+
 class _ReplyReadError(BaseException):
     """Ends the program's function; a BaseException, so that no handler of the program takes it."""
-
-    def __init__(self, statement: Statement) -> None:
-        self.statement = statement
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -107,6 +106,7 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.calls: list[KnownCall] = []
+        self.reads: str | None = None
 
     def first_state(self) -> State:
         return State(self, _done(_Known(Transcript())), {})
@@ -121,13 +121,17 @@ class _Recorder:
         """The transcript if no reply belongs to it."""
         if future.done() and future.result().is_known:
             return future.result().transcript
-        raise _ReplyReadError(statement)
+        self.reads = self.reads or str(statement)
+        raise _ReplyReadError
 
     def wait(self, future: Future[Any], statement: Statement) -> None:
         """Nothing runs, so there is nothing to wait for."""
 
     async def arrived(self, future: Future[Any], statement: Statement) -> Any:
         return self.read(future, statement)
+
+    async def waited(self, future: Future[Any], statement: Statement) -> None:
+        """As `wait`."""
 
     def _run(self, added: Expression, known: _Known, branch: tuple[int, ...], statement: Statement) -> _Known:
         transcript = known.transcript

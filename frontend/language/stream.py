@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, NamedTuple
 
 from .background import start_thread, wait_for_at_exit
 from .execution import Execution, OnPart
@@ -54,3 +55,36 @@ class Stream:
             self._error = error
         finally:
             self._parts.put(None)
+
+
+class AsyncStream:
+    """As `Stream`, in the running event loop."""
+
+    def __init__(
+        self,
+        begin: Callable[[OnPart], Execution],
+        run: Callable[[Execution], Coroutine[Any, Any, FinishedState]],
+    ) -> None:
+        self.state: FinishedState | None = None
+        self._parts: asyncio.Queue[Part | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def on_part(name: str, text: str) -> None:
+            loop.call_soon_threadsafe(self._parts.put_nowait, Part(name, text))
+
+        self._program = loop.create_task(run(begin(on_part)))
+        self._program.add_done_callback(lambda _: self._parts.put_nowait(None))
+
+    async def __aiter__(self) -> AsyncIterator[Part]:
+        try:
+            while (part := await self._parts.get()) is not None:
+                yield part
+        finally:
+            await self.aclose()
+        self.state = await self._program
+
+    async def aclose(self) -> None:
+        """Cancels the program unless it has ended."""
+        self._program.cancel()
+        await asyncio.gather(self._program, return_exceptions=True)
+        self._parts.put_nowait(None)  # ends another iteration too
