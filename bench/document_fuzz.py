@@ -62,6 +62,7 @@ def _run(options: argparse.Namespace, data: str) -> bool:
         seconds = time.monotonic() - started
         fuzz.end_pins()
         wrong = wrong_at_rest(server.url)
+        wrong += [f"no body was sent to {label}" for label in fuzz.without_any]
         if main_pids(server.pid) != pids:
             wrong.append(f"processes were replaced: {pids} became {main_pids(server.pid)}")
         tracebacks = server.log.read_text(errors="replace").count("Traceback (most recent call last)")

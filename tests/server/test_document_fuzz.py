@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from generated_requests import DocumentFuzz
+from generated_requests import DocumentFuzz, shares
 from served import Served, eventually, serve
 
 BODIES = 210
@@ -29,6 +29,7 @@ def test_every_answer_is_as_the_document_says(target: Served) -> None:
     outcome = fuzz.outcome
     while not outcome.events and outcome.bodies < MOST_BODIES:
         fuzz.with_bodies(20)
+    assert fuzz.without_any == []
     assert not outcome.faults, "\n".join(f"{kind}\n{text}" for kind, text in outcome.faults.items())
     statuses = outcome.statuses()
     assert statuses[200] > BODIES / 50
@@ -38,6 +39,17 @@ def test_every_answer_is_as_the_document_says(target: Served) -> None:
     fuzz.end_pins()
     eventually(lambda: target.is_quiet)
     assert "Traceback" not in "".join(target.log)
+
+
+def test_bodies_are_divided_evenly_and_the_rest_goes_around() -> None:
+    assert shares(210, 38, 0) == [6] * 20 + [5] * 18
+    assert shares(20, 38, 20) == [1] * 2 + [0] * 18 + [1] * 18
+    sent, first = [0] * 38, 0
+    for count in (20, 20, 500, 7):
+        sent = [done + more for done, more in zip(sent, shares(count, 38, first), strict=True)]
+        first = (first + count) % 38
+    assert sum(sent) == 547
+    assert max(sent) - min(sent) == 1
 
 
 def without_status(document: Any) -> None:

@@ -69,6 +69,7 @@ class DocumentFuzz:
         self._url = url
         self._seed = number
         self._rounds = 0
+        self._first = 0
         self._document = document or requests.get(f"{url}/openapi.json", timeout=PATIENCE).json()
         self._operations = [_operation(found) for found in from_dict(self._document).get_all_operations()]
         self._session = requests.Session()
@@ -81,13 +82,18 @@ class DocumentFuzz:
 
     def with_bodies(self, count: int) -> None:
         """Sends `count` further bodies: to each operation as many, half of them valid by the document."""
-        operations = [operation for operation in self._operations if operation.body]
+        turns = [(operation, mode) for operation in self._operations if operation.body for mode in MODES]
         last = self.outcome.bodies + count
         while (left := last - self.outcome.bodies) > 0:
-            each = -(-left // (len(operations) * len(MODES)))
-            for operation in operations:
-                for mode in MODES:
-                    self._send(operation, mode, min(each, last - self.outcome.bodies))
+            for (operation, mode), share in zip(turns, shares(left, len(turns), self._first), strict=True):
+                self._send(operation, mode, share)
+            self._first = (self._first + left) % len(turns)
+
+    @property
+    def without_any(self) -> list[str]:
+        """The operations with bodies that no body was sent to."""
+        labels = [operation.label for operation in self._operations if operation.body]
+        return [label for label in labels if not self.outcome.sent[label]]
 
     def end_pins(self) -> None:
         """Ends the pins that requests have made."""
@@ -142,6 +148,12 @@ class DocumentFuzz:
         for event in events_of(stream):
             self.outcome.events += 1
             assert validator.is_valid(event), f"an event does not match its schema: {event}"
+
+
+def shares(count: int, parts: int, first: int) -> list[int]:
+    """`count` divided evenly. The parts from `first` on, then those at the start, get the rest, one each."""
+    each, rest = divmod(count, parts)
+    return [each + ((part - first) % parts < rest) for part in range(parts)]
 
 
 def _operation(found: Any) -> Any:
