@@ -8,12 +8,15 @@ from contextlib import aclosing
 from typing import Any, cast
 from urllib.parse import quote
 
+import msgspec
+
 from ..engine.completion import ToolCall
 from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
+from .choice_schema import read_choice
 from .errors import BackendError
 from .http_client import CONNECTIONS, HttpClient
 from .scoring import first_scored
-from .server_kinds import ServerKind, UnsupportedError, fields_for, kind_of
+from .server_kinds import ServerKind, UnsupportedError, fields_for, has_choices_as_json, kind_of
 from .streamed_reply import StreamedReply
 
 
@@ -28,8 +31,12 @@ class HttpBackend:
 
     async def reply(self, prompt: Prompt, sampling: Mapping[str, Any], on_text: OnText | None) -> Reply:
         model, kind = await self._server()
-        body = {"model": model, **_prompt_fields(kind, prompt), **fields_for(kind, sampling)}
-        path = "/v1/chat/completions" if isinstance(prompt, ChatPrompt) else "/v1/completions"
+        is_chat = isinstance(prompt, ChatPrompt)
+        fields = fields_for(kind, sampling, is_chat=is_chat)
+        body = {"model": model, **_prompt_fields(kind, prompt), **fields}
+        path = "/v1/chat/completions" if is_chat else "/v1/completions"
+        if has_choices_as_json(kind, sampling):
+            return _chosen(_reply(await self._client.post(path, body)), sampling["choices"], on_text)
         if on_text is None:
             return _reply(await self._client.post(path, body))
         reply = StreamedReply(on_text)
@@ -53,7 +60,7 @@ class HttpBackend:
             "prompt": tokens[1:],
             "max_tokens": kind.least_tokens,
             "prompt_logprobs": 0,
-            **fields_for(kind, {"cache_lease": lease}),
+            **fields_for(kind, {"cache_lease": lease}, is_chat=False),
             **({"prompt_logprobs_start": first} if kind.scores_from else {}),
         }
         answer = await self._client.post("/v1/completions", body)
@@ -74,11 +81,11 @@ class HttpBackend:
         sampling = {"max_tokens": kind.least_tokens, "cache_lease": lease}
         if tokens is None:
             return await self.reply(prompt, sampling, None)
-        body = {"model": model, "prompt": tokens, **fields_for(kind, sampling)}
+        body = {"model": model, "prompt": tokens, **fields_for(kind, sampling, is_chat=False)}
         return _reply(await self._client.post("/v1/completions", body))
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:
-        if self._known is not None and self._known[1].arbora_fields:
+        if self._known is not None and self._known[1].sessions:
             salt = f"?cache_salt={quote(cache_salt, safe='')}" if cache_salt else ""
             await self._client.delete(f"/cache/lease/{session}{salt}")
 
@@ -149,6 +156,16 @@ def _reply(answer: dict[str, Any]) -> Reply:
         cached_tokens=cached_tokens,
         completion_tokens=completion_tokens,
     )
+
+
+def _chosen(reply: Reply, choices: Sequence[str], on_text: OnText | None) -> Reply:
+    """The reply with the choice as its text, in place of the JSON that has it."""
+    if reply.tool_calls:
+        return reply
+    choice = read_choice(reply.text, choices)
+    if on_text is not None:
+        on_text(choice)
+    return msgspec.structs.replace(reply, text=choice)
 
 
 def _usage(answer: dict[str, Any]) -> tuple[int, int, int]:

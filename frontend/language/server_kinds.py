@@ -7,26 +7,57 @@ from typing import Any
 
 import msgspec
 
+from .choice_schema import choice_schema
 
-class ServerKind(msgspec.Struct, frozen=True):
-    """`structured`: has the field `structured_outputs`. `scores`: has `prompt_logprobs` and /tokenize.
-    `scores_from`: has `prompt_logprobs_start`. `continues`: has `continue_final_message`. `arbora_fields`:
-    has the sampling fields that only Arbora has. `least_tokens`: the least that `max_tokens` may be."""
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+class ServerKind(msgspec.Struct, frozen=True, kw_only=True):
+    """`fields`: the fields of a request that OpenAI's API lacks. `structured`: has the field
+    `structured_outputs`. `scores`: has `prompt_logprobs` and /tokenize. `scores_from`: has
+    `prompt_logprobs_start`. `continues`: has `continue_final_message`. `sessions`: has `cache_lease`.
+    `least_tokens`: the least that `max_tokens` may be."""
 
     name: str
+    fields: frozenset[str] = frozenset()
     structured: bool = False
     scores: bool = False
     scores_from: bool = False
     continues: bool = False
-    arbora_fields: bool = False
+    sessions: bool = False
     least_tokens: int = 1
 
 
-ARBORA = ServerKind("Arbora", True, True, True, True, True, 0)
-VLLM = ServerKind("vLLM", True, True, False, True)
-OTHER = ServerKind("this server")
-_KINDS = {"arbora": ARBORA, "vllm": VLLM}
-_ARBORA_FIELDS = ("property_order", "unenforced", "complete_json", "cache_prompt")
+_OPENAI_FIELDS = _words(
+    "max_tokens stop temperature seed top_p presence_penalty frequency_penalty logit_bias tools tool_choice "
+    "response_format"
+)
+_CHAT_FIELDS = _words("tools tool_choice chat_template_kwargs")
+_LLAMA_CPP_FIELDS = _words("top_k min_p ignore_eos chat_template_kwargs")
+_SGLANG_FIELDS = _LLAMA_CPP_FIELDS | _words(
+    "min_tokens repetition_penalty stop_token_ids skip_special_tokens cache_salt priority"
+)
+_VLLM_FIELDS = _SGLANG_FIELDS | _words("include_stop_str_in_output")
+_ARBORA_FIELDS = _VLLM_FIELDS | _words("property_order unenforced complete_json cache_prompt cache_lease")
+ARBORA = ServerKind(
+    name="Arbora",
+    fields=_ARBORA_FIELDS,
+    structured=True,
+    scores=True,
+    scores_from=True,
+    continues=True,
+    sessions=True,
+    least_tokens=0,
+)
+VLLM = ServerKind(name="vLLM", fields=_VLLM_FIELDS, structured=True, scores=True, continues=True)
+SGLANG = ServerKind(name="SGLang", fields=_SGLANG_FIELDS | {"regex"}, continues=True)
+LLAMA_CPP = ServerKind(name="llama.cpp", fields=_LLAMA_CPP_FIELDS | {"grammar"})
+OTHER = ServerKind(name="this server")
+_KINDS = {"arbora": ARBORA, "vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}
+_CONSTRAINTS = {"regex": "regex", "choices": "choice", "grammar": "grammar"}
+"""the names of constraints in `structured_outputs`"""
 
 
 class UnsupportedError(Exception):
@@ -38,26 +69,48 @@ def kind_of(owner: str) -> ServerKind:
     return _KINDS.get(owner, OTHER)
 
 
-def fields_for(kind: ServerKind, sampling: Mapping[str, Any]) -> dict[str, Any]:
+def fields_for(kind: ServerKind, sampling: Mapping[str, Any], *, is_chat: bool) -> dict[str, Any]:
     """The fields of a request. Raises `UnsupportedError` for one that the server lacks."""
     fields = dict(sampling)
-    if not kind.arbora_fields:
+    if not kind.sessions:
         fields.pop("cache_lease", None)  # it changes no reply
-    for name in _ARBORA_FIELDS:
-        if name in fields and not kind.arbora_fields:
-            raise UnsupportedError(f"{kind.name} does not have {name}: leave it out, or connect to Arbora.")
+    if has_choices_as_json(kind, sampling):
+        for name in ("max_tokens", "stop"):  # they would cut the JSON, which ends by itself
+            fields.pop(name, None)
+        fields["json_schema"] = choice_schema(fields.pop("choices"))
     if (schema := fields.pop("json_schema", None)) is not None:
+        if not is_chat and not kind.structured:
+            raise UnsupportedError(
+                f"{kind.name} is not known to constrain replies outside of a chat: put gen into "
+                "arbora.assistant(…), or connect to Arbora."
+            )
         fields["response_format"] = (
             {"type": "json_object"}
             if schema is True
             else {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
         )
-    for ours, theirs in (("regex", "regex"), ("choices", "choice"), ("grammar", "grammar")):
-        if (value := fields.pop(ours, None)) is not None:
-            if not kind.structured:
-                raise UnsupportedError(
-                    f"{kind.name} is not known to constrain replies by {ours}: use json_schema, or "
-                    "connect to Arbora."
-                )
-            fields["structured_outputs"] = {theirs: value}
+    for ours, theirs in _CONSTRAINTS.items():
+        if kind.structured and ours in fields:
+            fields["structured_outputs"] = {theirs: fields.pop(ours)}
+    known = _OPENAI_FIELDS | kind.fields | {"structured_outputs"}
+    for name in fields:
+        if name not in known:
+            raise UnsupportedError(_lacks(kind, name))
+        if name in _CHAT_FIELDS and not is_chat:
+            raise UnsupportedError(f"{name} needs a chat: put gen into arbora.assistant(…).")
     return fields
+
+
+def has_choices_as_json(kind: ServerKind, sampling: Mapping[str, Any]) -> bool:
+    """Whether the server is asked for an object with the choice, as it can't constrain replies to texts."""
+    return "choices" in sampling and not kind.structured
+
+
+def _lacks(kind: ServerKind, name: str) -> str:
+    others = [
+        each.name
+        for each in _KINDS.values()
+        if name in each.fields or (each.structured and name in _CONSTRAINTS)
+    ]
+    instead = "use json_schema" if name in _CONSTRAINTS else "leave it out"
+    return f"{kind.name} is not known to have {name}: {instead}, or connect to {' or '.join(others)}."

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Answer(NamedTuple):
@@ -23,21 +24,24 @@ REPLY = Answer('{"choices": [{"text": " yes", "finish_reason": "stop"}]}')
 
 
 @contextlib.contextmanager
-def scripted_http(*answers: Answer) -> Iterator[str]:
-    """The server's URL. The last answer is given to all requests that follow."""
+def scripted_http(*answers: Answer, bodies: list[Any] | None = None) -> Iterator[str]:
+    """The server's URL. The last answer is given to all requests that follow. `bodies` gets the JSON of each
+    request that has one."""
     left = list(answers)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            if body and bodies is not None:
+                bodies.append(json.loads(body))
             answer = left.pop(0) if len(left) > 1 else left[0]
-            body = answer.body.encode()
+            content = answer.body.encode()
             self.send_response(answer.status)
             if answer.retry_after is not None:
                 self.send_header("Retry-After", answer.retry_after)
-            self.send_header("Content-Length", str(len(body) + answer.breaks))
+            self.send_header("Content-Length", str(len(content) + answer.breaks))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(content)
 
         do_POST = do_GET  # noqa: N815 (the name that http.server calls)
 
