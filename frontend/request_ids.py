@@ -1,7 +1,7 @@
 """The ids that answers carry in their headers.
 
-They repeat the client's `x-request-id`, so that its log and the server's can be compared. Some faces have a
-header of their own for the id.
+They repeat the client's `x-request-id`, so that its log and the server's can be compared. Without one an
+answer has the id of its reply, or a new id if it has no reply. Some faces have a header of their own for it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ class RequestIds:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sent = cleaned(dict(scope["headers"]).get(REQUEST_ID, b""))
+        id = sent or f"req_{secrets.token_hex(12)}".encode()
         ids = {REQUEST_ID: sent} if sent else {}
         name = self._faces.of(scope["path"], scope["headers"]).id_header
         if name:
-            ids[name] = sent or f"req_{secrets.token_hex(12)}".encode()
-            scope[ANSWER_ID] = ids[name].decode()
+            ids[name] = id
+            scope[ANSWER_ID] = id.decode()
 
         async def with_ids(message: Message) -> None:
             if message["type"] == "http.response.start":
-                others = [header for header in message.get("headers", ()) if header[0] not in ids]
-                message = {**message, "headers": [*others, *ids.items()]}
+                headers = message.get("headers", ())
+                added = ids if REQUEST_ID in (*ids, *dict(headers)) else {REQUEST_ID: id, **ids}
+                others = [header for header in headers if header[0] not in ids]
+                message = {**message, "headers": [*others, *added.items()]}
             await send(message)
 
-        await self._app(scope, receive, with_ids if ids else send)
+        await self._app(scope, receive, with_ids)
 
 
 def cleaned(sent: bytes) -> bytes:

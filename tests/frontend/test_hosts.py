@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -166,9 +167,22 @@ async def test_a_request_id_is_returned_clean_and_short(world: HttpWorld) -> Non
     data = request("GET", "/version", "X-Request-Id: <b>[31m id\t\xff" + "a" * 1000)
     answer = (await asked(world.url, data)).headers["x-request-id"]
     assert answer == ("b31mid" + "a" * 1000)[:MOST_CHARACTERS]
-    assert (
-        "x-request-id" not in (await asked(world.url, request("GET", "/version", "X-Request-Id: <>"))).headers
-    )
+    nothing_left = await asked(world.url, request("GET", "/version", "X-Request-Id: <>"))
+    assert nothing_left.headers["x-request-id"].startswith("req_")
+
+
+@on_module_loop
+async def test_every_answer_has_an_id(world: HttpWorld) -> None:
+    answers = [
+        await asked(world.url, request("GET", "/version")),
+        await asked(world.url, request("GET", "/nothing")),
+        await asked(world.url, request("PUT", "/version")),
+        await asked(world.url, request("POST", "/v1/chat/completions", body=b'{"messages": []}')),
+    ]
+    assert [answer.status for answer in answers] == [200, 404, 405, 400]
+    ids = [answer.headers["x-request-id"] for answer in answers]
+    assert all(re.fullmatch("req_[0-9a-f]{24}", id) for id in ids)
+    assert len(set(ids)) == 4
 
 
 def test_other_users_cannot_read_the_saved_keys(tmp_path: Path) -> None:

@@ -45,17 +45,20 @@ async def test_a_reply_is_logged_with_its_numbers_and_no_text(
 async def test_a_refused_request_is_logged_with_its_status(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with http_world(log_requests="text") as world:
-        await world.http.post("/v1/chat/completions", json={"messages": []})
+        answer = await world.http.post("/v1/chat/completions", json={"messages": []})
         assert re.fullmatch(
-            r"POST /v1/chat/completions 400 code=invalid_value seconds=.*", await line(world, caplog)
+            rf"POST /v1/chat/completions 400 {answer.headers['x-request-id']} code=invalid_value seconds=.*",
+            await line(world, caplog),
         )
 
 
 async def test_a_request_without_its_key_is_logged_with_why(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with http_world(log_requests="text", api_keys=("the-secret",)) as world:
-        await world.http.get("/v1/models")
-        assert re.fullmatch(r"GET /v1/models 401 code=invalid_api_key seconds=.*", await line(world, caplog))
+        id = (await world.http.get("/v1/models")).headers["x-request-id"]
+        assert re.fullmatch(
+            rf"GET /v1/models 401 {id} code=invalid_api_key seconds=.*", await line(world, caplog)
+        )
 
 
 async def test_a_stream_that_is_cut_by_the_shutdown_is_logged_with_its_tokens(
@@ -97,10 +100,11 @@ async def test_a_json_line_has_the_numbers_and_no_text(caplog: pytest.LogCapture
 async def test_a_json_line_of_a_refusal_has_its_code(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with http_world(log_requests="json") as world:
-        await world.http.get("/nothing")
+        answer = await world.http.get("/nothing")
         logged = json.loads(await line(world, caplog))
     assert (logged["method"], logged["status"], logged["code"]) == ("GET", 404, "not_found")
-    assert logged.keys() == {"time", "method", "path", "status", "code", "total_s"}
+    assert logged["id"] == answer.headers["x-request-id"]
+    assert logged.keys() == {"time", "id", "method", "path", "status", "code", "total_s"}
 
 
 async def test_nothing_is_logged_unless_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
