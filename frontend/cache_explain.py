@@ -2,58 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable, Mapping
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Message, Receive
 
-from .anthropic.messages import prepare_message
 from .http.cache_watch import CacheWatch
-from .http.endpoint import Job
-from .http.faces import ANSWER_ID
+from .http.endpoint import GenerationEndpoint, Job
+from .http.faces import ANSWER_ID, Face
 from .http.http_service import HttpService
 from .http.tenants import caller_of
-from .openai.chat import prepare_chat
-from .openai.completions import prepare_completion
 
 _ANTHROPIC = b"anthropic-version"
-_ABSENT = Raw(b"null")
+_NULL = Raw(b"null")
+_CHATS = "/v1/chat/completions"
+_OWN_FIELDS = {
+    "/v1/messages": ("system",),
+    "/v1/responses": ("input", "previous_response_id", "conversation"),
+    "/generate": ("prompt_token_ids",),
+    "/v1/completions": ("prompt",),
+}
+"""the fields that tell the bodies of these paths from those of chats"""
+_decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
-class _Body(Struct):
-    """The fields that tell the three kinds of bodies apart."""
-
-    prompt: Raw = _ABSENT
-    system: Raw = _ABSENT
-
-
-_decoder = msgspec.json.Decoder(_Body)
+def generation_endpoints(routes: Iterable[tuple[Face, Route]]) -> dict[str, GenerationEndpoint]:
+    """The endpoints that generate, by their paths."""
+    return {
+        route.path: route.endpoint for _, route in routes if isinstance(route.endpoint, GenerationEndpoint)
+    }
 
 
-async def explain_prompt(http: HttpService, request: Request) -> Response:
-    """Takes the body of a chat, a completion or one of Anthropic's messages."""
+async def explain_prompt(
+    endpoints: Mapping[str, GenerationEndpoint], http: HttpService, request: Request
+) -> Response:
+    """Takes the body of a request to one of the `endpoints`, and prepares it as that endpoint does."""
     caller = caller_of(request, http.service.config)
     body = await http.bodies.raw(request, caller)
-    prepare = await http.service.work.call(caller, _kind, request, body)
+    path = await http.service.work.call(caller, _path, request, body)
     scope = {ANSWER_ID: "", **request.scope}
-    job = await prepare(http, Request(scope, _replayed(body, request.receive)))
+    job = await endpoints[path].prepare(http, Request(scope, _replayed(body, request.receive)))
+    assert isinstance(job, Job), "each of these bodies has a prompt"
     watch = await CacheWatch.begin(http, job.prepared, request.scope, explains=False)
     explanation = await watch.explanation(await watch.ask_tree())
     return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 
-def _kind(request: Request, body: bytes) -> Callable[[HttpService, Request], Awaitable[Job]]:
-    """The function that reads the body: Anthropic's for its header or a system prompt of its own."""
+def _path(request: Request, body: bytes) -> str:
+    """The path whose form the body has. The header of Anthropic's clients says so too."""
+    if any(name == _ANTHROPIC for name, _ in request.headers.raw):
+        return "/v1/messages"
     try:
-        found = _decoder.decode(body)
-    except msgspec.DecodeError:  # `prepare_chat` says what is wrong
-        found = _Body()
-    if bytes(found.system) != b"null" or any(name == _ANTHROPIC for name, _ in request.headers.raw):
-        return prepare_message
-    return prepare_chat if bytes(found.prompt) == b"null" else prepare_completion
+        sent = {name for name, value in _decoder.decode(body).items() if value != _NULL}
+    except msgspec.DecodeError:  # the endpoint for chats says what is wrong
+        sent = set()
+    return next((path for path, names in _OWN_FIELDS.items() if not sent.isdisjoint(names)), _CHATS)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

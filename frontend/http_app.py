@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -21,7 +22,7 @@ from .anthropic.protocol import MessagesRequest
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_answers import CacheStatus, Freed, LeaseEnds, Pin, PinDeleted
 from .cache_endpoints import drop_cache, end_lease, pin_prefix, show_cache, unpin_prefix
-from .cache_explain import explain_prompt
+from .cache_explain import explain_prompt, generation_endpoints
 from .cache_tree import CacheTree, NodeText, show_node, show_tree
 from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
@@ -33,6 +34,7 @@ from .http.faces import Face, Faces, route
 from .http.http_service import HttpService
 from .http.operation import Operation
 from .http.watched import watched
+from .native.protocol import GenerateRequest
 from .openai.protocol import ChatRequest, CompletionRequest, PinRequest
 from .openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
 from .openapi.endpoint import document_routes
@@ -40,6 +42,7 @@ from .page.endpoint import OPEN_PATHS as PAGE_PATHS
 from .page.endpoint import page_routes
 from .request.service import VERSION
 from .request_ids import RequestIds
+from .responses.protocol import ResponsesRequest
 from .text.close_names import close_name
 from .work.caller import ClientGoneError
 
@@ -71,7 +74,7 @@ _END_LEASE = Operation(summary="End the leases of a key", query=_SALT, reply=Lea
 _EXPLAIN = Operation(
     summary="Say why tokens of a prompt are not cached",
     body=ChatRequest,
-    other_bodies=(CompletionRequest, MessagesRequest),
+    other_bodies=(CompletionRequest, MessagesRequest, ResponsesRequest, GenerateRequest),
     example={"messages": [{"role": "user", "content": "Why is the sky blue?"}]},
     reply=Explanation,
 )
@@ -84,13 +87,15 @@ _METRICS = Operation(summary="Show metrics for Prometheus", reply_type="text/pla
 def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
     """The routes of the faces, and those of the server itself, which belong to no API."""
     server = replace(faces.default, name="Server")
+    served = faces.routes(http)
+    explain = partial(explain_prompt, generation_endpoints(served))
     own = [
         route("GET", "/cache", http, show_cache, _SHOW_CACHE),
         route("GET", "/cache/tree", http, show_tree, _SHOW_TREE),
         route("GET", "/cache/tree/{id}", http, show_node, _SHOW_NODE),
         route("DELETE", "/cache", http, drop_cache, _DROP_CACHE),
         route("POST", "/cache/pin", http, pin_prefix, _PIN),
-        route("POST", "/cache/explain", http, explain_prompt, _EXPLAIN),
+        route("POST", "/cache/explain", http, explain, _EXPLAIN),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix, _UNPIN),
         route("DELETE", "/cache/lease/{key:path}", http, end_lease, _END_LEASE),
         route("GET", "/health", http, _health, _READY),
@@ -100,7 +105,7 @@ def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
         route("GET", "/version", http, _version, _SHOW_VERSION),
         route("GET", METRICS_PATH, http, _metrics, _METRICS),
     ]
-    return [*faces.routes(http), *((server, each) for each in own)]
+    return [*served, *((server, each) for each in own)]
 
 
 def create_app(http: HttpService, faces: Faces, described: Sequence[tuple[Face, Route]]) -> ASGIApp:

@@ -49,15 +49,7 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
         valid.text, False, namespace, caller, model.max_model_len, "messages"
     )
     continues = request.messages[-1].role == "assistant"
-    chat, grammar = chat_of(
-        service,
-        valid.text,
-        namespace,
-        valid.grammar,
-        valid.use,
-        continues=continues,
-        outline=valid.outline,
-    )
+    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=continues)
     places = await positions(service, valid.breakpoints, valid.text, prompt, namespace, caller)
     context = _context(service, request, chat, model, places)
     user = request.metadata.user_id if request.metadata is not None else None
@@ -72,6 +64,7 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
         logprobs=None,
         prompt_logprobs=None,
         chat=chat,
+        outline=valid.outline,
         leases=breakpoint_leases(places),
     )
     return Job(

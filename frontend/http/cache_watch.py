@@ -12,7 +12,7 @@ from starlette.types import Scope
 from ...runtime.errors import RequestError
 from ...runtime.messages import ExplainPrompt, Generate, PromptExplained, Tokens
 from ..explain.explanation import Explanation, Question, explain, tokens_by_cause
-from ..explain.outline import NO_OUTLINE, Outline
+from ..explain.outline import Outline
 from ..explain.recent_prompts import Place, Seen
 from ..request.attempts import run_off_loop
 from ..request.prepare import PreparedRequest
@@ -40,8 +40,7 @@ class CacheWatch:
         self._is_computed = False
         self._seen: list[Seen | None] = []  # empty until they are remembered
         self._matched: list[int] = []  # tokens of each prompt; empty until the reply has ended
-        outline = NO_OUTLINE if prepared.chat is None else prepared.chat.outline
-        self._questions = [self._question(request, outline) for request in self._requests]
+        self._questions = [self._question(request, prepared.outline) for request in self._requests]
 
     @classmethod
     async def begin(

@@ -57,6 +57,7 @@ class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
     stream, into the wire format, whose media type is `stream_type`. `finished` takes the last part of the
     answer and returns the part to send. `explains`: the answer says why tokens of the prompt were not cached.
+    `detached` starts the job without its client, and returns the answer.
     """
 
     request_id: str
@@ -67,17 +68,18 @@ class Job:
     explains: bool = False
     finished: Callable[[bytes], Awaitable[bytes]] = _unchanged
     stream_type: bytes = EVENT_STREAM
+    detached: Callable[[Job, CacheWatch, ApiKey | None], Awaitable[Response]] | None = None
 
 
 class GenerationEndpoint:
     """An ASGI application for one path. `prepare` raises `RequestError` if a request can't be served, and
-    returns a response if it needs no generation."""
+    returns a response if it needs no generation. It starts nothing."""
 
     def __init__(
         self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job | Response]]
     ) -> None:
+        self.prepare = prepare
         self._http = http
-        self._prepare = prepare
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key: ApiKey | None = scope.get(SENT_KEY)
@@ -85,20 +87,25 @@ class GenerationEndpoint:
         service = self._http.service
         limit = TimeLimit(service.config.request_timeout)
         async with limit.of_preparation():
-            job = await self._prepare(self._http, Request(scope, receive))
+            job = await self.prepare(self._http, Request(scope, receive))
         if isinstance(job, Response):
             await job(scope, receive, send)
             return
         if key is not None:
             job = replace(job, prepared=with_key_limits(job.prepared, key))
         cache = await CacheWatch.begin(self._http, job.prepared, scope, explains=job.explains)
+        if job.detached is not None:
+            async with limit.of_preparation():
+                answer = await job.detached(job, cache, key)
+            await answer(scope, receive, send)
+            return
         generation = service.engine.start(_requests(scope, job))
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
             scope[ALLOWANCES] = generation.allowances
-            timer.accepted(job.prepared.requests[0].sampling)
+            timer.accepted(job.prepared.requests)
             writer = scope.get(BODY_WRITER) if job.streams else None
             parts = answer_parts(job, generation, timer, service.work, cache, writer)
             if job.streams:
@@ -217,7 +224,7 @@ async def answer_parts(
                 yield events
     finally:
         if answer is not None:
-            timer.reached(answer.reply.usage())
+            timer.reached(answer.reply)
     assert answer is not None
     await asyncio.sleep(0)  # lets other streams send the tokens of this step first
     usage = answer.reply.usage()

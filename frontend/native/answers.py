@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import Tokens
@@ -64,6 +64,7 @@ class AnswerContext:
             usage=reply.usage(),
             prompt_token_ids=[ids(prompt) for prompt in self.prompts] if self.wants_prompt_ids else None,
             unenforced=reply.unenforced(),
+            cache_explanation=reply.explanation or UNSET,
         )
 
 

@@ -11,12 +11,13 @@ from starlette.requests import Request
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, ModelReady, Tokens
+from ..explain.outline import NO_OUTLINE, Outline
 from ..http.body_kind import BodyKind
 from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
-from ..request.conversation import render
+from ..request.conversation import rendered
 from ..request.fields import MAX_LOGPROBS
 from ..request.grammar_fields import choice_spec, grammar_spec, one_spec, regex_spec, schema_spec
 from ..request.messages import Conversation
@@ -34,12 +35,14 @@ _PROMPTS = ("prompt", "prompt_token_ids", "messages")
 
 
 class _Valid(NamedTuple):
-    """The checked parts of a request. `texts` are its prompts, unless they are `ids`."""
+    """The checked parts of a request. `texts` are its prompts, unless they are `ids`. `outline` has the
+    parts of a conversation."""
 
     param: str
     texts: Sequence[str]
     ids: Sequence[list[int]]
     grammar: GrammarSpec | None
+    outline: Outline
 
 
 async def prepare_generate(http: HttpService, http_request: Request, form: Form = HTTP_FORM) -> Job:
@@ -67,6 +70,7 @@ async def prepare_generate(http: HttpService, http_request: Request, form: Form 
         grammar=valid.grammar,
         logprobs=request.logprobs,
         prompt_logprobs=request.prompt_logprobs,
+        outline=valid.outline,
     )
     context = AnswerContext(
         form=form,
@@ -81,7 +85,14 @@ async def prepare_generate(http: HttpService, http_request: Request, form: Form 
     )
     streams = bool(request.stream)
     answer = partial(_answer, streams, context)
-    return Job(id, prepare(service, checked), streams or form.always_streams, answer, form.error)
+    return Job(
+        id,
+        prepare(service, checked),
+        streams or form.always_streams,
+        answer,
+        form.error,
+        bool(request.explain_cache),
+    )
 
 
 def _answer(streams: bool, context: AnswerContext, reply: Reply) -> EventStream | WholeAnswer:
@@ -104,22 +115,24 @@ def _valid(service: Service, request: GenerateRequest, model: ModelReady) -> _Va
         problem = f"needs exactly one of {', '.join(_PROMPTS)}, but has {' and '.join(given) or 'none'}"
         raise RequestError(f"The request {problem}.", param="prompt", code="invalid_value")
     (param,) = given
-    texts, ids = _texts(service, request), _id_lists(request.prompt_token_ids)
+    texts, outline = _texts(service, request)
+    ids = _id_lists(request.prompt_token_ids)
     check_choices(len(texts) + len(ids), request.n or 1, service.config.max_waiting)
     if not texts and not ids:
         raise _prompt_error(param, "must not be empty", "invalid_value")
     for each in ids:
         check_token_ids("prompt_token_ids", each, model.vocab_size)
-    return _Valid(
-        param, texts, ids, enforced_as_asked(_constraint(request), request, service.config.unenforced)
-    )
+    grammar = enforced_as_asked(_constraint(request), request, service.config.unenforced)
+    return _Valid(param, texts, ids, grammar, outline)
 
 
-def _texts(service: Service, request: GenerateRequest) -> Sequence[str]:
+def _texts(service: Service, request: GenerateRequest) -> tuple[Sequence[str], Outline]:
     if request.messages is not None:
         conversation = Conversation(request.messages, variables=request.chat_template_kwargs or {})
-        return [render(service.template, conversation, None)]
-    return [request.prompt] if isinstance(request.prompt, str) else request.prompt or []
+        text, outline = rendered(service.template, conversation, None)
+        return [text], outline
+    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt or []
+    return prompts, NO_OUTLINE
 
 
 def _id_lists(given: list[int | list[int]] | None) -> Sequence[list[int]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ..explain.explanation import Explanation
 from ..request.fields import NULL, JsonObject, SamplingFields
 from ..request.messages import ChatMessage
 from ..request.reply import UnenforcedKeyword, Usage
@@ -22,6 +23,7 @@ class GenerateRequest(SamplingFields, kw_only=True):
     stream: bool | None = None
     logprobs: int | None = None
     return_prompt_token_ids: bool | None = None
+    explain_cache: bool | None = None
     json_schema: Raw = NULL
     regex: str | None = None
     choice: list[str] | None = None
@@ -70,6 +72,7 @@ class End(Struct, kw_only=True):
     usage: Usage
     prompt_token_ids: list[list[int]] | None
     unenforced: list[UnenforcedKeyword]
+    cache_explanation: Explanation | UnsetType = UNSET
 
 
 class Generated(End, kw_only=True):

@@ -126,6 +126,7 @@ def _ending(context: AnswerContext, reply: Reply, part: Part, clock: _Clock) -> 
             eval_count=usage.completion_tokens,
             prompt_cached_count=usage.cached_tokens,
             unenforced=reply.unenforced() or UNSET,
+            cache_explanation=reply.explanation or UNSET,
         )
     )
 

@@ -82,7 +82,15 @@ async def _prepared(
     )
     streams = request.stream is not False
     answer = partial(_answer, streams, context)
-    return Job(checked.request_id, prepared, streams, answer, error_line, stream_type=LINES)
+    return Job(
+        checked.request_id,
+        prepared,
+        streams,
+        answer,
+        error_line,
+        bool(request.explain_cache),
+        stream_type=LINES,
+    )
 
 
 async def _checked(
@@ -117,6 +125,7 @@ async def _checked(
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=None,
         chat=chat,
+        outline=prompt.outline,
         leases=leases,
     )
 

@@ -9,8 +9,9 @@ from msgspec import Raw
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
+from ..explain.outline import NO_OUTLINE, Outline
 from ..request.constraint import enforced_as_asked
-from ..request.conversation import render, tool_definitions
+from ..request.conversation import rendered, tool_definitions
 from ..request.fields import MAX_LOGPROBS, SamplingFields
 from ..request.grammar_fields import (
     choice_spec,
@@ -33,7 +34,7 @@ from .thinking import check_think
 
 class Prompt(NamedTuple):
     """`is_raw`: the text is no conversation, and the reply is plain text. `continues`: the reply continues
-    the conversation's last message."""
+    the conversation's last message. `outline` has the parts of a conversation."""
 
     text: str
     fields: SamplingFields
@@ -41,6 +42,7 @@ class Prompt(NamedTuple):
     use: ToolUse
     is_raw: bool = False
     continues: bool = False
+    outline: Outline = NO_OUTLINE
 
 
 def chat_prompt(service: Service, request: ChatRequest) -> Prompt:
@@ -53,8 +55,8 @@ def chat_prompt(service: Service, request: ChatRequest) -> Prompt:
         use = tool_use(calls_wanted("auto", tools, True), service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, fields, service.config.unenforced)
     conversation = chat_conversation(request)
-    text = render(service.template, conversation, tools)
-    return Prompt(text, fields, grammar, use, continues=conversation.continues_last)
+    text, outline = rendered(service.template, conversation, tools)
+    return Prompt(text, fields, grammar, use, continues=conversation.continues_last, outline=outline)
 
 
 def generate_prompt(service: Service, request: GenerateRequest) -> Prompt:
@@ -72,7 +74,8 @@ def generate_prompt(service: Service, request: GenerateRequest) -> Prompt:
     use = ToolUse("none", service.tool_format)
     if request.raw or (service.template is None and not request.system):
         return Prompt(request.prompt or "", fields, grammar, use, is_raw=True)
-    return Prompt(render(service.template, prompt_conversation(request), None), fields, grammar, use)
+    text, outline = rendered(service.template, prompt_conversation(request), None)
+    return Prompt(text, fields, grammar, use, outline=outline)
 
 
 def _checked_fields(service: Service, request: PromptRequest) -> SamplingFields:

@@ -78,6 +78,7 @@ class PromptRequest(Struct, kw_only=True):
     cache_salt: str | None = None
     cache_prompt: bool | None = None
     priority: int | None = None
+    explain_cache: bool | None = None
 
 
 class ChatRequest(PromptRequest, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ..explain.explanation import Explanation
 from ..request.reply import UnenforcedKeyword
 
 DoneReason = Literal["stop", "length", "load", "unload"]
@@ -55,8 +56,8 @@ class TokenLogprob(Struct):
 class Answer(Struct, kw_only=True):
     """A line of a stream, or a whole answer. /api/chat has `message`, /api/generate `response`.
 
-    `prompt_cached_count` of the prompt's tokens were found in the cache. This field and `unenforced` are
-    Arbora's.
+    `prompt_cached_count` of the prompt's tokens were found in the cache. This field, `unenforced` and
+    `cache_explanation` are Arbora's.
     """
 
     model: str
@@ -75,6 +76,7 @@ class Answer(Struct, kw_only=True):
     prompt_cached_count: int | UnsetType = UNSET
     logprobs: list[TokenLogprob] | UnsetType = UNSET
     unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
 
 
 class Details(Struct, kw_only=True):

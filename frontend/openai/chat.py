@@ -59,7 +59,6 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
         valid.grammar,
         valid.use,
         continues=continues,
-        outline=valid.prompt.outline,
     )
     places = await positions(service, valid.breakpoints, valid.prompt.text, prompt, namespace, caller)
     head = Head.new("chatcmpl", service)
@@ -74,6 +73,7 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=request.prompt_logprobs,
         chat=chat,
+        outline=valid.prompt.outline,
         leases=cache_leases(request, places),
     )
     context = _context(service, request, head, prompt, chat)

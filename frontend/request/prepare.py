@@ -44,7 +44,6 @@ class Chat:
     reasoning: ReasoningFormat | None
     use: ToolUse
     continues: bool = False
-    outline: Outline = NO_OUTLINE
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -59,7 +58,8 @@ class Limits(msgspec.Struct, frozen=True):
 class CheckedRequest:
     """A request whose fields are valid and whose prompts are tokenized.
 
-    `logprobs` and `prompt_logprobs` are numbers of alternatives, None for none at all.
+    `logprobs` and `prompt_logprobs` are numbers of alternatives, None for none at all. `outline` has the
+    parts of a prompt that was rendered from messages.
     """
 
     request_id: str
@@ -72,6 +72,7 @@ class CheckedRequest:
     logprobs: int | None
     prompt_logprobs: int | None
     chat: Chat | None = None
+    outline: Outline = NO_OUTLINE
     leases: Sequence[LeaseTerms] = ()
 
 
@@ -83,6 +84,7 @@ class PreparedRequest:
     fields: SamplingFields
     requests: Sequence[Generate]
     chat: Chat | None
+    outline: Outline
 
     @property
     def prompt_tokens(self) -> int:
@@ -170,7 +172,7 @@ def prepare(service: Service, checked: CheckedRequest) -> PreparedRequest:
         for number, prompt in enumerate(checked.prompts)
         for choice in range(choices)
     ]
-    return PreparedRequest(service, fields, requests, checked.chat)
+    return PreparedRequest(service, fields, requests, checked.chat, checked.outline)
 
 
 def _leases(checked: CheckedRequest) -> list[LeaseTerms]:
@@ -197,7 +199,6 @@ def chat_of(
     use: ToolUse,
     *,
     continues: bool,
-    outline: Outline = NO_OUTLINE,
 ) -> tuple[Chat, GrammarSpec | None]:
     """The chat with this rendered text, and its grammar preceded by the reasoning that may come first."""
     format = service.reasoning
@@ -205,7 +206,7 @@ def chat_of(
     if grammar is not None and format is not None:
         reasoned = after_reasoning(grammar, format, text, calls=use.mode != "none")
     may_reason = grammar is None or reasoned is not None or use.mode == "allowed"
-    chat = Chat(text, namespace, format if may_reason else None, use, continues, outline)
+    chat = Chat(text, namespace, format if may_reason else None, use, continues)
     return chat, reasoned or grammar
 
 

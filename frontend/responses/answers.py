@@ -59,6 +59,7 @@ class ResponseContext:
             output=list(items),
             usage=self._usage(reply),
             unenforced=reply.unenforced() or UNSET,
+            cache_explanation=reply.explanation or UNSET,
         )
 
     def _usage(self, reply: Reply) -> Usage:

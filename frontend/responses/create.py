@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 from starlette.responses import StreamingResponse
 
+from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ..http.cache_watch import CacheWatch
 from ..http.endpoint import IN_BACKGROUND, Job
-from ..http.key_limits import with_key_limits
-from ..http.tenants import cache_scope, caller_of, key_of, owner_of, tenant_of
+from ..http.tenants import cache_scope, caller_of, owner_of, tenant_of
 from ..openai.cache_fields import cache_leases, check_cache_fields, prewarms
 from ..request.constraint import enforced_as_asked
 from ..request.fields import MAX_LOGPROBS, SamplingFields
@@ -26,7 +26,7 @@ from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, pre
 from ..request.service import Service
 from ..request.validation import check_count, check_fields, check_range, check_word
 from .answers import Attempts, ResponseContext
-from .background import Run
+from .background import Background
 from .context import Context, context_of, conversation_id
 from .fields import RESPONSES
 from .ids import new_id
@@ -53,11 +53,8 @@ STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _SAME_NAMES = sorted({*ResponsesRequest.__struct_fields__} & {*SamplingFields.__struct_fields__})
 
 
-async def prepare_response(responses: ResponsesService, http_request: Request) -> Job | HttpResponse:
-    """The job of a request, or the answer if the response is computed in the background.
-
-    Raises `RequestError` for a request that can't be served.
-    """
+async def prepare_response(responses: ResponsesService, http_request: Request) -> Job:
+    """Raises `RequestError` for a request that can't be served."""
     http = responses.http
     service, config = http.service, http.service.config
     caller = caller_of(http_request, config)
@@ -93,6 +90,7 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         logprobs=_logprobs(request),
         prompt_logprobs=None,
         chat=chat,
+        outline=valid.outline,
         leases=cache_leases(request, places, by_default=stores),
     )
     facts = ResponseContext(
@@ -110,14 +108,12 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         bool(request.stream),
         attempts.begin,
         attempts.error_event,
+        bool(request.explain_cache),
     )
     if request.background:
-        if (key := key_of(http_request)) is not None:
-            job = replace(job, prepared=with_key_limits(job.prepared, key))
-        watch = await CacheWatch.begin(http, job.prepared, http_request.scope, explains=False)
         assert responses.background is not None, "a server that stores responses has it"
-        run = await responses.background.start(owner, begun, context.own, job, attempts, watch, key)
-        return _begun_in_background(run)
+        start = partial(_start, responses.background, owner, begun, context.own, attempts)
+        return replace(job, detached=start)
     if not stores:
         return job
     return replace(job, finished=partial(_store, responses, owner, attempts, context.own))
@@ -139,7 +135,18 @@ async def _store(
     return last
 
 
-def _begun_in_background(run: Run) -> HttpResponse:
+async def _start(
+    background: Background,
+    owner: str,
+    begun: Response,
+    items: Sequence[Item],
+    attempts: Attempts,
+    job: Job,
+    watch: CacheWatch,
+    key: ApiKey | None,
+) -> HttpResponse:
+    """Starts a response in the background. Returns the answer to its request."""
+    run = await background.start(owner, begun, items, job, attempts, watch, key)
     if run.job.streams:
         return StreamingResponse(run.follow(-1), headers=STREAM_HEADERS, media_type="text/event-stream")
     queued = msgspec.structs.replace(run.response, status="queued")

@@ -60,7 +60,7 @@ HANDLERS: Sequence[tuple[str, str, Handler, Operation]] = (
 def _routes(http: HttpService) -> Sequence[Route]:
     responses = ResponsesService.of(http)
 
-    async def prepared(http: HttpService, request: Request) -> Job | Response:
+    async def prepared(http: HttpService, request: Request) -> Job:
         return await prepare_response(responses, request)
 
     create = DescribedRoute("POST", "/v1/responses", GenerationEndpoint(http, prepared), CREATE)

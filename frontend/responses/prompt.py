@@ -9,8 +9,9 @@ from msgspec import UNSET
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
+from ..explain.outline import Outline
 from ..openai.cache_fields import breakpoints
-from ..request.conversation import render, rendered_to
+from ..request.conversation import Rendered, rendered, rendered_to
 from ..request.grammar_fields import (
     choice_spec,
     grammar_spec,
@@ -34,13 +35,14 @@ from .tools import Called, offered_tools
 
 
 class Prompt(NamedTuple):
-    """`text` is the rendered conversation. `grammar` constrains the reply, calls of tools included. `called`
-    has each tool by its name in the prompt."""
+    """`text` is the rendered conversation, `outline` its parts. `grammar` constrains the reply, calls of
+    tools included. `called` has each tool by its name in the prompt."""
 
     text: str
     use: ToolUse
     grammar: GrammarSpec | None
     called: Mapping[str, Called]
+    outline: Outline
     breakpoints: Sequence[Breakpoint] = ()
 
 
@@ -56,8 +58,8 @@ def prompt_of(
     asked = _constraint(request)
     wanted = calls_wanted(request.tool_choice, offered, request.parallel_tool_calls)
     use = tool_use(wanted, service.tool_format, asked)
-    text = _rendered(service, _conversation(service, request, [*earlier, *own]), offered.printed)
-    prompt = Prompt(text, use, use.grammar or asked, offered.called)
+    text, outline = _rendered(service, _conversation(service, request, [*earlier, *own]), offered.printed)
+    prompt = Prompt(text, use, use.grammar or asked, offered.called, outline)
     if not isinstance(request, ResponsesRequest):
         return prompt
     parts = [_conversation(service, request, [*earlier, *each]) for each in items_to_breakpoints(own)]
@@ -74,9 +76,11 @@ def _conversation(service: Service, request: PromptFields, items: Sequence[Item]
     return Conversation(messages, variables=template_variables(request))
 
 
-def _rendered(service: Service, conversation: Conversation, tools: list[dict[str, object]] | None) -> str:
+def _rendered(
+    service: Service, conversation: Conversation, tools: list[dict[str, object]] | None
+) -> Rendered:
     try:
-        return render(service.template, conversation, tools)
+        return rendered(service.template, conversation, tools)
     except RequestError as error:
         if not (error.param or "").startswith("messages"):
             raise

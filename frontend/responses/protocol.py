@@ -187,6 +187,7 @@ class ResponsesRequest(PromptFields, kw_only=True):
     prompt_cache_key: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: str | None = None
+    explain_cache: bool | None = None
 
 
 class ConversationRequest(Struct, kw_only=True):

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from ..explain.explanation import Explanation
 from ..openai.responses import ContentLogprob
 from ..request.fields import JsonObject
 from ..request.reply import UnenforcedKeyword
@@ -129,6 +130,7 @@ class Response(Struct, kw_only=True):
     user: str | None
     metadata: Metadata
     unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
 
 
 class Deleted(Struct, kw_only=True):

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from explained import SYSTEM, TOOLS, facts, said, write_forgetful_checkpoint
 from served import Served, serve, write_served_checkpoint
-
-SYSTEM = "You are a careful assistant. Answer each question in one short sentence, and never guess. "
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": name,
-            "description": f"The tool {name} looks up the {name} of a city.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-        },
-    }
-    for name in ("weather", "population", "height")
-]
-# Shortens the results of tools in all turns but the last.
-FORGETS_RESULTS = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% if message.role == 'tool' and not loop.last %}(a result){% else %}{{ message.content }}{% endif %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with serve(write_served_checkpoint(tmp_path_factory.mktemp("model"))) as server:
         yield server
-
-
-def facts(name: str) -> str:
-    """Sentences that no other name has, of some 200 tokens."""
-    return " ".join(f"{name} {number} is {name} {number * number} of {name}." for number in range(12))
-
-
-def said(role: str, content: str) -> Any:
-    return {"role": role, "content": content}
 
 
 def asked(served: Served, messages: list[Any], path: str = "/v1/chat/completions", **fields: Any) -> Any:
@@ -253,16 +225,13 @@ def test_several_prompts_are_not_explained_together(served: Served) -> None:
 
 
 def test_a_template_that_renders_earlier_messages_in_another_way(tmp_path: Path) -> None:
-    model = write_served_checkpoint(tmp_path)
-    config = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": FORGETS_RESULTS}))
     call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
     messages = [
         said("user", facts("weather")),
         {"role": "assistant", "content": "I look it up.", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": facts("rains")},
     ]
-    with serve(model) as served:
+    with serve(write_forgetful_checkpoint(tmp_path)) as served:
         asked(served, messages, tools=TOOLS)
         more = [*messages, said("assistant", facts("rains")), said("user", "Where?")]
         found = asked(served, more, tools=TOOLS)

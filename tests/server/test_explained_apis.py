@@ -1,0 +1,174 @@
+"""Why prompts miss the cache, explained in each API: the same causes for the same conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from explained import SYSTEM, TOOLS, facts, said, write_forgetful_checkpoint
+from served import Served, eventually, serve, write_served_checkpoint
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    data = str(tmp_path_factory.mktemp("data"))
+    with serve(write_served_checkpoint(tmp_path_factory.mktemp("model")), "--data-dir", data) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serve(write_forgetful_checkpoint(tmp_path_factory.mktemp("model"))) as server:
+        yield server
+
+
+def chat(system: str, question: str, tools: Any) -> Any:
+    messages = [said("system", system), said("user", question)]
+    return {"messages": messages, "tools": tools, "max_tokens": 4}
+
+
+def response(system: str, question: str, tools: Any) -> Any:
+    flat = [{"type": "function", **tool["function"]} for tool in tools or ()]
+    body = {"instructions": system, "input": question, "tools": flat}
+    return {**body, "max_output_tokens": 4, "store": False}
+
+
+def anthropic_message(system: str, question: str, tools: Any) -> Any:
+    own = [
+        {"name": each["name"], "description": each["description"], "input_schema": each["parameters"]}
+        for each in (tool["function"] for tool in tools or ())
+    ]
+    return {"system": system, "messages": [said("user", question)], "tools": own, "max_tokens": 4}
+
+
+def ollama_chat(system: str, question: str, tools: Any) -> Any:
+    messages = [said("system", system), said("user", question)]
+    return {"messages": messages, "tools": tools, "stream": False, "options": {"num_predict": 4}}
+
+
+def ollama_prompt(system: str, question: str, tools: Any) -> Any:
+    return {"system": system, "prompt": question, "stream": False, "options": {"num_predict": 4}}
+
+
+def native(system: str, question: str, tools: Any) -> Any:
+    return {"messages": [said("system", system), said("user", question)], "max_tokens": 4}
+
+
+BODIES: dict[str, Callable[[str, str, Any], Any]] = {
+    "/v1/chat/completions": chat,
+    "/v1/responses": response,
+    "/v1/messages": anthropic_message,
+    "/api/chat": ollama_chat,
+    "/api/generate": ollama_prompt,
+    "/generate": native,
+}
+"""the same conversation in the form of each API"""
+
+
+def explained(served: Served, path: str, system: str, question: str, tools: Any = None) -> Any:
+    """The explanation of a conversation, sent to this path in the form of its API."""
+    answer = served.http.post(path, json={**BODIES[path](system, question, tools), "explain_cache": True})
+    assert answer.status_code == 200, answer.text
+    explanation = answer.json()["cache_explanation"]
+    assert explanation["matched_tokens"] + sum(explanation["causes"].values()) == explanation["prompt_tokens"]
+    return explanation
+
+
+@pytest.mark.parametrize("path", sorted(BODIES))
+def test_a_changed_system_prompt_is_named_in_every_api(served: Served, path: str) -> None:
+    question = facts(path)
+    explained(served, path, f"Be kind. {SYSTEM}", question)
+    found = explained(served, path, f"Be rude. {SYSTEM}", question)
+    assert found["causes"]["system"] > 100
+    assert found["difference"]["part"] == "system"
+
+
+@pytest.mark.parametrize("path", sorted(BODIES.keys() - {"/generate", "/api/generate"}))
+def test_tools_in_another_order_are_named_in_every_api(served: Served, path: str) -> None:
+    system = f"{path} {SYSTEM}"
+    explained(served, path, system, "How high is Oslo?", TOOLS)
+    found = explained(served, path, system, "How high is Oslo?", TOOLS[::-1])
+    assert found["causes"]["tools"] > 100
+    assert found["difference"]["part"] == "tool"
+
+
+@pytest.mark.parametrize(
+    ("path", "stream"), [(path, stream) for path in sorted(BODIES) for stream in (False, True)]
+)
+def test_the_header_asks_for_an_explanation_in_every_api(served: Served, path: str, stream: bool) -> None:
+    body = {**BODIES[path](SYSTEM, facts(f"{path} {stream}"), None), "stream": stream}
+    for headers in ({"x-explain-cache": "1"}, {}):
+        answer = served.http.post(path, json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        told = [line for line in answer.text.splitlines() if '"cache_explanation":{' in line]
+        assert len(told) == len(headers)
+        events = [line for line in answer.text.splitlines() if "{" in line]
+        assert told == events[-1:] or not headers or path == "/v1/messages"
+
+
+def test_a_prompt_is_explained_in_the_form_of_responses(served: Served) -> None:
+    body = BODIES["/v1/responses"](SYSTEM, facts("Input"), TOOLS)
+    assert explained(served, "/v1/responses", SYSTEM, facts("Input"), TOOLS)["causes"]["new"] > 100
+    for form in (body, {**body, "background": True, "store": True}):
+        again = served.http.post("/cache/explain", json=form).json()
+        assert again["matched_tokens"] >= again["prompt_tokens"] - 1
+    reply = served.http.post("/v1/responses", json={**body, "store": True}).json()
+    more = {**body, "input": "And now?", "previous_response_id": reply["id"]}
+    next_turn = served.http.post("/cache/explain", json=more).json()
+    assert next_turn["matched_tokens"] >= reply["usage"]["input_tokens"]
+
+
+def test_the_ids_of_a_prompt_are_explained(served: Served) -> None:
+    ids = list(range(60, 100))
+    body = {"prompt_token_ids": ids, "max_tokens": 4, "explain_cache": True}
+    assert served.http.post("/generate", json=body).json()["cache_explanation"]["causes"] == {"new": 40}
+    again = served.http.post("/cache/explain", json={"prompt_token_ids": ids}).json()
+    assert again["matched_tokens"] >= 39
+
+
+def test_a_response_in_the_background_keeps_its_explanation(served: Served) -> None:
+    body = {"input": facts("Background"), "max_output_tokens": 4, "background": True, "explain_cache": True}
+    response = served.http.post("/v1/responses", json=body).json()
+    assert "cache_explanation" not in response
+    eventually(lambda: status_of(served, response["id"])["status"] != "queued")
+    eventually(lambda: status_of(served, response["id"])["status"] != "in_progress")
+    assert set(status_of(served, response["id"])["cache_explanation"]["causes"]) == {"new"}
+
+
+def status_of(served: Served, id: str) -> Any:
+    return served.http.get(f"/v1/responses/{id}").json()
+
+
+def answered_call(path: str) -> tuple[Any, Any]:
+    """The body of a conversation in which a tool has answered, and that of its next turn."""
+    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": {}}}
+    if path == "/api/chat":
+        messages = [
+            said("user", facts("weather")),
+            {"role": "assistant", "content": "I look it up.", "tool_calls": [call]},
+            {"role": "tool", "tool_name": "weather", "content": facts("rains")},
+        ]
+        body = {"tools": TOOLS, "stream": False, "options": {"num_predict": 4}}
+        more = [*messages, said("assistant", facts("rains")), said("user", "Where?")]
+        return {**body, "messages": messages}, {**body, "messages": more}
+    items = [
+        said("user", facts("weather")),
+        said("assistant", "I look it up."),
+        {"type": "function_call", "call_id": "call_1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "call_1", "output": facts("rains")},
+    ]
+    body = {**response("", "", TOOLS), "instructions": None}
+    more = [*items, said("assistant", facts("rains")), said("user", "Where?")]
+    return {**body, "input": items}, {**body, "input": more}
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/api/chat"])
+def test_the_template_is_named_in_other_apis(forgetful: Served, path: str) -> None:
+    forgetful.http.delete("/cache")
+    first, second = answered_call(path)
+    forgetful.http.post(path, json=first)
+    found = forgetful.http.post(path, json={**second, "explain_cache": True}).json()["cache_explanation"]
+    assert found["causes"]["template"] > 100
+    difference = found["difference"]
+    assert (difference["part"], difference["index"], difference["role"]) == ("message", 2, "tool")
