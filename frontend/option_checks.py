@@ -45,6 +45,8 @@ def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
         raise ConfigError(
             "--protect-metrics: there is no key to ask for; give an --api-key or --api-key-file."
         )
+    if values["log_texts"] and values["log_requests"] != "json":
+        raise ConfigError("--log-texts adds texts to JSON lines: give --log-requests json too.")
     if values["otlp_traces_endpoint"] and not has_exporter():
         raise ConfigError(
             "--otlp-traces-endpoint: OpenTelemetry's packages are missing; install them with "

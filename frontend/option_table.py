@@ -360,6 +360,13 @@ OPTIONS = (
         alone="text",
     ),
     Option(
+        "log_texts",
+        "add the texts of prompts and replies to the JSON lines of --log-requests json",
+        truth,
+        False,
+        switch=True,
+    ),
+    Option(
         "otlp_traces_endpoint",
         "URL of an OpenTelemetry collector that gets a trace of each request, such as "
         "http://localhost:4318/v1/traces; needs `pip install 'arbora[otel]'` (default: none)",

@@ -100,6 +100,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     log_requests: LogFormat | None = None
     """the form of the log line of each HTTP request; None: no such lines"""
+    log_texts: bool = False
+    """whether these lines have the texts of prompts and replies"""
     otlp_traces_endpoint: str | None = None
     """URL of an OpenTelemetry collector for traces"""
     api_workers: int = 1

@@ -23,6 +23,7 @@ HTTP_ONLY = (
     "served_model_name",
     "isolate_keys",
     "log_requests",
+    "log_texts",
     "otlp_traces_endpoint",
     "api_workers",
     "pin_memory",

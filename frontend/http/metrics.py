@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 from collections import Counter as Counts
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -18,9 +18,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
-from ...runtime.messages import LeaseKind, Output, Stats
+from ...runtime.messages import Generate, LeaseKind, Output, Stats, Tokens
 from ...runtime.sampling_params import SamplingParams
-from ..request.reply import Usage
+from ..request.reply import Reply, Usage
 from ..text.prompt_memo import PromptMemo
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
@@ -251,7 +251,7 @@ class Work(NamedTuple):
     """The numbers of a request that generates; times are in seconds, None if unknown.
 
     `between_tokens_s` is the mean time between two outputs of a choice. `ends` are the finish reasons of the
-    choices, `abort`, or `error-` with a status.
+    choices, `abort`, or `error-` with a status. `prompts` has each prompt once, `replies` each choice.
     """
 
     usage: Usage | None
@@ -261,6 +261,8 @@ class Work(NamedTuple):
     between_tokens_s: float | None
     ends: list[str]
     code: str | None
+    prompts: Sequence[Tokens]
+    replies: Sequence[Tokens]
 
 
 class RequestTimer:
@@ -274,14 +276,15 @@ class RequestTimer:
         self._last: dict[int, float] = {}
         self._outputs = 0
         self._queued_s: float | None = None
-        self._sampling: SamplingParams | None = None
+        self._requests: Sequence[Generate] = ()
+        self._reply: Reply | None = None
         self._first_token: float | None = None
         self._usage: Usage | None = None
         self._ends: list[str] = []
         self._code: str | None = None
 
-    def accepted(self, sampling: SamplingParams) -> None:
-        self._sampling = sampling
+    def accepted(self, requests: Sequence[Generate]) -> None:
+        self._requests = requests
 
     def output(self, choice: int, output: Output, at: float) -> None:
         """Records an output of a choice. at: when it arrived, in seconds of `time.monotonic`"""
@@ -308,9 +311,10 @@ class RequestTimer:
         for reason in reasons:
             self._metrics.finished.labels(reason).inc()
 
-    def reached(self, usage: Usage) -> None:
+    def reached(self, reply: Reply) -> None:
         """Records the usage once no more tokens follow; the request may have ended early."""
-        self._usage = usage
+        self._reply = reply
+        self._usage = usage = reply.usage()
         self._metrics.memo.update()
         if self._key is not None:
             self._metrics.key_tokens.labels(self._key.name, "prompt").inc(usage.prompt_tokens)
@@ -333,10 +337,12 @@ class RequestTimer:
         total = sum(self._last.values()) - sum(self._first.values())
         return Work(
             usage=self._usage,
-            sampling=self._sampling,
+            sampling=self._requests[0].sampling if self._requests else None,
             queued_s=self._queued_s,
             first_token_s=self._first_token,
             between_tokens_s=total / gaps if gaps > 0 else None,
             ends=self._ends,
             code=self._code,
+            prompts=list(dict.fromkeys(request.prompt for request in self._requests)),
+            replies=[] if self._reply is None else [choice.tokens for choice in self._reply.choices],
         )

@@ -1,4 +1,5 @@
-"""Logs one line for each HTTP request when it ends: sizes, times and outcome, but never texts or keys."""
+"""Logs one line for each HTTP request when it ends: sizes, times and outcome, never keys, and texts only with
+`--log-texts`."""
 
 from __future__ import annotations
 
@@ -10,27 +11,38 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...runtime.config import LogFormat
 from ...runtime.logs import BARE
+from ...runtime.messages import Tokens
+from ..text.tokenizer import Tokenizer
 from .outcome import Outcome, with_outcome
 
 LONGEST_PATH = 100  # characters; a path may be as long as a request line
+MOST_TOKENS = 2048  # of a text; a longer one is logged without its middle
 log = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """An ASGI application that calls another one for each request and logs the outcome."""
+    """An ASGI application that calls another one for each request and logs the outcome.
 
-    def __init__(self, app: ASGIApp, form: LogFormat, model: str) -> None:
+    With a `tokenizer` JSON lines have the texts of prompts and replies.
+    """
+
+    def __init__(self, app: ASGIApp, form: LogFormat, model: str, tokenizer: Tokenizer | None = None) -> None:
         self._app = app
         self._form = form
         self._model = model
+        self._tokenizer = tokenizer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await with_outcome(self._app, scope, receive, send, self._log)
 
     def _log(self, outcome: Outcome) -> None:
         if self._form == "json":
-            fields = msgspec.json.encode(_fields(outcome, self._model)).decode()
-            log.info("%s", fields, extra=BARE)
+            fields = _fields(outcome, self._model)
+            if self._tokenizer is not None and outcome.work is not None:
+                for name in ("prompts", "replies"):
+                    texts = [_text(self._tokenizer, tokens) for tokens in getattr(outcome.work, name)]
+                    fields |= {name: texts} if texts else {}
+            log.info("%s", msgspec.json.encode(fields).decode(), extra=BARE)
         else:
             log.info("%s", _line(outcome))
 
@@ -60,6 +72,14 @@ def _fields(outcome: Outcome, model: str) -> dict[str, object]:
             "finish": work.ends or None,
         }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _text(tokenizer: Tokenizer, tokens: Tokens) -> str:
+    """The text with its special tokens; of a long one the first half and the last half of `MOST_TOKENS`."""
+    parts = [tokens]
+    if len(tokens) > 4 * MOST_TOKENS:
+        parts = [tokens[: 2 * MOST_TOKENS], tokens[-2 * MOST_TOKENS :]]
+    return " […] ".join(tokenizer.decode(part, skip_special_tokens=False) for part in parts)
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -15,5 +15,6 @@ def watched(app: ASGIApp, http: HttpService) -> ASGIApp:
     if http.traces is not None:
         app = Traced(app, http.traces)
     if config.log_requests is not None:
-        app = RequestLog(app, config.log_requests, config.served_model_name)
+        tokenizer = http.service.tokenizer if config.log_texts else None
+        app = RequestLog(app, config.log_requests, config.served_model_name, tokenizer)
     return app

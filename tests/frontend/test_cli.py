@@ -123,6 +123,13 @@ def test_an_unknown_form_of_the_log_of_requests_is_refused(model: Path) -> None:
         serve_config(vars(build_parser().parse_args(arguments)), {})
 
 
+def test_texts_are_logged_only_in_json_lines(model: Path) -> None:
+    assert configured(model, ARBORA_LOG_REQUESTS="json", ARBORA_LOG_TEXTS="1").log_texts
+    assert not configured(model, ARBORA_LOG_REQUESTS="json").log_texts
+    with pytest.raises(ConfigError, match="--log-texts adds texts to JSON lines: give --log-requests json"):
+        configured(model, ARBORA_LOG_REQUESTS="text", ARBORA_LOG_TEXTS="1")
+
+
 def test_the_variable_of_a_switch_that_became_a_choice_still_works(model: Path) -> None:
     assert configured(model, ARBORA_LOG_REQUESTS="1").log_requests == "text"
     assert configured(model, ARBORA_LOG_REQUESTS="0").log_requests is None

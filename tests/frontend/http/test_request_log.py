@@ -1,4 +1,4 @@
-"""The log of requests: one line each, with numbers and without texts."""
+"""The log of requests: one line each, with numbers, and without texts unless the operator asks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import logging
 import re
 
 import pytest
+from arbora.frontend.http.request_log import MOST_TOKENS
 from arbora.runtime.api_keys import ApiKey, key_hash
+from arbora.runtime.messages import Generate
+from fake_scheduler import unpacked
 from http_world import HttpWorld, http_world
 
 HELLO = [{"role": "user", "content": "a very private question"}]
@@ -95,6 +98,39 @@ async def test_a_json_line_has_the_numbers_and_no_text(caplog: pytest.LogCapture
     )
     assert 0 < logged["first_token_s"] <= logged["total_s"] and logged["between_tokens_s"] >= 0
     assert "secret" not in str(logged) and "private" not in str(logged)
+
+
+async def test_a_json_line_has_the_texts_only_if_the_operator_asks(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(log_requests="json", log_texts=True, api_keys=("the-secret",)) as world:
+        world.script = world.says("One.", "Two.")
+        headers = {"Authorization": "Bearer the-secret"}
+        body = {"messages": [{"role": "user", "content": "Count"}], "n": 2, "stream": True}
+        await world.http.post("/v1/chat/completions", json=body, headers=headers)
+        logged = json.loads(await line(world, caplog))
+        assert logged["prompts"] == [world.text(unpacked(world.running.of_kind(Generate)[0].prompt))]
+    assert "user\nCount<|im_end|>" in logged["prompts"][0]
+    assert [text.partition("<")[0] for text in logged["replies"]] == ["One.", "Two."]
+    assert "the-secret" not in str(logged)
+
+
+async def test_a_long_text_is_logged_without_its_middle(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(log_requests="json", log_texts=True, context_length=8192) as world:
+        prompt = world.ids("the cat ") * (MOST_TOKENS // 2) + world.ids("the end")
+        await world.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 1})
+        (text,) = json.loads(await line(world, caplog))["prompts"]
+        start, end = text.split(" […] ")
+        assert start == world.text(prompt[: MOST_TOKENS // 2])
+        assert end == world.text(prompt[-(MOST_TOKENS // 2) :])
+
+
+async def test_a_refused_request_has_no_texts_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(log_requests="json", log_texts=True) as world:
+        await world.http.post("/v1/chat/completions", json={"messages": HELLO, "max_tokens": -1})
+        logged = json.loads(await line(world, caplog))
+    assert not logged.keys() & {"prompts", "replies"}
 
 
 async def test_a_json_line_of_a_refusal_has_its_code(caplog: pytest.LogCaptureFixture) -> None:
