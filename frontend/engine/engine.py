@@ -9,7 +9,7 @@ from . import work
 from .completion import Completion, CompletionPart, Score
 from .options import EngineOptions, engine_config
 from .requests import Prompt, Prompts
-from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, merged
+from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, merged, merged_each
 from .thread import EngineThread
 from .work import Conversation, Conversations
 
@@ -23,8 +23,9 @@ class Engine:
     constructor raises `ConfigError` for options that can't be used.
 
     A prompt is text or token ids; a chat is a list of messages as in OpenAI's API. The fields of `Sampling`
-    (for chats of `ChatOptions`) are keyword arguments, or one `Sampling` as the second argument, or both.
-    With `use_tqdm` a call for a list shows a progress bar.
+    (for chats of `ChatOptions`) are keyword arguments, or one `Sampling` as the second argument, or both. A
+    call for a list of prompts or conversations also takes a list, one `Sampling` for each. With `use_tqdm`
+    it shows a progress bar.
     """
 
     def __init__(self, model: str | None = None, **options: Unpack[EngineOptions]) -> None:
@@ -53,7 +54,7 @@ class Engine:
     def generate(
         self,
         prompt: Prompts,
-        sampling_params: Sampling | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         use_tqdm: bool = False,
         **sampling: Unpack[Sampling],
@@ -61,13 +62,13 @@ class Engine:
     def generate(
         self,
         prompt: Prompt | Prompts,
-        sampling_params: Sampling | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         use_tqdm: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Completion | list[Completion]:
         """The completion of a prompt, or those of a list of prompts in its order."""
-        return self._thread.result(work.generate(prompt, merged(sampling_params, sampling), use_tqdm))
+        return self._thread.result(work.generate(prompt, merged_each(sampling_params, sampling), use_tqdm))
 
     @overload
     async def agenerate(
@@ -82,7 +83,7 @@ class Engine:
     async def agenerate(
         self,
         prompt: Prompts,
-        sampling_params: Sampling | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         use_tqdm: bool = False,
         **sampling: Unpack[Sampling],
@@ -90,12 +91,14 @@ class Engine:
     async def agenerate(
         self,
         prompt: Prompt | Prompts,
-        sampling_params: Sampling | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         use_tqdm: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Completion | list[Completion]:
-        return await self._thread.awaited(work.generate(prompt, merged(sampling_params, sampling), use_tqdm))
+        return await self._thread.awaited(
+            work.generate(prompt, merged_each(sampling_params, sampling), use_tqdm)
+        )
 
     def stream(
         self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
@@ -123,7 +126,7 @@ class Engine:
     def chat(
         self,
         messages: Conversations,
-        sampling_params: Sampling | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         use_tqdm: bool = False,
         **options: Unpack[ChatOptions],
@@ -131,13 +134,13 @@ class Engine:
     def chat(
         self,
         messages: Conversation | Conversations,
-        sampling_params: Sampling | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         use_tqdm: bool = False,
         **options: Unpack[ChatOptions],
     ) -> Completion | list[Completion]:
         """The reply to a conversation, or those to a list of conversations in its order."""
-        return self._thread.result(work.chat(messages, merged(sampling_params, options), use_tqdm))
+        return self._thread.result(work.chat(messages, merged_each(sampling_params, options), use_tqdm))
 
     @overload
     async def achat(
@@ -152,7 +155,7 @@ class Engine:
     async def achat(
         self,
         messages: Conversations,
-        sampling_params: Sampling | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         use_tqdm: bool = False,
         **options: Unpack[ChatOptions],
@@ -160,12 +163,14 @@ class Engine:
     async def achat(
         self,
         messages: Conversation | Conversations,
-        sampling_params: Sampling | None = None,
+        sampling_params: Sampling | Sequence[Sampling] | None = None,
         *,
         use_tqdm: bool = False,
         **options: Unpack[ChatOptions],
     ) -> Completion | list[Completion]:
-        return await self._thread.awaited(work.chat(messages, merged(sampling_params, options), use_tqdm))
+        return await self._thread.awaited(
+            work.chat(messages, merged_each(sampling_params, options), use_tqdm)
+        )
 
     def stream_chat(
         self,

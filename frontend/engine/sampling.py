@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict, TypeVar
+from typing import Literal, TypedDict, TypeVar, cast
 
 from ..text.close_names import did_you_mean
 
@@ -174,3 +174,26 @@ def merged(params: Sampling | None, options: S) -> S:
             "arbora.Sampling(max_tokens=16)"
         )
     return {**params, **options}  # type: ignore[return-value]
+
+
+def merged_each(params: Sampling | Sequence[Sampling] | None, options: S) -> S | list[S]:
+    """As `merged`, also for a list of `params`."""
+    if isinstance(params, list | tuple):
+        return [merged(each, options) for each in params]
+    return merged(cast(Sampling | None, params), options)
+
+
+def one_for_each(sampling: S | list[S], count: int, name: str) -> list[S]:
+    """The options of each of `count` prompts, which are called `name`. Raises TypeError for another number of
+    options."""
+    each = sampling if isinstance(sampling, list) else [sampling] * count
+    if len(each) != count:
+        raise TypeError(
+            f"sampling_params has {len(each)} entries for {count} {name}: give one for all, or one for each"
+        )
+    return each
+
+
+def only_one(sampling: S | list[S], name: str) -> S:
+    """The options of a single prompt. Raises TypeError for a list."""
+    return one_for_each(sampling, 1, name)[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Unpack, cast
@@ -10,16 +12,26 @@ from .completion import Choice, Completion, TokenLogprob
 from .engine import Engine
 from .options import EngineOptions
 from .requests import Prompt
-from .sampling import ChatOptions, Rendering, Sampling, check_names
+from .sampling import Rendering, Sampling, check_names
 from .work import Conversation, Conversations
 
 _NAMES = {"max_num_seqs": "max_running", "quantization": "quantize", "kv_cache_dtype": "kv_dtype"}
+_WITHOUT_EFFECT = ("disable_log_stats", "swap_space", "trust_remote_code")
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "gpu_memory_utilization": (0.9,),
+    "tensor_parallel_size": (1,),
+    "pipeline_parallel_size": (1,),
+    "enable_prefix_caching": (True, None),
+    "enable_chunked_prefill": (True, None),
+}
+"""the values of vLLM's arguments that ask for what `LLM` does anyway"""
 _INSTEAD = {
     "gpu_memory_utilization": 'use kv_memory, the memory of the KV cache, such as "4GiB"',
     "tensor_parallel_size": "one device runs the model; leave it out",
-    "seed": "give each SamplingParams a seed",
-    "trust_remote_code": "no code of a model is ever run",
-    "enable_prefix_caching": "it is always on; no_prefix_cache=True turns it off",
+    "pipeline_parallel_size": "one device runs the model; leave it out",
+    "enable_prefix_caching": "use no_prefix_cache=True",
+    "enable_chunked_prefill": "long prompts are always computed in chunks; leave it out",
+    "max_num_batched_tokens": "use step_ms, the longest time of a step while streams are open",
 }
 """advice by the name of an argument of vLLM's that `LLM` lacks"""
 
@@ -46,8 +58,10 @@ class CompletionOutput:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """The replies to one prompt. `prompt` is None for token ids and conversations."""
+    """The replies to one prompt. `prompt` is None for token ids and conversations. `request_id` counts the
+    prompts of an `LLM`."""
 
+    request_id: str
     prompt: str | None
     prompt_token_ids: Sequence[int]
     prompt_logprobs: list[dict[int, Logprob] | None] | None
@@ -64,47 +78,79 @@ class SamplingParams:
 
 
 class LLM:
-    """An `Engine` with the methods and results of vLLM's `LLM`. It ends with the script."""
+    """An `Engine` with the methods and results of vLLM's `LLM`. It ends with the script.
 
-    def __init__(self, model: str | None = None, **options: Any) -> None:
-        for name in options:
-            if name in _INSTEAD:
-                raise TypeError(f"LLM has no argument {name}: {_INSTEAD[name]}")
-        named = {_NAMES.get(name, name): value for name, value in options.items()}
-        self.engine = Engine(model, **cast(EngineOptions, named))
+    With a `seed` a script samples the same replies each time that it runs.
+    """
+
+    def __init__(self, model: str | None = None, *, seed: int | None = None, **options: Any) -> None:
+        self.engine = Engine(model, **_engine_options(options))
+        self._seeds = None if seed is None else random.Random(seed)
+        self._ids = map(str, itertools.count())
 
     def generate(
         self,
         prompts: str | Mapping[str, Any] | Sequence[int] | Sequence[str | list[int] | Mapping[str, Any]],
-        sampling_params: SamplingParams | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """One result for each prompt: a text, token ids, `{"prompt": …}` or `{"prompt_token_ids": …}`."""
+        """One result for each prompt: a text, token ids, `{"prompt": …}` or `{"prompt_token_ids": …}`.
+
+        `sampling_params` may be a list, one for each prompt.
+        """
         is_one = isinstance(prompts, str | Mapping) or (bool(prompts) and hasattr(prompts[0], "__index__"))
         given = [prompts] if is_one else list(prompts)
         plain = [_prompt(each, f"prompts[{place}]") for place, each in enumerate(given)]
-        completions = self.engine.generate(plain, _fields(sampling_params), use_tqdm=use_tqdm)
-        return [_output(*pair) for pair in zip(plain, completions, strict=True)]
+        sampling = self._sampling(sampling_params, len(plain))
+        completions = self.engine.generate(plain, sampling, use_tqdm=use_tqdm)
+        return [_output(next(self._ids), *pair) for pair in zip(plain, completions, strict=True)]
 
     def chat(
         self,
         messages: Conversation | Conversations,
-        sampling_params: SamplingParams | None = None,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         **rendering: Unpack[Rendering],
     ) -> list[RequestOutput]:
-        """One result for each conversation."""
+        """One result for each conversation. `sampling_params` may be a list, one for each."""
         several = bool(messages) and isinstance(messages[0], list | tuple)
         conversations = cast(Conversations, messages if several else [list(messages)])
-        options = cast(ChatOptions, {**_fields(sampling_params), **rendering})
-        completions = self.engine.chat(conversations, use_tqdm=use_tqdm, **options)
-        return [_output(None, completion) for completion in completions]
+        sampling = self._sampling(sampling_params, len(conversations))
+        completions = self.engine.chat(conversations, sampling, use_tqdm=use_tqdm, **rendering)
+        return [_output(next(self._ids), None, completion) for completion in completions]
+
+    def _sampling(
+        self, params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    ) -> list[Sampling]:
+        """The fields for each of `count` prompts."""
+        one = SamplingParams() if params is None else params
+        given = one if isinstance(one, list | tuple) else [one] * count
+        return [self._seeded(_fields(each)) for each in given]
+
+    def _seeded(self, fields: Sampling) -> Sampling:
+        if self._seeds is None or fields.get("seed") is not None:
+            return fields
+        return {**fields, "seed": self._seeds.getrandbits(48)}
 
 
-def _fields(params: SamplingParams | None) -> Sampling:
-    if params is not None and not isinstance(params, SamplingParams):
-        raise TypeError(f"sampling_params is {params!r}, but must be one SamplingParams for all prompts")
-    return (params or SamplingParams()).fields
+def _engine_options(options: Mapping[str, object]) -> EngineOptions:
+    """Raises TypeError for an argument of vLLM's that asks for what `LLM` lacks."""
+    kept: dict[str, object] = {}
+    for name, value in options.items():
+        if name in _WITHOUT_EFFECT or value in _NEUTRAL.get(name, ()):
+            continue
+        if name in _INSTEAD:
+            raise TypeError(f"LLM has no argument {name}={value!r}: {_INSTEAD[name]}")
+        kept[_NAMES.get(name, name)] = value
+    return cast(EngineOptions, kept)
+
+
+def _fields(params: object) -> Sampling:
+    if not isinstance(params, SamplingParams):
+        raise TypeError(
+            f"sampling_params is {params!r}, but must be a SamplingParams, or one for each prompt"
+        )
+    return params.fields
 
 
 def _prompt(prompt: Any, name: str) -> Any:
@@ -116,8 +162,9 @@ def _prompt(prompt: Any, name: str) -> Any:
     raise TypeError(f"{name} has the keys {sorted(prompt)}, but must have prompt or prompt_token_ids alone")
 
 
-def _output(prompt: Prompt | None, completion: Completion) -> RequestOutput:
+def _output(request_id: str, prompt: Prompt | None, completion: Completion) -> RequestOutput:
     return RequestOutput(
+        request_id=request_id,
         prompt=prompt if isinstance(prompt, str) else None,
         prompt_token_ids=list(completion.prompt_tokens),
         prompt_logprobs=_by_id(completion.prompt_logprobs),

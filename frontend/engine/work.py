@@ -26,7 +26,15 @@ from .requests import (
     ask_score,
     tokenize,
 )
-from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, check_names
+from .sampling import (
+    ChatOptions,
+    Sampling,
+    ScoreOptions,
+    TokenizeOptions,
+    check_names,
+    one_for_each,
+    only_one,
+)
 from .scores import scored_prompts
 from .thread import Work
 
@@ -36,21 +44,23 @@ Conversations: TypeAlias = Sequence[Sequence[Message]]
 
 
 def generate(
-    prompt: Prompt | Prompts, sampling: Sampling, use_tqdm: bool
+    prompt: Prompt | Prompts, sampling: Sampling | list[Sampling], use_tqdm: bool
 ) -> Work[Completion | list[Completion]]:
     if not _is_batch(prompt):
-        return _one(completion_ask(cast(Prompt, prompt), sampling))
-    numbered = enumerate(cast(list[Prompt], prompt))
-    asks = [completion_ask(each, sampling, f"prompt[{place}]") for place, each in numbered]
+        return _one(completion_ask(cast(Prompt, prompt), only_one(sampling, "prompt")))
+    prompts = cast(list[Prompt], prompt)
+    pairs = zip(prompts, one_for_each(sampling, len(prompts), "prompts"), strict=True)
+    asks = [completion_ask(*pair, f"prompt[{place}]") for place, pair in enumerate(pairs)]
     return _several(asks, use_tqdm)
 
 
 def chat(
-    messages: Conversation | Conversations, options: ChatOptions, use_tqdm: bool
+    messages: Conversation | Conversations, options: ChatOptions | list[ChatOptions], use_tqdm: bool
 ) -> Work[Completion | list[Completion]]:
     if not _is_conversations(messages):
-        return _one(chat_ask(cast(Conversation, messages), options))
-    return _several([chat_ask(each, options, place) for place, each in enumerate(messages)], use_tqdm)
+        return _one(chat_ask(cast(Conversation, messages), only_one(options, "conversation")))
+    pairs = zip(messages, one_for_each(options, len(messages), "conversations"), strict=True)
+    return _several([chat_ask(*pair, place) for place, pair in enumerate(pairs)], use_tqdm)
 
 
 def tokens(prompt: str | Conversation, options: TokenizeOptions) -> Work[list[int]]:

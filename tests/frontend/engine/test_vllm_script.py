@@ -106,10 +106,55 @@ def test_arguments_without_a_counterpart_are_refused_with_advice(llm: arbora.LLM
     wrong: Any = {"guided_decoding": 1}
     with pytest.raises(TypeError, match="guided_decoding is no sampling option: use json_schema"):
         arbora.SamplingParams(**wrong)
-    with pytest.raises(TypeError, match="LLM has no argument gpu_memory_utilization: use kv_memory"):
+    with pytest.raises(TypeError, match=r"LLM has no argument gpu_memory_utilization=0.5: use kv_memory"):
         arbora.LLM("model", gpu_memory_utilization=0.5)
+    with pytest.raises(TypeError, match=r"LLM has no argument tensor_parallel_size=2: one device"):
+        arbora.LLM("model", tensor_parallel_size=2)
     with pytest.raises(TypeError, match=r"unknown option 'max_modle_len'\. Did you mean max_model_len\?"):
         arbora.LLM("model", max_modle_len=5)
-    several: Any = [arbora.SamplingParams()]
-    with pytest.raises(TypeError, match="but must be one SamplingParams for all prompts"):
-        llm.generate("Hello", several)
+    mapping: Any = {"max_tokens": 3}
+    with pytest.raises(TypeError, match="but must be a SamplingParams, or one for each prompt"):
+        llm.generate("Hello", mapping)
+
+
+def test_each_prompt_may_have_its_own_params(llm: arbora.LLM) -> None:
+    lengths = [arbora.SamplingParams(max_tokens=most, ignore_eos=True) for most in (2, 5)]
+    outputs = llm.generate(["Hello", "Hello"], lengths, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [2, 5]
+    chats = llm.chat([HELLO, HELLO], lengths, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in chats] == [2, 5]
+    with pytest.raises(TypeError, match="sampling_params has 2 entries for 1 prompts: give one for all"):
+        llm.generate(["Hello"], lengths)
+    with pytest.raises(TypeError, match="sampling_params has 2 entries for 1 conversations"):
+        llm.chat(HELLO, lengths)
+
+
+def test_each_output_has_a_request_id_of_its_own(llm: arbora.LLM) -> None:
+    params = arbora.SamplingParams(max_tokens=1)
+    outputs = llm.generate(["a", "b"], params, use_tqdm=False) + llm.chat(HELLO, params, use_tqdm=False)
+    first = int(outputs[0].request_id)
+    assert [output.request_id for output in outputs] == [str(first + place) for place in range(3)]
+
+
+def test_arguments_that_ask_for_what_happens_anyway_are_taken_and_a_seed_repeats_a_script(model: str) -> None:
+    def script(seed: int) -> list[str]:
+        llm = arbora.LLM(
+            model,
+            seed=seed,
+            gpu_memory_utilization=0.9,
+            tensor_parallel_size=1,
+            trust_remote_code=True,
+            device="cpu",
+            kv_memory="4MiB",
+        )
+        params = arbora.SamplingParams(temperature=1, max_tokens=12, ignore_eos=True)
+        try:
+            outputs = llm.generate(["Hello"] * 3, params, use_tqdm=False)
+        finally:
+            llm.engine.close()
+        return [output.outputs[0].text for output in outputs]
+
+    first = script(0)
+    assert len(set(first)) == 3
+    assert script(0) == first
+    assert script(1) != first
