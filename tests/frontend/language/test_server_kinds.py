@@ -123,3 +123,15 @@ def test_a_server_that_does_not_enforce_the_choices_is_an_error(content: str) ->
         pytest.raises(ab.ProgramError, match=r"does not enforce the schema in response_format"),
     ):
         judge.run(backend=ab.connect(url))
+
+
+def test_select_is_refused_where_prompts_are_not_scored() -> None:
+    @ab.program
+    def choose(s: State) -> None:
+        s += "It is " + ab.select("verdict", ["good", "bad"])
+
+    with (
+        scripted_http(MODELS) as url,
+        pytest.raises(ab.ProgramError, match=r"score prompts, which select needs: connect to Arbora or vLLM"),
+    ):
+        choose.run(backend=ab.connect(url))
