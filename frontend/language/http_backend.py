@@ -50,8 +50,8 @@ class HttpBackend:
         model, kind = await self._server()
         if not kind.scores:
             raise UnsupportedError(
-                f"{kind.name} is not known to score prompts, which select needs: connect to Arbora or vLLM, or "
-                "use gen(…, choices=…) in a chat, which samples a choice."
+                f"{kind.name} is not known to score prompts, which select needs: connect to Arbora or vLLM, "
+                "or use gen(…, choices=…) in a chat, which samples a choice."
             )
         texts = ("", *choices)
         tokens = await asyncio.gather(*(self._tokens(model, kind, prompt, text) for text in texts))
