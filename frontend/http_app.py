@@ -35,6 +35,7 @@ from .http.http_service import HttpService
 from .http.operation import Operation
 from .http.watched import watched
 from .native.protocol import GenerateRequest
+from .openai.not_served import why_not_served
 from .openai.protocol import ChatRequest, CompletionRequest, PinRequest
 from .openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
 from .openapi.endpoint import document_routes
@@ -203,18 +204,15 @@ class _Failures:
 
     async def _wrong_route(self, request: Request, error: HTTPException) -> Response:
         path = request.url.path
+        if (why := why_not_served(request.method, path)) is not None:
+            return await self._refused(request, RequestError(why, status=404, code="not_served"))
         if error.status_code == 405:
             methods = _methods(request)
             takes = " and ".join(method for method in methods if method != "HEAD")
             message = f"{path} does not take {request.method} requests, but {takes}."
             refusal = RequestError(message, status=405, code="method_not_allowed")
             return await self._refused(request, refusal, {"allow": ", ".join(methods)})
-        missing = (
-            "The page at / is for browsers, which accept text/html."
-            if path == "/"
-            else f"There is no {path} on this server."
-        )
-        message = f"{missing} {_other_path(path, self._served)}"
+        message = f"There is no {path} on this server. {_other_path(path, self._served)}"
         refusal = RequestError(message, status=error.status_code, code="not_found")
         return await self._refused(request, refusal, dict(error.headers or {}))
 

@@ -1,10 +1,10 @@
-"""GET / for browsers, and the files that this page loads."""
+"""GET /, a page for browsers, and the files that it loads."""
 
 from __future__ import annotations
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..http.faces import route
@@ -40,9 +40,9 @@ class _Page:
         self._assets = assets
 
     async def show(self, http: HttpService, request: Request) -> Response:
-        """Answers browsers alone: other clients look for an API at the path that they ask for."""
+        """The page for browsers. Other clients, such as Ollama's command line, ask whether a server runs."""
         if "text/html" not in request.headers.get("accept", ""):
-            raise HTTPException(404)
+            return PlainTextResponse("Arbora is running", headers={"vary": "accept"})
         etag = f'"{self._assets.version}"'
         headers = {"cache-control": "no-cache", "etag": etag, "vary": "accept, accept-encoding"}
         if etag in request.headers.get("if-none-match", ""):

@@ -85,7 +85,7 @@ async def test_an_unknown_path_is_not_found(world: HttpWorld) -> None:
         ("/v1/v1/models", "Did you mean /v1/models?"),
         ("/v1/chat/completion", "Did you mean /v1/chat/completions?"),
         ("/health/", "Did you mean /health?"),
-        ("/v1/embeddings", "It has /v1/chat/completions, "),
+        ("/v1/engines", "It has /v1/chat/completions, "),
     ],
 )
 async def test_an_unknown_path_names_the_one_that_was_meant(world: HttpWorld, path: str, advice: str) -> None:
@@ -93,9 +93,38 @@ async def test_an_unknown_path_names_the_one_that_was_meant(world: HttpWorld, pa
     assert message.startswith(f"There is no {path} on this server. {advice}")
 
 
-async def test_a_client_that_is_no_browser_learns_what_the_page_at_the_root_is(world: HttpWorld) -> None:
-    message = (await world.http.get("/")).json()["error"]["message"]
-    assert message.startswith("The page at / is for browsers, which accept text/html. It has /v1/chat/")
+@pytest.mark.parametrize(
+    ("method", "path", "reason"),
+    [
+        (
+            "GET",
+            "/v1/chat/completions",
+            "chat replies are not stored: create a response by POST /v1/responses",
+        ),
+        ("GET", "/v1/chat/completions/chatcmpl-1", "chat replies are not stored"),
+        ("DELETE", "/v1/chat/completions/chatcmpl-1", "chat replies are not stored"),
+        ("GET", "/v1/chat/completions/chatcmpl-1/messages", "chat replies are not stored"),
+        ("POST", "/v1/responses/compact", "this server shortens no conversation"),
+        ("POST", "/v1/embeddings", "the model generates text and has no embeddings"),
+        ("POST", "/v1/moderations", "the model generates text and classifies none"),
+        ("POST", "/v1/audio/speech", "the model reads and writes only text"),
+    ],
+)
+async def test_a_path_of_openai_that_is_not_served_says_why(
+    world: HttpWorld, method: str, path: str, reason: str
+) -> None:
+    answer = await world.http.request(method, path, json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_served")
+    assert answer.json()["error"]["message"].startswith(f"{method} {path} is not served: {reason}")
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_client_that_is_no_browser_learns_at_the_root_that_the_server_runs(
+    world: HttpWorld, method: str
+) -> None:
+    answer = await world.http.request(method, "/")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
+    assert answer.text == ("Arbora is running" if method == "GET" else "")
 
 
 async def test_the_paths_that_errors_name_are_served(world: HttpWorld) -> None:
@@ -112,12 +141,12 @@ async def test_the_models_are_listed_with_a_slash_at_the_end_too(world: HttpWorl
 
 
 async def test_a_wrong_method_is_named_with_the_right_one(world: HttpWorld) -> None:
-    response = await world.http.get("/v1/chat/completions")
+    response = await world.http.get("/v1/completions")
     assert response.status_code == 405
     assert response.headers["allow"] == "POST"
     error = response.json()["error"]
     assert error["code"] == "method_not_allowed"
-    assert error["message"] == "/v1/chat/completions does not take GET requests, but POST."
+    assert error["message"] == "/v1/completions does not take GET requests, but POST."
 
 
 async def test_a_wrong_method_is_named_with_those_of_all_routes_of_the_path(world: HttpWorld) -> None:
