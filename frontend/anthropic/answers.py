@@ -50,7 +50,7 @@ _DELTA_HEADS = {
 class MessageContext:
     """The facts about a request that its answer needs, streamed or whole.
 
-    `page_tokens` is the size of a page of the prefix cache, 0 for a request without the cache.
+    `page_tokens` is the size of a page of the prefix cache.
     """
 
     id: str
@@ -64,15 +64,9 @@ class MessageContext:
     breakpoints: Sequence[Position] = ()
 
     def usage(self, reply: Reply) -> Usage:
-        """Of the prompt's computed tokens, those on pages that it filled are new in the cache; the rest, less
-        than a page, counts as plain input, because it is cached together with the reply.
-
-        The last token of a prompt is always computed. If it is the only one, nothing is new.
-        """
+        """Plain input are the tokens that were neither found in the cache nor left there."""
         counts = reply.usage()
-        full = counts.prompt_tokens - counts.prompt_tokens % self.page_tokens if self.page_tokens else 0
-        is_known = counts.cached_tokens == counts.prompt_tokens - 1
-        created = 0 if is_known else max(0, full - counts.cached_tokens)
+        created = counts.written_tokens
         thinking = reply.choices[0].reasoning_tokens
         return Usage(
             input_tokens=counts.prompt_tokens - counts.cached_tokens - created,
@@ -85,12 +79,13 @@ class MessageContext:
         )
 
     def _creation(self, cached: int, created: int) -> CacheCreation:
-        """Tokens before a breakpoint of an hour count there, also if a later one lasts five minutes."""
+        """Tokens before a breakpoint of an hour count there, also if a later one lasts five minutes. A
+        breakpoint leases full pages."""
         if not self.breakpoints:
             return CacheCreation(0, 0)
 
         def created_before(places: list[int]) -> int:
-            full = max(places, default=0) // max(self.page_tokens, 1) * self.page_tokens
+            full = max(places, default=0) // self.page_tokens * self.page_tokens
             return min(max(full - cached, 0), created)
 
         hour = created_before([each.tokens for each in self.breakpoints if each.ttl_s == TTL_S["1h"]])

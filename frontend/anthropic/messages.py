@@ -105,12 +105,11 @@ def _check_context(request: MessagesRequest, model: ModelReady) -> None:
 def _context(
     service: Service, request: MessagesRequest, chat: Chat, model: ModelReady, places: Sequence[Position]
 ) -> MessageContext:
-    is_cached = service.config.prefix_cache and chat.namespace is not None
     return MessageContext(
         id=f"msg_{secrets.token_hex(12)}",
         model=service.config.served_model_name,
         max_tokens=request.max_tokens,
-        page_tokens=model.page_size if is_cached else 0,
+        page_tokens=model.page_size,
         breakpoints=places,
         shown=shown(request),
         counts_thinking=chat.reasoning is not None,

@@ -34,15 +34,13 @@ _CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 class ResponseContext:
     """The facts about a request that its response needs, streamed or whole.
 
-    `begun` is the response before its first output. `page_tokens` is the size of a page of the prefix cache,
-    0 for a request without the cache. `encodes`: reasoning items have `encrypted_content`. `prewarms`: the
-    prompt is computed without a reply.
+    `begun` is the response before its first output. `encodes`: reasoning items have `encrypted_content`.
+    `prewarms`: the prompt is computed without a reply.
     """
 
     begun: Response
     called: Mapping[str, Called]
     tokenizer: Tokenizer
-    page_tokens: int
     encodes: bool
     prewarms: bool
 
@@ -63,14 +61,10 @@ class ResponseContext:
         )
 
     def _usage(self, reply: Reply) -> Usage:
-        """`cache_write_tokens` are the computed tokens on pages that the prompt fills."""
         counts = reply.usage()
-        full = counts.prompt_tokens - counts.prompt_tokens % self.page_tokens if self.page_tokens else 0
-        is_known = counts.cached_tokens == counts.prompt_tokens - 1
-        written = 0 if is_known else max(0, full - counts.cached_tokens)
         return Usage(
             input_tokens=counts.prompt_tokens,
-            input_tokens_details=InputTokensDetails(counts.cached_tokens, written),
+            input_tokens_details=InputTokensDetails(counts.cached_tokens, counts.written_tokens),
             output_tokens=counts.completion_tokens,
             output_tokens_details=OutputTokensDetails(reply.choices[0].reasoning_tokens),
             total_tokens=counts.prompt_tokens + counts.completion_tokens,

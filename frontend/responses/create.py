@@ -97,7 +97,6 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
         begun=begun,
         called=valid.called,
         tokenizer=service.tokenizer,
-        page_tokens=0 if namespace is None else model.page_size,
         encodes=ENCRYPTED in (request.include or ()),
         prewarms=prewarms(request),
     )

@@ -1,4 +1,4 @@
-"""Why prompts miss the cache, explained in each API: the same causes for the same conversations."""
+"""The same conversation in each API: the same causes of cache misses, and the same counts of tokens."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from explained import SYSTEM, TOOLS, facts, said, write_forgetful_checkpoint
 from served import Served, eventually, serve, write_served_checkpoint
+
+PAGE_TOKENS = 16
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,27 @@ def test_the_header_asks_for_an_explanation_in_every_api(served: Served, path: s
         assert len(told) == len(headers)
         events = [line for line in answer.text.splitlines() if "{" in line]
         assert told == events[-1:] or not headers or path == "/v1/messages"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/generate"])
+def test_every_api_counts_the_same_tokens_as_written(served: Served, path: str) -> None:
+    body = {**BODIES[path](SYSTEM, "How high is Oslo?", None), "cache_salt": f"written {path}"}
+    first, second = (counts(served.http.post(path, json=body).json()["usage"]) for _ in range(2))
+    assert first == (first[0], 0, first[0]), "the tree keeps a last page that is not full, too"
+    assert first[0] % PAGE_TOKENS
+    assert second == (first[0], first[0] - 1, 0)
+
+
+def counts(usage: Any) -> tuple[int, int, int]:
+    """The prompt's tokens, and how many of them were found in the cache and left there."""
+    if "cache_creation_input_tokens" in usage:
+        found, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
+        return usage["input_tokens"] + found + written, found, written
+    if "written_tokens" in usage:
+        return usage["prompt_tokens"], usage["cached_tokens"], usage["written_tokens"]
+    details = usage.get("prompt_tokens_details") or usage["input_tokens_details"]
+    total = usage.get("prompt_tokens") or usage["input_tokens"]
+    return total, details["cached_tokens"], details["cache_write_tokens"]
 
 
 def test_a_prompt_is_explained_in_the_form_of_responses(served: Served) -> None:
