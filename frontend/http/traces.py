@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 FLUSH_MS = 2000  # at the end of the process
+_TEXT_PATHS = ("/v1/completions", "/api/generate", "/generate", "/generate/socket")
 _CARRIED = (b"traceparent", b"tracestate")  # of W3C's trace context
 
 
@@ -87,7 +88,8 @@ class Traced:
 
 
 def _operation(path: str) -> str:
-    return "text_completion" if path.endswith("/completions") and "chat" not in path else "chat"
+    """The operation in OpenTelemetry's words."""
+    return "text_completion" if path in _TEXT_PATHS else "chat"
 
 
 def _attributes(outcome: Outcome, operation: str, model: str) -> dict[str, Any]:

@@ -92,6 +92,8 @@ def conversation_of(request: ChatRequest | PromptFields) -> Conversation:
     if isinstance(request, ChatRequest) and request.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", request.reasoning_effort)
         variables.setdefault("enable_thinking", request.reasoning_effort != "none")
+    if isinstance(request, ChatRequest) and request.verbosity is not None:
+        variables.setdefault("verbosity", request.verbosity)
     return Conversation(
         request.messages or [],
         begins_reply=request.add_generation_prompt is not False,

@@ -62,7 +62,6 @@ HINTS = {
     "service_tier": FixedField(
         ('"auto"', '"default"'), "All requests are served alike, except for priority."
     ),
-    "verbosity": FixedField(('"medium"',), "Ask for it in a message."),
 }
 """fields that a server may ignore; the log says so once"""
 

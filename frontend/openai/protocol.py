@@ -16,6 +16,7 @@ from ..request.messages import ChatMessage, Tool, ToolChoice
 
 FORMAT_TYPES = ("text", "json_object", "json_schema", "structural_tag")
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+VERBOSITIES = ("low", "medium", "high")
 MOST_TTL_SECONDS = 7 * 24 * 3600
 
 
@@ -106,6 +107,7 @@ class ChatRequest(GenerationFields, kw_only=True):
     tool_choice: str | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[str, one_of(REASONING_EFFORTS)] | None = None
+    verbosity: Annotated[str, one_of(VERBOSITIES)] | None = None
     include_reasoning: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None

@@ -90,6 +90,22 @@ async def test_a_request_is_a_span_with_its_numbers_and_no_text(stream: bool) ->
     assert not any(b"private" in body or b"Hello" in body for body in collector.bodies)
 
 
+async def test_paths_that_continue_a_text_have_a_name_of_their_own() -> None:
+    with collecting() as (collector, url):
+        async with http_world(otlp_traces_endpoint=url) as world:
+            for path in ("/v1/completions", "/generate", "/api/generate", "/api/chat", "/v1/responses"):
+                await world.http.post(path, json=HELLO)
+            flush(world)
+    names = {attributes(span)["url.path"]: span.name for span in collector.spans}
+    assert names == {
+        "/v1/completions": "text_completion tiny",
+        "/generate": "text_completion tiny",
+        "/api/generate": "text_completion tiny",
+        "/api/chat": "chat tiny",
+        "/v1/responses": "chat tiny",
+    }
+
+
 async def test_a_refused_request_is_a_span_with_its_error() -> None:
     with collecting() as (collector, url):
         async with http_world(otlp_traces_endpoint=url) as world:

@@ -270,6 +270,19 @@ async def test_the_effort_turns_reasoning_on_and_off(thinker: HttpWorld, fields:
     assert thinker.tokenizer.decode(tokens, skip_special_tokens=False).endswith(ending)
 
 
+async def test_verbosity_is_a_variable_of_the_template() -> None:
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}|{{ verbosity }}"
+    async with http_world(template) as world:
+        for fields, seen in (
+            ({"verbosity": "low"}, "low"),
+            ({"verbosity": "low", "chat_template_kwargs": {"verbosity": "mute"}}, "mute"),
+            ({}, ""),
+        ):
+            await post(world, CHAT, **fields)
+            text = world.tokenizer.decode(last_generate(world).prompt, skip_special_tokens=False)
+            assert text.partition("|")[2] == seen
+
+
 REQUESTS: list[dict[str, Any]] = [
     {},
     {"n": 3, "max_tokens": 4},

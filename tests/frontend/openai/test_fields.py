@@ -26,6 +26,7 @@ async def world() -> AsyncIterator[HttpWorld]:
     [
         ("property_order", "random", "'schema' or 'any'"),
         ("unenforced", "ignore", "'refuse' or 'allow'"),
+        ("verbosity", "loud", "'low', 'medium' or 'high'"),
         ("reasoning_effort", "banana", "'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'"),
     ],
 )

@@ -357,9 +357,9 @@ async def test_hints_are_accepted_and_the_log_says_once_that_they_have_no_effect
     world: HttpWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     for hints in (
-        {"store": False, "service_tier": "auto", "verbosity": "medium"},
-        {"store": True, "service_tier": "flex", "verbosity": "low"},
-        {"store": True, "service_tier": "priority", "verbosity": "high"},
+        {"store": False, "service_tier": "auto"},
+        {"store": True, "service_tier": "flex"},
+        {"store": True, "service_tier": "priority"},
     ):
         await world.client.chat.completions.create(model=MODEL, messages=HELLO, extra_body=hints)
     assert sorted(
@@ -367,7 +367,6 @@ async def test_hints_are_accepted_and_the_log_says_once_that_they_have_no_effect
     ) == [
         "the request field 'service_tier' has no effect. All requests are served alike, except for priority.",
         "the request field 'store' has no effect. Replies are not kept.",
-        "the request field 'verbosity' has no effect. Ask for it in a message.",
     ]
 
 
