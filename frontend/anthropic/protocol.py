@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from ..request.declared import one_of
 from ..request.fields import (
     NULL,
+    CacheLease,
     JsonObject,
     JsonSchema,
     MinP,
@@ -157,5 +158,6 @@ class MessagesRequest(PromptRequest, kw_only=True):
     unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_prompt: bool | None = None
+    cache_lease: CacheLease | None = None
     priority: Priority | None = None
     explain_cache: bool | None = None

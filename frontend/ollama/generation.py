@@ -17,14 +17,15 @@ from ..http.body_kind import BodyKind
 from ..http.endpoint import Job
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, tenant_of
-from ..request.leases import keep_alive_lease
-from ..request.prepare import Chat, CheckedRequest, chat_of, namespace_of, new_id, prepare
+from ..request.leases import end_kept_alive, end_lease, keep_alive_lease
+from ..request.prepare import Chat, CheckedRequest, cache_namespace, chat_of, namespace_of, new_id, prepare
 from ..request.reply import Reply
 from ..request.service import Service
+from ..request.validation import check_salt
 from .answers import AnswerContext, LineStream, WholeAnswer, now
 from .errors import error_line
 from .fields import IN_CHATS, IN_PROMPTS, INERT_FIELDS
-from .keep_alive import keep_alive_seconds
+from .keep_alive import conversation_key, keep_alive_seconds
 from .names import checked_name
 from .options import check_context, limits
 from .prompt import Prompt, chat_prompt, generate_prompt
@@ -35,7 +36,7 @@ LINES = b"application/x-ndjson"
 
 _CHAT = BodyKind(ChatRequest, INERT_FIELDS, IN_CHATS)
 _GENERATE = BodyKind(GenerateRequest, INERT_FIELDS, IN_PROMPTS, {"messages": "/api/chat"})
-R = TypeVar("R", bound=PromptRequest)
+R = TypeVar("R", ChatRequest, GenerateRequest)
 
 
 async def prepare_chat(http: HttpService, http_request: Request) -> Job | Response:
@@ -64,12 +65,17 @@ async def _prepared(
     model = service.engine.check_serving()
     is_chat = isinstance(request, ChatRequest)
     if is_empty(request):
+        if seconds == 0:
+            _unload(http, http_request, request)
         return _loaded(name, is_chat=is_chat, keep_alive=seconds)
     check_context(request, model)
     prompt = await service.work.call(caller, prompt_of, service, request)
-    lease = keep_alive_lease(seconds or 0.0)
-    checked = await _checked(http, http_request, request, prompt, model, [lease] if lease else [])
+    key = "" if seconds is None else conversation_key(request)
+    leases = [keep_alive_lease(seconds, key)] if seconds else []
+    checked = await _checked(http, http_request, request, prompt, model, leases)
     prepared = prepare(service, checked)
+    if seconds == 0:
+        end_lease(service.engine, checked.namespace, checked.tenant, key)
     context = AnswerContext(
         model=name,
         is_chat=is_chat,
@@ -128,6 +134,14 @@ async def _checked(
         outline=prompt.outline,
         leases=leases,
     )
+
+
+def _unload(http: HttpService, http_request: Request, request: PromptRequest) -> None:
+    """Ends the caller's leases, because Ollama would free the cache of all conversations with the model."""
+    config = http.service.config
+    check_salt(request.cache_salt)
+    namespace = cache_namespace(cache_scope(http_request, config), request.cache_salt)
+    end_kept_alive(http.service.engine, namespace, tenant_of(http_request, None, config))
 
 
 def _loaded(name: str, *, is_chat: bool, keep_alive: float | None) -> Response:

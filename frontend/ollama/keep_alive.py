@@ -1,11 +1,16 @@
-"""Ollama's `keep_alive`: how long the model and the cached prompt stay after a request."""
+"""Ollama's `keep_alive`: how long a conversation stays cached after a request, and how it is recognized."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from hashlib import sha256
+
+import msgspec
 
 from ...runtime.errors import RequestError
+from .protocol import ChatRequest, GenerateRequest, Message
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
@@ -30,6 +35,22 @@ def keep_alive_seconds(value: float | str | None) -> float | None:
             code="invalid_value",
         )
     return math.inf if seconds < 0 else seconds
+
+
+def conversation_key(request: ChatRequest | GenerateRequest) -> str:
+    """The key of a conversation's leases: the same in each of its turns, as it depends on their beginning."""
+    if isinstance(request, ChatRequest):
+        begin: Sequence[object] = _to_first_question(request.messages or ())
+    else:
+        begin = (request.system, request.prompt)
+    return sha256(msgspec.json.encode(begin)).hexdigest()[:32]
+
+
+def _to_first_question(messages: Sequence[Message]) -> Sequence[Message]:
+    for index, message in enumerate(messages):
+        if message.role == "user":
+            return messages[: index + 1]
+    return messages
 
 
 def _seconds(text: str) -> float | None:

@@ -37,6 +37,7 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
         complete_json=request.complete_json,
         cache_salt=request.cache_salt,
         cache_prompt=request.cache_prompt,
+        cache_lease=request.cache_lease,
         priority=request.priority,
     )
     check_fields(fields)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Raw, Struct
 
-from ..request.fields import NULL, JsonObject
+from ..request.fields import NULL, CacheLease, JsonObject
 from ..request.messages import MessageToolCall, Tool
 
 
@@ -77,6 +77,7 @@ class PromptRequest(Struct, kw_only=True):
     chat_template_kwargs: JsonObject | None = None
     cache_salt: str | None = None
     cache_prompt: bool | None = None
+    cache_lease: CacheLease | None = None
     priority: int | None = None
     explain_cache: bool | None = None
 

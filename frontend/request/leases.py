@@ -12,7 +12,7 @@ from ..text.passage import common_length
 from ..work.caller import Caller
 from .fields import CacheLease
 from .service import Service
-from .validation import MOST_TTL_S
+from .validation import MOST_TTL_S, MOST_UNDER_KEY
 
 MOST_BREAKPOINTS = 4
 DECISION_S = 2.0  # from a reply's end until its tool calls, if there are any, are known
@@ -42,10 +42,9 @@ def conversation_lease(ttl_s: float, key: str = "") -> LeaseTerms:
     return LeaseTerms("conversation", ttl_s, key)
 
 
-def keep_alive_lease(seconds: float, key: str = "") -> LeaseTerms | None:
-    """Ollama's `keep_alive`, which may be infinite; None for 0 seconds."""
-    ttl_s = min(seconds, MOST_TTL_S)
-    return LeaseTerms("keep_alive", ttl_s, key) if ttl_s else None
+def keep_alive_lease(seconds: float, key: str) -> LeaseTerms:
+    """Ollama's `keep_alive`, which may be infinite. Conversations may share the key."""
+    return LeaseTerms("keep_alive", min(seconds, MOST_TTL_S), key, most=MOST_UNDER_KEY)
 
 
 def breakpoint_leases(positions: Sequence[Position]) -> list[LeaseTerms]:
@@ -61,6 +60,11 @@ def end_lease(engine: EngineClient, namespace: str | None, tenant: str, key: str
     """Ends the tenant's leases under `key`. Without such leases nothing happens."""
     if namespace is not None:
         engine.tell(EndLease(namespace, tenant, key))
+
+
+def end_kept_alive(engine: EngineClient, namespace: str, tenant: str) -> None:
+    """Ends all leases that the tenant has taken by `keep_alive`."""
+    engine.tell(EndLease(namespace, tenant, kind="keep_alive"))
 
 
 def check_breakpoints(param: str, number: int) -> None:

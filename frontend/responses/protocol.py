@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from ..openai.protocol import PromptCacheOptions
 from ..request.declared import one_of, within
 from ..request.fields import (
+    CacheLease,
     JsonObject,
     JsonSchema,
     MinP,
@@ -183,6 +184,7 @@ class ResponsesRequest(PromptFields, kw_only=True):
     unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_prompt: bool | None = None
+    cache_lease: CacheLease | None = None
     priority: Priority | None = None
     prompt_cache_key: str | None = None
     prompt_cache_options: PromptCacheOptions | None = None

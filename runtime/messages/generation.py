@@ -60,11 +60,16 @@ class AwaitTools(Message):
 
 
 class EndLease(Message):
-    """End the tenant's leases under `key`."""
+    """End the tenant's leases under `key`, or with a `kind` all of that kind, whatever their keys."""
 
     namespace: str
     tenant: str
-    key: str
+    key: str = ""
+    kind: LeaseKind | None = None
+
+    def ends(self, kind: LeaseKind, key: str) -> bool:
+        """Whether a lease of the tenant in the namespace is one of them."""
+        return key == self.key if self.kind is None else kind == self.kind
 
 
 class QueryStats(Message):

@@ -9,7 +9,7 @@ from heapq import nlargest
 from typing import NamedTuple
 
 from ...radix_cache import Lease, PrefixCache
-from ..messages import Generate, LeasedPrefix, LeaseKind, LeaseTerms, Tokens
+from ..messages import EndLease, Generate, LeasedPrefix, LeaseKind, LeaseTerms, Tokens
 from .request import TOKEN_BYTES, Request
 from .tool_pauses import ToolPauses
 
@@ -82,12 +82,18 @@ class LeaseRegistry:
             self._pauses.begin(request, tools, self.now)
             self._extend(self._of_replies[request_id], self._pauses.estimate(request.tenant, tools))
 
-    def end(self, key: Key) -> int:
-        """Ends the leases under a key; returns their number."""
-        leases = [lease for lease in self._by_key.get(key, ()) if lease.node is not None]
-        for lease in leases:
+    def end(self, order: EndLease) -> None:
+        if order.kind is None:
+            found = list(self._by_key.get(Key(order.namespace, order.tenant, order.key), ()))
+        else:
+            owned = self._by_owner.get(scope_of(order.namespace) + order.tenant, {})
+            found = [lease for lease in owned if self._is_of(lease, order.kind, order.namespace)]
+        for lease in found:
             self._end(lease)
-        return len(leases)
+
+    def _is_of(self, lease: Lease, kind: LeaseKind, namespace: str) -> bool:
+        claim = self._claims[lease]
+        return (claim.kind, claim.key.namespace) == (kind, namespace)
 
     def expire(self, now: float) -> None:
         self.now = now

@@ -23,7 +23,7 @@ from collections.abc import Collection
 from enum import Enum, auto
 
 from ...radix_cache import PrefixCache
-from ..messages import Generate, Message
+from ..messages import EndLease, Generate, Message
 from .fairness import Fairness
 from .grammar_loader import GrammarLoader
 from .initial_allocation import allocate
@@ -214,11 +214,11 @@ class Lifecycle:
         else:
             self._retry_times.ended()
 
-    def drop_lease_terms(self, namespace: str, tenant: str, key: str) -> None:
-        """The tenant's requests that have not ended take no lease under `key`."""
+    def drop_lease_terms(self, order: EndLease) -> None:
+        """The tenant's requests that have not ended take none of the leases that the order ends."""
         for request in (*self._open.values(), *self.residents.values()):
-            if (request.namespace, request.tenant) == (namespace, tenant):
-                request.leases = [terms for terms in request.leases if terms.key != key]
+            if (request.namespace, request.tenant) == (order.namespace, order.tenant):
+                request.leases = [terms for terms in request.leases if not order.ends(terms.kind, terms.key)]
 
     def _release(self, request: Request) -> None:
         """Ends the allocation. The tree keeps the tokens whose KV exists; others are not charged."""

@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 from ..messages import AwaitTools, DropCache, EndLease, Message
 from .cache_control import CacheController
-from .lease_registry import Key
 from .lifecycle import Lifecycle
 from .replies import Replies
 from .stored_pages import StoredPages
@@ -36,7 +35,7 @@ class Orders:
 
     def add(self, order: Order) -> None:
         if isinstance(order, EndLease):
-            self._requests.drop_lease_terms(order.namespace, order.tenant, order.key)
+            self._requests.drop_lease_terms(order)
         ended = {each.id for each in self._requests.residents.values() if each.is_answered}
         self._waiting.append((order, ended))
         self.carry_out()
@@ -53,8 +52,8 @@ class Orders:
                     self._drop_cache(order)
                 case AwaitTools(request, tools):
                     self._cache_control.leases.await_tools(request, tools)
-                case EndLease(namespace, tenant, key):
-                    self._cache_control.leases.end(Key(namespace, tenant, key))
+                case EndLease():
+                    self._cache_control.leases.end(order)
 
     def _drop_cache(self, order: DropCache) -> None:
         dropped = self._cache_control.drop(order)

@@ -14,6 +14,7 @@ from arbora.runtime.messages import (
     CachedPrefix,
     CacheDropped,
     DropCache,
+    LeaseTerms,
     Message,
     PinnedPrefix,
     PinPrefix,
@@ -25,6 +26,16 @@ from fake_scheduler import packed
 from http_world import HttpWorld, eventually, http_world, last_generate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+ASKED: Any = {"messages": [{"role": "user", "content": "Hello"}], "stream": False}
+BODIES: dict[str, Any] = {
+    "/v1/chat/completions": ASKED,
+    "/v1/completions": {"prompt": "Hello"},
+    "/v1/responses": {"input": "Hello", "store": False},
+    "/v1/messages": {**ASKED, "max_tokens": 5},
+    "/api/chat": ASKED,
+    "/api/generate": {"prompt": "Hello", "stream": False},
+    "/generate": {"prompt": "Hello"},
+}
 TEXT = "the cat sat on the mat and the dog sat on the cat again"
 
 
@@ -273,3 +284,14 @@ async def test_a_question_without_an_answer_is_given_up() -> None:
     assert await questions.ask(lambda number: QueryCache(0, number, "", ""), asked.append, 0.01) is None
     questions.answer(CacheDropped(1, 0, 0))
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_every_api_takes_a_lease(plain: HttpWorld, path: str) -> None:
+    lease = {"ttl_s": 60, "key": "program-1", "most": 8}
+    answer = await plain.http.post(path, json={**BODIES[path], "cache_lease": lease})
+    assert answer.status_code == 200, answer.text
+    assert last_generate(plain).leases == [LeaseTerms("session", 60, "program-1", most=8)]
+    refused = await plain.http.post(path, json={**BODIES[path], "cache_lease": {"ttl_s": 0}})
+    assert refused.status_code == 400
+    assert "cache_lease.ttl_s" in refused.text

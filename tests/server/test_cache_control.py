@@ -52,6 +52,29 @@ def test_a_pinned_conversation_outlives_a_drop(served: Served) -> None:
     assert cached_of(served.client, served.model, system("pins")) == 0
 
 
+def test_ollamas_keep_alive_of_zero_ends_the_lease(served: Served) -> None:
+    def asked(keep_alive: str | int, *messages: dict[str, str]) -> None:
+        body = {
+            "messages": messages,
+            "keep_alive": keep_alive,
+            "stream": False,
+            "options": {"num_predict": 1},
+        }
+        assert served.http.post("/api/chat", json=body).status_code == 200
+
+    def kept() -> int:
+        leases = served.http.get("/cache").json()["leases"]
+        return sum(lease["kind"] == "keep_alive" for lease in leases)
+
+    asked("1h", *system("one"), {"role": "user", "content": "Hello?"})
+    asked("1h", *system("two"), {"role": "user", "content": "Hello?"})
+    eventually(lambda: kept() == 2)
+    asked(0, *system("one"), {"role": "user", "content": "Hello?"})
+    eventually(lambda: kept() == 1)
+    asked(0)
+    eventually(lambda: kept() == 0)
+
+
 def test_a_pin_ends_by_itself(served: Served) -> None:
     pinned = pin(served, messages=system("time"), ttl_s=0.5)
     assert pinned["expires_at"] <= time.time() + 0.5

@@ -11,7 +11,7 @@ import ollama
 import pydantic
 import pytest
 import pytest_asyncio
-from arbora.runtime.messages import Abort, LeftOut
+from arbora.runtime.messages import Abort, Generate, LeftOut
 from http_world import MODEL, eventually, last_generate
 from ollama_world import HELLO, TOOLS, OllamaWorld, called, ollama_world
 
@@ -238,10 +238,10 @@ async def test_log_probabilities_have_texts_and_alternatives(world: OllamaWorld)
 
 
 async def test_no_messages_load_the_model(world: OllamaWorld) -> None:
-    before = len(world.running.received)
+    before = len(world.running.of_kind(Generate))
     assert (await world.chat(messages=[])).done_reason == "load"
     assert (await world.chat(messages=[], keep_alive=0)).done_reason == "unload"
-    assert len(world.running.received) == before
+    assert len(world.running.of_kind(Generate)) == before
 
 
 async def test_an_unenforced_keyword_is_named(world: OllamaWorld) -> None:

@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 from arbora.frontend.ollama.options import TEMPERATURE, TOP_K, TOP_P
 from arbora.frontend.ollama.protocol import Options
-from arbora.frontend.request.validation import MOST_TTL_S
 from http_world import MODEL, last_generate
 from ollama_world import OllamaWorld, ollama_world
 
@@ -166,14 +165,3 @@ async def test_a_name_may_have_the_tag_latest(world: OllamaWorld) -> None:
         with pytest.raises(ollama.ResponseError) as caught:
             await world.generate(model=name)
         assert caught.value.status_code == 404
-
-
-@pytest.mark.parametrize(
-    ("keep_alive", "seconds"), [("5m", [300.0]), (-1, [MOST_TTL_S]), (0, []), (None, [])]
-)
-async def test_keep_alive_leases_the_prompt_and_the_reply(
-    world: OllamaWorld, keep_alive: Any, seconds: list[float]
-) -> None:
-    await world.generate(prompt="Hello", keep_alive=keep_alive)
-    leases = [each for each in last_generate(world.http_world).leases if each.kind == "keep_alive"]
-    assert [each.ttl_s for each in leases] == seconds

@@ -199,6 +199,20 @@ def test_ending_a_key_ends_its_leases_also_of_a_request_with_a_step_in_flight() 
     assert cached(bench, DOCUMENT) == 20
 
 
+@pytest.mark.parametrize("key", ["", "a"])
+def test_ending_a_kind_ends_its_leases_whatever_their_keys(key: str) -> None:
+    bench = SchedulerBench(32, most_pinned=20)
+    kept = LeaseTerms("keep_alive", 60.0, key)
+    for tenant, namespace in (("", ""), ("bob", ""), ("", "other")):
+        serve(
+            bench, f"{tenant}{namespace}", DOCUMENT, kept, conversation(), tenant=tenant, namespace=namespace
+        )
+    bench.submit("open", [*DOCUMENT, 50], leases=[kept])
+    bench.scheduler.order(EndLease("", "", kind="keep_alive"))
+    bench.run()
+    assert bench.scheduler.stats().leases == {"conversation": 3, "keep_alive": 2}
+
+
 @pytest.mark.parametrize("other", [("other", ""), ("", "bob")])
 def test_another_namespace_or_tenant_cannot_end_replace_or_renew_a_lease(other: tuple[str, str]) -> None:
     namespace, tenant = other

@@ -197,6 +197,10 @@ class AnyOrder(RuleBasedStateMachine):
     def end_lease(self, namespace: str, tenant: str, key: str) -> None:
         self.bench.scheduler.order(EndLease(namespace, tenant, key))
 
+    @rule(namespace=st.sampled_from(["", "other"]), tenant=st.sampled_from("abc"))
+    def end_kind(self, namespace: str, tenant: str) -> None:
+        self.bench.scheduler.order(EndLease(namespace, tenant, kind="conversation"))
+
     @rule(seconds=st.integers(1, 3))
     def wait(self, seconds: int) -> None:
         self.bench.wait(seconds)
