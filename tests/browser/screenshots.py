@@ -45,7 +45,7 @@ def make(browser: Browser, url: str) -> None:
         chat(page, texts)
     chat(page, CHATS[0][:2])
     page.locator(".prompt summary").last.click()
-    expect(page.locator("mark")).to_be_visible()
+    expect(page.locator(".rendered mark")).to_be_visible()
     page.locator("#chat-tree [role=treeitem]").nth(1).click()
     page.wait_for_timeout(2500)
     page.screenshot(path=IMAGES / "chat.png")

@@ -50,8 +50,52 @@ def test_a_chat_is_answered_and_its_second_turn_is_cached(page: Page) -> None:
     cached = last.locator("meter").evaluate("(meter) => meter.value")
     assert cached > 0
     last.locator("summary").click()
-    expect(last.locator("mark")).to_contain_text("My name is Ada.")
-    expect(last.locator("pre span")).to_contain_text("What is my name?")
+    expect(last.locator(".rendered mark")).to_contain_text("My name is Ada.")
+    expect(last.locator(".rendered span")).to_contain_text("What is my name?")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
+def test_a_changed_system_prompt_is_shown_beside_the_earlier_one(
+    browser: Browser, server: Served, faults: list[str], width: int, scheme: Any
+) -> None:
+    """The texts share a row on a wide window and a column on a phone, and can be read in both schemes."""
+    viewport: Any = {"width": width, "height": 900}
+    rules = "You are a careful assistant. Answer in a short sentence, and never guess. " * 3
+    with browser.new_context(viewport=viewport, color_scheme=scheme) as context:
+        page = watched(context.new_page(), faults)
+        page.goto(server.url)
+        if width < 1100:
+            page.locator("#settings summary").first.click()
+        settle(page, system=f"Chat {width}. The user is Ada. {rules}")
+        chat(page, f"Hello {width}")
+        settle(page, system=f"Chat {width}. The user is <b>Bo</b>. {rules}")
+        say(page, f"What is the name of user {width}?")
+        wait_for_replies(page, 2)
+        last = page.locator(".prompt").last
+        last.locator("summary").click()
+        place = last.locator(".departure")
+        expect(place).to_contain_text("First difference in the system prompt, at token ")
+        expect(last).to_contain_text(
+            re.compile(r"\d+ of \d+ tokens found in the cache; \d+ could have been\.")
+        )
+        now, earlier = place.locator(".texts pre").all()
+        expect(now).to_contain_text("The user is <b>Bo</b>")
+        expect(earlier).to_contain_text("The user is Ada")
+        expect(now.locator("mark")).to_contain_text(re.compile("^<b>"))
+        boxes = now.bounding_box(), earlier.bounding_box()
+        assert boxes[0] is not None and boxes[1] is not None
+        assert (boxes[0]["y"] == boxes[1]["y"]) == (width > 600)
+        assert boxes[1]["x"] + boxes[1]["width"] <= width
+        ink = now.locator("mark").evaluate("(mark) => getComputedStyle(mark).color")
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert abs(brightness(ink) - brightness(paper)) > 100
+    assert faults == []
+
+
+def brightness(colour: str) -> float:
+    """The mean of the channels of a colour such as `rgb(1, 2, 3)`."""
+    channels = [int(each) for each in re.findall(r"\d+", colour)[:3]]
+    return sum(channels) / 3
 
 
 def test_a_prompt_that_could_not_be_fetched_is_fetched_when_opened_again(
@@ -66,7 +110,7 @@ def test_a_prompt_that_could_not_be_fetched_is_fetched_when_opened_again(
     prompt.locator("summary").click()
     expect(prompt.locator(".error")).to_be_hidden()
     prompt.locator("summary").click()
-    expect(prompt.locator("pre")).to_contain_text("Hello")
+    expect(prompt.locator(".rendered")).to_contain_text("Hello")
     expect(prompt.locator(".error")).to_have_count(0)
     faults.clear()  # Chromium logs each answer with an error status
 

@@ -22,7 +22,8 @@ CAUSES = {
 def explanation_in_words(explanation: Mapping[str, Any]) -> str:
     """Lines with the tokens of each cause, and the texts where the prompt left the nearest earlier one."""
     matched, total = explanation["matched_tokens"], explanation["prompt_tokens"]
-    lines = [f"{matched} of {total} prompt tokens were cached"]
+    could = explanation["could_match_tokens"]
+    lines = [f"{matched} of {total} prompt tokens were cached, {could} could have been"]
     for cause, tokens in sorted(explanation["causes"].items(), key=lambda item: -item[1]):
         lines.append(f"  {tokens:>6}  {cause}: {CAUSES.get(cause, 'see the documentation')}")
     if difference := explanation.get("difference"):

@@ -63,7 +63,27 @@ function causes(explanation) {
   const rows = Object.entries(explanation.causes).map(([cause, tokens]) =>
     element("li", {}, `${count(tokens)} computed: ${CAUSES[cause] ?? cause}`),
   );
-  const { difference } = explanation;
-  const where = difference ? [element("p", {}, `The prompt leaves an earlier one at character ${count(difference.character)}. ${difference.note}`)] : [];
-  return element("div", {}, element("ul", { class: "causes" }, ...rows), ...where);
+  const { difference, matched_tokens, could_match_tokens, prompt_tokens } = explanation;
+  const could = `${count(matched_tokens)} of ${plural(prompt_tokens, "token")} found in the cache; ${count(could_match_tokens)} could have been.`;
+  return element("div", {}, element("p", {}, could), element("ul", { class: "causes" }, ...rows), difference ? departure(difference) : null);
+}
+
+/** Where the prompt leaves the nearest earlier one, and both texts there. The server has escaped what can't be seen in them. */
+function departure({ part, index, role, token, character, note, prompt, earlier }) {
+  const places = { prompt: "the prompt", system: "the system prompt", tool: `tools[${index}]`, message: `messages[${index}]${role ? ` (${role})` : ""}` };
+  const same = commonStart(prompt, earlier);
+  const text = (title, whole) =>
+    element("div", {}, element("h3", {}, title), element("pre", {}, whole.slice(0, same), element("mark", {}, whole.slice(same))));
+  return element(
+    "section",
+    { class: "departure", "aria-label": "First difference from an earlier prompt" },
+    element("p", {}, `First difference in ${places[part] ?? part}, at token ${count(token)}, character ${count(character)}. ${note}`),
+    element("div", { class: "texts" }, text("This prompt", prompt), text("Earlier prompt", earlier)),
+  );
+}
+
+function commonStart(first, second) {
+  let end = 0;
+  while (end < first.length && first[end] === second[end]) end += 1;
+  return end;
 }

@@ -92,6 +92,7 @@ def test_an_explanation_names_each_cause_and_the_first_difference() -> None:
         {
             "prompt_tokens": 102,
             "matched_tokens": 14,
+            "could_match_tokens": 101,
             "causes": {"new": 1, "volatile": 87},
             "difference": {
                 "part": "system",
@@ -104,7 +105,7 @@ def test_an_explanation_names_each_cause_and_the_first_difference() -> None:
         }
     )
     assert said.splitlines() == [
-        "14 of 102 prompt tokens were cached",
+        "14 of 102 prompt tokens were cached, 101 could have been",
         "      87  volatile: they follow a line that changes with each request",
         "       1  new: no earlier prompt had them",
         "first difference in system 0, at token 14: A line differs only in its time.",
