@@ -16,7 +16,7 @@ from ..runtime.config import LogFormat, ServeConfig
 from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
 from .keys.key_file import NAME_FORM, is_name
-from .keys.new_key import line_of, new_key
+from .keys.new_key import as_json, line_of, new_key
 from .launch.commands import server_commands
 from .launch.program_name import program_name
 from .launch.serve import serve
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.command in COMMANDS:
             return COMMANDS[parsed.command].load().run(parsed)
         if parsed.command == "key":
-            print_new_key(parsed.name)
+            print_new_key(parsed.name, parsed.json)
             return 0
         write_log("warning")  # for warnings about the options themselves
         config = serve_config(vars(parsed), os.environ)
@@ -137,11 +137,14 @@ def with_values(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def print_new_key(name: str) -> None:
+def print_new_key(name: str, json: bool) -> None:
     """Raises ConfigError for a name that no key can have."""
     if not is_name(name):
         raise ConfigError(f"arbora key {name}: a name has {NAME_FORM}.")
     key = new_key()
+    if json:
+        print(as_json(name, key))
+        return
     print(f"the key, for the client alone: {key}")
     print(f"its line for the --api-key-file, where limits may be added: {line_of(name, key)}")
 
@@ -170,8 +173,9 @@ def build_parser(chosen: Sequence[str] = ()) -> argparse.ArgumentParser:
         else:
             commands.add_parser(name, help=command.help)
     key = commands.add_parser("key", help="make an API key", description=KEY)
-    key.set_defaults(fail=key.error, flags=())
+    key.set_defaults(fail=key.error, flags=("--json",))
     key.add_argument("name", metavar="NAME", help="the name of the key in logs and metrics")
+    key.add_argument("--json", action="store_true", help="print JSON instead of text")
     return parser
 
 

@@ -18,3 +18,8 @@ def new_key() -> str:
 def line_of(name: str, key: str) -> str:
     """The key's line without limits. It has only the hash, so the file does not reveal the key."""
     return json.dumps({"name": name, "sha256": key_hash(key)})
+
+
+def as_json(name: str, key: str) -> str:
+    """The key with the members of its line, for programs."""
+    return json.dumps({"key": key, "name": name, "sha256": key_hash(key)})

@@ -58,6 +58,15 @@ def test_the_key_command_prints_a_key_and_its_line(
     assert found is not None and found.name == "ada"
 
 
+def test_the_key_command_prints_json_for_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["key", "ada", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    key = printed.pop("key")
+    assert printed == {"name": "ada", "sha256": key_hash(key)}
+    found = KeyRing(read(tmp_path, json.dumps(printed))).find(key)
+    assert found is not None and found.name == "ada"
+
+
 def test_the_key_command_refuses_a_name_that_no_line_may_have(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "a b"]) == 2
     assert "arbora key a b: a name has 1 to 64 of the characters" in capsys.readouterr().err
