@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 _STORED_CHATS = (
-    "chat replies are not stored: create a response by POST /v1/responses with store, and retrieve that."
+    "Chat replies are not stored: create a response by POST /v1/responses with store, and retrieve that."
 )
-_ONLY_TEXT = "the model reads and writes only text: use a server with a model for it."
+_ONLY_TEXT = "The model reads and writes only text: use a server with a model for it."
 
 _METHODS = ("GET", "POST", "DELETE")
 REASONS = {
     "/v1/chat/completions": _STORED_CHATS,
-    "/v1/responses/compact": "this server shortens no conversation: shorten it in the client.",
-    "/v1/embeddings": "the model generates text and has no embeddings: use a server with an embedding model.",
-    "/v1/moderations": "the model generates text and classifies none: use a server with a moderation model.",
+    "/v1/responses/compact": "This server shortens no conversation: shorten it in the client.",
+    "/v1/embeddings": "The model generates text and has no embeddings: use a server with an embedding model.",
+    "/v1/moderations": "The model generates text and classifies none: use a server with a moderation model.",
     "/v1/audio": _ONLY_TEXT,
     "/v1/images": _ONLY_TEXT,
 }
@@ -24,4 +24,4 @@ def why_not_served(method: str, path: str) -> str | None:
     found = next((each for each in REASONS if path == each or path.startswith(f"{each}/")), None)
     if found is None or method not in _METHODS:
         return None
-    return f"{method} {path} is not served: {REASONS[found]}"
+    return f"{method} {path} is not served. {REASONS[found]}"

@@ -99,15 +99,15 @@ async def test_an_unknown_path_names_the_one_that_was_meant(world: HttpWorld, pa
         (
             "GET",
             "/v1/chat/completions",
-            "chat replies are not stored: create a response by POST /v1/responses",
+            "Chat replies are not stored: create a response by POST /v1/responses",
         ),
-        ("GET", "/v1/chat/completions/chatcmpl-1", "chat replies are not stored"),
-        ("DELETE", "/v1/chat/completions/chatcmpl-1", "chat replies are not stored"),
-        ("GET", "/v1/chat/completions/chatcmpl-1/messages", "chat replies are not stored"),
-        ("POST", "/v1/responses/compact", "this server shortens no conversation"),
-        ("POST", "/v1/embeddings", "the model generates text and has no embeddings"),
-        ("POST", "/v1/moderations", "the model generates text and classifies none"),
-        ("POST", "/v1/audio/speech", "the model reads and writes only text"),
+        ("GET", "/v1/chat/completions/chatcmpl-1", "Chat replies are not stored"),
+        ("DELETE", "/v1/chat/completions/chatcmpl-1", "Chat replies are not stored"),
+        ("GET", "/v1/chat/completions/chatcmpl-1/messages", "Chat replies are not stored"),
+        ("POST", "/v1/responses/compact", "This server shortens no conversation"),
+        ("POST", "/v1/embeddings", "The model generates text and has no embeddings"),
+        ("POST", "/v1/moderations", "The model generates text and classifies none"),
+        ("POST", "/v1/audio/speech", "The model reads and writes only text"),
     ],
 )
 async def test_a_path_of_openai_that_is_not_served_says_why(
@@ -115,7 +115,7 @@ async def test_a_path_of_openai_that_is_not_served_says_why(
 ) -> None:
     answer = await world.http.request(method, path, json={})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_served")
-    assert answer.json()["error"]["message"].startswith(f"{method} {path} is not served: {reason}")
+    assert answer.json()["error"]["message"].startswith(f"{method} {path} is not served. {reason}")
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
