@@ -56,7 +56,7 @@ def rendered(
         continue_final_message=conversation.continues_last,
         kwargs=dict(conversation.variables),
     )
-    text, messages = render_first_form(render, ruled.messages)
+    text, messages = render_first_form(render, ruled.messages, template.loses_system_messages)
     return Rendered(text, outline_of(messages, tools, ruled.applied))
 
 

@@ -17,8 +17,12 @@ _BETWEEN = "\n\n"
 _SHOWN = 60  # characters of a refused message in the error
 
 
-def render_first_form(render: Render, messages: list[Message]) -> tuple[str, list[Message]]:
+def render_first_form(
+    render: Render, messages: list[Message], loses_system_messages: bool = False
+) -> tuple[str, list[Message]]:
     """The text of the first form that the template accepts, and the messages of this form.
+
+    A template that `loses_system_messages` gets only forms with none but the first.
 
     The forms change system messages, then also merge neighbouring messages of one role. A template that
     refuses a form of one turn refuses this form of all later turns too. So all turns take the same form, and
@@ -30,7 +34,7 @@ def render_first_form(render: Render, messages: list[Message]) -> tuple[str, lis
     reason = ""
     for change in _CHANGES:
         form = change(messages)
-        if form in tried:
+        if form in tried or (loses_system_messages and _has_more_systems(form)):
             continue
         try:
             return render(form), form
@@ -70,6 +74,10 @@ _CHANGES: tuple[Change, ...] = (
     *_OF_SYSTEMS,
     *(lambda messages, change=change: _merged(change(messages)) for change in _OF_SYSTEMS),
 )
+
+
+def _has_more_systems(messages: Sequence[Message]) -> bool:
+    return any(message["role"] == "system" for message in messages[1:])
 
 
 def _system_prompts(messages: Sequence[Message]) -> int:

@@ -92,6 +92,21 @@ class ChatTemplate:
             return False
         return -1 < text.rfind("<user>") < text.find("<last>")
 
+    @cached_property
+    def loses_system_messages(self) -> bool:
+        """Whether a chat with several system messages is rendered without one of them."""
+        chats = (("system", "system", "user"), ("system", "user", "assistant", "system", "user"))
+        return any(map(self._loses_text, chats))
+
+    def _loses_text(self, roles: tuple[str, ...]) -> bool:
+        texts = [f"<{number}>" for number in range(len(roles))]
+        chat = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+        try:
+            rendered = self.render(chat)
+        except RequestError:
+            return False
+        return any(text not in rendered for text in texts)
+
     def render(
         self,
         messages: list[dict[str, Any]],

@@ -21,7 +21,6 @@ ONE_SYSTEM = """\
 {{- '<' + message.role + '>' + message.content + '<end>' }}
 {%- endfor %}"""
 REPLY = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "src, docs"}]}
-DROPS_A_SYSTEM_TEXT = ("deepseek-r1", "llama2")
 
 
 def template_of(source: str) -> ChatTemplate:
@@ -50,9 +49,12 @@ def codex_messages(request: dict[str, Any]) -> list[ChatMessage]:
 def test_the_turns_of_codex_are_rendered_with_all_texts(name: str) -> None:
     request = first_turn("tiny")
     text = rendered_text(TEMPLATES[name], codex_messages(request))
-    expected = ["<cwd>/work</cwd>", "List the files."]
-    if name not in DROPS_A_SYSTEM_TEXT:
-        expected += ["You write code in the Codex CLI.", "Read only."]
+    expected = [
+        "<cwd>/work</cwd>",
+        "List the files.",
+        "You write code in the Codex CLI.",
+        "Read only.",
+    ]
     request = next_turn(request, [REPLY], {})
     request["input"].append({"type": "message", "role": "user", "content": "Thanks."})
     next_text = rendered_text(TEMPLATES[name], codex_messages(request))
@@ -91,6 +93,12 @@ def test_a_system_message_amid_a_chat_becomes_the_users() -> None:
     messages = chat("s:A", "u:B", "a:C", "s:D", "u:E")
     assert rendered_text(MISTRAL_V1, messages) == "<s> [INST] A\n\nB [/INST] C</s> [INST] D\n\nE [/INST]"
     assert rendered_text(ONE_SYSTEM, messages).endswith("<assistant>C<end><user>D<end><user>E<end>")
+
+
+@pytest.mark.parametrize("name", ["deepseek-r1", "llama2"])
+def test_a_template_that_would_lose_system_messages_gets_only_the_first(name: str) -> None:
+    text = rendered_text(TEMPLATES[name], chat("s:Say A.", "d:Say B.", "u:C", "a:D", "s:Say E.", "u:F"))
+    assert [text.count(each) for each in ("Say A.\n\nSay B.", "C", "D", "Say E.", "F")] == [1] * 5
 
 
 def test_a_template_without_a_system_role_gets_the_text_from_the_user() -> None:
