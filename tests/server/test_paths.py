@@ -153,7 +153,7 @@ def test_more_than_the_context_is_refused_with_the_numbers(served: Served, strea
 
 
 def test_unknown_paths_and_methods_are_named(served: Served) -> None:
-    lost, wrong = served.http.get("/v1/nothing"), served.http.get("/v1/chat/completions")
+    lost, wrong = served.http.get("/v1/nothing"), served.http.get("/v1/completions")
     assert (lost.status_code, wrong.status_code) == (404, 405)
     assert lost.json()["error"]["message"]
     assert wrong.headers["allow"] == "POST"
