@@ -22,7 +22,7 @@ def render_first_form(
 ) -> tuple[str, list[Message]]:
     """The text of the first form that the template accepts, and the messages of this form.
 
-    A template that `loses_system_messages` gets only forms with none but the first.
+    `loses_system_messages`: only forms in which no message but the first is a system message are rendered.
 
     The forms change system messages, then also merge neighbouring messages of one role. A template that
     refuses a form of one turn refuses this form of all later turns too. So all turns take the same form, and
