@@ -9,7 +9,7 @@ from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, blend, items, merges, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
-from .common import bfloat16_dots, feed_cpu, program, rows
+from .common import amx, bfloat16_dots, feed_cpu, program, rows
 from .common.step_tokens import StepTokens
 from .linear import (
     QuantizedPacker,
@@ -69,6 +69,8 @@ def _products() -> None:
     fp8_rows.expansion()
     if streamed.streams(torch.bfloat16):
         streamed.callback()
+        if amx.available():
+            streamed.amx_callback()
     for half in set(DTYPES) & set(HALVES):
         dot_cpu.products(half)
         dot_cpu.widenings(half)

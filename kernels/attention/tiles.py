@@ -146,7 +146,7 @@ def _score_by_amx(keys, count, query, half, lanes, score):
         for lane in range(0, lanes, SIDE):
             to = shifted(score, t * lanes + lane)
             of_lane = shifted(query, lane)
-            multiply_square(half, block, half, DEPTH, of_lane, lanes, to, lanes, False)
+            multiply_square(half, block, half, DEPTH, of_lane, lanes, to, lanes, False, block, 0)
 
 
 @compiled
@@ -236,7 +236,9 @@ def _accumulate_by_amx(weight, values, pairs, head_dim, lanes, turned, total):
         for d in range(0, head_dim, SIDE):
             of_query, of_pair = shifted(turned, lane * AMX_BLOCK // 2), shifted(values, d)
             to = shifted(total, lane * head_dim + d)
-            multiply_square(pairs, of_query, AMX_BLOCK // 2, DEPTH, of_pair, head_dim, to, head_dim, True)
+            multiply_square(
+                pairs, of_query, AMX_BLOCK // 2, DEPTH, of_pair, head_dim, to, head_dim, True, of_pair, 0
+            )
 
 
 @compiled

@@ -58,7 +58,7 @@ class Linear:
         holds the weight itself or a copy in another layout: the caller should free the source at once.
         """
         if not batch_invariant or _is_invariant(weight.device, weight.dtype):
-            return Linear(_make(weight.device, weight.dtype)(weight, bias), *weight.shape)
+            return Linear(_make(weight.device, weight.dtype, batch_invariant)(weight, bias), *weight.shape)
         sizes = Linear.find_sizes(
             weight.shape[0], weight.shape[1], weight.dtype, weight.device, bias is not None
         )
@@ -115,7 +115,7 @@ def as_float32(x: torch.Tensor) -> torch.Tensor:
 
 
 def _is_invariant(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the usual product is batch-invariant by construction."""
+    """Whether the product needs no trial of numbers of rows to be batch-invariant."""
     return device.type == "cpu" and streams(dtype)
 
 
@@ -123,7 +123,7 @@ def _make(device: torch.device, dtype: torch.dtype, batch_invariant: bool = Fals
     if device.type == "cuda":
         return PlainCudaProduct
     if device.type == "cpu" and streams(dtype):
-        return StreamedProduct
+        return partial(StreamedProduct, batch_invariant=batch_invariant)
     if device.type == "cpu" and packs(dtype):
         return PackedProduct
     if device.type == "cpu" and widens(dtype):

@@ -6,7 +6,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.bfloat16_dots import add_pair_products
+from ..common.bfloat16_dots import add_pair_products, rounded_words
 from ..common.llvm import SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.vectors import FLOATS, LANES, WORDS
 
@@ -55,3 +55,26 @@ def tile(rows: int, lines: int):
         return types.void(i64, words, i64, words, floats, types.boolean, words, i64), generate
 
     return multiply
+
+
+@intrinsic
+def write_strip(typing, sums, bias, biased, y):
+    """Writes a row's results of a strip, rounded to bfloat16: the sums, plus the bias if `biased`."""
+
+    def generate(context, builder, signature, arguments):
+        sums, bias, biased, y = arguments
+        for first in range(0, OUTPUTS, 2 * LANES):
+            values = []
+            for start in (first, first + LANES):
+                total = cgutils.alloca_once_value(
+                    builder, read(builder, builder.gep(sums, [size(start)]), FLOATS)
+                )
+                with builder.if_then(biased):
+                    more = read(builder, builder.gep(bias, [size(start)]), FLOATS)
+                    builder.store(builder.fadd(builder.load(total), more), total)
+                values.append(builder.load(total))
+            write(builder, rounded_words(builder, *values), builder.gep(y, [size(first)]))
+        return context.get_dummy_value()
+
+    floats = types.CPointer(types.float32)
+    return types.void(floats, floats, types.boolean, types.CPointer(types.uint16)), generate

@@ -240,7 +240,7 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
                 output = (begin + index) * TILE
                 _prefetch_results(arguments, row, size, output)
                 weights = shifted(widened, index * tile_words)
-                multiply_square(inputs // 2, x, DEPTH, STEP_WORDS, weights, TILE, sums, TILE, False)
+                multiply_square(inputs // 2, x, DEPTH, STEP_WORDS, weights, TILE, sums, TILE, False, x, 0)
                 _store_rows(arguments, memory, row, size, output)
     release_tiles()
 

@@ -2,7 +2,8 @@
 """Matrix products of bfloat16 whose weights are stored in the order in which the kernel reads them.
 
 A strip holds the weights of some outputs, from the first to the last pair of inputs, so that a thread reads
-memory in order. The same code multiplies any number of rows: a row's bits do not depend on the others.
+memory in order. Few rows are multiplied by `vdpbf16ps`, more by AMX if the processor has it and the inputs
+fill its registers. Each of the two gives a row the same bits whatever the other rows are.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..common import bfloat16_dots
+from ..common import amx, bfloat16_dots
+from ..common.amx_product import DEPTH, SIDE, multiply_square, multiply_wide
 from ..common.numba_tools import compiled, fetch_add, pointer, shifted, store
 from ..common.threads import Callback, thread_count
-from .bfloat16_tile import MOST_ROWS, OUTPUTS, VECTORS, tile
+from ..common.vectors import LANES
+from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
+from .bfloat16_tile import MOST_ROWS, OUTPUTS, VECTORS, tile, write_strip
 
 AHEAD = 16
 """Pairs of inputs between prefetching and multiplying: 4 KB of weights."""
@@ -28,32 +32,61 @@ first-level cache. Meanwhile the next ones are prefetched."""
 PANEL = 252
 """Rows that a thread takes at a time. Their sums stay in the second-level cache."""
 
+AMX_ACTIVATIONS = 1 << 20
+"""Bytes of activations that AMX multiplies at a time, approximately. A thread reads them for each strip, so
+they should stay in its second-level cache."""
+
+AMX_ROWS = 5
+"""AMX multiplies at least this many rows, if it need not multiply all: `vdpbf16ps` reads the weights of fewer
+rows in less time."""
+
+AMX_AHEAD = 4
+"""The steps of DEPTH pairs between prefetching and multiplying by AMX, if there is one block of rows."""
+
+AMX_SUMS = 4 * BLOCK_ROWS * OUTPUTS
+"""Bytes of the sums of a block of rows and a strip."""
+
 PACKED_ELEMENTS = 1 << 22
 """Elements that are packed at a time, approximately."""
 
 
 def streams(dtype: torch.dtype) -> bool:
-    """Whether the processor has `vdpbf16ps` for this dtype. Its matrix unit (AMX), if any, is faster."""
-    return dtype == torch.bfloat16 and bfloat16_dots.available() and not bfloat16_dots.has_matrix_unit()
+    """Whether the processor has `vdpbf16ps` for this dtype."""
+    return dtype == torch.bfloat16 and bfloat16_dots.available()
 
 
 class StreamedProduct:
     """Holds a copy of the weight [out, in], padded to whole strips and pairs."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool = False
+    ) -> None:
+        """batch_invariant: if AMX multiplies, then any number of rows."""
         self._outputs, self._inputs = weight.shape
         self._weight = _pack(weight)
         self._bias = None if bias is None else bias.float()
+        self._amx_rows = 1 if batch_invariant else AMX_ROWS
+        self._has_amx = amx.available() and self._inputs % STEP == 0
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        rows, pairs = len(x), self._weight.shape[1]
+        rows = len(x)
         x = x.contiguous() if self._inputs % 2 == 0 else F.pad(x, (0, 1))
         y = torch.empty(rows, self._outputs, dtype=x.dtype)
+        if not self._has_amx or rows < self._amx_rows:
+            self._run(callback(), x, y)
+            return y
+        parts = max(1, -(-rows * 2 * self._inputs // AMX_ACTIVATIONS))
+        size = max(1, -(-rows // (parts * BLOCK_ROWS))) * BLOCK_ROWS
+        for part, results in zip(x.split(size), y.split(size), strict=True):
+            blocks = torch.empty(block_bytes(len(part), self._inputs), dtype=torch.uint8)
+            self._run(amx_callback(), part, results, blocks.data_ptr(), 0, 0)
+        return y
+
+    def _run(self, kernel: Callback, x: torch.Tensor, y: torch.Tensor, *more: int) -> None:
         bias = 0 if self._bias is None else self._bias.data_ptr()
         addresses = (x.data_ptr(), self._weight.data_ptr(), bias, y.data_ptr())
         threads = thread_count(self._weight.numel())
-        callback().run((rows, self._outputs, pairs, *addresses, threads), threads)
-        return y
+        kernel.run((len(x), self._outputs, self._weight.shape[1], *addresses, threads, *more), threads)
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor:
@@ -157,7 +190,9 @@ def _store_rows(arguments, sums, first, count, output):
     for row in range(count):
         y = shifted(pointer(arguments[7], np.uint16(0)), (first + row) * outputs + output)
         of_row = shifted(sums, row * OUTPUTS)
-        if arguments[6] != 0:
+        if some == OUTPUTS:
+            write_strip(of_row, shifted(bias, output), arguments[6] != 0, y)
+        elif arguments[6] != 0:
             for i in range(some):
                 store(y, i, of_row[i] + bias[output + i])
         else:
@@ -165,6 +200,64 @@ def _store_rows(arguments, sums, first, count, output):
                 store(y, i, of_row[i])
 
 
+def _multiply_by_amx(arguments):
+    """Arguments: the counter of strips, those of `StreamedProduct`, the address of the blocks of rows, and
+    the counters of `pack_rows`."""
+    multiply_blocks(arguments, np.empty(AMX_SUMS + 2 * amx.SHAPES_BYTES, np.uint8))
+
+
+@compiled
+def multiply_blocks(arguments, memory):
+    """memory: for the thread's sums, of a block of rows and a strip, and the shapes of AMX's registers. The
+    caller holds it, see `_multiply_panels`."""
+    rows, outputs, pairs = arguments[1], arguments[2], arguments[3]
+    x, blocks = pointer(arguments[4], np.uint16(0)), pointer(arguments[9], np.uint32(0))
+    pack_rows(x, rows, 2 * pairs, blocks, shifted(arguments, 10), shifted(arguments, 11))
+    line = amx.SHAPES_BYTES  # cache lines: AMX stores sums across two of them more slowly
+    start = (np.int64(memory.ctypes.data) + line - 1) // line * line
+    sums = pointer(start, np.float32(0))
+    amx.load_shapes(pointer(start + AMX_SUMS, np.uint8(0)))
+    weights, steps = pointer(arguments[5], np.uint32(0)), pairs // DEPTH
+    strips, turns = (outputs + OUTPUTS - 1) // OUTPUTS, (rows + BLOCK_ROWS - 1) // BLOCK_ROWS
+    # The blocks of rows together prefetch the next strip. A strip that nothing has prefetched, and that of a
+    # single block of rows, is prefetched a little ahead.
+    whole = DEPTH * OUTPUTS // LANES
+    lines = (whole + turns - 1) // turns
+    strip, is_first = fetch_add(arguments, 1), True
+    while strip < strips:
+        following = fetch_add(arguments, 1)
+        of_strip = shifted(weights, strip * pairs * OUTPUTS)
+        next_strip = shifted(weights, min(following, strips) * pairs * OUTPUTS)
+        for turn in range(turns):
+            first = turn * BLOCK_ROWS
+            count, block = min(BLOCK_ROWS, rows - first), shifted(blocks, turn * steps * STEP_WORDS)
+            if turns == 1 or (is_first and turn == 0):
+                later, some = shifted(of_strip, AMX_AHEAD * DEPTH * OUTPUTS), whole
+            else:
+                later, some = shifted(next_strip, turn * steps * lines * LANES), lines
+            _multiply_block(count, pairs, block, of_strip, sums, later, some)
+            _store_rows(arguments, sums, first, count, strip * OUTPUTS)
+        is_first = False
+        strip = following
+    amx.release_tiles()
+
+
+@compiled
+def _multiply_block(rows, pairs, block, weights, sums, later, lines):
+    """The products of a block of rows, of which `rows` count, and a strip."""
+    if rows <= BLOCK_ROWS // 2:
+        multiply_wide(pairs, block, DEPTH, STEP_WORDS, weights, OUTPUTS, sums, OUTPUTS, False, later, lines)
+    else:
+        multiply_square(pairs, block, DEPTH, STEP_WORDS, weights, OUTPUTS, sums, OUTPUTS, False, later, lines)
+        weights, sums = shifted(weights, SIDE), shifted(sums, SIDE)
+        multiply_square(pairs, block, DEPTH, STEP_WORDS, weights, OUTPUTS, sums, OUTPUTS, False, later, 0)
+
+
 @cache
 def callback() -> Callback:
     return Callback(_multiply)
+
+
+@cache
+def amx_callback() -> Callback:
+    return Callback(_multiply_by_amx)

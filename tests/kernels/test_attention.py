@@ -182,7 +182,7 @@ from arbora.kernels.common import amx, amx_product
 from numba import njit, types
 def product(shapes, count, words, sums):
     amx.load_shapes(shapes)
-    amx_product.multiply_square(count, words, count, count, words, count, sums, count, True)
+    amx_product.multiply_square(count, words, count, count, words, count, sums, count, True, words, 0)
     amx.release_tiles()
 function = njit(product)
 pointers = [types.CPointer(each) for each in (types.uint8, types.uint32, types.float32)]

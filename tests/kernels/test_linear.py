@@ -1,5 +1,9 @@
 """Matrix products on the CPU against F.linear."""
 
+import platform
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +13,7 @@ from arbora.kernels.linear.streamed import PANEL, StreamedProduct, streams
 from arbora.kernels.linear.widened import FEW_ROWS, SCRATCH, WidenedProduct
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sapphire_rapids import output_for_sapphire_rapids
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
 Product = type[PackedProduct | WidenedProduct | StreamedProduct]
@@ -19,12 +24,15 @@ PRODUCTS += [(StreamedProduct, dtype) for dtype in TOLERANCE if streams(dtype)]
 
 
 @pytest.mark.parametrize("product, dtype", PRODUCTS)
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, FEW_ROWS, FEW_ROWS + 1, 37, 64])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 7, FEW_ROWS, FEW_ROWS + 1, 37, 64])
+@pytest.mark.parametrize("inputs", [83, 96])
 @pytest.mark.parametrize("bias", [False, True])
-def test_a_product_agrees_with_torch(rows: int, bias: bool, product: Product, dtype: torch.dtype) -> None:
-    weight = (torch.randn(96, 83) / 9).to(dtype)
-    offset = torch.randn(96).to(dtype) if bias else None
-    x = torch.randn(rows, 83).to(dtype)
+def test_a_product_agrees_with_torch(
+    rows: int, inputs: int, bias: bool, product: Product, dtype: torch.dtype
+) -> None:
+    weight = (torch.randn(100, inputs) / 9).to(dtype)
+    offset = torch.randn(100).to(dtype) if bias else None
+    x = torch.randn(rows, inputs).to(dtype)
     expected = F.linear(x.double(), weight.double(), None if offset is None else offset.double())
     got = product(weight, offset)(x)
     assert got.dtype == dtype
@@ -44,7 +52,7 @@ def test_a_weight_larger_than_the_scratch_buffer_is_widened_in_parts() -> None:
 @given(
     rows=st.integers(1, 2 * PANEL + 3),
     outputs=st.integers(1, 200),
-    inputs=st.integers(1, 700),
+    inputs=st.integers(1, 700) | st.integers(1, 20).map(lambda number: 32 * number),
     threads=st.integers(1, 3),
     seed=st.integers(0, 99),
 )
@@ -66,6 +74,32 @@ def test_a_row_of_a_batch_invariant_product_has_the_same_bits_beside_any_others(
     assert torch.equal(together[::50], alone)
     expected = F.linear(x.double(), weight.double(), bias.double())
     torch.testing.assert_close(together.double(), expected, atol=3e-2 * inputs**0.5, rtol=2e-2)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AMX is a unit of x86")
+def test_code_for_processors_with_amx_uses_it(tmp_path: Path) -> None:
+    """On any machine the code is compiled for a processor with AMX."""
+    program = """
+from arbora.kernels.linear.streamed import multiply_blocks
+from numba import types
+multiply_blocks.compile((types.CPointer(types.int64), types.uint8[::1]))
+print(multiply_blocks.inspect_asm(multiply_blocks.signatures[0]))
+"""
+    assembly = output_for_sapphire_rapids(program, tmp_path)
+    for name in ("ldtilecfg", "tileloadd", "tdpbf16ps", "tilestored", "tilerelease", "vcvtne2ps2bf16"):
+        assert re.search(rf"\b{name}\b", assembly), name
+
+
+@pytest.mark.skipif(not streams(torch.bfloat16), reason="the processor has no AVX512-BF16")
+@pytest.mark.parametrize("rows", [33, 64, 130])
+def test_more_activations_than_fit_into_a_cache_are_multiplied_in_parts(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = StreamedProduct(torch.randn(100, 96).bfloat16(), torch.randn(100).bfloat16())
+    x = torch.randn(rows, 96).bfloat16()
+    whole = product(x)
+    monkeypatch.setattr("arbora.kernels.linear.streamed.AMX_ACTIVATIONS", 96 * 2 * 40)
+    assert torch.equal(product(x), whole)
 
 
 def test_a_streamed_weight_is_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
