@@ -35,10 +35,10 @@ def selects(s: State) -> None:
     s += ab.gen("second", cache_salt="s")
 
 
-def ended(backend: ScriptedBackend) -> list[tuple[str, str | None]]:
-    """The sessions that have ended; the backend hears of it in the background."""
+def ended(backend: ScriptedBackend, count: int = 1) -> list[tuple[str, str | None]]:
+    """The sessions that have ended, once there are so many; the backend hears of it in the background."""
     deadline = time.monotonic() + 10
-    while not backend.ended and time.monotonic() < deadline:
+    while len(backend.ended) < count and time.monotonic() < deadline:
         time.sleep(0.005)
     return backend.ended
 
@@ -68,8 +68,7 @@ def test_a_session_ends_also_if_the_program_fails() -> None:
 def test_a_salted_session_ends_in_its_namespace() -> None:
     backend = ScriptedBackend()
     forks.run(salt="s", backend=backend)
-    time.sleep(0.05)
-    assert (backend.sessions[0], "s") in ended(backend)
+    assert (backend.sessions[0], "s") in ended(backend, 2)
 
 
 def test_select_belongs_to_the_session() -> None:
@@ -77,8 +76,7 @@ def test_select_belongs_to_the_session() -> None:
     selects.run(backend=backend)
     assert len(backend.sessions) == 2
     assert len(set(backend.sessions)) == 1
-    time.sleep(0.05)
-    assert {salt for _, salt in ended(backend)} == {None, "s"}
+    assert {salt for _, salt in ended(backend, 2)} == {None, "s"}
 
 
 def test_what_prewarm_computes_is_kept_as_long_as_a_session_without_calls() -> None:
@@ -88,7 +86,7 @@ def test_what_prewarm_computes_is_kept_as_long_as_a_session_without_calls() -> N
 
 
 SCRIPT = """
-import asyncio, sys
+import asyncio, sys, threading
 import arbora as ab
 from scripted_backend import ScriptedBackend
 
@@ -96,6 +94,13 @@ class Slow(ScriptedBackend):
     async def end_session(self, session, cache_salt):
         await asyncio.sleep(float(sys.argv[2]))
         print("ended", flush=True)
+
+class Endless(Slow):
+    begun = threading.Event()
+
+    async def reply(self, prompt, sampling, on_text):
+        self.begun.set()
+        await asyncio.sleep(1000)
 
 @ab.program
 def program(s):
@@ -107,9 +112,11 @@ def left_early():
         return
 
 async def timed_out():
+    run = asyncio.create_task(program.arun(backend=Endless()))
+    await asyncio.to_thread(Endless.begun.wait)
     try:
-        async with asyncio.timeout(0.015):
-            await program.arun(backend=Slow())
+        async with asyncio.timeout(0):
+            await run
     except TimeoutError:
         pass
 
