@@ -176,7 +176,8 @@ class Forks(Sequence[State]):
 
     def values(self, name: str) -> Coroutine[Any, Any, list[Any]]:
         """As `forks[name]`, in an async program."""
-        return _all([state.value(name) for state in self._states])
+        outcomes = [state._outcome(name) for state in self._states]
+        return self._values(outcomes, current_statement())
 
     def join(self) -> Forks:
         """Waits for all. Raises the error of a statement that failed."""
@@ -184,6 +185,6 @@ class Forks(Sequence[State]):
             state.wait()
         return self
 
-
-async def _all(values: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-    return list(await asyncio.gather(*values))
+    async def _values(self, outcomes: Sequence[Future[Outcome]], statement: Statement) -> list[Any]:
+        values = zip(self._states, outcomes, strict=True)
+        return await asyncio.gather(*(state._value(outcome, statement) for state, outcome in values))

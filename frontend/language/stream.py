@@ -29,6 +29,7 @@ class Stream:
         self.state: FinishedState | None = None
         self._parts: queue.SimpleQueue[Part | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
+        self._is_cancelled = False
         self._execution = begin(lambda name, text: self._parts.put(Part(name, text)))
         self._program = start_thread(lambda: self._run(run))
 
@@ -38,15 +39,16 @@ class Stream:
                 yield part
         finally:
             self.close()
-        if self._error is not None:
+        if self._error is not None and not self._is_cancelled:
             raise self._error
 
     def close(self) -> None:
-        """Cancels the program unless it has ended."""
-        if self.state is None:
+        """Cancels the program unless it has ended, and ends its iteration."""
+        if self.state is None and self._error is None:
+            self._is_cancelled = True
             self._execution.cancel()
             wait_for_at_exit(self._program)
-        self._parts.put(None)  # ends another iteration too
+        self._parts.put(None)
 
     def _run(self, run: Callable[[Execution], FinishedState]) -> None:
         try:
@@ -81,10 +83,11 @@ class AsyncStream:
                 yield part
         finally:
             await self.aclose()
-        self.state = await self._program
+        if not self._program.cancelling():  # else `aclose` has cancelled it
+            self.state = await self._program
 
     async def aclose(self) -> None:
-        """Cancels the program unless it has ended."""
+        """Cancels the program unless it has ended, and ends its iteration."""
         self._program.cancel()
         await asyncio.gather(self._program, return_exceptions=True)
-        self._parts.put_nowait(None)  # ends another iteration too
+        self._parts.put_nowait(None)

@@ -10,7 +10,7 @@ import arbora as ab
 import pytest
 from arbora.frontend.language.backend import OnText, Prompt, Reply, TextPrompt
 from arbora.frontend.language.state import State
-from arbora.frontend.language.stream import AsyncStream
+from arbora.frontend.language.stream import AsyncStream, Stream
 from scripted_backend import ScriptedBackend
 
 
@@ -75,10 +75,36 @@ async def test_a_stream_that_is_left_cancels_its_program(program: Any) -> None:
 async def test_a_timeout_around_a_stream_cancels_its_program(program: Any) -> None:
     backend = Endless()
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.1):
+        async with asyncio.timeout(10) as limit:
             async for part in program.astream("Ann", backend=backend):
                 assert part.text == " yes"
+                limit.reschedule(0)  # now that the reply has begun
     await until(lambda: backend.is_cancelled)
+
+
+@BOTH
+async def test_a_stream_that_is_closed_ends_its_loop_and_cancels_its_program(program: Any) -> None:
+    backend = Endless()
+    stream: AsyncStream = program.astream("Ann", backend=backend)
+    async for part in stream:
+        assert part.text == " yes"
+        await stream.aclose()
+    assert stream.state is None
+    assert [part async for part in stream] == []
+    await until(lambda: backend.is_cancelled)
+
+
+@BOTH
+def test_the_same_holds_without_an_event_loop(program: Any) -> None:
+    backend = Endless()
+    stream: Stream = program.stream("Ann", backend=backend)
+    for part in stream:
+        assert part.text == " yes"
+        stream.close()
+        stream._program.result(timeout=10)  # its thread has ended
+    assert stream.state is None
+    assert list(stream) == []
+    asyncio.run(until(lambda: backend.is_cancelled))
 
 
 @BOTH
@@ -140,6 +166,18 @@ def test_a_read_in_a_task_of_its_own_is_named(read: Any) -> None:
 
     outline = ab.trace(reads)
     assert "test_async_programs.py" in str(outline.reads)
+
+
+@pytest.mark.filterwarnings("error")  # of coroutines that are never awaited
+def test_values_of_a_call_that_one_copy_lacks_are_refused() -> None:
+    @ab.program
+    async def lacking(s: State) -> None:
+        forks = s.fork(2)
+        forks[0] += ab.gen("x")
+        await forks.values("x")
+
+    with pytest.raises(KeyError, match=r"no call is named"):
+        lacking.run(backend=ScriptedBackend())
 
 
 def test_an_error_of_an_async_program_is_raised_by_its_outline() -> None:
