@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,12 @@ def choice_schema(choices: Sequence[str]) -> dict[str, Any]:
         "required": ["choice"],
         "additionalProperties": False,
     }
+
+
+def most_tokens(choices: Sequence[str]) -> int:
+    """The most tokens that the object with one of the choices needs. A token is at least one byte of JSON,
+    which is longest if it is indented and escapes all characters outside of ASCII."""
+    return max((len(json.dumps({"choice": choice}, indent=4)) for choice in choices), default=0)
 
 
 def read_choice(text: str, choices: Sequence[str]) -> str:

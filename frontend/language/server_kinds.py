@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from .choice_schema import choice_schema
+from .choice_schema import choice_schema, most_tokens
 
 
 def _words(text: str) -> frozenset[str]:
@@ -75,9 +75,11 @@ def fields_for(kind: ServerKind, sampling: Mapping[str, Any], *, is_chat: bool) 
     if not kind.sessions:
         fields.pop("cache_lease", None)  # it changes no reply
     if has_choices_as_json(kind, sampling):
-        for name in ("max_tokens", "stop"):  # they would cut the JSON, which ends by itself
-            fields.pop(name, None)
-        fields["json_schema"] = choice_schema(fields.pop("choices"))
+        choices = fields.pop("choices")
+        fields.pop("stop", None)  # it could cut the JSON, and so could `max_tokens`
+        if "max_tokens" in fields:
+            fields["max_tokens"] = max(fields["max_tokens"], most_tokens(choices))
+        fields["json_schema"] = choice_schema(choices)
     if (schema := fields.pop("json_schema", None)) is not None:
         if not is_chat and not kind.structured:
             raise UnsupportedError(

@@ -109,11 +109,22 @@ def test_choices_are_values_of_a_schema_on_other_servers() -> None:
     assert bodies[0] == bodies[1]
     schema = bodies[0].pop("response_format")["json_schema"]["schema"]
     assert schema["properties"]["choice"]["enum"] == ["yes", "no"]
+    assert bodies[0].pop("max_tokens") > 1
     assert bodies[0] == {
         "model": "m",
         "messages": [{"role": "user", "content": "Is it good?"}],
         "temperature": 0,
     }
+
+
+@pytest.mark.parametrize(
+    "choice", ["yes", "naïve", "😀", "\n" * 20], ids=["ASCII", "accent", "emoji", "escapes"]
+)
+def test_max_tokens_is_raised_to_what_a_choice_as_json_may_need(choice: str) -> None:
+    longest = len(json.dumps({"choice": choice}, indent=2))
+    assert fields(OTHER, choices=["", choice], max_tokens=1)["max_tokens"] >= longest
+    assert fields(OTHER, choices=["", choice], max_tokens=500)["max_tokens"] == 500
+    assert "max_tokens" not in fields(OTHER, choices=["", choice])
 
 
 @pytest.mark.parametrize("content", ["no", '{"choice": "maybe"}', ""])
