@@ -35,14 +35,14 @@ def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
 
 
 def wait_for_at_exit(work: Future[Any]) -> None:
-    """The interpreter waits for this work when it exits, which would end its thread, for `EXIT_WAIT_S` at
-    most."""
+    """At exit the interpreter waits for this work, at most `EXIT_WAIT_S`, because exiting would end its
+    thread."""
     _last_work.add(work)
     work.add_done_callback(_last_work.discard)
 
 
 def _wait_for_last_work() -> None:
-    """Work that ends may leave other work to wait for."""
+    """Waits until no work is left: work may begin other work before it ends."""
     deadline = time.monotonic() + EXIT_WAIT_S
     while (open_work := list(_last_work)) and (left := deadline - time.monotonic()) > 0:
         wait(open_work, left)
