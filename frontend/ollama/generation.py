@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -70,12 +71,10 @@ async def _prepared(
         return _loaded(name, is_chat=is_chat, keep_alive=seconds)
     check_context(request, model)
     prompt = await service.work.call(caller, prompt_of, service, request)
-    key = "" if seconds is None else conversation_key(request)
+    key = "" if seconds is None else await service.work.call(caller, conversation_key, request)
     leases = [keep_alive_lease(seconds, key)] if seconds else []
     checked = await _checked(http, http_request, request, prompt, model, leases)
     prepared = prepare(service, checked)
-    if seconds == 0:
-        end_lease(service.engine, checked.namespace, checked.tenant, key)
     context = AnswerContext(
         model=name,
         is_chat=is_chat,
@@ -88,7 +87,7 @@ async def _prepared(
     )
     streams = request.stream is not False
     answer = partial(_answer, streams, context)
-    return Job(
+    job = Job(
         checked.request_id,
         prepared,
         streams,
@@ -97,6 +96,7 @@ async def _prepared(
         bool(request.explain_cache),
         stream_type=LINES,
     )
+    return replace(job, finished=partial(_unleased, service, checked, key)) if seconds == 0 else job
 
 
 async def _checked(
@@ -134,6 +134,13 @@ async def _checked(
         outline=prompt.outline,
         leases=leases,
     )
+
+
+async def _unleased(service: Service, checked: CheckedRequest, key: str, last: bytes) -> bytes:
+    """Ends the conversation's leases after its reply, which has used their pages. Returns the `last` part of
+    the answer unchanged."""
+    end_lease(service.engine, checked.namespace, checked.tenant, key)
+    return last
 
 
 def _unload(http: HttpService, http_request: Request, request: PromptRequest) -> None:
