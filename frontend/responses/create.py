@@ -153,7 +153,12 @@ async def _start(
 
 
 def _stores(responses: ResponsesService, request: ResponsesRequest) -> bool:
-    """Whether the response will be stored. Without `store` it is, if the server stores responses."""
+    """Whether the response will be stored. Without `store` it is, if the server stores responses.
+
+    Storing it also adds its input to its conversation. The input of a prewarm must not be there, because the
+    request that follows adds it.
+    """
+    prewarms_conversation = prewarms(request) and conversation_id(request) is not None
     if request.background:
         if responses.stored is None:
             raise nothing_stored("background")
@@ -164,7 +169,14 @@ def _stores(responses: ResponsesService, request: ResponsesRequest) -> bool:
                 param="store",
                 code="invalid_value",
             )
-    return request.store is not False and responses.stored is not None
+        if prewarms_conversation:
+            raise RequestError(
+                "background is true, but with prompt_cache_options.prewarm and conversation the response is "
+                "not stored: leave background out.",
+                param="background",
+                code="invalid_value",
+            )
+    return request.store is not False and responses.stored is not None and not prewarms_conversation
 
 
 def _sampling_fields(request: ResponsesRequest) -> SamplingFields:

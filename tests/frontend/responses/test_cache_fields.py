@@ -84,9 +84,27 @@ async def test_a_prewarmed_response_can_be_continued(world: ResponsesWorld) -> N
     assert prompt.index("Ahead") < prompt.index("Go on")
 
 
+async def test_prewarming_a_turn_of_a_conversation_leaves_the_conversation_as_it_was(
+    world: ResponsesWorld,
+) -> None:
+    made = await world.client.conversations.create()
+    prewarmed = await world.create(
+        input="Ahead", conversation=made.id, prompt_cache_options={"prewarm": True}
+    )
+    sent = last_generate(world.http_world)
+    assert (prewarmed.store, [lease.kind for lease in sent.leases]) == (False, ["conversation"])
+    await world.create(input="Ahead", conversation=made.id)
+    assert last_generate(world.http_world).prompt == sent.prompt
+    assert len((await world.client.conversations.items.list(made.id)).data) == 2
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
+        (
+            {"prompt_cache_options": {"prewarm": True}, "conversation": "conv_1", "background": True},
+            "background",
+        ),
         ({"prompt_cache_key": "k" * 257}, "prompt_cache_key"),
         ({"prompt_cache_retention": "1y"}, "prompt_cache_retention"),
         ({"prompt_cache_options": {"mode": "none"}}, "prompt_cache_options.mode"),
