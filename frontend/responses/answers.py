@@ -49,7 +49,7 @@ class ResponseContext:
 
     def ended(self, reply: Reply, items: Sequence[OutputItem]) -> Response:
         is_cut = reply.choices[0].finish == "length" and not self.prewarms
-        return structs.replace(
+        response = structs.replace(
             self.begun,
             status="incomplete" if is_cut else "completed",
             incomplete_details=IncompleteDetails("max_output_tokens") if is_cut else None,
@@ -59,6 +59,7 @@ class ResponseContext:
             unenforced=reply.unenforced() or UNSET,
             cache_explanation=reply.explanation or UNSET,
         )
+        return without_excerpts(response) if response.background else response
 
     def _usage(self, reply: Reply) -> Usage:
         counts = reply.usage()
@@ -69,6 +70,16 @@ class ResponseContext:
             output_tokens_details=OutputTokensDetails(reply.choices[0].reasoning_tokens),
             total_tokens=counts.prompt_tokens + counts.completion_tokens,
         )
+
+
+def without_excerpts(response: Response) -> Response:
+    """The response as it may be stored: its explanation has no texts, because the earlier prompt may be that
+    of a request with `store` false."""
+    explanation = response.cache_explanation
+    if explanation is UNSET or explanation.difference is None:
+        return response
+    difference = structs.replace(explanation.difference, prompt="", earlier="")
+    return structs.replace(response, cache_explanation=structs.replace(explanation, difference=difference))
 
 
 def failed(response: Response, error: RequestError, items: Sequence[OutputItem] = ()) -> Response:

@@ -25,7 +25,7 @@ from ..request.leases import positions
 from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.service import Service
 from ..request.validation import check_count, check_fields, check_range, check_word
-from .answers import Attempts, ResponseContext
+from .answers import Attempts, ResponseContext, without_excerpts
 from .background import Background
 from .context import Context, context_of, conversation_id
 from .fields import RESPONSES
@@ -125,7 +125,7 @@ async def _store(
     final = attempts.final
     assert final is not None, "the reply has ended"
     try:
-        await responses.store().add(owner, final, items)
+        await responses.store().add(owner, without_excerpts(final), items)
     except RequestError as error:
         if error.status not in (503, 507):
             raise

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import sqlite3
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +17,13 @@ PAGE_TOKENS = 16
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    data = str(tmp_path_factory.mktemp("data"))
-    with serve(write_served_checkpoint(tmp_path_factory.mktemp("model")), "--data-dir", data) as server:
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Iterator[Served]:
+    with serve(write_served_checkpoint(tmp_path_factory.mktemp("model")), "--data-dir", str(data)) as server:
         yield server
 
 
@@ -103,10 +111,10 @@ def test_the_header_asks_for_an_explanation_in_every_api(served: Served, path: s
     for headers in ({"x-explain-cache": "1"}, {}):
         answer = served.http.post(path, json=body, headers=headers)
         assert answer.status_code == 200, answer.text
-        told = [line for line in answer.text.splitlines() if '"cache_explanation":{' in line]
-        assert len(told) == len(headers)
         events = [line for line in answer.text.splitlines() if "{" in line]
-        assert told == events[-1:] or not headers or path == "/v1/messages"
+        told = [index for index, line in enumerate(events) if '"cache_explanation":{' in line]
+        follow = int(stream and path == "/v1/messages")  # message_stop
+        assert told == ([len(events) - 1 - follow] if headers else [])
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/generate"])
@@ -130,16 +138,28 @@ def counts(usage: Any) -> tuple[int, int, int]:
     return total, details["cached_tokens"], details["cache_write_tokens"]
 
 
-def test_a_prompt_is_explained_in_the_form_of_responses(served: Served) -> None:
+def test_a_prompt_is_explained_in_the_form_of_responses(served: Served, data: Path) -> None:
     body = BODIES["/v1/responses"](SYSTEM, facts("Input"), TOOLS)
     assert explained(served, "/v1/responses", SYSTEM, facts("Input"), TOOLS)["causes"]["new"] > 100
+    number = number_stored(data)
     for form in (body, {**body, "background": True, "store": True}):
         again = served.http.post("/cache/explain", json=form).json()
         assert again["matched_tokens"] >= again["prompt_tokens"] - 1
+    assert number_stored(data) == number
     reply = served.http.post("/v1/responses", json={**body, "store": True}).json()
     more = {**body, "input": "And now?", "previous_response_id": reply["id"]}
+    assert number_stored(data) == number + 1
     next_turn = served.http.post("/cache/explain", json=more).json()
     assert next_turn["matched_tokens"] >= reply["usage"]["input_tokens"]
+
+
+def number_stored(data: Path) -> int:
+    path = data / "responses.sqlite"
+    if not path.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        ((number,),) = connection.execute("SELECT count(*) FROM holders")
+    return int(number)
 
 
 def test_the_ids_of_a_prompt_are_explained(served: Served) -> None:
@@ -154,9 +174,30 @@ def test_a_response_in_the_background_keeps_its_explanation(served: Served) -> N
     body = {"input": facts("Background"), "max_output_tokens": 4, "background": True, "explain_cache": True}
     response = served.http.post("/v1/responses", json=body).json()
     assert "cache_explanation" not in response
-    eventually(lambda: status_of(served, response["id"])["status"] != "queued")
-    eventually(lambda: status_of(served, response["id"])["status"] != "in_progress")
-    assert set(status_of(served, response["id"])["cache_explanation"]["causes"]) == {"new"}
+    assert set(ended(served, response["id"])["cache_explanation"]["causes"]) == {"new"}
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_stored_explanation_has_no_text_of_the_earlier_prompt(served: Served, background: bool) -> None:
+    body = {**response(f"Be kind. {SYSTEM}", facts(f"Stored {background}"), None), "explain_cache": True}
+    served.http.post("/v1/responses", json=body)
+    more = {"instructions": f"Be rude. {SYSTEM}", "store": True, "stream": True, "background": background}
+    answer = served.http.post("/v1/responses", json={**body, **more})
+    told = json.loads(answer.text.rpartition("data: ")[2])["response"]
+    stored = ended(served, told["id"])["cache_explanation"]
+    texts = [told["cache_explanation"]["difference"].pop(name) for name in ("prompt", "earlier")]
+    assert all(texts) or background
+    assert [stored["difference"].pop(name) for name in ("prompt", "earlier")] == ["", ""]
+    assert stored == told["cache_explanation"]
+    if background:
+        events = served.http.get(f"/v1/responses/{told['id']}?stream=true").text
+        assert events == answer.text and '"earlier":""' in events
+
+
+def ended(served: Served, id: str) -> Any:
+    """The stored response."""
+    eventually(lambda: status_of(served, id)["status"] not in ("queued", "in_progress"))
+    return status_of(served, id)
 
 
 def status_of(served: Served, id: str) -> Any:
