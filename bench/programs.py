@@ -9,13 +9,16 @@ The workloads:
 - judge: 4 grades and a verdict for each of 5 documents, by `select`
 - consistency: 16 chains of reasoning about each of 5 documents, with a number at the end of each
 - extraction: 100 invoices after the same instructions, as typed JSON
+- pipeline: each of these invoices as typed JSON, then 1 or 3 tasks and a letter, as this JSON says
+- agent: 20 turns about each of 5 documents: a lookup as typed JSON, its result and an answer
 
 The naive ways send each prompt as a whole to /v1/completions. "one by one" waits for each reply before the
 next call. "pool" makes calls that don't need each other's replies on `--threads` threads: a level of the
-tree, the questions, the chains, the invoices; of the judge whole documents. `--other-url` is another server,
-such as vLLM, for the naive ways; it reports cached tokens only with `--enable-prompt-tokens-details`. A naive
-`select` scores each choice with a request of its own (`echo` and `logprobs`); with `--naive-select constrain`
-one request is constrained to the choices, which may find another choice and costs less.
+tree, the questions, the chains, the invoices; of the judge and the agent whole documents. `--other-url` is
+another server, such as vLLM, for the naive ways; it reports cached tokens only with
+`--enable-prompt-tokens-details`. A naive `select` scores each choice with a request of its own (`echo` and
+`logprobs`); with `--naive-select constrain` one request is constrained to the choices, which may find another
+choice and costs less.
 
 Every way has texts of its own, so it finds nothing of another in the cache. Ways alternate within a round. A
 ratio is a naive way's figure ÷ that of the language in the same round; the table shows medians, and for the

@@ -34,6 +34,20 @@ class Invoice(msgspec.Struct, forbid_unknown_fields=True):
     status: Literal["paid", "open", "overdue"]
 
 
+class Task(msgspec.Struct, forbid_unknown_fields=True):
+    team: Literal["sales", "payments", "support"]
+    days: Annotated[int, msgspec.Meta(ge=1, le=30)]
+
+
+class Letter(msgspec.Struct, forbid_unknown_fields=True):
+    tone: Literal["formal", "friendly"]
+    is_urgent: bool
+
+
+class Lookup(msgspec.Struct, forbid_unknown_fields=True):
+    page: Annotated[int, msgspec.Meta(ge=1, le=99)]
+
+
 class Material(NamedTuple):
     """Texts that begin with a label of their own, so that no other run has them in the cache."""
 
@@ -87,6 +101,19 @@ def verdict(grades: list[str]) -> str:
     return f"\nThe grades are{','.join(grades)}. The grade of the whole is"
 
 
+def lookup(topic: str) -> str:
+    return f"\nWhere is something about {topic}?\nLookup:"
+
+
+def looked_up(call: Lookup) -> str:
+    return f"\nPage {call.page} is about {TOPICS[call.page % len(TOPICS)]}.\nAnswer:"
+
+
+def tasks(invoice: Invoice) -> list[str]:
+    return ["\nTask:"] if invoice.status == "paid" else ["\nTask 1:", "\nTask 2:", "\nTask 3:"]
+
+
+LETTER = "\nLetter:"
 MARK = "\nThe mark of these steps is"
 THOUGHTS = "\nThoughts:"
 RESULT = "\nThe number is"

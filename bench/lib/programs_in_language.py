@@ -7,8 +7,9 @@ from typing import TypeAlias
 
 import arbora as ab
 import program_material as texts
+from arbora.frontend.language.expressions import Expression
 from arbora.frontend.language.trace import Trace
-from program_material import Invoice, Material
+from program_material import Invoice, Letter, Lookup, Material, Task
 
 Workload: TypeAlias = Callable[[Material, object], Trace]
 
@@ -61,8 +62,28 @@ def vote(s: ab.State, document: str, chains: int) -> list[str]:
 
 @ab.program
 def extract(s: ab.State, instructions: str, invoice: str) -> None:
-    s += instructions + invoice
-    s += ab.gen("invoice", json_schema=Invoice, max_tokens=texts.JSON_TOKENS, temperature=0)
+    s += instructions + invoice + typed("invoice", Invoice)
+
+
+@ab.program
+def handle(s: ab.State, instructions: str, invoice: str) -> None:
+    extract(s, instructions, invoice)
+    for heading in texts.tasks(s["invoice"]):
+        s += heading + typed(None, Task)
+    s += texts.LETTER + typed(None, Letter)
+
+
+@ab.program
+def agent(s: ab.State, document: str, topics: list[str]) -> None:
+    s += document
+    for topic in topics:
+        s += texts.lookup(topic) + typed(topic, Lookup)
+        s += texts.looked_up(s[topic])
+        s += ab.gen(max_tokens=texts.ANSWER_TOKENS, ignore_eos=True, temperature=0)
+
+
+def typed(name: str | None, kind: type) -> Expression:
+    return ab.gen(name, json_schema=kind, max_tokens=texts.JSON_TOKENS, temperature=0)
 
 
 def _tree(material: Material, backend: object) -> Trace:
@@ -89,6 +110,16 @@ def _extraction(material: Material, backend: object) -> Trace:
     return _sum(state.trace for state in extract.run_batch(batch, backend=backend))
 
 
+def _pipeline(material: Material, backend: object) -> Trace:
+    batch = [{"instructions": material.instructions, "invoice": each} for each in material.invoices]
+    return _sum(state.trace for state in handle.run_batch(batch, backend=backend))
+
+
+def _agent(material: Material, backend: object) -> Trace:
+    batch = [{"document": each, "topics": material.topics} for each in material.documents]
+    return _sum(state.trace for state in agent.run_batch(batch, backend=backend))
+
+
 def _sum(traces: Iterable[Trace]) -> Trace:
     return Trace(call for trace in traces for call in trace.calls)
 
@@ -99,4 +130,6 @@ IN_LANGUAGE: dict[str, Workload] = {
     "judge": _judge,
     "consistency": _consistency,
     "extraction": _extraction,
+    "pipeline": _pipeline,
+    "agent": _agent,
 }

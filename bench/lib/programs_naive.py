@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import httpx
 import msgspec
 import program_material as texts
-from program_material import Invoice, Material
+from program_material import Invoice, Letter, Lookup, Material, Task
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -41,6 +41,11 @@ class NaiveClient:
 
     def complete(self, prompt: str, **fields: Any) -> str:
         return str(self._ask(prompt, **fields)["text"])
+
+    def complete_json(self, prompt: str, kind: type) -> str:
+        schema = {"name": kind.__name__, "strict": True, "schema": msgspec.json.schema(kind)}
+        wanted = {"type": "json_schema", "json_schema": schema}
+        return self.complete(prompt, max_tokens=texts.JSON_TOKENS, temperature=0, response_format=wanted)
 
     def select(self, prompt: str, choices: list[str]) -> str:
         if not self._scores:
@@ -124,20 +129,39 @@ def _consistency(material: Material, client: NaiveClient) -> None:
 
 
 def _extraction(material: Material, client: NaiveClient) -> None:
-    schema = msgspec.json.schema(Invoice)
-    reply_format = {
-        "type": "json_schema",
-        "json_schema": {"name": "invoice", "strict": True, "schema": schema},
-    }
-
     def extract(invoice: str) -> Invoice:
-        prompt = material.instructions + invoice
-        text = client.complete(
-            prompt, max_tokens=texts.JSON_TOKENS, temperature=0, response_format=reply_format
-        )
+        text = client.complete_json(material.instructions + invoice, Invoice)
         return msgspec.json.decode(text, type=Invoice)
 
     client.each(extract, material.invoices)
+
+
+def _pipeline(material: Material, client: NaiveClient) -> None:
+    """A pool handles invoices side by side, the calls of each one after the other."""
+
+    def handle(invoice: str) -> Letter:
+        prompt = material.instructions + invoice
+        found = client.complete_json(prompt, Invoice)
+        prompt += found
+        for heading in texts.tasks(msgspec.json.decode(found, type=Invoice)):
+            prompt += heading
+            prompt += client.complete_json(prompt, Task)
+        return msgspec.json.decode(client.complete_json(prompt + texts.LETTER, Letter), type=Letter)
+
+    client.each(handle, material.invoices)
+
+
+def _agent(material: Material, client: NaiveClient) -> None:
+    """A pool runs an agent for each document, the turns of each one after the other."""
+
+    def answer(prompt: str) -> None:
+        for topic in material.topics:
+            prompt += texts.lookup(topic)
+            call = client.complete_json(prompt, Lookup)
+            prompt += call + texts.looked_up(msgspec.json.decode(call, type=Lookup))
+            prompt += client.complete(prompt, max_tokens=texts.ANSWER_TOKENS, ignore_eos=True, temperature=0)
+
+    client.each(answer, material.documents)
 
 
 NAIVE: dict[str, Workload] = {
@@ -146,4 +170,6 @@ NAIVE: dict[str, Workload] = {
     "judge": _judge,
     "consistency": _consistency,
     "extraction": _extraction,
+    "pipeline": _pipeline,
+    "agent": _agent,
 }
