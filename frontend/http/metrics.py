@@ -251,7 +251,7 @@ class Work(NamedTuple):
     """The numbers of a request that generates; times are in seconds, None if unknown.
 
     `between_tokens_s` is the mean time between two outputs of a choice. `ends` are the finish reasons of the
-    choices, `abort`, or `error-` with a status. `prompts` has each prompt once, `replies` each choice.
+    choices, `abort`, or `error-` with a status.
     """
 
     usage: Usage | None
@@ -261,8 +261,6 @@ class Work(NamedTuple):
     between_tokens_s: float | None
     ends: list[str]
     code: str | None
-    prompts: Sequence[Tokens]
-    replies: Sequence[Tokens]
 
 
 class RequestTimer:
@@ -343,6 +341,12 @@ class RequestTimer:
             between_tokens_s=total / gaps if gaps > 0 else None,
             ends=self._ends,
             code=self._code,
-            prompts=list(dict.fromkeys(request.prompt for request in self._requests)),
-            replies=[] if self._reply is None else [choice.tokens for choice in self._reply.choices],
         )
+
+    def prompts(self) -> list[Tokens]:
+        """Each prompt of the request once."""
+        return list(dict.fromkeys(request.prompt for request in self._requests))
+
+    def replies(self) -> list[Tokens]:
+        """The tokens of each choice; none before the reply has begun."""
+        return [] if self._reply is None else [choice.tokens for choice in self._reply.choices]

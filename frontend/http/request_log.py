@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -13,10 +15,11 @@ from ...runtime.config import LogFormat
 from ...runtime.logs import BARE
 from ...runtime.messages import Tokens
 from ..text.tokenizer import Tokenizer
-from .outcome import Outcome, with_outcome
+from .metrics import RequestTimer
+from .outcome import TIMER, Outcome, with_outcome
 
 LONGEST_PATH = 100  # characters; a path may be as long as a request line
-MOST_TOKENS = 2048  # of a text; a longer one is logged without its middle
+MOST_TOKENS = 2048  # of all prompts in a line, and of all replies: decoding them occupies the event loop
 log = logging.getLogger(__name__)
 
 
@@ -33,15 +36,15 @@ class RequestLog:
         self._tokenizer = tokenizer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await with_outcome(self._app, scope, receive, send, self._log)
+        await with_outcome(self._app, scope, receive, send, partial(self._log, scope))
 
-    def _log(self, outcome: Outcome) -> None:
+    def _log(self, scope: Scope, outcome: Outcome) -> None:
         if self._form == "json":
             fields = _fields(outcome, self._model)
-            if self._tokenizer is not None and outcome.work is not None:
-                for name in ("prompts", "replies"):
-                    texts = [_text(self._tokenizer, tokens) for tokens in getattr(outcome.work, name)]
-                    fields |= {name: texts} if texts else {}
+            timer: RequestTimer | None = scope.get(TIMER)
+            if self._tokenizer is not None and timer is not None:
+                for name, tokens in (("prompts", timer.prompts()), ("replies", timer.replies())):
+                    fields |= {name: _texts(self._tokenizer, tokens)} if tokens else {}
             log.info("%s", msgspec.json.encode(fields).decode(), extra=BARE)
         else:
             log.info("%s", _line(outcome))
@@ -74,11 +77,17 @@ def _fields(outcome: Outcome, model: str) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _text(tokenizer: Tokenizer, tokens: Tokens) -> str:
-    """The text with its special tokens; of a long one the first half and the last half of `MOST_TOKENS`."""
-    parts = [tokens]
-    if len(tokens) > 4 * MOST_TOKENS:
-        parts = [tokens[: 2 * MOST_TOKENS], tokens[-2 * MOST_TOKENS :]]
+def _texts(tokenizer: Tokenizer, texts: Sequence[Tokens]) -> list[str]:
+    """The texts with their special tokens. Each has the same share of `MOST_TOKENS`, and a longer one has no
+    middle."""
+    half = 4 * (MOST_TOKENS // len(texts) // 2)  # bytes
+    return [_text(tokenizer, tokens, half) for tokens in texts]
+
+
+def _text(tokenizer: Tokenizer, tokens: Tokens, half: int) -> str:
+    """`half` is in bytes."""
+    is_long = len(tokens) > 2 * half
+    parts = [tokens[:half], tokens[len(tokens) - half :]] if is_long else [tokens]
     return " […] ".join(tokenizer.decode(part, skip_special_tokens=False) for part in parts)
 
 

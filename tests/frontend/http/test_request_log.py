@@ -125,6 +125,18 @@ async def test_a_long_text_is_logged_without_its_middle(caplog: pytest.LogCaptur
         assert end == world.text(prompt[-(MOST_TOKENS // 2) :])
 
 
+async def test_the_texts_of_a_line_share_a_number_of_tokens(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with http_world(log_requests="json", log_texts=True) as world:
+        middle = world.ids("the cat sat on the mat")
+        prompts = [[60 + each % 32, *middle, 60 + each // 32] for each in range(MOST_TOKENS // 2)]
+        await world.http.post("/v1/completions", json={"prompt": prompts, "max_tokens": 1})
+        logged = json.loads(await line(world, caplog))
+        shown = [" […] ".join(map(world.text, ([first], [last]))) for first, *_, last in prompts]
+    assert logged["prompts"] == shown
+    assert len(logged["replies"]) == len(prompts)
+
+
 async def test_a_refused_request_has_no_texts_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with http_world(log_requests="json", log_texts=True) as world:
