@@ -27,22 +27,26 @@ class RequestIds:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sent = cleaned(dict(scope["headers"]).get(REQUEST_ID, b""))
-        id = sent or f"req_{secrets.token_hex(12)}".encode()
         ids = {REQUEST_ID: sent} if sent else {}
         name = self._faces.of(scope["path"], scope["headers"]).id_header
         if name:
-            ids[name] = id
-            scope[ANSWER_ID] = id.decode()
+            ids[name] = sent or new_id()
+            scope[ANSWER_ID] = ids[name].decode()
 
         async def with_ids(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = message.get("headers", ())
-                added = ids if REQUEST_ID in (*ids, *dict(headers)) else {REQUEST_ID: id, **ids}
+                has_id = REQUEST_ID in ids or REQUEST_ID in dict(headers)
+                added = ids if has_id else {REQUEST_ID: ids.get(name) or new_id(), **ids}
                 others = [header for header in headers if header[0] not in ids]
                 message = {**message, "headers": [*others, *added.items()]}
             await send(message)
 
         await self._app(scope, receive, with_ids)
+
+
+def new_id() -> bytes:
+    return b"req_" + secrets.token_hex(12).encode()
 
 
 def cleaned(sent: bytes) -> bytes:
