@@ -142,6 +142,12 @@ async def end_lease(http: HttpService, request: Request) -> Response:
     namespace = cache_namespace(cache_scope(request, service.config), salt)
     tenant = tenant_of(request, request.query_params.get("user"), service.config)
     key: str = request.path_params["key"]
+    if not key:
+        raise RequestError(
+            "The path has no key: send DELETE /cache/lease/KEY with the key of the leases to end.",
+            param="key",
+            code="invalid_value",
+        )
     leases.end_lease(service.engine, namespace, tenant, key)
     return _json(LeaseEnds(key), 202)
 

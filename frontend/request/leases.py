@@ -64,7 +64,7 @@ def end_lease(engine: EngineClient, namespace: str | None, tenant: str, key: str
 
 def end_kept_alive(engine: EngineClient, namespace: str, tenant: str) -> None:
     """Ends all leases that the tenant has taken by `keep_alive`."""
-    engine.tell(EndLease(namespace, tenant, kind="keep_alive"))
+    engine.tell(EndLease(namespace, tenant, None, "keep_alive"))
 
 
 def check_breakpoints(param: str, number: int) -> None:

@@ -60,16 +60,16 @@ class AwaitTools(Message):
 
 
 class EndLease(Message):
-    """End the tenant's leases under `key`, or with a `kind` all of that kind, whatever their keys."""
+    """End the tenant's leases under `key`; without a key all leases of `kind`."""
 
     namespace: str
     tenant: str
-    key: str = ""
+    key: str | None
     kind: LeaseKind | None = None
 
     def ends(self, kind: LeaseKind, key: str) -> bool:
         """Whether a lease of the tenant in the namespace is one of them."""
-        return key == self.key if self.kind is None else kind == self.kind
+        return kind == self.kind if self.key is None else key == self.key
 
 
 class QueryStats(Message):

@@ -83,17 +83,10 @@ class LeaseRegistry:
             self._extend(self._of_replies[request_id], self._pauses.estimate(request.tenant, tools))
 
     def end(self, order: EndLease) -> None:
-        if order.kind is None:
-            found = list(self._by_key.get(Key(order.namespace, order.tenant, order.key), ()))
-        else:
-            owned = self._by_owner.get(scope_of(order.namespace) + order.tenant, {})
-            found = [lease for lease in owned if self._is_of(lease, order.kind, order.namespace)]
-        for lease in found:
-            self._end(lease)
-
-    def _is_of(self, lease: Lease, kind: LeaseKind, namespace: str) -> bool:
-        claim = self._claims[lease]
-        return (claim.kind, claim.key.namespace) == (kind, namespace)
+        for lease in list(self._by_owner.get(scope_of(order.namespace) + order.tenant, ())):
+            claim = self._claims[lease]
+            if claim.key.namespace == order.namespace and order.ends(claim.kind, claim.key.name):
+                self._end(lease)
 
     def expire(self, now: float) -> None:
         self.now = now

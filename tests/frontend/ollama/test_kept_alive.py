@@ -98,7 +98,7 @@ async def test_leases_end_in_the_namespace_of_the_salt_and_of_the_key_alone(prom
         headers = {"authorization": "Bearer second"}
         ends = []
         for salt in ("a", "b"):
-            body = {"prompt": "Hello", "cache_salt": salt, "keep_alive": "1h"}
+            body: dict[str, Any] = {"prompt": "Hello", "cache_salt": salt, "keep_alive": "1h"}
             http = world.http_world.http
             assert (await http.post("/api/generate", json=body, headers=headers)).status_code == 200
             taken = last_generate(world.http_world)
@@ -115,6 +115,6 @@ async def test_unloading_the_model_ends_all_leases_of_the_caller(world: OllamaWo
     await world.chat(messages=[], keep_alive=0)
     await world.generate(prompt="", keep_alive="0s")
     await world.http_world.until(lambda: len(world.running.of_kind(EndLease)) == 2)
-    assert world.running.of_kind(EndLease) == [EndLease("", "", kind="keep_alive")] * 2
+    assert world.running.of_kind(EndLease) == [EndLease("", "", None, "keep_alive")] * 2
     await world.chat(messages=[], keep_alive="1h")
     assert len(world.running.of_kind(EndLease)) == 2

@@ -131,6 +131,13 @@ async def test_a_session_is_ended_by_its_key(world: HttpWorld) -> None:
     assert world.running.of_kind(EndLease) == [EndLease(sent.namespace or "", sent.tenant, "program-1")]
 
 
+async def test_leases_without_a_key_are_not_ended(world: HttpWorld) -> None:
+    answer = await world.http.delete("/cache/lease/")
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "key")
+    await leases(world)
+    assert not world.running.of_kind(EndLease)
+
+
 async def test_a_reply_that_calls_tools_says_which(world: HttpWorld) -> None:
     world.script = world.says('<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>')
     assert [lease.kind for lease in await leases(world, tools=WEATHER)] == ["tool_pause"]

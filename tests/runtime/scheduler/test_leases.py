@@ -208,9 +208,31 @@ def test_ending_a_kind_ends_its_leases_whatever_their_keys(key: str) -> None:
             bench, f"{tenant}{namespace}", DOCUMENT, kept, conversation(), tenant=tenant, namespace=namespace
         )
     bench.submit("open", [*DOCUMENT, 50], leases=[kept])
-    bench.scheduler.order(EndLease("", "", kind="keep_alive"))
+    bench.scheduler.order(EndLease("", "", None, "keep_alive"))
     bench.run()
     assert bench.scheduler.stats().leases == {"conversation": 3, "keep_alive": 2}
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize(
+    ("order", "left"),
+    [
+        (EndLease("", "", "c"), {"session": 1, "breakpoint": 1}),
+        (EndLease("", "", None, "conversation"), {"session": 1, "breakpoint": 1}),
+        (EndLease("", "", ""), {"conversation": 1, "session": 1}),
+    ],
+)
+def test_the_same_leases_end_before_and_after_they_are_taken(
+    order: EndLease, left: dict[str, int], has_ended: bool
+) -> None:
+    bench = SchedulerBench(32, most_pinned=20)
+    terms = [conversation(), LeaseTerms("session", 60.0, "d"), breakpoint_at(8)]
+    bench.submit("first", DOCUMENT, leases=terms)
+    if has_ended:
+        bench.run()
+    bench.scheduler.order(order)
+    bench.run()
+    assert bench.scheduler.stats().leases == left
 
 
 @pytest.mark.parametrize("other", [("other", ""), ("", "bob")])

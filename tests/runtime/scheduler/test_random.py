@@ -199,7 +199,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(namespace=st.sampled_from(["", "other"]), tenant=st.sampled_from("abc"))
     def end_kind(self, namespace: str, tenant: str) -> None:
-        self.bench.scheduler.order(EndLease(namespace, tenant, kind="conversation"))
+        self.bench.scheduler.order(EndLease(namespace, tenant, None, "conversation"))
 
     @rule(seconds=st.integers(1, 3))
     def wait(self, seconds: int) -> None:
