@@ -144,7 +144,8 @@ async def _unleased(service: Service, checked: CheckedRequest, key: str, last: b
 
 
 def _unload(http: HttpService, http_request: Request, request: PromptRequest) -> None:
-    """Ends the caller's leases, because Ollama would free the cache of all conversations with the model."""
+    """Ends all leases of the tenant with this salt, because Ollama would free the cache of all conversations
+    with the model."""
     config = http.service.config
     check_salt(request.cache_salt)
     namespace = cache_namespace(cache_scope(http_request, config), request.cache_salt)
