@@ -64,7 +64,7 @@ class MessageContext:
     breakpoints: Sequence[Position] = ()
 
     def usage(self, reply: Reply) -> Usage:
-        """Plain input are the tokens that were neither found in the cache nor left there."""
+        """Tokens count as plain input if they were neither found in the cache nor left there."""
         counts = reply.usage()
         created = counts.written_tokens
         thinking = reply.choices[0].reasoning_tokens

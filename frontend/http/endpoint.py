@@ -57,7 +57,8 @@ class Job:
     """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
     stream, into the wire format, whose media type is `stream_type`. `finished` takes the last part of the
     answer and returns the part to send. `explains`: the answer says why tokens of the prompt were not cached.
-    `detached` starts the job without its client, and returns the answer.
+    `detached` starts the job without its client, and returns the answer. It takes the job with the limits of
+    its API key, which `prepare` does not know.
     """
 
     request_id: str
