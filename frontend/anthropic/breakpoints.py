@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ..request.conversation import rendered_to
 from ..request.leases import Breakpoint, check_breakpoints
+from ..request.message_forms import Form
 from ..request.service import Service
 from ..request.validation import check_word
 from .conversation import conversation_of
@@ -26,14 +27,14 @@ class _Marked(NamedTuple):
     part: PromptRequest
 
 
-def breakpoints_of(service: Service, request: PromptRequest) -> list[Breakpoint]:
-    """Raises `RequestError`."""
+def breakpoints_of(service: Service, request: PromptRequest, form: Form) -> list[Breakpoint]:
+    """`form` is that of the whole conversation. Raises `RequestError`."""
     check_breakpoints("cache_control", _count(request))  # first, as each breakpoint copies what is before it
     found = []
     for where, control, part in _marked(request):
         check_word(f"{where}.type", control.type, ("ephemeral",))
         check_word(f"{where}.ttl", control.ttl, tuple(TTL_S))
-        text = rendered_to(service.template, conversation_of(part), definitions(part.tools))
+        text = rendered_to(service.template, conversation_of(part), definitions(part.tools), form)
         if text is not None:
             found.append(Breakpoint(text, TTL_S[control.ttl or "5m"]))
     return found

@@ -43,7 +43,8 @@ async def prepare_message(http: HttpService, http_request: Request) -> Job:
     model = service.engine.check_serving()
     fields = _sampling_fields(request)
     _check_context(request, model)
-    valid = await service.work.call(caller, _valid, service, request, fields)
+    renderer = caller.with_messages(len(request.messages))
+    valid = await service.work.call(renderer, _valid, service, request, fields)
     namespace = namespace_of(fields, cache_scope(http_request, service.config))
     prompt = await service.encode_rendered(
         valid.text, False, namespace, caller, model.max_model_len, "messages"
@@ -88,7 +89,7 @@ def _valid(service: Service, request: MessagesRequest, fields: SamplingFields) -
     check_fields(fields)
     prompt = prompt_of(service, request)
     grammar: GrammarSpec | None = enforced_as_asked(prompt.grammar, fields, service.config.unenforced)
-    return prompt._replace(grammar=grammar, breakpoints=breakpoints_of(service, request))
+    return prompt._replace(grammar=grammar, breakpoints=breakpoints_of(service, request, prompt.form))
 
 
 def _check_context(request: MessagesRequest, model: ModelReady) -> None:

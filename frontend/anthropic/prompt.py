@@ -13,6 +13,7 @@ from ..explain.outline import Outline
 from ..request.conversation import rendered
 from ..request.grammar_fields import choice_spec, grammar_spec, one_spec, regex_spec, schema_spec
 from ..request.leases import Breakpoint
+from ..request.message_forms import Form
 from ..request.service import Service
 from ..request.tools import ToolUse, tool_use
 from ..request.validation import check_word, missing_field
@@ -26,13 +27,14 @@ EDITS = (CLEARS_THINKING, "clear_tool_uses_20250919", "compact_20260112")
 
 
 class Prompt(NamedTuple):
-    """`text` is the rendered conversation, `outline` its parts. `grammar` constrains the reply with its calls
-    of tools."""
+    """`text` is the rendered conversation, `outline` its parts, `form` the form of its messages. `grammar`
+    constrains the reply with its calls of tools."""
 
     text: str
     use: ToolUse
     grammar: GrammarSpec | None
     outline: Outline
+    form: Form
     breakpoints: Sequence[Breakpoint] = ()
 
 
@@ -52,8 +54,8 @@ def prompt_of(service: Service, request: PromptRequest) -> Prompt:
             code="invalid_value",
         )
     use = tool_use(wanted, service.tool_format, asked)
-    text, outline = rendered(service.template, conversation_of(request), tools)
-    return Prompt(text, use, use.grammar or asked, outline)
+    text, outline, form = rendered(service.template, conversation_of(request), tools)
+    return Prompt(text, use, use.grammar or asked, outline, form)
 
 
 def _constraint(request: PromptRequest) -> GrammarSpec | None:

@@ -52,7 +52,8 @@ async def prepare_generate(http: HttpService, http_request: Request, form: Form 
     request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    valid = await service.work.call(caller, _valid, service, request, model)
+    renderer = caller.with_messages(len(request.messages or ()))
+    valid = await service.work.call(renderer, _valid, service, request, model)
     namespace = namespace_of(request, cache_scope(http_request, service.config))
     prompts = [array("i", each).tobytes() for each in valid.ids] + [
         await _tokens(service, text, valid.param, request, namespace, caller, model) for text in valid.texts
@@ -129,7 +130,7 @@ def _valid(service: Service, request: GenerateRequest, model: ModelReady) -> _Va
 def _texts(service: Service, request: GenerateRequest) -> tuple[Sequence[str], Outline]:
     if request.messages is not None:
         conversation = Conversation(request.messages, variables=request.chat_template_kwargs or {})
-        text, outline = rendered(service.template, conversation, None)
+        text, outline, _ = rendered(service.template, conversation, None)
         return [text], outline
     prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt or []
     return prompts, NO_OUTLINE

@@ -70,7 +70,8 @@ async def _prepared(
             _unload(http, http_request, request)
         return _loaded(name, is_chat=is_chat, keep_alive=seconds)
     check_context(request, model)
-    prompt = await service.work.call(caller, prompt_of, service, request)
+    renderer = caller.with_messages(len(request.messages or ()) if isinstance(request, ChatRequest) else 1)
+    prompt = await service.work.call(renderer, prompt_of, service, request)
     key = "" if seconds is None else await service.work.call(caller, conversation_key, request)
     leases = [keep_alive_lease(seconds, key)] if seconds else []
     checked = await _checked(http, http_request, request, prompt, model, leases)

@@ -55,7 +55,7 @@ def chat_prompt(service: Service, request: ChatRequest) -> Prompt:
         use = tool_use(calls_wanted("auto", tools, True), service.tool_format, asked)
     grammar = enforced_as_asked(use.grammar or asked, fields, service.config.unenforced)
     conversation = chat_conversation(request)
-    text, outline = rendered(service.template, conversation, tools)
+    text, outline, _ = rendered(service.template, conversation, tools)
     return Prompt(text, fields, grammar, use, continues=conversation.continues_last, outline=outline)
 
 
@@ -74,7 +74,7 @@ def generate_prompt(service: Service, request: GenerateRequest) -> Prompt:
     use = ToolUse("none", service.tool_format)
     if request.raw or (service.template is None and not request.system):
         return Prompt(request.prompt or "", fields, grammar, use, is_raw=True)
-    text, outline = rendered(service.template, prompt_conversation(request), None)
+    text, outline, _ = rendered(service.template, prompt_conversation(request), None)
     return Prompt(text, fields, grammar, use, outline=outline)
 
 

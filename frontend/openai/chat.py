@@ -45,7 +45,8 @@ async def prepare_chat(http: HttpService, http_request: Request) -> Job:
     request = await http.bodies.read(http_request, caller, _BODY)
     service.check_model(request.model)
     model = service.engine.check_serving()
-    valid = await service.work.call(caller, _valid, service, request)
+    renderer = caller.with_messages(len(request.messages))
+    valid = await service.work.call(renderer, _valid, service, request)
     namespace = namespace_of(request, cache_scope(http_request, service.config))
     special = bool(request.add_special_tokens)
     prompt = await service.encode_rendered(
@@ -124,9 +125,10 @@ def _valid(service: Service, request: ChatRequest) -> _Valid:
     grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
     conversation = conversation_of(request)
     parts = [replace(conversation, messages=each) for each in messages_to_breakpoints(request)]
-    texts = [rendered_to(service.template, part, tools) for part in parts]
+    whole = rendered(service.template, conversation, tools)
+    texts = [rendered_to(service.template, part, tools, whole.form) for part in parts]
     marked = breakpoints([each for each in texts if each is not None], request)
-    return _Valid(use, grammar, rendered(service.template, conversation, tools), marked)
+    return _Valid(use, grammar, whole, marked)
 
 
 def _check(request: ChatRequest) -> None:

@@ -65,7 +65,8 @@ async def prompt_tokens(
     if prompt is not None:
         special = request.add_special_tokens is not False
         return await service.encode(prompt, special, caller, most, "prompt")
-    text = await service.work.call(caller, _rendered, service, request)
+    renderer = caller.with_messages(len(request.messages or ()))
+    text = await service.work.call(renderer, _rendered, service, request)
     namespace = cache_namespace(scope, request.cache_salt)
     special = bool(request.add_special_tokens)
     return await service.encode_rendered(text, special, namespace, caller, most, "messages")

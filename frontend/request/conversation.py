@@ -12,9 +12,9 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ..explain.outline import Outline, outline_of
-from ..text.chat_template import ChatTemplate
+from ..text.chat_template import ChatTemplate, UnrenderableError
 from .legacy_calls import with_tool_calls
-from .message_forms import render_first_form
+from .message_forms import Form, Render, first_accepted, place_of_refusal
 from .messages import PART_TYPES, ROLES, ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
 from .validation import check_count, missing_field
 
@@ -27,10 +27,12 @@ _WITHOUT_PROPERTIES = {"type", "title", "description", "$schema", "additionalPro
 
 
 class Rendered(NamedTuple):
-    """A prompt's text, and the parts of which it was rendered."""
+    """A prompt's text, the parts of which it was rendered, and the form that the messages got for the
+    template."""
 
     text: str
     outline: Outline
+    form: Form
 
 
 def render(
@@ -49,26 +51,47 @@ def rendered(
             "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
         )
     ruled = template.ruled(template_messages(conversation.messages))
-    render = partial(
+    loses = template.loses_system_messages(with_tools=tools is not None)
+    try:
+        accepted = first_accepted(
+            _render_with(template, conversation, tools), ruled.messages, loses_system_messages=loses
+        )
+    except UnrenderableError as error:
+        place = place_of_refusal(
+            _render_with(template, _beginning(conversation), tools), ruled.messages, error.reason
+        )
+        raise UnrenderableError(error.reason, place) from None
+    return Rendered(accepted.text, outline_of(accepted.messages, tools, ruled.applied), accepted.form)
+
+
+def rendered_to(
+    template: ChatTemplate | None, beginning: Conversation, tools: list[dict[str, Any]] | None, form: Form
+) -> str | None:
+    """The beginning of a longer conversation, rendered in the `form` of the whole; None if the template can't
+    render it alone."""
+    assert template is not None, "the whole conversation was rendered"
+    try:
+        messages = template.ruled(template_messages(beginning.messages)).messages
+        return _render_with(template, _beginning(beginning), tools)(form(messages))
+    except RequestError:
+        return None
+
+
+def _beginning(conversation: Conversation) -> Conversation:
+    return replace(conversation, begins_reply=False, continues_last=False)
+
+
+def _render_with(
+    template: ChatTemplate, conversation: Conversation, tools: list[dict[str, Any]] | None
+) -> Render:
+    """Renders messages with the variables of the conversation."""
+    return partial(
         template.render,
         tools=tools,
         add_generation_prompt=conversation.begins_reply,
         continue_final_message=conversation.continues_last,
         kwargs=dict(conversation.variables),
     )
-    text, messages = render_first_form(render, ruled.messages, template.loses_system_messages)
-    return Rendered(text, outline_of(messages, tools, ruled.applied))
-
-
-def rendered_to(
-    template: ChatTemplate | None, conversation: Conversation, tools: list[dict[str, Any]] | None
-) -> str | None:
-    """The beginning of a longer conversation, rendered; None if the template can't render it alone."""
-    part = replace(conversation, begins_reply=False, continues_last=False)
-    try:
-        return render(template, part, tools)
-    except RequestError:
-        return None
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, object]]:

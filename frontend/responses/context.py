@@ -19,7 +19,7 @@ from .stored_items import decoded, stored_item
 class Context(NamedTuple):
     """`earlier` are the stored items, `own` the request's own ones, with ids.
 
-    The body of the `caller` counts the stored items too.
+    The body of the `caller` counts the stored items too, and their number.
     """
 
     earlier: Sequence[Item]
@@ -38,6 +38,7 @@ async def context_of(
     own = await _resolved(responses, owner, items)
     size = sum(map(len, earlier))
     with_earlier = replace(caller, body_bytes=lambda: caller.body_bytes() + size)
+    with_earlier = with_earlier.with_messages(len(earlier) + len(own))
     return await responses.http.service.work.call(with_earlier, _context, earlier, own, with_earlier)
 
 

@@ -58,12 +58,14 @@ def prompt_of(
     asked = _constraint(request)
     wanted = calls_wanted(request.tool_choice, offered, request.parallel_tool_calls)
     use = tool_use(wanted, service.tool_format, asked)
-    text, outline = _rendered(service, _conversation(service, request, [*earlier, *own]), offered.printed)
+    text, outline, form = _rendered(
+        service, _conversation(service, request, [*earlier, *own]), offered.printed
+    )
     prompt = Prompt(text, use, use.grammar or asked, offered.called, outline)
     if not isinstance(request, ResponsesRequest):
         return prompt
     parts = [_conversation(service, request, [*earlier, *each]) for each in items_to_breakpoints(own)]
-    texts = [rendered_to(service.template, part, offered.printed) for part in parts]
+    texts = [rendered_to(service.template, part, offered.printed, form) for part in parts]
     return prompt._replace(breakpoints=breakpoints([each for each in texts if each is not None], request))
 
 

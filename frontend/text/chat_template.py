@@ -19,6 +19,9 @@ from .tokenizer import SPECIAL_ROLES, Tokenizer, read_json, token_content
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _TEXT_FIELDS = ("content", *_REASONING_FIELDS)
 _CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
+_SEVERAL_SYSTEMS = (("system", "system", "user"), ("system", "user", "assistant", "system", "user"))
+_PARAMETERS = {"type": "object", "properties": {}}
+_SAMPLE_TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": _PARAMETERS}}
 
 
 class UnrenderableError(RequestError):
@@ -55,6 +58,7 @@ class ChatTemplate:
         self._control = ControlTexts(special_texts)
         self._sources = sources
         self._templates: dict[str, Template] = {}
+        self._losses: dict[bool, bool] = {}
         for name, source in sources.items():
             try:
                 self._templates[name] = environment.from_string(source)
@@ -92,17 +96,21 @@ class ChatTemplate:
             return False
         return -1 < text.rfind("<user>") < text.find("<last>")
 
-    @cached_property
-    def loses_system_messages(self) -> bool:
-        """Whether a chat with several system messages is rendered without one of them."""
-        chats = (("system", "system", "user"), ("system", "user", "assistant", "system", "user"))
-        return any(map(self._loses_text, chats))
+    def loses_system_messages(self, *, with_tools: bool) -> bool:
+        """Whether a chat with several system messages is rendered without one of them.
 
-    def _loses_text(self, roles: tuple[str, ...]) -> bool:
+        `with_tools`: it has tools, and so may have another template.
+        """
+        if with_tools not in self._losses:
+            tools = [_SAMPLE_TOOL] if with_tools else None
+            self._losses[with_tools] = any(self._loses_text(roles, tools) for roles in _SEVERAL_SYSTEMS)
+        return self._losses[with_tools]
+
+    def _loses_text(self, roles: tuple[str, ...], tools: list[dict[str, Any]] | None) -> bool:
         texts = [f"<{number}>" for number in range(len(roles))]
         chat = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
         try:
-            rendered = self.render(chat)
+            rendered = self.render(chat, tools=tools)
         except RequestError:
             return False
         return any(text not in rendered for text in texts)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LARGE_BODY = 8 * 1024  # bytes; a smaller body's fields are checked on the event loop, within about 0.02 s
+MESSAGE_BYTES = 256  # rendering a message, if need be in several forms, takes as long as checking these bytes
 
 
 class ClientGoneError(Exception):
@@ -32,6 +33,10 @@ class Caller:
     name: str = ""
     left: Callable[[], Awaitable[None]] = _never
     body_bytes: Callable[[], int] = _nothing
+
+    def with_messages(self, count: int) -> Caller:
+        """For work on a conversation: many short messages count as a large body."""
+        return replace(self, body_bytes=lambda: max(self.body_bytes(), count * MESSAGE_BYTES))
 
     @property
     def is_large(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from arbora.frontend.text.chat_template import ChatTemplate
 from arbora.runtime.messages import AwaitTools, EndLease, LeaseTerms
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
@@ -78,6 +79,34 @@ async def test_a_breakpoint_is_where_its_part_ends(world: HttpWorld) -> None:
         last_generate(world).prompt[: 4 * (lease.end or 0)], skip_special_tokens=False
     )
     assert text.rstrip() == "<|im_start|>user\nthe cat sat on the mat"
+
+
+NO_SYSTEM_ROLE = (
+    "{% for message in messages %}{% if message.role == 'system' %}{{ raise_exception('No system!') }}"
+    "{% endif %}{% endfor %}" + TEMPLATE
+)
+
+
+async def test_a_breakpoint_has_the_form_that_the_whole_conversation_got(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    render, renders = ChatTemplate.render, []
+
+    def counted(*arguments: Any, **named: Any) -> str:
+        renders.append(named.get("add_generation_prompt"))
+        return render(*arguments, **named)
+
+    async with http_world(NO_SYSTEM_ROLE) as world:
+        assert world.service.template is not None
+        world.service.template.loses_system_messages(with_tools=False)
+        monkeypatch.setattr(ChatTemplate, "render", counted)
+        parts = [mark("the cat"), mark("sat on the mat"), {"type": "text", "text": "and the dog"}]
+        terms = await leases(world, messages=[{"role": "system", "content": parts}, *CAT])
+        prompt = last_generate(world).prompt
+        texts = [world.text(unpacked(prompt[: 4 * (lease.end or 0)])) for lease in terms]
+    shown = "<|im_start|>user\nthe cat"
+    assert [text.rstrip() for text in texts] == [shown, f"{shown}\nsat on the mat"]
+    assert renders == [True, True, False, False], "two forms of the whole, then the two beginnings"
 
 
 async def test_prewarming_computes_the_prompt_alone(world: HttpWorld) -> None:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
-from arbora.frontend.request.conversation import render, rendered
+from arbora.frontend.request.conversation import render, rendered, rendered_to
+from arbora.frontend.request.message_forms import FORMS, MOST_TO_SEARCH, Message, first_accepted
 from arbora.frontend.request.messages import CalledFunction, ChatMessage, Conversation, MessageToolCall
 from arbora.frontend.responses.items import messages_of
 from arbora.frontend.responses.protocol import Item
-from arbora.frontend.text.chat_template import ChatTemplate
+from arbora.frontend.text.chat_template import ChatTemplate, UnrenderableError
 from arbora.runtime.errors import RequestError
-from chat_templates import CHATML, GEMMA, MISTRAL, MISTRAL_V1, TEMPLATES
+from chat_templates import CHATML, GEMMA, LLAMA3, MISTRAL, MISTRAL_V1, TEMPLATES
 from codex import first_turn, next_turn
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 ONE_SYSTEM = """\
 {%- for message in messages %}
 {%- if message.role == 'system' and not loop.first %}{{ raise_exception('System first!') }}{% endif %}
 {{- '<' + message.role + '>' + message.content + '<end>' }}
 {%- endfor %}"""
+NEEDS_USER = """\
+{%- set users = messages | selectattr('role', 'equalto', 'user') | list %}
+{%- if not users %}{{ raise_exception('No user!') }}{% endif %}
+{%- for message in messages %}{{- '<' + message.role + '>' + message.content + '<end>' }}{%- endfor %}"""
+TOOLS: list[dict[str, Any]] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+CALL = {"id": "call12345", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 REPLY = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "src, docs"}]}
 
 
@@ -138,8 +148,8 @@ def test_an_error_names_the_message_at_which_the_template_fails() -> None:
     with pytest.raises(RequestError) as caught:
         rendered_text(MISTRAL, messages)
     assert caught.value.message.endswith(
-        "Tool call IDs should be alphanumeric strings with length 9! It fails at message 6 of 8, of the role "
-        "'assistant': 'calls of weather'."
+        "Tool call IDs should be alphanumeric strings with length 9! It fails at message 6 of 8, counting "
+        "the system prompt, of the role 'assistant': 'calls of weather'."
     )
     assert (caught.value.param, caught.value.code) == ("messages", "invalid_value")
 
@@ -147,3 +157,129 @@ def test_an_error_names_the_message_at_which_the_template_fails() -> None:
 def test_a_long_text_is_shortened_in_the_error() -> None:
     with pytest.raises(RequestError, match=rf"message 1 of 2, of the role 'assistant': '{'x' * 60}…'\."):
         rendered_text(MISTRAL_V1, chat("a:" + "x" * 100, "u:B"))
+
+
+def test_a_continued_message_does_not_move_the_place_of_the_error() -> None:
+    """The beginning that ends in the call has no text to continue."""
+    messages = [
+        *chat("u:A"),
+        ChatMessage(
+            role="assistant", tool_calls=[MessageToolCall(id="1", function=CalledFunction(name="weather"))]
+        ),
+        ChatMessage(role="tool", tool_call_id="1", content="Rain"),
+        *chat("a:B"),
+    ]
+    continuing = Conversation(messages, begins_reply=False, continues_last=True)
+    with pytest.raises(RequestError, match="It fails at message 2 of 4, of the role 'assistant'"):
+        render(template_of(MISTRAL), continuing, None)
+
+
+@pytest.mark.parametrize("source", [LLAMA3, NEEDS_USER])
+def test_a_conversation_that_needs_a_user_is_not_given_one(source: str) -> None:
+    template = template_of(source)
+    system, whole = chat("s:Be brief."), chat("s:Be brief.", "u:Hello")
+    assert "Be brief." in render(template, Conversation(whole), TOOLS)
+    with pytest.raises(RequestError, match="user"):
+        render(template, Conversation(system), TOOLS)
+
+
+@pytest.mark.parametrize("source", [GEMMA, ONE_SYSTEM, CHATML])
+def test_a_beginning_has_the_form_of_the_whole_conversation(source: str) -> None:
+    template = template_of(source)
+    text, _, form = rendered(template, Conversation(chat("s:Be brief.", "s:B", "u:C", "u:D")), None)
+    part = rendered_to(template, Conversation(chat("s:Be brief.")), None, form)
+    assert part is not None
+    before, shared, _ = part.partition("Be brief.")
+    assert text.startswith(before + shared)
+
+
+@pytest.mark.parametrize("source", [LLAMA3, NEEDS_USER])
+def test_a_beginning_gets_no_form_of_its_own(source: str) -> None:
+    template = template_of(source)
+    form = rendered(template, Conversation(chat("s:A", "u:C")), TOOLS).form
+    assert rendered_to(template, Conversation(chat("s:A")), TOOLS, form) is None
+
+
+@pytest.mark.parametrize("count", [8, 256, 257, 1000])
+def test_the_number_of_renders_is_bounded(count: int) -> None:
+    class Counting(ChatTemplate):
+        renders = 0
+
+        def render(self, *arguments: Any, **named: Any) -> str:
+            self.renders += 1
+            return super().render(*arguments, **named)
+
+    refusing = "{% if messages | length > 2 %}{{ raise_exception('Too many!') }}{% endif %}"
+    template = Counting({"default": refusing}, {}, frozenset())
+    template.loses_system_messages(with_tools=False)
+    template.renders = 0
+    texts = ["s:A", "u:B", "s:C", "a:D", "a:E", "u:F", "a:G", "u:H"]
+    messages = chat(*texts, *(f"{'au'[number % 2]}:I" for number in range(count - len(texts))))
+    with pytest.raises(RequestError, match="Too many!") as caught:
+        render(template, Conversation(messages), None)
+    is_searched = count <= MOST_TO_SEARCH
+    assert ("It fails at message" in caught.value.message) == is_searched
+    assert template.renders <= len(FORMS) + (count.bit_length() if is_searched else 0)
+
+
+CHANGING = ("llama3", "mistral", "mistral-v1", "gemma", "deepseek-r1", "llama2")
+"""the templates that refuse messages, or leave some out"""
+TEXTS = st.sampled_from(["", "A", "B"])
+MESSAGES: st.SearchStrategy[list[Message]] = st.lists(
+    st.one_of(
+        st.fixed_dictionaries({"role": st.sampled_from(["system", "user"]), "content": TEXTS}),
+        st.fixed_dictionaries(
+            {"role": st.just("assistant"), "content": TEXTS},
+            optional={"reasoning_content": TEXTS, "tool_calls": st.just([CALL])},
+        ),
+        st.fixed_dictionaries(
+            {"role": st.just("tool"), "content": TEXTS, "tool_call_id": st.just("call12345")}
+        ),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def is_beginning(part: Sequence[Message], whole: Sequence[Message]) -> bool:
+    """Whether the messages are the same, but the last one may go on."""
+    *before, last = part
+    same = whole[len(before)]
+    return before == whole[: len(before)] and all(
+        same.get(name, [] if name == "tool_calls" else "")[: len(value)] == value
+        for name, value in last.items()
+    )
+
+
+@settings(deadline=None)
+@given(MESSAGES, st.data())
+def test_each_form_changes_a_beginning_to_a_beginning(messages: list[Message], data: st.DataObject) -> None:
+    part = messages[: data.draw(st.integers(1, len(messages)))]
+    for form in FORMS:
+        assert is_beginning(form(part), form(messages))
+
+
+@pytest.mark.parametrize(
+    ("name", "tools"), [(name, None) for name in CHANGING] + [("llama3", TOOLS), ("mistral", TOOLS)]
+)
+@settings(deadline=None, max_examples=30)
+@given(messages=MESSAGES, data=st.data())
+def test_a_turn_begins_with_the_messages_of_the_turn_before(
+    name: str, tools: list[dict[str, Any]] | None, messages: list[Message], data: st.DataObject
+) -> None:
+    template = template_of(TEMPLATES[name])
+    loses = template.loses_system_messages(with_tools=tools is not None)
+
+    def accepted(turn: list[Message]) -> list[Message] | None:
+        try:
+            return first_accepted(
+                lambda form: template.render(form, tools=tools), turn, loses_system_messages=loses
+            ).messages
+        except UnrenderableError:
+            return None
+
+    ends = [number for number, each in enumerate(messages, 1) if each["role"] == "user"]
+    assume(ends)
+    part = accepted(messages[: data.draw(st.sampled_from(ends))])
+    whole = accepted(messages)
+    assert part is None or whole is None or is_beginning(part, whole)
