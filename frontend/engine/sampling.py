@@ -195,5 +195,5 @@ def one_for_each(sampling: S | list[S], count: int, name: str) -> list[S]:
 
 
 def only_one(sampling: S | list[S], name: str) -> S:
-    """The options of a single prompt. Raises TypeError for a list."""
+    """The options of a single prompt. Raises TypeError for a list of another length than 1."""
     return one_for_each(sampling, 1, name)[0]

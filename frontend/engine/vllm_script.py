@@ -12,19 +12,19 @@ from .completion import Choice, Completion, TokenLogprob
 from .engine import Engine
 from .options import EngineOptions
 from .requests import Prompt
-from .sampling import Rendering, Sampling, check_names
+from .sampling import Rendering, Sampling, check_names, one_for_each
 from .work import Conversation, Conversations
 
 _NAMES = {"max_num_seqs": "max_running", "quantization": "quantize", "kv_cache_dtype": "kv_dtype"}
 _WITHOUT_EFFECT = ("disable_log_stats", "swap_space", "trust_remote_code")
-_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+_IGNORED: Mapping[str, tuple[object, ...]] = {
     "gpu_memory_utilization": (0.9,),
     "tensor_parallel_size": (1,),
     "pipeline_parallel_size": (1,),
     "enable_prefix_caching": (True, None),
     "enable_chunked_prefill": (True, None),
 }
-"""the values of vLLM's arguments that ask for what `LLM` does anyway"""
+"""the values of vLLM's arguments that are ignored: its defaults, which scripts often write out"""
 _INSTEAD = {
     "gpu_memory_utilization": 'use kv_memory, the memory of the KV cache, such as "4GiB"',
     "tensor_parallel_size": "one device runs the model; leave it out",
@@ -101,7 +101,7 @@ class LLM:
         is_one = isinstance(prompts, str | Mapping) or (bool(prompts) and hasattr(prompts[0], "__index__"))
         given = [prompts] if is_one else list(prompts)
         plain = [_prompt(each, f"prompts[{place}]") for place, each in enumerate(given)]
-        sampling = self._sampling(sampling_params, len(plain))
+        sampling = self._sampling(sampling_params, len(plain), "prompts")
         completions = self.engine.generate(plain, sampling, use_tqdm=use_tqdm)
         return [_output(next(self._ids), *pair) for pair in zip(plain, completions, strict=True)]
 
@@ -115,17 +115,17 @@ class LLM:
         """One result for each conversation. `sampling_params` may be a list, one for each."""
         several = bool(messages) and isinstance(messages[0], list | tuple)
         conversations = cast(Conversations, messages if several else [list(messages)])
-        sampling = self._sampling(sampling_params, len(conversations))
+        sampling = self._sampling(sampling_params, len(conversations), "conversations")
         completions = self.engine.chat(conversations, sampling, use_tqdm=use_tqdm, **rendering)
         return [_output(next(self._ids), None, completion) for completion in completions]
 
     def _sampling(
-        self, params: SamplingParams | Sequence[SamplingParams] | None, count: int
+        self, params: SamplingParams | Sequence[SamplingParams] | None, count: int, name: str
     ) -> list[Sampling]:
-        """The fields for each of `count` prompts."""
+        """The fields for each of `count` prompts, which are called `name`."""
         one = SamplingParams() if params is None else params
-        given = one if isinstance(one, list | tuple) else [one] * count
-        return [self._seeded(_fields(each)) for each in given]
+        fields = [_fields(each) for each in one] if isinstance(one, list | tuple) else _fields(one)
+        return [self._seeded(each) for each in one_for_each(fields, count, name)]
 
     def _seeded(self, fields: Sampling) -> Sampling:
         if self._seeds is None or fields.get("seed") is not None:
@@ -134,10 +134,10 @@ class LLM:
 
 
 def _engine_options(options: Mapping[str, object]) -> EngineOptions:
-    """Raises TypeError for an argument of vLLM's that asks for what `LLM` lacks."""
+    """Raises TypeError for an argument of vLLM's that `LLM` lacks, unless its value is ignored."""
     kept: dict[str, object] = {}
     for name, value in options.items():
-        if name in _WITHOUT_EFFECT or value in _NEUTRAL.get(name, ()):
+        if name in _WITHOUT_EFFECT or value in _IGNORED.get(name, ()):
             continue
         if name in _INSTEAD:
             raise TypeError(f"LLM has no argument {name}={value!r}: {_INSTEAD[name]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -129,6 +130,21 @@ def test_each_prompt_may_have_its_own_params(llm: arbora.LLM) -> None:
         llm.chat(HELLO, lengths)
 
 
+def test_a_refused_call_uses_no_seeds(model: str) -> None:
+    llm = arbora.LLM(model, seed=0, device="cpu", kv_memory="4MiB")
+    params = arbora.SamplingParams(temperature=1, max_tokens=8, ignore_eos=True)
+    try:
+        with pytest.raises(TypeError, match="3 entries for 1 prompts"):
+            llm.generate(["Hello"], [params] * 3, use_tqdm=False)
+        (output,) = llm.generate(["Hello"], params, use_tqdm=False)
+        expected = random.Random(0).getrandbits(48)
+        assert (
+            output.outputs[0].text == llm.engine.generate("Hello", {**params.fields, "seed": expected}).text
+        )
+    finally:
+        llm.engine.close()
+
+
 def test_each_output_has_a_request_id_of_its_own(llm: arbora.LLM) -> None:
     params = arbora.SamplingParams(max_tokens=1)
     outputs = llm.generate(["a", "b"], params, use_tqdm=False) + llm.chat(HELLO, params, use_tqdm=False)
@@ -136,7 +152,7 @@ def test_each_output_has_a_request_id_of_its_own(llm: arbora.LLM) -> None:
     assert [output.request_id for output in outputs] == [str(first + place) for place in range(3)]
 
 
-def test_arguments_that_ask_for_what_happens_anyway_are_taken_and_a_seed_repeats_a_script(model: str) -> None:
+def test_vllms_defaults_are_ignored_and_a_seed_repeats_a_script(model: str) -> None:
     def script(seed: int) -> list[str]:
         llm = arbora.LLM(
             model,
