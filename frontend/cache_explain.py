@@ -60,6 +60,8 @@ def _path(request: Request, body: bytes) -> str:
         sent = {name for name, value in _decoder.decode(body).items() if value != _NULL}
     except msgspec.DecodeError:  # the endpoint for chats says what is wrong
         sent = set()
+    if "messages" in sent:
+        return "/v1/messages" if "system" in sent else _CHATS
     return next((path for path, names in _OWN_FIELDS.items() if not sent.isdisjoint(names)), _CHATS)
 
 

@@ -135,3 +135,11 @@ async def test_rules_apply_to_all_that_renders_a_conversation() -> None:
             count = count or answer.json()["usage"]["prompt_tokens"]
             assert count == expected.json()["count"]
         assert answer.json()["prompt_rules"] == ["billing-header"]
+
+
+async def test_a_chat_is_explained_as_one_whatever_else_it_has(world: HttpWorld) -> None:
+    body = {"messages": [{"role": "user", "content": TEXT}], "input": 5, "conversation": [], "prompt": {}}
+    headers = {"authorization": "Bearer first"}
+    answer = await world.http.post("/cache/explain", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["prompt_tokens"] > len(world.ids(TEXT))
