@@ -47,12 +47,44 @@ from bare_streams import MARK, BareSource, write_events
 
 EPOCH = 1
 FLOOR = "sockets"
-MESSAGES = [{"role": "user", "content": "Say something."}]
-BODIES: dict[str, tuple[str, dict[str, object]]] = {
-    "completions": ("/v1/completions", {"prompt": "Say something."}),
-    "chat": ("/v1/chat/completions", {"messages": MESSAGES}),
-    "messages": ("/v1/messages", {"messages": MESSAGES}),
-    FLOOR: ("/", {}),
+PROMPT = "Say something."
+MESSAGES = [{"role": "user", "content": PROMPT}]
+
+
+class Face(NamedTuple):
+    """An API, as a stream of one request sees it."""
+
+    path: str
+    body: Callable[[int], dict[str, object]]  # of a request for so many tokens
+    mark: bytes  # in each event with a token's text
+    opening: int = 0  # events with the mark that have no token's text
+
+
+FACES = {
+    "completions": Face(
+        "/v1/completions", lambda tokens: {"prompt": PROMPT, "max_tokens": tokens}, b'"text":"'
+    ),
+    "chat": Face(
+        "/v1/chat/completions",
+        lambda tokens: {"messages": MESSAGES, "max_tokens": tokens},
+        b'"content":"',
+        opening=1,
+    ),
+    "responses": Face(
+        "/v1/responses",
+        lambda tokens: {"input": PROMPT, "max_output_tokens": tokens, "store": False},
+        b'"type":"response.output_text.delta"',
+    ),
+    "messages": Face(
+        "/v1/messages", lambda tokens: {"messages": MESSAGES, "max_tokens": tokens}, b'"text_delta"'
+    ),
+    "ollama": Face(
+        "/api/chat",
+        lambda tokens: {"messages": MESSAGES, "options": {"num_predict": tokens}},
+        b'"content":"',
+    ),
+    "generate": Face("/generate", lambda tokens: {"prompt": PROMPT, "max_tokens": tokens}, b'"text":"'),
+    FLOOR: Face("/", lambda tokens: {"max_tokens": tokens}, MARK),
 }
 
 
@@ -148,17 +180,12 @@ class Stream:
         self.ended = True
 
 
-MARKS = {"completions": b'"text":"', "chat": b'"content":"', "messages": b'"text_delta"', FLOOR: MARK}
-OPENING = {"completions": 0, "chat": 1, "messages": 0, FLOOR: 0}  # events that have no token's text
-
-
 async def run_round(
-    source: TokenSource | BareSource, port: int, pid: int, face: str, options: argparse.Namespace
+    source: TokenSource | BareSource, port: int, pid: int, face: Face, options: argparse.Namespace
 ) -> Round:
-    path, fields = BODIES[face]
-    body = {**fields, "model": "model", "stream": True, "max_tokens": options.tokens}
-    streams = [Stream(MARKS[face]) for _ in range(options.streams)]
-    reading = [asyncio.create_task(stream.read(port, path, body)) for stream in streams]
+    body = {**face.body(options.tokens), "model": "model", "stream": True}
+    streams = [Stream(face.mark) for _ in range(options.streams)]
+    reading = [asyncio.create_task(stream.read(port, face.path, body)) for stream in streams]
     await source.wait_for(options.streams)
     source.sent_at.clear()
     before, began = cpu_seconds(pid), time.perf_counter()
@@ -171,9 +198,9 @@ async def run_round(
                 await asyncio.sleep(0.0005)
     await asyncio.gather(*reading)
     seconds, cpu = time.perf_counter() - began, cpu_seconds(pid) - before
-    skipped, delays = OPENING[face], []
+    delays = []
     for stream in streams:
-        came = stream.arrivals[skipped:]
+        came = stream.arrivals[face.opening :]
         delays += [1000 * (at - sent) for at, sent in zip(came, source.sent_at, strict=False)]
     tokens = options.tokens * options.streams
     return Round(1e6 * cpu / tokens, sorted(delays), tokens / seconds)
@@ -192,7 +219,7 @@ async def measure(options: argparse.Namespace, directory: Path, served: Served, 
     for _ in range(options.rounds):
         for face in options.faces:
             source, (port, pid) = (events, bare) if face == FLOOR else (tokens, served)
-            rounds[face].append(await run_round(source, port, pid, face, options))
+            rounds[face].append(await run_round(source, port, pid, FACES[face], options))
     print(f"{options.streams} streams of {options.tokens} tokens, best of {options.rounds} rounds")
     print(f"{'API':<14}{'CPU µs/token':>14}{'tokens/CPU s':>14}{'p50 ms':>9}{'p99 ms':>9}{'tokens/s':>10}")
     for face, its in rounds.items():
@@ -225,7 +252,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300, help="of each stream")
     parser.add_argument("--rate", type=float, default=0.0, help="steps a second; 0: as fast as they are read")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--faces", nargs="+", choices=BODIES, default=list(BODIES))
+    parser.add_argument("--faces", nargs="+", choices=FACES, default=list(FACES))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="arb", dir="/tmp") as name, ExitStack() as processes:
         served, bare = (started(each, Path(name), processes) for each in (serve, write_events))

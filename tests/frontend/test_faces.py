@@ -87,7 +87,7 @@ async def test_a_face_s_errors_do_not_repeat_long_texts_of_the_request(world: Ht
     assert error["message"] == "a" * half + "…" + "a" * half
 
 
-@pytest.mark.parametrize("path", ["/v1/notess", "/v1", "/", "/v1/models/x"])
+@pytest.mark.parametrize("path", ["/v1/notess", "/v1", "/v2", "/v1/models/x"])
 async def test_errors_on_other_paths_have_openais_form(world: HttpWorld, path: str) -> None:
     assert set((await world.http.get(path)).json()["error"]) == {"message", "type", "param", "code"}
 
