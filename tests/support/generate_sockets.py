@@ -16,9 +16,10 @@ PATH = "/generate/socket"
 def open_socket(server: Served) -> ClientConnection:
     """A connection by TCP, TLS or a Unix socket, as the server's URL says."""
     if server.url.startswith("unix:"):
-        return unix_connect(server.url.removeprefix("unix:"), f"ws://localhost{PATH}")
+        path = server.url.removeprefix("unix:")
+        return unix_connect(path, f"ws://localhost{PATH}", open_timeout=PATIENCE)
     tls = client_context() if server.url.startswith("https:") else None
-    return connect(server.url.replace("http", "ws", 1) + PATH, ssl=tls)
+    return connect(server.url.replace("http", "ws", 1) + PATH, ssl=tls, open_timeout=PATIENCE)
 
 
 def begin(socket: ClientConnection, **request: Any) -> None:
