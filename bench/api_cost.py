@@ -52,12 +52,12 @@ MESSAGES = [{"role": "user", "content": PROMPT}]
 
 
 class Face(NamedTuple):
-    """An API, as a stream of one request sees it."""
+    """An API: how a stream is requested, and how the tokens in it are recognized."""
 
     path: str
     body: Callable[[int], dict[str, object]]  # of a request for so many tokens
     mark: bytes  # in each event with a token's text
-    opening: int = 0  # events with the mark that have no token's text
+    opening: int = 0  # events at the start that have the mark, but no token
 
 
 FACES = {

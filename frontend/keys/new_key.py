@@ -21,5 +21,5 @@ def line_of(name: str, key: str) -> str:
 
 
 def as_json(name: str, key: str) -> str:
-    """The key with the members of its line, for programs."""
+    """A JSON object with the key, its name and its hash, for programs that make keys."""
     return json.dumps({"key": key, "name": name, "sha256": key_hash(key)})

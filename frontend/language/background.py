@@ -42,7 +42,7 @@ def wait_for_at_exit(work: Future[Any]) -> None:
 
 
 def _wait_for_last_work() -> None:
-    """Waits until no work is left: work may begin other work before it ends."""
+    """Waits for all submitted work, also for work that was submitted by other work meanwhile."""
     deadline = time.monotonic() + EXIT_WAIT_S
     while (open_work := list(_last_work)) and (left := deadline - time.monotonic()) > 0:
         wait(open_work, left)

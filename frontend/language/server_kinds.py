@@ -15,10 +15,13 @@ def _words(text: str) -> frozenset[str]:
 
 
 class ServerKind(msgspec.Struct, frozen=True, kw_only=True):
-    """`fields`: the fields of a request that OpenAI's API lacks. `structured`: has the field
-    `structured_outputs`. `scores`: has `prompt_logprobs` and /tokenize. `scores_from`: has
-    `prompt_logprobs_start`. `continues`: has `continue_final_message`. `sessions`: has `cache_lease`.
-    `least_tokens`: the least that `max_tokens` may be."""
+    """What requests to a server of this kind may have beside the fields of OpenAI's API.
+
+    `fields`: the names of further fields. `structured`, `scores_from`, `continues`, `sessions`: whether the
+    server takes `structured_outputs`, `prompt_logprobs_start`, `continue_final_message` and `cache_lease`.
+    `scores`: whether it takes `prompt_logprobs` and has the path /tokenize. `least_tokens`: the smallest
+    `max_tokens` that it accepts.
+    """
 
     name: str
     fields: frozenset[str] = frozenset()

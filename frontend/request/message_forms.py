@@ -139,7 +139,7 @@ def _leading_systems(messages: Sequence[Message]) -> int:
 
 
 def _merged(messages: Sequence[Message]) -> list[Message]:
-    """Neighbouring messages of the user become one, and those of the assistant."""
+    """Joins successive messages of the user, and successive messages of the assistant."""
     found: list[Message] = []
     for role, group in groupby(messages, lambda message: message["role"]):
         turn = list(group)

@@ -57,7 +57,7 @@ QUERIES = 64
 """Query heads of an item: four vectors. Its keys and values are copied once for all of them."""
 
 AMX_QUERIES = 128
-"""As QUERIES, where AMX multiplies. 64 and 256 differed by less than the noise."""
+"""The same with AMX. The times of 64, 128 and 256 could not be told apart."""
 
 FEW_QUERIES = 8
 """Items with fewer query heads read their keys in place, without copying them first."""
@@ -66,7 +66,7 @@ BLOCK = 64
 """Keys of each turn of the online softmax; with their values they fit into the first-level cache."""
 
 AMX_BLOCK = 128
-"""As BLOCK, where AMX multiplies. 64 and 256 differed by less than the noise."""
+"""The same with AMX. The times of 64, 128 and 256 could not be told apart."""
 
 
 @compiled

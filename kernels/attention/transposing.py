@@ -32,8 +32,8 @@ def transpose_words(typing, source, source_row, target, target_row):
 
 
 def _exchange(builder: ir.IRBuilder, rows: list[ir.Value], distance: int) -> list[ir.Value]:
-    """Exchanges the upper columns of each row with the lower columns of the row `distance` further, in
-    squares of twice that size."""
+    """One step of the transpose, which takes the rows in pairs that are `distance` apart. In each square of
+    2 × `distance` columns, the right half of the first row and the left half of the second are exchanged."""
     found = list(rows)
     for row in range(LANES):
         if row & distance:

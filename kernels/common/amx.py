@@ -28,14 +28,13 @@ LEFT, RIGHT = (4, 5), (6, 7)
 
 @cache
 def is_compiled() -> bool:
-    """Whether numba compiles for a processor that multiplies bytes and bfloat16 by AMX, and rounds to
-    bfloat16."""
+    """Whether the processor that numba compiles for has AMX for bytes and for bfloat16, and AVX512-BF16."""
     return all(map(has_feature, ("amx-int8", "amx-bf16", "avx512bf16")))
 
 
 @cache
 def available() -> bool:
-    """Whether numba does, and the system lets this process use AMX."""
+    """Whether `is_compiled` holds and the system lets this process use AMX."""
     return is_compiled() and torch.cpu._init_amx()
 
 

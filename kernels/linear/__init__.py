@@ -115,7 +115,7 @@ def as_float32(x: torch.Tensor) -> torch.Tensor:
 
 
 def _is_invariant(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the product needs no trial of numbers of rows to be batch-invariant."""
+    """Whether the product is batch-invariant without trying different numbers of rows."""
     return device.type == "cpu" and streams(dtype)
 
 

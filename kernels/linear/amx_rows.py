@@ -23,11 +23,11 @@ STEP_WORDS = BLOCK_ROWS * DEPTH
 """Words of a block from STEP inputs to the next; a word holds two values."""
 
 SPINS = 1000
-"""How often a thread reads a counter before it offers its core to others."""
+"""A waiting thread reads the counter this many times before it yields its core to other threads."""
 
 
 def block_bytes(rows: int, inputs: int) -> int:
-    """Memory for this many rows."""
+    """The size of the blocks for this many rows, in bytes."""
     return -(-rows // BLOCK_ROWS) * BLOCK_ROWS * inputs * 2
 
 
@@ -51,7 +51,7 @@ def pack_rows(x, rows, inputs, blocks, taken, done):
 
 @compiled
 def wait_until(counter, number):
-    """Returns when the other threads have advanced the counter to the number."""
+    """Waits until the counter, which other threads increase, has reached the number."""
     turns = 0
     while fetch_add(counter, 0) < number:
         turns += 1

@@ -25,8 +25,8 @@ AMX_ROWS = {AMX_BYTES: 64, AMX_BFLOAT16: 32}
 """Products of fewer rows are computed without AMX, which would take longer."""
 
 WIDENED = 3 << 18
-"""Bytes of widened weights that a thread multiplies by AMX at a time, at most, if that is a tile or more.
-They should stay in its second-level cache while it reads the activations."""
+"""A thread widens tiles of at most this many bytes in all, or one tile, before it multiplies them by AMX. The
+widened weights should stay in its second-level cache while it reads the activations."""
 
 MOST_ROWS = 512
 """Rows that are multiplied at a time, at most."""
@@ -107,7 +107,7 @@ class QuantizedPacker:
         )
 
     def _many_rows(self, batch_invariant: bool) -> int:
-        """How a product of many rows is computed; NO_AMX and AMX_BYTES give the same bits."""
+        """How products of many rows are computed. NO_AMX and AMX_BYTES give the same bits."""
         if not amx.available():
             return NO_AMX
         if amx_multiplies(self._shape.bits, self._group, self._shape.zero):

@@ -20,8 +20,8 @@ from .byte_amx import BLOCK_ROWS, DEPTH, multiply_block
 from .byte_dots import TILE, VECTOR
 
 GROUP = 128
-"""Inputs of a group. AMX's sums of smaller groups must be scaled so often that products of bfloat16 take less
-time (`widened_tiles`)."""
+"""The number of inputs in a group. Each group's sums are stored and scaled outside of AMX. With smaller
+groups that takes so long that `widened_tiles`, which multiplies bfloat16, is faster."""
 
 PANEL = 128
 """Rows that are multiplied with a tile at a time. Their results stay in the first-level cache."""

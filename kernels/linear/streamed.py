@@ -37,11 +37,10 @@ AMX_ACTIVATIONS = 1 << 20
 they should stay in its second-level cache."""
 
 AMX_ROWS = 5
-"""AMX multiplies at least this many rows, if it need not multiply all: `vdpbf16ps` reads the weights of fewer
-rows in less time."""
+"""AMX multiplies from this many rows on. For fewer rows `vdpbf16ps` reads the weights faster."""
 
 AMX_AHEAD = 4
-"""The steps of DEPTH pairs between prefetching and multiplying by AMX, if there is one block of rows."""
+"""With a single block of rows, weights are prefetched so many steps of DEPTH pairs before AMX needs them."""
 
 AMX_SUMS = 4 * BLOCK_ROWS * OUTPUTS
 """Bytes of the sums of a block of rows and a strip."""
@@ -61,7 +60,7 @@ class StreamedProduct:
     def __init__(
         self, weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool = False
     ) -> None:
-        """batch_invariant: if AMX multiplies, then any number of rows."""
+        """batch_invariant: AMX, if available, multiplies any number of rows."""
         self._outputs, self._inputs = weight.shape
         self._weight = _pack(weight)
         self._bias = None if bias is None else bias.float()
@@ -213,14 +212,15 @@ def multiply_blocks(arguments, memory):
     rows, outputs, pairs = arguments[1], arguments[2], arguments[3]
     x, blocks = pointer(arguments[4], np.uint16(0)), pointer(arguments[9], np.uint32(0))
     pack_rows(x, rows, 2 * pairs, blocks, shifted(arguments, 10), shifted(arguments, 11))
-    line = amx.SHAPES_BYTES  # cache lines: AMX stores sums across two of them more slowly
+    line = amx.SHAPES_BYTES  # also the size of a cache line; sums that begin at one are stored faster
     start = (np.int64(memory.ctypes.data) + line - 1) // line * line
     sums = pointer(start, np.float32(0))
     amx.load_shapes(pointer(start + AMX_SUMS, np.uint8(0)))
     weights, steps = pointer(arguments[5], np.uint32(0)), pairs // DEPTH
     strips, turns = (outputs + OUTPUTS - 1) // OUTPUTS, (rows + BLOCK_ROWS - 1) // BLOCK_ROWS
-    # The blocks of rows together prefetch the next strip. A strip that nothing has prefetched, and that of a
-    # single block of rows, is prefetched a little ahead.
+    # While the blocks of rows are multiplied with a strip, each prefetches a part of the next strip. Nothing
+    # has prefetched the first strip, so its weights are prefetched shortly before they are multiplied. With a
+    # single block of rows this is done for each strip.
     whole = DEPTH * OUTPUTS // LANES
     lines = (whole + turns - 1) // turns
     strip, is_first = fetch_add(arguments, 1), True
@@ -244,7 +244,7 @@ def multiply_blocks(arguments, memory):
 
 @compiled
 def _multiply_block(rows, pairs, block, weights, sums, later, lines):
-    """The products of a block of rows, of which `rows` count, and a strip."""
+    """Multiplies the first `rows` rows of a block with a strip."""
     if rows <= BLOCK_ROWS // 2:
         multiply_wide(pairs, block, DEPTH, STEP_WORDS, weights, OUTPUTS, sums, OUTPUTS, False, later, lines)
     else:

@@ -54,13 +54,13 @@ def widen_groups(typing, address, groups, steps, zero, four_codes, sum_kind, tar
 
 
 def _halves(builder: ir.IRBuilder, place: ir.Value, number: int) -> ir.Value:
-    """Vector `number` of 16 values of float16, as float32."""
+    """Reads 16 values of float16, number 16 × `number` and those after it, and converts them to float32."""
     halves = read(builder, builder.gep(place, [size(number * VECTOR // 2)]), HALVES)
     return builder.fpext(halves, FLOATS)
 
 
 def _codes(builder: ir.IRBuilder, place: ir.Value, bits: int) -> list[ir.Value]:
-    """The codes of 4 inputs and of outputs 0–15, then 16–31: a byte each."""
+    """Two vectors of codes, one byte each: those of outputs 0–15 and those of outputs 16–31, for 4 inputs."""
     if bits == 8:
         return [read(builder, builder.gep(place, [size(half * VECTOR)]), WORDS) for half in range(2)]
     both, mask = read(builder, place, WORDS), words(0x0F0F0F0F)
@@ -68,7 +68,7 @@ def _codes(builder: ir.IRBuilder, place: ir.Value, bits: int) -> list[ir.Value]:
 
 
 def _pairs(builder: ir.IRBuilder, four: ir.Value, scale: ir.Value, offset: ir.Value) -> list[ir.Value]:
-    """The pairs of the first two and of the last two inputs."""
+    """The weights of the first two inputs as pairs, and those of the last two."""
     values = []
     for index in range(4):
         code = builder.and_(builder.lshr(four, words(8 * index)), words(0xFF))
