@@ -114,7 +114,7 @@ class CrashWorld:
         files.mkdir(exist_ok=True)
         return connection, Store(cast(Any, MortalConnection(connection, death)), files, 1 << 30)
 
-    async def begin(self, seconds: int = 3600) -> BatchRecord:
+    async def begin(self) -> BatchRecord:
         connection, store = await self.store()
         store.path(FILE).write_bytes(jsonl(*self.lines))
         await store.begin_file(FILE, OWNER, "batch", 1)
@@ -124,7 +124,7 @@ class CrashWorld:
             model="tiny",
             endpoint=CHATS,
             window="1h",
-            seconds=seconds,
+            seconds=3600,
             input_file=FILE,
             output_seconds=3600,
             metadata=None,
@@ -164,6 +164,11 @@ class CrashWorld:
     async def cancel(self, batch: str) -> None:
         connection, store = await self.store()
         await store.cancel(batch, OWNER)
+        await connection.close()
+
+    async def expire(self, batch: str) -> None:
+        connection, _ = await self.store()
+        await connection.execute("UPDATE batches SET expires_at = created_at - 1 WHERE id = ?", (batch,))
         await connection.close()
 
     async def found(self, batch: str) -> BatchRecord:

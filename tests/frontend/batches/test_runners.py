@@ -138,10 +138,10 @@ async def test_a_line_outlives_the_model(tmp_path: Path) -> None:
 async def test_a_batch_that_expires_has_an_error_for_each_open_line(started: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="arb") as name:
         world = CrashWorld(Path(name), [200] * 3)
-        batch = (await world.begin(seconds=1)).id
+        batch = (await world.begin()).id
         if started:
             await world.run(Death(4, after=True))  # it claims, begins, reads the results, and adds one
-        await asyncio.sleep(1.1)
+        await world.expire(batch)
         await world.run()
         record = await world.found(batch)
         assert record.status == "expired"
