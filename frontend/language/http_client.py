@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from .adaptive_limit import AdaptiveLimit
 from .errors import BackendError, NoServerError
 
 CONNECTIONS = 256
+POOLS = 16  # httpcore looks through a pool's connections for each request, so each pool has a few only
 CONNECT_S = 10.0
 FULL = (429, 503)
 WAIT_S = 1.0  # before a request is sent again, if the server does not say how long
@@ -31,9 +33,16 @@ class HttpClient:
     def __init__(self, url: str, api_key: str | None) -> None:
         self.url = _base(url)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+        limits = httpx.Limits(
+            max_connections=CONNECTIONS // POOLS, max_keepalive_connections=CONNECTIONS // POOLS
+        )
         timeout = httpx.Timeout(None, connect=CONNECT_S)
-        self._client = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, limits=limits)
+        tls = httpx.create_ssl_context()
+        self._pools = [
+            httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, limits=limits, verify=tls)
+            for _ in range(POOLS)
+        ]
+        self._open = [0] * POOLS
         self._limit = AdaptiveLimit(CONNECTIONS)
         self._accepted_at: float | None = None
 
@@ -54,7 +63,8 @@ class HttpClient:
             try:
                 async with (
                     self._limit,
-                    self._client.stream("POST", path, content=content, headers=_JSON) as answer,
+                    self._pool() as pool,
+                    pool.stream("POST", path, content=content, headers=_JSON) as answer,
                 ):
                     if self._is_accepted(answer):
                         async for line in answer.aiter_lines():
@@ -74,8 +84,8 @@ class HttpClient:
         content = None if body is None else _encoded(body)
         while True:
             try:
-                async with self._limit:
-                    answer = await self._client.request(method, path, content=content, headers=_JSON)
+                async with self._limit, self._pool() as pool:
+                    answer = await pool.request(method, path, content=content, headers=_JSON)
                     is_accepted = self._is_accepted(answer)
             except httpx.TransportError as error:
                 await attempts.after_failure(error)
@@ -83,6 +93,16 @@ class HttpClient:
             if is_accepted:
                 return self._decoded(answer, path)
             await attempts.after_refusal(answer, path)
+
+    @asynccontextmanager
+    async def _pool(self) -> AsyncGenerator[httpx.AsyncClient, None]:
+        """The pool with the fewest open requests."""
+        number = min(range(POOLS), key=self._open.__getitem__)
+        self._open[number] += 1
+        try:
+            yield self._pools[number]
+        finally:
+            self._open[number] -= 1
 
     def _is_accepted(self, answer: httpx.Response) -> bool:
         if answer.is_success:
