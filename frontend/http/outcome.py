@@ -16,13 +16,15 @@ TIMER = "arbora.timer"
 """in the scope of a request that generates: its `RequestTimer`"""
 ERROR_CODE = "arbora.error_code"
 """in the scope of a refused request: its error's code"""
+IS_CHAT = "arbora.is_chat"
+"""in the scope of a request on a path that takes texts and chats: true for a chat"""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """`status` is 0 if the client disconnected before the response began. `ended_at` is in seconds since
     1970, `seconds` how long the request took. `key` is the key's name. `work` is None for a request that
-    generates nothing.
+    generates nothing. `is_chat` is None if only the path says whether the request is a chat.
     """
 
     method: str
@@ -34,6 +36,7 @@ class Outcome:
     ended_at: float
     seconds: float
     work: Work | None
+    is_chat: bool | None
 
 
 async def with_outcome(
@@ -67,5 +70,6 @@ async def with_outcome(
                 ended_at=time.time(),
                 seconds=time.monotonic() - started,
                 work=work,
+                is_chat=scope.get(IS_CHAT),
             )
         )

@@ -51,7 +51,7 @@ class Traces:
         if work is None:
             return
         carrier = {name.decode(): headers[name].decode("latin-1") for name in _CARRIED if name in headers}
-        operation = _operation(outcome.path)
+        operation = _operation(outcome)
         started_at = outcome.ended_at - outcome.seconds
         span = self._tracer.start_span(
             f"{operation} {self._model}",
@@ -87,9 +87,10 @@ class Traced:
         await with_outcome(self._app, scope, receive, send, told)
 
 
-def _operation(path: str) -> str:
+def _operation(outcome: Outcome) -> str:
     """The operation in OpenTelemetry's words."""
-    return "text_completion" if path in _TEXT_PATHS else "chat"
+    is_chat = outcome.path not in _TEXT_PATHS if outcome.is_chat is None else outcome.is_chat
+    return "chat" if is_chat else "text_completion"
 
 
 def _attributes(outcome: Outcome, operation: str, model: str) -> dict[str, Any]:

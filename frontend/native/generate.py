@@ -15,6 +15,7 @@ from ..explain.outline import NO_OUTLINE, Outline
 from ..http.body_kind import BodyKind
 from ..http.endpoint import Job
 from ..http.http_service import HttpService
+from ..http.outcome import IS_CHAT
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
 from ..request.conversation import rendered
@@ -50,6 +51,7 @@ async def prepare_generate(http: HttpService, http_request: Request, form: Form 
     service = http.service
     caller = caller_of(http_request, service.config)
     request = await http.bodies.read(http_request, caller, _BODY)
+    http_request.scope[IS_CHAT] = request.messages is not None
     service.check_model(request.model)
     model = service.engine.check_serving()
     renderer = caller.with_messages(len(request.messages or ()))

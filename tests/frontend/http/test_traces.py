@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,6 +18,7 @@ from arbora.frontend.options import build_config
 from arbora.runtime.errors import ConfigError
 from http_world import HttpWorld, http_world
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from websockets.asyncio.client import connect
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HELLO = {"messages": [{"role": "user", "content": "a very private question"}], "max_tokens": 50}
@@ -93,17 +96,38 @@ async def test_a_request_is_a_span_with_its_numbers_and_no_text(stream: bool) ->
 async def test_paths_that_continue_a_text_have_a_name_of_their_own() -> None:
     with collecting() as (collector, url):
         async with http_world(otlp_traces_endpoint=url) as world:
-            for path in ("/v1/completions", "/generate", "/api/generate", "/api/chat", "/v1/responses"):
+            for path in ("/v1/completions", "/api/generate", "/api/chat", "/v1/responses"):
                 await world.http.post(path, json=HELLO)
             flush(world)
     names = {attributes(span)["url.path"]: span.name for span in collector.spans}
     assert names == {
         "/v1/completions": "text_completion tiny",
-        "/generate": "text_completion tiny",
         "/api/generate": "text_completion tiny",
         "/api/chat": "chat tiny",
         "/v1/responses": "chat tiny",
     }
+
+
+async def test_a_request_of_the_native_api_is_named_by_its_prompt() -> None:
+    with collecting() as (collector, url):
+        async with http_world(otlp_traces_endpoint=url) as world:
+            for prompt in ({"prompt": "Hello"}, {"messages": HELLO["messages"]}):
+                answer = await world.http.post("/generate", json={**prompt, "max_tokens": 5})
+                assert answer.status_code == 200
+            socket = world.url.replace("http", "ws", 1) + "/generate/socket"
+            async with connect(socket) as connection:
+                request = {"messages": HELLO["messages"], "max_tokens": 5}
+                await connection.send(json.dumps({"type": "generate", "id": "a", "request": request}))
+                async with asyncio.timeout(60):
+                    while json.loads(await connection.recv())["type"] == "event":
+                        pass
+            flush(world)
+    names = [(attributes(span)["url.path"], span.name) for span in collector.spans]
+    assert names == [
+        ("/generate", "text_completion tiny"),
+        ("/generate", "chat tiny"),
+        ("/generate/socket", "chat tiny"),
+    ]
 
 
 async def test_a_refused_request_is_a_span_with_its_error() -> None:
