@@ -12,8 +12,7 @@ Say = Callable[[Prompt, Mapping[str, Any]], str | Reply]
 
 
 class ScriptedBackend:
-    """Keeps the prompts it gets. `gate` holds all replies back while it is cleared; `most_open` is the most
-    replies that were open at a time."""
+    """Keeps the prompts it gets. `most_open` is the most replies that were open at a time."""
 
     concurrency = 4
 
