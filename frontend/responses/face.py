@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -39,7 +40,16 @@ from .responses_service import ResponsesService
 
 Handler: TypeAlias = Callable[[ResponsesService, Request], Awaitable[Response]]
 
-RESPONSE, CONVERSATION = "/v1/responses/{id}", "/v1/conversations/{id}"
+
+class _ResponseId(StringConvertor):
+    """Any text but the other names below /v1/responses in OpenAI's API: GET /v1/responses/compact would
+    otherwise look for a response with this id."""
+
+    regex = r"(?!(?:compact|input_tokens)(?:/|$))[^/]+"
+
+
+register_url_convertor("response_id", _ResponseId())
+RESPONSE, CONVERSATION = "/v1/responses/{id:response_id}", "/v1/conversations/{id}"
 HANDLERS: Sequence[tuple[str, str, Handler, Operation]] = (
     ("POST", "/v1/responses/input_tokens", input_tokens, COUNT),
     ("GET", RESPONSE, retrieve.retrieve, RETRIEVE),

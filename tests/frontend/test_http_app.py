@@ -105,6 +105,8 @@ async def test_an_unknown_path_names_the_one_that_was_meant(world: HttpWorld, pa
         ("DELETE", "/v1/chat/completions/chatcmpl-1", "Chat replies are not stored"),
         ("GET", "/v1/chat/completions/chatcmpl-1/messages", "Chat replies are not stored"),
         ("POST", "/v1/responses/compact", "This server shortens no conversation"),
+        ("GET", "/v1/responses/compact", "This server shortens no conversation"),
+        ("DELETE", "/v1/responses/compact", "This server shortens no conversation"),
         ("POST", "/v1/embeddings", "The model generates text and has no embeddings"),
         ("POST", "/v1/moderations", "The model generates text and classifies none"),
         ("POST", "/v1/audio/speech", "The model reads and writes only text"),
@@ -147,6 +149,14 @@ async def test_a_wrong_method_is_named_with_the_right_one(world: HttpWorld) -> N
     error = response.json()["error"]
     assert error["code"] == "method_not_allowed"
     assert error["message"] == "/v1/completions does not take GET requests, but POST."
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_the_path_that_counts_tokens_is_no_id_of_a_response(world: HttpWorld, method: str) -> None:
+    answer = await world.http.request(method, "/v1/responses/input_tokens")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    message = answer.json()["error"]["message"]
+    assert message == f"/v1/responses/input_tokens does not take {method} requests, but POST."
 
 
 async def test_a_wrong_method_is_named_with_those_of_all_routes_of_the_path(world: HttpWorld) -> None:
