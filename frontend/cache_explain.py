@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive
 
+from ..runtime.errors import RequestError
 from .http.cache_watch import CacheWatch
 from .http.endpoint import GenerationEndpoint, Job
 from .http.faces import ANSWER_ID, Face
@@ -19,14 +20,15 @@ from .http.tenants import caller_of
 
 _ANTHROPIC = b"anthropic-version"
 _NULL = Raw(b"null")
-_CHATS = "/v1/chat/completions"
+_CHATS, _MESSAGES = "/v1/chat/completions", "/v1/messages"
 _OWN_FIELDS = {
-    "/v1/messages": ("system",),
     "/v1/responses": ("input", "previous_response_id", "conversation"),
     "/generate": ("prompt_token_ids",),
     "/v1/completions": ("prompt",),
 }
 """the fields that tell the bodies of these paths from those of chats"""
+PATHS = (_CHATS, _MESSAGES, *_OWN_FIELDS)
+"""the paths whose bodies are explained"""
 _decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -53,16 +55,30 @@ async def explain_prompt(
 
 
 def _path(request: Request, body: bytes) -> str:
-    """The path whose form the body has. The header of Anthropic's clients says so too."""
+    """The path whose form the body has: the one that the query or the header of Anthropic's clients names,
+    otherwise the one whose fields the body has. Raises `RequestError` if that may be two."""
+    if (named := request.query_params.get("path")) is not None:
+        if named not in PATHS:
+            raise _wrong_path(f"path is {named!r}, but must be one of {', '.join(PATHS)}.")
+        return named
     if any(name == _ANTHROPIC for name, _ in request.headers.raw):
-        return "/v1/messages"
+        return _MESSAGES
     try:
         sent = {name for name, value in _decoder.decode(body).items() if value != _NULL}
     except msgspec.DecodeError:  # the endpoint for chats says what is wrong
         sent = set()
+    if {"messages", "system"} <= sent:
+        raise _wrong_path(
+            f"The body has messages and system, but {_CHATS} ignores system: send the request to "
+            f"/cache/explain?path={_MESSAGES}, or leave system out."
+        )
     if "messages" in sent:
-        return "/v1/messages" if "system" in sent else _CHATS
+        return _CHATS
     return next((path for path, names in _OWN_FIELDS.items() if not sent.isdisjoint(names)), _CHATS)
+
+
+def _wrong_path(message: str) -> RequestError:
+    return RequestError(message, param="path", code="invalid_value")
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -22,7 +22,7 @@ from .anthropic.protocol import MessagesRequest
 from .api_keys import METRICS_PATH, OPEN_PATHS, Guard
 from .cache_answers import CacheStatus, Freed, LeaseEnds, Pin, PinDeleted
 from .cache_endpoints import drop_cache, end_lease, pin_prefix, show_cache, unpin_prefix
-from .cache_explain import explain_prompt, generation_endpoints
+from .cache_explain import PATHS, explain_prompt, generation_endpoints
 from .cache_tree import CacheTree, NodeText, show_node, show_tree
 from .cors import AllowedOrigins, Cors
 from .descriptors import check_descriptors
@@ -41,6 +41,7 @@ from .openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
 from .openapi.endpoint import document_routes
 from .page.endpoint import OPEN_PATHS as PAGE_PATHS
 from .page.endpoint import page_routes
+from .request.declared import one_of
 from .request.service import VERSION
 from .request_ids import RequestIds
 from .responses.protocol import ResponsesRequest
@@ -74,6 +75,7 @@ _UNPIN = Operation(summary="End a pin", reply=PinDeleted)
 _END_LEASE = Operation(summary="End the leases of a key", query=_SALT, reply=LeaseEnds, status=202)
 _EXPLAIN = Operation(
     summary="Say why tokens of a prompt are not cached",
+    query={"path": Annotated[str, one_of(PATHS)]},
     body=ChatRequest,
     other_bodies=(CompletionRequest, MessagesRequest, ResponsesRequest, GenerateRequest),
     example={"messages": [{"role": "user", "content": "Why is the sky blue?"}]},

@@ -143,3 +143,29 @@ async def test_a_chat_is_explained_as_one_whatever_else_it_has(world: HttpWorld)
     answer = await world.http.post("/cache/explain", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     assert answer.json()["prompt_tokens"] > len(world.ids(TEXT))
+
+
+async def test_a_body_that_two_apis_may_have_is_explained_once_its_path_is_named(world: HttpWorld) -> None:
+    body = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 5}
+    both, key = {**body, "system": "be brief"}, {"authorization": "Bearer first"}
+
+    async def explained(body: dict[str, Any], query: str = "", **headers: str) -> Any:
+        answer = await world.http.post(f"/cache/explain{query}", json=body, headers={**key, **headers})
+        return answer.json()
+
+    chat = (await explained(body))["prompt_tokens"]
+    refused = (await explained(both))["error"]
+    assert (refused["param"], refused["code"]) == ("path", "invalid_value")
+    assert "/cache/explain?path=/v1/messages, or leave system out" in refused["message"]
+    assert (await explained(both, "?path=/v1/chat/completions"))["prompt_tokens"] == chat
+    messages = (await explained(both, "?path=/v1/messages"))["prompt_tokens"]
+    assert messages > chat
+    assert (await explained(both, **{"anthropic-version": "2023-06-01"}))["prompt_tokens"] == messages
+
+
+async def test_a_path_whose_bodies_are_not_explained_is_refused(world: HttpWorld) -> None:
+    headers = {"authorization": "Bearer first"}
+    answer = await world.http.post("/cache/explain?path=/api/chat", json={"messages": []}, headers=headers)
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert message.startswith("path is '/api/chat', but must be one of /v1/chat/completions, /v1/messages")
