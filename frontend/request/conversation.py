@@ -12,7 +12,7 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ..explain.outline import Outline, outline_of
-from ..text.chat_template import ChatTemplate, UnrenderableError
+from ..text.chat_template import ChatTemplate, Copies, UnrenderableError
 from .legacy_calls import with_tool_calls
 from .message_forms import Form, Render, first_accepted, place_of_refusal
 from .messages import PART_TYPES, ROLES, ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
@@ -84,13 +84,14 @@ def _beginning(conversation: Conversation) -> Conversation:
 def _render_with(
     template: ChatTemplate, conversation: Conversation, tools: list[dict[str, Any]] | None
 ) -> Render:
-    """Renders messages with the variables of the conversation."""
+    """Renders messages with the variables of the conversation. All renders share the copies of messages."""
     return partial(
         template.render,
         tools=tools,
         add_generation_prompt=conversation.begins_reply,
         continue_final_message=conversation.continues_last,
         kwargs=dict(conversation.variables),
+        copies=Copies(),
     )
 
 

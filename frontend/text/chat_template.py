@@ -24,6 +24,20 @@ _PARAMETERS = {"type": "object", "properties": {}}
 _SAMPLE_TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": _PARAMETERS}}
 
 
+class Copies:
+    """The copies of messages for one template. Several renders of the same messages may share them, because
+    no template can change them, and copying takes longer than rendering."""
+
+    def __init__(self) -> None:
+        # The messages are kept too: an id is unique only while its object lives.
+        self._found: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def of(self, message: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
+        if id(message) not in self._found:
+            self._found[id(message)] = message, _for_template(message, control)
+        return self._found[id(message)][1]
+
+
 class UnrenderableError(RequestError):
     """The template refuses the messages. `reason` is its own text."""
 
@@ -123,18 +137,22 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: dict[str, Any] | None = None,
+        copies: Copies | None = None,
     ) -> str:
         """Renders as transformers' `apply_chat_template` does. A tool call's `arguments` are JSON text in
         OpenAI's API; the template gets them as an object, as templates expect.
 
-        A client's text never forms a special token, because a `CONTROL_MARK` is put into it.
+        A client's text never forms a special token, because a `CONTROL_MARK` is put into it. Renders
+        with the same `copies` copy each message once.
 
         Raises UnrenderableError if the template refuses the messages.
         """
         try:
             control = self._control
-            chat = [_for_template(message, control) for message in messages]
+            copies = copies or Copies()
+            chat = [copies.of(message, control) for message in messages]
             if continue_final_message:
+                chat[-1:] = [_for_template(message, control) for message in messages[-1:]]
                 _mark_end(chat, add_generation_prompt)
             text = self._templates[self._name(tools)].render(
                 {

@@ -12,7 +12,9 @@ from arbora.frontend.request.message_forms import FORMS, MOST_TO_SEARCH, Message
 from arbora.frontend.request.messages import CalledFunction, ChatMessage, Conversation, MessageToolCall
 from arbora.frontend.responses.items import messages_of
 from arbora.frontend.responses.protocol import Item
+from arbora.frontend.text import chat_template
 from arbora.frontend.text.chat_template import ChatTemplate, UnrenderableError
+from arbora.frontend.text.control_texts import ControlTexts
 from arbora.runtime.errors import RequestError
 from chat_templates import CHATML, GEMMA, LLAMA3, MISTRAL, MISTRAL_V1, TEMPLATES
 from codex import first_turn, next_turn
@@ -220,6 +222,30 @@ def test_the_number_of_renders_is_bounded(count: int) -> None:
     is_searched = count <= MOST_TO_SEARCH
     assert ("It fails at message" in caught.value.message) == is_searched
     assert template.renders <= len(FORMS) + (count.bit_length() if is_searched else 0)
+
+
+def test_a_message_is_copied_once_for_all_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[Message] = []
+    copy = chat_template._for_template
+
+    def counted(message: Message, control: ControlTexts) -> Message:
+        copied.append(message)
+        return copy(message, control)
+
+    template = template_of(GEMMA)
+    template.loses_system_messages(with_tools=False)
+    monkeypatch.setattr(chat_template, "_for_template", counted)
+    render(template, Conversation(chat("s:A", "u:B", "a:C", "u:D")), None)
+    # The last form has the system message as the user's, joined with the first of the user's.
+    assert [each["content"] for each in copied] == ["A", "B", "C", "D", "A", "A\n\nB"]
+
+
+def test_a_continued_message_ends_at_its_text_in_each_form() -> None:
+    continuing = Conversation(
+        chat("s:A", "u:B", "a:C"), begins_reply=False, continues_last=True, variables={"bos_token": ""}
+    )
+    text = render(template_of(GEMMA), continuing, None)
+    assert text == "<start_of_turn>user\nA\n\nB<end_of_turn>\n<start_of_turn>model\nC"
 
 
 CHANGING = ("llama3", "mistral", "mistral-v1", "gemma", "deepseek-r1", "llama2")
