@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -23,6 +24,7 @@ MAX_TOOLS = 1024
 JSON_TYPES = ("null", "boolean", "number", "integer", "string", "object", "array")
 MAX_SCHEMA_DEPTH = 200
 MAX_ARGUMENTS = 1 << 20  # characters of one tool call's arguments
+_NOTHING_SAID = ChatMessage(role="user", content="")
 _WITHOUT_PROPERTIES = {"type", "title", "description", "$schema", "additionalProperties", "required"}
 
 
@@ -67,14 +69,18 @@ def rendered(
 def rendered_to(
     template: ChatTemplate | None, beginning: Conversation, tools: list[dict[str, Any]] | None, form: Form
 ) -> str | None:
-    """The beginning of a longer conversation, rendered in the `form` of the whole; None if the template can't
-    render it alone."""
+    """The beginning of a longer conversation, rendered in the `form` of the whole.
+
+    A template may need a message of the user: if it refuses the beginning, an empty one follows. None if the
+    template refuses that too.
+    """
     assert template is not None, "the whole conversation was rendered"
-    try:
-        messages = template.ruled(template_messages(beginning.messages)).messages
-        return _render_with(template, _beginning(beginning), tools)(form(messages))
-    except RequestError:
-        return None
+    render_part = _render_with(template, _beginning(beginning), tools)
+    for after in ((), (_NOTHING_SAID,)):
+        with contextlib.suppress(RequestError):
+            messages = template_messages([*beginning.messages, *after])
+            return render_part(form(template.ruled(messages).messages))
+    return None
 
 
 def _beginning(conversation: Conversation) -> Conversation:

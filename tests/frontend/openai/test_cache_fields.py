@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from arbora.frontend.text.chat_template import ChatTemplate
 from arbora.runtime.messages import AwaitTools, EndLease, LeaseTerms
+from chat_templates import LLAMA3
 from fake_scheduler import unpacked
 from http_world import MODEL, HttpWorld, http_world, last_generate
 
@@ -107,6 +108,17 @@ async def test_a_breakpoint_has_the_form_that_the_whole_conversation_got(
     shown = "<|im_start|>user\nthe cat"
     assert [text.rstrip() for text in texts] == [shown, f"{shown}\nsat on the mat"]
     assert renders == [True, True, False, False], "two forms of the whole, then the two beginnings"
+
+
+async def test_a_breakpoint_on_the_system_message_is_leased_though_the_template_needs_a_user() -> None:
+    """This template writes the tools into the first message of the user."""
+    async with http_world(LLAMA3, context_length=4096) as world:
+        messages = [{"role": "system", "content": [mark("the dog sat on the mat")]}, *CAT]
+        lease, _ = await leases(world, messages=messages, tools=WEATHER)
+        prompt = last_generate(world).prompt
+        text = world.text(unpacked(prompt[: 4 * (lease.end or 0)]))
+    assert lease.kind == "breakpoint"
+    assert "the dog sat on the mat" in text and "the cat" not in text
 
 
 async def test_prewarming_computes_the_prompt_alone(world: HttpWorld) -> None:

@@ -196,10 +196,21 @@ def test_a_beginning_has_the_form_of_the_whole_conversation(source: str) -> None
 
 
 @pytest.mark.parametrize("source", [LLAMA3, NEEDS_USER])
-def test_a_beginning_gets_no_form_of_its_own(source: str) -> None:
+def test_a_beginning_that_needs_a_user_gets_an_empty_message(source: str) -> None:
     template = template_of(source)
-    form = rendered(template, Conversation(chat("s:A", "u:C")), TOOLS).form
-    assert rendered_to(template, Conversation(chat("s:A")), TOOLS, form) is None
+    text, _, form = rendered(template, Conversation(chat("s:A", "u:C")), TOOLS)
+    part = rendered_to(template, Conversation(chat("s:A")), TOOLS, form)
+    assert part is not None
+    before, _, after = text.partition("C<")
+    assert part.startswith(before) and after
+
+
+def test_a_beginning_gets_no_form_of_its_own() -> None:
+    one_user = "{% if messages | length > 1 %}{{ raise_exception('Several!') }}{% endif %}" + CHATML
+    template = template_of(one_user)
+    messages = chat("u:A", "u:B")
+    assert rendered(template, Conversation(messages), None).outline.messages[0]["content"] == "A\n\nB"
+    assert rendered_to(template, Conversation(messages), None, FORMS[0]) is None
 
 
 @pytest.mark.parametrize("count", [8, 256, 257, 1000])
