@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady
@@ -99,7 +101,7 @@ class LocalServer:
 
     async def _complete(self, ask: Ask, put: Callable[[CompletionPart], None] | None = None) -> EngineReply:
         async with self._permitted(ask.choices):
-            prepared, generation = await self._begun(ask)
+            prepared, generation = await self._begun(ask, is_streamed=put is not None)
             try:
                 await generation.accepted()
                 attempts: list[EngineReply] = []
@@ -117,14 +119,15 @@ class LocalServer:
             finally:
                 self._service.engine.forget(generation)
 
-    async def _begun(self, ask: Ask) -> tuple[PreparedRequest, Generation]:
+    async def _begun(self, ask: Ask, *, is_streamed: bool) -> tuple[PreparedRequest, Generation]:
         """Begins again if the replica dies while the request is prepared, which takes long for long texts."""
         engine = self._service.engine
         while True:
             model = await self._model()
             try:
                 prepared = await ask.prepare(self._service, model)
-                return prepared, engine.start(prepared.requests)
+                requests = [replace(each, is_streamed=is_streamed) for each in prepared.requests]
+                return prepared, engine.start(requests)
             except RequestError as error:
                 if error.status != 503 or engine.is_up:
                     raise

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 from starlette.requests import Request
@@ -127,10 +127,11 @@ class GenerationEndpoint:
 
 def _requests(scope: Scope, job: Job) -> Sequence[Generate]:
     """The job's requests, with the lowest priority if the HTTP request belongs to a batch."""
+    changed: dict[str, Any] = {} if job.streams else {"is_streamed": False}
+    if scope.get(IN_BACKGROUND):
+        changed["priority"] = BACKGROUND_PRIORITY
     requests = job.prepared.requests
-    if not scope.get(IN_BACKGROUND):
-        return requests
-    return [msgspec.structs.replace(each, priority=BACKGROUND_PRIORITY) for each in requests]
+    return [msgspec.structs.replace(each, **changed) for each in requests] if changed else requests
 
 
 async def _close_when_gone(receive: Receive, generation: Generation) -> None:

@@ -37,6 +37,7 @@ class Generate(Message):
     tenant: str = ""  # the request counts towards this tenant's fair share
     leases: list[LeaseTerms] = []  # ignored without a namespace
     quota: Quota | None = None  # None: its key has no limits
+    is_streamed: bool = True  # False: the client gets the reply as a whole, so its tokens may come in bursts
 
 
 class Abort(Message):

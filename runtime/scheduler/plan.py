@@ -91,8 +91,9 @@ class StepPlanner:
     ) -> tuple[StepPlan, StepInFlight] | None:
         """The next step: a token for each of `decoding`, then chunks of `prefilling` within `budget`."""
         plan, flight = StepPlan(step=self._step + 1, rows=[]), StepInFlight(self._step + 1)
-        self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding)))
-        chunks = self._chunks(prefilling, budget.prefill_tokens(len(decoding), flight.restored_tokens))
+        delayed = (len(decoding), sum(request.is_streamed for request in decoding))
+        self._add_restores(plan, flight, prefilling, budget.restored_tokens(*delayed))
+        chunks = self._chunks(prefilling, budget.prefill_tokens(*delayed, flight.restored_tokens))
         if not decoding and not chunks and not flight.restored:
             return None
         self._step += 1

@@ -55,6 +55,7 @@ class Request:
     grammar_param: str | None  # the field that the grammar came from, for errors
     grammar_params: Mapping[str, str]  # the same by function of a structural tag
     leases: Sequence[LeaseTerms]  # to take when it ends
+    is_streamed: bool  # the client gets tokens as they come
 
     tokens: bytearray  # prompt and output, packed int32; grown by `Results`
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
@@ -96,6 +97,7 @@ class Request:
             grammar_param=message.grammar.param if message.grammar else None,
             grammar_params=message.grammar.params if message.grammar else {},
             leases=message.leases,
+            is_streamed=message.is_streamed,
             tokens=bytearray(message.prompt),
             sent=prompt_length,
         )

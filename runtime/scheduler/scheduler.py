@@ -346,8 +346,9 @@ class Scheduler:
 
     def _start_requests(self, now: float) -> None:
         """Starts requests, and counts their cached tokens."""
-        decoding = sum(not request.allocation.prefilling for request in self._requests.running)
-        tokens, restored = self._budget.prefill_tokens(decoding), self._budget.restored_tokens(decoding)
+        decoding = [each for each in self._requests.running if not each.allocation.prefilling]
+        delayed = (len(decoding), sum(request.is_streamed for request in decoding))
+        tokens, restored = self._budget.prefill_tokens(*delayed), self._budget.restored_tokens(*delayed)
         for request in self._admission.admit(tokens, restored):
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.allocation.ready, request.prompt_length)

@@ -97,6 +97,15 @@ class EvenTokens:
         mask[:] = np.packbits(np.arange(VOCAB) % 2 == 0, bitorder="little").view(np.int32)
 
 
+def settled(base_ms: float, token_ms: float, step_ms: float = 300.0) -> StepBudget:
+    """A budget after many steps on a machine of this speed."""
+    budget = StepBudget(step_ms)
+    for _ in range(60):
+        budget.observe(0, base_ms)
+        budget.observe(64, base_ms + 64 * token_ms)
+    return budget
+
+
 class ByteTokens:
     """Token i is byte i, as the automata's rows of the fake model have it."""
 
@@ -170,13 +179,23 @@ class SchedulerBench:
         tenant: str = "",
         priority: int = 0,
         leases: Sequence[LeaseTerms] = (),
+        is_streamed: bool = True,
         **sampling: object,
     ) -> None:
         spec = GrammarSpec("regex", grammar, "regex") if grammar is not None else None
         params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
         self.scheduler.submit(
             Generate(
-                name, client, pack(prompt), params, spec, namespace, priority, tenant, leases=list(leases)
+                name,
+                client,
+                pack(prompt),
+                params,
+                spec,
+                namespace,
+                priority,
+                tenant,
+                leases=list(leases),
+                is_streamed=is_streamed,
             )
         )
         self.deliver()

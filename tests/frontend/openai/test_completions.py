@@ -100,6 +100,13 @@ async def test_several_prompts_give_n_choices_each(world: HttpWorld) -> None:
     assert completion.usage.prompt_tokens == len(world.ids("The quick")) + len(world.ids("the cat"))
 
 
+async def test_the_scheduler_is_told_whether_a_client_gets_tokens_as_they_come(world: HttpWorld) -> None:
+    await create(world)
+    async for _ in await create(world, stream=True):
+        pass
+    assert [each.is_streamed for each in world.running.of_kind(Generate)] == [False, True]
+
+
 async def test_more_choices_than_may_ever_wait_at_once_are_refused_with_the_limit() -> None:
     async with http_world(max_waiting=2) as small:
         chat = {"messages": [{"role": "user", "content": "Hi"}]}

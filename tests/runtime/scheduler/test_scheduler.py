@@ -6,7 +6,7 @@ import pytest
 from arbora.runtime.messages import Logprobs, ReplyError, RowError, RowPromptLogprobs
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import EOS, long_reply_prompt, next_token, pack, reply_alone, unpack
-from scheduler_bench import SchedulerBench
+from scheduler_bench import SchedulerBench, settled
 
 
 def test_a_reply_has_the_models_tokens_one_by_one() -> None:
@@ -66,6 +66,22 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_decode() -> None:
     assert len(bench.tokens("short")) >= before + 5
     bench.run()
     assert bench.tokens("long") == reply_alone(long_reply_prompt(300, 4), 4)
+    assert bench.tokens("short") == reply_alone(long_reply_prompt(4, 40), 40)
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_chunks_are_larger_beside_replies_that_are_sent_as_a_whole(streamed: bool) -> None:
+    budget = settled(base_ms=20.0, token_ms=1.0, step_ms=100.0)
+    bench = SchedulerBench(num_pages=400, budget=budget)
+    bench.submit("short", long_reply_prompt(4, 40), max_tokens=40, is_streamed=streamed)
+    bench.run(steps=6)
+    bench.submit("long", long_reply_prompt(900, 4), max_tokens=4)
+    bench.run(steps=1)
+    bench.plan()
+    [chunk] = [len(row.tokens) // 4 for row in bench.model.plans[-1].rows if row.tokens]
+    assert chunk <= 80 if streamed else chunk >= 200
+    bench.run()
+    assert bench.tokens("long") == reply_alone(long_reply_prompt(900, 4), 4)
     assert bench.tokens("short") == reply_alone(long_reply_prompt(4, 40), 40)
 
 
