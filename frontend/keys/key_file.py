@@ -25,6 +25,19 @@ FIELDS = (
 NAME_FORM = "1 to 64 of the characters A-Za-z0-9._@-"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _COMMENT = re.compile(r"(^|\s+)#.*")
+# the texts of msgspec's errors
+_UNKNOWN = re.compile("unknown field `(?P<field>[^`]*)`")
+_MISSING = re.compile("missing required field `name`")
+_MISMATCH = re.compile(r"Expected `(?P<wanted>\w+)[^`]*`, got `(?P<sent>\w+)` - at `\$\.(?P<field>[^`]*)`")
+_TYPES = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number with a fraction",
+    "int": "an integer",
+    "null": "null",
+    "object": "an object",
+    "str": "a text in double quotes",
+}
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "max_tokens")
 _PRIORITIES = ("priority", "best_priority")
@@ -94,7 +107,7 @@ def _described(text: str) -> ApiKey:
     try:
         line = _lines.decode(text)
     except msgspec.ValidationError as error:
-        raise ValueError(f"is wrong: {error}. A key has the fields {FIELDS}.") from None
+        raise ValueError(_mistake(error)) from None
     except msgspec.DecodeError as error:
         raise ValueError(f"is no JSON object: {error}.") from None
     _check_secret(line)
@@ -102,6 +115,19 @@ def _described(text: str) -> ApiKey:
     given = {field: getattr(line, field) for field in (*_COUNTS, *_PRIORITIES)}
     digest = line.sha256.lower() if line.sha256 is not None else key_hash(line.key or "")
     return ApiKey(name=line.name, sha256=digest, **given)
+
+
+def _mistake(error: msgspec.ValidationError) -> str:
+    """What is wrong in a line, without a value, which may be a key."""
+    text = str(error)
+    if found := _UNKNOWN.search(text):
+        return f"has the unknown field {found['field']}. A key has the fields {FIELDS}."
+    if _MISSING.search(text):
+        return f"has no name; write {NAME_FORM}."
+    if found := _MISMATCH.match(text):
+        sent, wanted = (_TYPES.get(found[each], found[each]) for each in ("sent", "wanted"))
+        return f"has {sent} as {found['field']}, but it must be {wanted}."
+    return f"is wrong: {text}. A key has the fields {FIELDS}."
 
 
 def is_name(text: str) -> bool:

@@ -76,8 +76,18 @@ def test_the_key_command_refuses_a_name_that_no_line_may_have(capsys: pytest.Cap
     ("line", "expected"),
     [
         ("{", "line 2 is no JSON object"),
-        (described(name=1), r"line 2 is wrong: Expected `str`, got `int` - at `$.name`"),
-        (described(requests=1), "unknown field `requests`. A key has the fields name, key or sha256"),
+        (described(name=1), "line 2 has an integer as name, but it must be a text in double quotes."),
+        (described(key=["one"]), "line 2 has a list as key, but it must be a text in double quotes."),
+        (
+            described(tokens_per_minute=1.5),
+            "line 2 has a number with a fraction as tokens_per_minute, but it must be an integer.",
+        ),
+        (described(priority=None), "line 2 has null as priority, but it must be an integer."),
+        (json.dumps({"key": "secret"}), "line 2 has no name; write 1 to 64 of the characters"),
+        (
+            described(requests=1),
+            "line 2 has the unknown field requests. A key has the fields name, key or sha256",
+        ),
         (described(name="a b"), "line 2 has the name 'a b'"),
         (described(sha256="0" * 64), "line 2 (ada) needs either key or sha256"),
         (
