@@ -20,6 +20,7 @@ from arbora.frontend.ingress.limits import Limits
 from arbora.runtime.errors import RequestError
 from http_world import HttpWorld, http_world
 from raw_http import Answer, RawConnection, connection, request
+from wsproto.events import Event, Ping
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PATH = "/generate/socket"
@@ -250,9 +251,19 @@ async def test_a_message_that_comes_too_slowly_is_refused(
 async def test_a_silent_client_gets_a_ping_and_is_then_disconnected(
     world: HttpWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(websocket, "PING_SECONDS", 0.3)
+    waits = iter((600.0, 0.1))  # after each ping: the first one's answer may take long on a busy machine
+    write = websocket.WebSocket._write
+
+    async def write_and_wait(self: websocket.WebSocket, event: Event) -> None:
+        await write(self, event)
+        if isinstance(event, Ping):
+            monkeypatch.setattr(websocket, "PING_SECONDS", next(waits))
+
+    monkeypatch.setattr(websocket.WebSocket, "_write", write_and_wait)
+    monkeypatch.setattr(websocket, "PING_SECONDS", 0.1)
     async with opened(world) as socket:
         assert await socket.frame() == (PING, b"")
+        monkeypatch.setattr(websocket, "PING_SECONDS", 0.1)
         await socket.raw.send(frame(b"", PONG))
         assert await socket.frame() == (PING, b"")
         assert (await socket.closed())[0] == 1008

@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pytest
 import pytest_asyncio
@@ -118,14 +118,28 @@ async def test_a_body_that_stops_arriving_is_refused(world: HttpWorld, chunked: 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_body_that_arrives_slowly_but_steadily_is_taken(world: HttpWorld) -> None:
+async def test_a_body_that_arrives_slowly_but_steadily_is_taken() -> None:
+    """Each part of the body seems to take longer than `body_seconds`."""
+    limits = Limits(body_seconds=60, body_step_bytes=1000, linger_seconds=0.2)
     body = json.dumps({"prompt": "the cat", "max_tokens": 5, "user": "u" * 20_000}).encode()
-    whole = request("POST", "/v1/completions", body=body)
-    async with connection(world.url) as raw:
-        for start in range(0, len(whole), 2000):
-            await raw.send(whole[start : start + 2000])
-            await asyncio.sleep(0.1)
+    *parts, last = (body[start : start + 2000] for start in range(0, len(body), 2000))
+    async with http_world(limits=limits) as world, connection(world.url) as raw:
+        await raw.send(request("POST", "/v1/completions", body=body)[: -len(body)])
+        await eventually(lambda: any(_body_of(each) is not None for each in world.connections._open))
+        (member,) = world.connections._open
+        reading = _body_of(member)
+        for number, part in enumerate(parts, 1):
+            await raw.send(part)
+            await eventually(lambda number=number: reading.received == 2000 * number)  # type: ignore[misc]
+            reading._step_at = -61.0
+            await eventually(lambda: reading._step_at > 0)
+        await raw.send(last)
         assert (await raw.answer()).status == 200
+
+
+def _body_of(connection: Any) -> Any:
+    """The body that a connection is reading; None without one."""
+    return connection._body
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -246,7 +260,7 @@ async def test_a_connection_ends_with_the_request_that_it_reads_while_the_server
     head = request("POST", "/tokenize", "Content-Type: application/json", *coding)
     async with http_world() as world, connection(world.url) as raw:
         await raw.send(head + body[:20])
-        await asyncio.sleep(0.1)
+        await eventually(lambda: any(_body_of(each) is not None for each in world.connections._open))
         world.stop()
         await asyncio.sleep(0.3)
         await raw.send(body[20:])

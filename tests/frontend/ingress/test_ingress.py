@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.http.body_memory import BodyMemory
+from arbora.frontend.http.body_memory import FREE_BYTES, BodyMemory
 from arbora.frontend.ingress.head import HeadReader
 from arbora.frontend.ingress.limits import Limits
 from arbora.runtime.errors import RequestError
@@ -253,11 +253,11 @@ async def test_trailers_after_an_early_answer_are_limited(world: HttpWorld) -> N
 
 
 async def test_all_bodies_together_have_a_bound(world: HttpWorld) -> None:
-    world.http_service.bodies.memory = BodyMemory(most=1_000_000)
+    world.http_service.bodies.memory = memory = BodyMemory(most=1_000_000)
     whole = request("POST", "/v1/completions", body=LARGE)
     async with connection(world.url) as first:
         await first.send(whole[:-10])
-        await asyncio.sleep(0.2)
+        await eventually(lambda: memory._taken == len(LARGE) - 10 - FREE_BYTES)
         answer = await asked(world.url, whole)
         assert answer.refusal == (503, "too_many_large_requests")
         assert int(answer.headers["retry-after"]) > 0

@@ -155,8 +155,10 @@ async def test_a_deleted_response_stops(world: ResponsesWorld) -> None:
 async def test_a_failure_is_told(world: ResponsesWorld) -> None:
     world.running.pauses = True
     queued = await world.create(background=True)
-    await world.http_world.until(lambda: any(row.sent for row in world.running.rows.values()))
-    await asyncio.sleep(0.1)
+    stream: Any = await world.client.responses.retrieve(queued.id, stream=True)
+    async for event in stream:
+        if event.type == "response.output_text.delta":
+            break
     await world.http_world.kill_replica()
     response = await ended(world, queued.id)
     assert (response.status, response.error.code) == ("failed", "server_error")
