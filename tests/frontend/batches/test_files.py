@@ -206,7 +206,16 @@ async def test_an_upload_that_stops_ends_and_takes_no_space(
             ((found,),) = connection.execute("SELECT count(*) FROM files")
         return int(found)
 
-    monkeypatch.setattr(upload, "PIECE_SECONDS", 1.0)
+    timeout, limits = asyncio.timeout, list[asyncio.Timeout]()
+
+    def recorded(seconds: float | None) -> asyncio.Timeout:
+        limit = timeout(seconds)
+        if seconds == upload.PIECE_SECONDS:
+            limits.append(limit)
+        return limit
+
+    monkeypatch.setattr(asyncio, "timeout", recorded)
+    monkeypatch.setattr(upload, "PIECE_SECONDS", 1000.5)
     monkeypatch.setattr(upload, "MOST_UPLOADS", 3)
     async with batch_world(tmp_path, data_size=400_000) as batches:
         assert (await batches.client.files.list()).data == []
@@ -214,6 +223,9 @@ async def test_an_upload_that_stops_ends_and_takes_no_space(
         await batches.world.until(lambda: uploads() == 3)
         with pytest.raises(openai.RateLimitError, match="3 uploads have not ended yet"):
             await batches.client.files.create(file=io.BytesIO(b" " * 150_000), purpose="batch")
+        await batches.world.until(lambda: len(limits) == 3)
+        for limit in limits:
+            limit.reschedule(0)
         answers = await asyncio.gather(*idle)
         assert {(answer.status, b"too slow" in answer.body) for answer in answers} == {(408, True)}
         assert uploads() == 0

@@ -70,7 +70,7 @@ async def long_stream(limits: Limits, words: int) -> AsyncIterator[tuple[HttpWor
 async def test_silent_connections_are_closed(world: HttpWorld) -> None:
     async with AsyncExitStack() as stack:
         raws = await opened(stack, world, 200)
-        assert await asyncio.gather(*(raw.ends(seconds=5) for raw in raws)) == [True] * 200
+        assert await asyncio.gather(*(raw.ends() for raw in raws)) == [True] * 200
 
 
 @pytest.mark.parametrize("drip", [b"X: y\r\n", b"a", b"\r\n"])
@@ -81,9 +81,9 @@ async def test_a_head_that_never_ends_is_refused(world: HttpWorld, drip: bytes) 
             await raw.send(b"GET /version HTTP/1.1\r\nHost: localhost\r\n")
 
         if drip == b"\r\n":
-            assert await while_dripping(raw, drip, raw.ends(seconds=5))
+            assert await while_dripping(raw, drip, raw.ends())
         else:
-            answer = await while_dripping(raw, drip, raw.answer(seconds=5))
+            answer = await while_dripping(raw, drip, raw.answer())
             assert answer.refusal == (408, "request_timeout")
 
 
@@ -96,7 +96,7 @@ async def test_the_head_after_an_answer_has_its_own_time(world: HttpWorld) -> No
         await raw.send(VERSION)
         assert (await raw.answer()).status == 200
         await raw.send(VERSION[:20])
-        assert (await raw.answer(seconds=5)).status == 408
+        assert (await raw.answer()).status == 408
         assert await raw.ends()
 
 
@@ -112,7 +112,7 @@ async def test_a_body_that_stops_arriving_is_refused(world: HttpWorld, chunked: 
         part = request("POST", "/v1/completions", body=BODY)[:-10]
     async with connection(world.url) as raw:
         await raw.send(part)
-        answer = await raw.answer(seconds=5)
+        answer = await raw.answer()
         assert answer.refusal == (408, "request_timeout")
         assert await raw.ends()
 
@@ -146,7 +146,7 @@ def _body_of(connection: Any) -> Any:
 async def test_a_large_body_may_not_be_held_by_small_parts(world: HttpWorld) -> None:
     async with connection(world.url) as raw:
         await raw.send(request("POST", "/v1/completions", body=b" " * 400_000)[:-200_000])
-        answer = await while_dripping(raw, b" " * 250, raw.answer(seconds=5))
+        answer = await while_dripping(raw, b" " * 250, raw.answer())
         assert answer.refusal == (408, "request_timeout")
 
 
@@ -155,7 +155,7 @@ async def test_a_body_must_end_soon_after_its_answer(world: HttpWorld) -> None:
     async with connection(world.url) as raw:
         await raw.send(request("POST", "/nothing", body=b" " * 400_000)[:-300_000])
         assert (await raw.answer()).status == 404
-        assert await while_dripping(raw, b" " * 2500, raw.ends(seconds=3))
+        assert await while_dripping(raw, b" " * 2500, raw.ends())
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -226,13 +226,13 @@ async def test_beyond_the_most_connections_requests_get_503_and_open_ones_stay(
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_client_that_does_not_read_its_stream_is_cut_off() -> None:
-    limits = Limits(write_seconds=0.5, head_seconds=1)
+    limits = Limits(write_seconds=0.5)
     async with (
         long_stream(limits, words=18_000) as (world, asking),
         connection(world.url, limit=4096) as raw,
     ):
         await raw.send(asking)
-        await eventually(lambda: bool(world.running.of_kind(Abort)), seconds=20)
+        await eventually(lambda: bool(world.running.of_kind(Abort)))
         await eventually(lambda: world.engine.open_choices == 0)
 
 

@@ -17,7 +17,6 @@ LAST = 'data: {"choices": [{"text": "es", "finish_reason": "stop"}]}\n\n'
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "WAIT_S", 0.01)
-    monkeypatch.setattr(http_client, "RESTART_S", 0.2)
 
 
 @ab.program
@@ -60,7 +59,8 @@ def test_a_server_that_never_answered_is_not_waited_for(monkeypatch: pytest.Monk
         answer_of("http://127.0.0.1:9")
 
 
-def test_a_server_that_ended_is_given_up_after_a_while() -> None:
+def test_a_server_that_ended_is_given_up_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "RESTART_S", 0.2)
     with scripted_http(MODELS, REPLY) as url:
         backend = ab.connect(url)
         ask.run(backend=backend)
