@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..runtime.errors import RequestError
-from ..runtime.messages import QueryTree, Tokens, TreeNode, TreeReport
+from ..runtime.messages import PagesInTiers, QueryTree, Tokens, TreeNode, TreeReport
 from .cache_endpoints import ask_scheduler, salt_of
 from .http.http_service import HttpService
 from .http.tenants import cache_scope, caller_of, shown_namespace
@@ -22,6 +22,14 @@ from .request.validation import check_salt
 HEAD_CHARACTERS = 80
 
 
+class StoredPages(Struct):
+    """Of `pages` pages that were looked up, `host` are in host memory, and `disk` others on disk."""
+
+    pages: int
+    host: int
+    disk: int
+
+
 class ShownNode(Struct):
     """A root (without `parent` and tokens), a node with `pages`, or an evicted node (neither root nor pages).
 
@@ -29,7 +37,8 @@ class ShownNode(Struct):
     that the cache has served or stored since its last use. `requests` (running ones), `pins` and `leases` use
     the node or one below it. `waiting` counts the waiting requests that would use it now; at most 256 are
     looked up. `folded` is the number of nodes below it that the list leaves out. `text` is the node's
-    beginning, null for a node of another client.
+    beginning, null for a node of another client. `stored` says where an evicted node's pages are. It is null
+    for other nodes, without tiers, and if they did not answer within a second.
     """
 
     id: int | None
@@ -45,6 +54,7 @@ class ShownNode(Struct):
     tokens_below: int
     folded: int
     text: str | None
+    stored: StoredPages | None
 
 
 class ShownRoot(Struct):
@@ -150,7 +160,12 @@ def _shown_node(node: TreeNode, own: str, decode: Callable[[Tokens], str] | None
         tokens_below=node.tokens_below,
         folded=node.folded,
         text=decode(node.head)[:HEAD_CHARACTERS] if decode is not None and is_shown else None,
+        stored=_stored(node.stored),
     )
+
+
+def _stored(found: PagesInTiers | None) -> StoredPages | None:
+    return None if found is None else StoredPages(found.pages, found.host, found.disk)
 
 
 def _json(value: Struct) -> Response:

@@ -41,7 +41,7 @@ class History:
         self._policy.forget(node)
 
     def _remember(self, node: Node) -> None:
-        node.pages, node.keys = (), b""
+        node.pages = ()
         if len(node.tokens) % self._page_bytes:
             self.drop_tail(node)
         if len(node.ghosts) == 1:
@@ -99,7 +99,8 @@ class History:
         if below.mark is not node.mark or (below.hits, below.last_use) != (node.hits, node.last_use):
             return node
         self._leave(below)
-        below.parent, below.key, below.tokens = node.parent, node.key, node.tokens + below.tokens
+        below.parent, below.key = node.parent, node.key
+        below.tokens, below.keys = node.tokens + below.tokens, node.keys + below.keys
         return below
 
     def _drop(self, node: Node) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from .lock import Lock
 from .node import Node
-from .packed import TOKEN_BYTES
+from .packed import KEY_BYTES, TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .pins import Pins
 from .tree import RadixTree
@@ -96,6 +96,8 @@ def _check_history(tree: RadixTree, nodes: list[Node]) -> None:
             assert ghost.parent is parent and ghost.key == key == ghost.tokens[: tree.page_bytes]
             assert not ghost.pages and not ghost.children and not ghost.locks, "a ghost holds nothing"
             assert len(ghost.tokens) % tree.page_bytes == 0, "a ghost has whole pages"
+            num_keys = len(ghost.tokens) // tree.page_bytes if tree.on_evict is not None else 0
+            assert len(ghost.keys) == num_keys * KEY_BYTES, "a ghost keeps its pages' keys"
             ghosts.add(ghost)
             parents.append(ghost)
     assert ghosts == tree.history.nodes.keys(), "the history has the tree's ghosts"

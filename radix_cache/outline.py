@@ -38,6 +38,7 @@ class OutlinedNode:
     leases: int
     tokens_below: int  # in its descendants
     folded: int  # descendants that the outline leaves out
+    keys: bytes  # page keys of an evicted node, concatenated; empty if the cache has no keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ def outline(
             leases=lease_sums[place],
             tokens_below=tokens[place] - lengths[place],
             folded=folded[place],
+            keys=b"" if node.pages else node.keys,
         )
         for place, node in ((place, visited[place]) for place in listed)
     ]

@@ -20,9 +20,12 @@ class CacheViews:
     def __init__(self, tree: RadixTree, locks: Collection[Lock], pins: Pins) -> None:
         self._tree, self._locks, self._pins = tree, locks, pins
 
-    def namespaces(self) -> dict[str, int]:
-        """Pages in the tree by namespace."""
-        return {name: pages for name, pages in self._tree.pages_in.items() if name is not None and pages}
+    def namespaces(self, scope: str = "") -> dict[str, int]:
+        """Pages in the tree by namespace, of those whose names begin with `scope`."""
+        pages_in = self._tree.pages_in.items()
+        return {
+            name: pages for name, pages in pages_in if name is not None and pages and name.startswith(scope)
+        }
 
     def divergence(self, namespace: str, tokens: bytes, most: int) -> Divergence:
         """Where `tokens` leave the tree, and at most `most` tokens that the tree has there instead."""

@@ -11,8 +11,8 @@
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
     | model → scheduler | ModelReady, StepResult | steps |
     | | Flushed | page_store |
-    | scheduler → page store | FindPages, FetchPages, EndFetch, UsedPages | page_store |
-    | page store → scheduler | Found, Fetched, Forgotten, StoreReport | page_store |
+    | scheduler → page store | FindPages, FetchPages, EndFetch, UsedPages, LocatePages | page_store |
+    | page store → scheduler | Found, Fetched, Located, Forgotten, StoreReport | page_store |
     | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
     | tokenizer → other tokenizers | RememberReply, ForgetPrompts | tokenizers |
@@ -36,6 +36,7 @@ from .cache_control import (
     DropCache,
     ExplainPrompt,
     LeasedPrefix,
+    PagesInTiers,
     PinFits,
     PinnedPrefix,
     PinPrefix,
@@ -78,6 +79,8 @@ from .page_store import (
     ForgetPages,
     Forgotten,
     Found,
+    Located,
+    LocatePages,
     RestoredPages,
     SavedPages,
     SavePages,
@@ -122,7 +125,7 @@ CacheAnswer = (
 FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
 FromTokenizer = RememberReply | ForgetPrompts
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor | FromTokenizer
-FromModel = ModelReady | StepResult | Found | Fetched | Forgotten | StoreReport | Flushed
+FromModel = ModelReady | StepResult | Found | Fetched | Located | Forgotten | StoreReport | Flushed
 SchedulerInbox = (
     Generate
     | Abort
@@ -137,7 +140,7 @@ SchedulerInbox = (
 )
 ToPageStore = SavePages | ForgetPages | DiscardPages | FlushPages
 ModelInbox = StepPlan | StepMasks | LoadGrammar | DropGrammar | ToPageStore
-PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages
+PageStoreInbox = FindPages | FetchPages | EndFetch | UsedPages | LocatePages
 SupervisorInbox = Ready | KnowsReplica | Alive | Failed | Drained
 
 __all__ = [
@@ -185,6 +188,8 @@ __all__ = [
     "LeasedPrefix",
     "LeftOut",
     "LoadGrammar",
+    "LocatePages",
+    "Located",
     "Logprobs",
     "Message",
     "ModelInbox",
@@ -194,6 +199,7 @@ __all__ = [
     "Outputs",
     "PageCopy",
     "PageStoreInbox",
+    "PagesInTiers",
     "Part",
     "PeerDown",
     "PeerResponds",

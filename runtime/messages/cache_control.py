@@ -125,6 +125,14 @@ class CacheReport(Message):
     pages_leased: int = 0  # by all tenants of the scope
 
 
+class PagesInTiers(Part):
+    """How many pages these tiers have. The others may be in the remote tier, which is not asked."""
+
+    pages: int  # that were looked up
+    host: int
+    disk: int  # and not in host memory
+
+
 class TreeNode(Part):
     """A node, a root, or an evicted node. Requests, pins and leases count at every node that they use. A
     waiting request counts at every node that it would use now; if nothing matches, at the root alone."""
@@ -143,6 +151,7 @@ class TreeNode(Part):
     leases: int
     tokens_below: int  # in its descendants
     folded: int  # descendants that the report leaves out
+    stored: PagesInTiers | None = None  # of an evicted node, if the page store has answered in time
 
 
 class TreeReport(Message):

@@ -7,7 +7,7 @@ the found pages to host memory (answer: `Fetched`). A step plan restores them. P
 from __future__ import annotations
 
 from .base import Message, Part, StoreCounts
-from .cache_control import CacheDropped
+from .cache_control import CacheDropped, PagesInTiers
 
 
 class SavedPages(Part):
@@ -87,6 +87,13 @@ class UsedPages(Message):
     keys: bytes  # a prefix of prompt and reply
 
 
+class LocatePages(Message):
+    """In which tiers are these pages?"""
+
+    question: int
+    groups: list[bytes]  # keys
+
+
 # page store → scheduler
 
 
@@ -102,6 +109,11 @@ class Fetched(Message):
 
     fetch: int
     pages: int
+
+
+class Located(Message):
+    question: int
+    groups: list[PagesInTiers]
 
 
 class Forgotten(Message):

@@ -1,13 +1,11 @@
-"""Answers the messages that concern the whole cache: reports, pins, leases, drops."""
+"""Answers the messages that concern the whole cache: reports, pins, leases, drops, but not the tree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from heapq import nlargest
-from itertools import islice
 from typing import assert_never
 
-from ...radix_cache import OutlinedNode, Prefix, PrefixCache
+from ...radix_cache import Prefix, PrefixCache
 from ..messages import (
     CacheAnswer,
     CachedPrefix,
@@ -21,24 +19,16 @@ from ..messages import (
     PromptExplained,
     QueryCache,
     QueryRefused,
-    QueryTree,
     StoreCounts,
-    TreeNode,
-    TreeReport,
     UnpinPrefix,
 )
 from .hit_rate import HitRate
 from .lease_registry import LeaseRegistry
 from .pin_registry import PinRegistry
-from .request import Request
 
 MOST_NAMESPACES = 100
 MOST_PREFIXES = 20
 SHOWN_TOKENS = 128  # at each end of a prefix
-MOST_NODES = 400  # of the tree, in one report
-MOST_WAITING = 256  # requests whose matches are looked up for one report
-NODE_HEAD_TOKENS = 24
-NODE_TOKENS = 4_096  # of the one node whose tokens are asked for
 
 
 class CacheController:
@@ -51,11 +41,10 @@ class CacheController:
 
     def answer(
         self,
-        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt | QueryTree,
+        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt,
         now: float,
         most_needed: int,
         store: StoreCounts,
-        waiting: Iterable[Request],
     ) -> CacheAnswer:
         """`now` is in seconds since 1970; `most_needed` are the pages of the largest open request."""
         match message:
@@ -71,8 +60,6 @@ class CacheController:
                 return self._unpin(message)
             case ExplainPrompt(_, query, namespace, tokens):
                 return PromptExplained(query, *self._cache.views.divergence(namespace, tokens, SHOWN_TOKENS))
-            case QueryTree():
-                return self._outline(message, waiting)
             case _:
                 assert_never(message)
 
@@ -86,14 +73,11 @@ class CacheController:
         ends = [self.pins.next_expiry, self.leases.next_expiry]
         return min((end for end in ends if end is not None), default=None)
 
-    def _names(self, scope: str) -> list[str]:
-        return [name for name in self._cache.views.namespaces() if name.startswith(scope)]
-
     def _report(self, message: QueryCache, store: StoreCounts) -> CacheReport:
         pages = self._cache.stats()
         total, lately = self.hits.total, self.hits.lately
-        sizes = self._cache.views.namespaces()
-        largest = nlargest(MOST_NAMESPACES, self._names(message.scope), key=sizes.__getitem__)
+        sizes = self._cache.views.namespaces(message.scope)
+        largest = nlargest(MOST_NAMESPACES, sizes, key=sizes.__getitem__)
         return CacheReport(
             query=message.query,
             pages_total=pages.total,
@@ -110,35 +94,19 @@ class CacheController:
             evicted_pages=pages.evicted_pages,
             store=store,
             namespaces={name: sizes[name] for name in largest},
-            prefixes=self._popular(message),
+            prefixes=self._popular(message, list(sizes)),
             pins=self.pins.listed(message.scope),
             leases=self.leases.listed(message.scope, message.tenant),
             pages_leased=self.leases.pages(message.scope),
         )
 
-    def _popular(self, message: QueryCache) -> list[CachedPrefix]:
-        found = self._cache.views.popular(self._names(message.scope), MOST_PREFIXES, SHOWN_TOKENS)
+    def _popular(self, message: QueryCache, names: list[str]) -> list[CachedPrefix]:
+        found = self._cache.views.popular(names, MOST_PREFIXES, SHOWN_TOKENS)
         return [_cached_prefix(prefix, is_shown=prefix.namespace == message.own) for prefix in found]
 
-    def _outline(self, message: QueryTree, waiting: Iterable[Request]) -> TreeReport:
-        if message.page is not None:
-            is_visible = message.own.startswith(message.scope)
-            tokens = self._cache.views.edge(message.own, message.page, NODE_TOKENS) if is_visible else None
-            return TreeReport(message.query, [], tokens=tokens)
-        names, sizes = self._names(message.scope), self._cache.views.namespaces()
-        largest = nlargest(MOST_NAMESPACES, names, key=lambda name: (name == message.own, sizes[name]))
-        shown = set(largest)
-        prompts = (
-            (each.namespace, bytes(each.tokens))
-            for each in islice(waiting, MOST_WAITING)
-            if each.namespace in shown
-        )
-        found = self._cache.views.outline(largest, MOST_NODES, NODE_HEAD_TOKENS, prompts)
-        nodes = [_tree_node(node, is_shown=node.namespace == message.own) for node in found.nodes]
-        return TreeReport(message.query, nodes, found.is_complete and len(largest) == len(names))
-
     def drop(self, message: DropCache) -> CacheDropped:
-        names = self._names(message.scope) if message.namespace is None else [message.namespace]
+        of_scope = self._cache.views.namespaces(message.scope)
+        names = [*of_scope] if message.namespace is None else [message.namespace]
         dropped = [self._cache.drop(name) for name in names]
         return CacheDropped(
             message.query, sum(each.pages for each in dropped), sum(each.tokens for each in dropped)
@@ -155,22 +123,3 @@ class CacheController:
 def _cached_prefix(prefix: Prefix, *, is_shown: bool) -> CachedPrefix:
     head, tail = (prefix.head, prefix.tail) if is_shown else (b"", b"")
     return CachedPrefix(prefix.namespace, head, tail, prefix.tokens, prefix.hits, prefix.idle)
-
-
-def _tree_node(node: OutlinedNode, *, is_shown: bool) -> TreeNode:
-    return TreeNode(
-        page=node.page,
-        parent=node.parent,
-        namespace=node.namespace,
-        head=node.head if is_shown else b"",
-        tokens=node.tokens,
-        pages=node.pages,
-        hits=node.hits,
-        idle=node.idle,
-        requests=node.requests,
-        waiting=node.waiting,
-        pins=node.pins,
-        leases=node.leases,
-        tokens_below=node.tokens_below,
-        folded=node.folded,
-    )

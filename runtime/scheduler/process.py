@@ -34,6 +34,7 @@ from ..messages import (
     Forgotten,
     Found,
     Generate,
+    Located,
     ModelReady,
     PeerDown,
     PinPrefix,
@@ -192,6 +193,8 @@ class Loop:
                 self._scheduler.found(message)
             case Fetched():
                 self._scheduler.fetched(message)
+            case Located():
+                self._scheduler.located(message)
             case Forgotten():
                 self._scheduler.forgotten(message)
             case StoreReport():

@@ -20,8 +20,10 @@ from ..messages import (
     Found,
     Generate,
     LeftOut,
+    Located,
     Message,
     PageStoreInbox,
+    QueryTree,
     Refused,
     Stats,
     StepResult,
@@ -48,6 +50,7 @@ from .results import Results, StepOutcome
 from .retraction import Retraction
 from .retry_times import RetryTimes
 from .stored_pages import StoredPages
+from .tree_reports import TreeReports
 from .wait_budget import WaitBudget
 from .waiting_queue import WaitingQueue
 
@@ -102,6 +105,7 @@ class Scheduler:
         self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
         self._in_flight: deque[StepInFlight] = deque()
         self._replies = Replies()
+        self._tree_reports = TreeReports(cache, self._replies, has_store=host_pages > 0)
         self._counts = Counts()
         self._retraction = Retraction(self._requests, self._planner, self._fairness, self._counts)
         self._orders = Orders(
@@ -176,6 +180,7 @@ class Scheduler:
         for request in [request for request in self._requests.open if request.client == client]:
             self._requests.end(request)
         self._replies.drop_client(client)
+        self._tree_reports.drop_client(client)
 
     def query(self, client: int, query: int) -> None:
         self._replies.add(client, self.stats(query))
@@ -185,9 +190,11 @@ class Scheduler:
         if isinstance(message, DropCache):
             self._orders.add(message)
             return
+        if isinstance(message, QueryTree):
+            self._tree_reports.answer(message, now, self._requests.waiting)
+            return
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._requests.open]
-        most_needed, waiting = max(needs, default=0), self._requests.waiting
-        answer = self._cache_control.answer(message, now, most_needed, self._store_counts, waiting)
+        answer = self._cache_control.answer(message, now, max(needs, default=0), self._store_counts)
         self._replies.add(message.client, answer)
 
     def order(self, order: Order) -> None:
@@ -206,6 +213,9 @@ class Scheduler:
     def fetched(self, message: Fetched) -> None:
         self._stored.fetched(message)
 
+    def located(self, message: Located) -> None:
+        self._tree_reports.located(message)
+
     def forgotten(self, message: Forgotten) -> None:
         self._replies.add(message.client, message.dropped)
 
@@ -223,13 +233,15 @@ class Scheduler:
         self._retry_times.tick(now, busy=bool(self._requests.waiting))
 
     def expire_leases(self, now: float) -> None:
-        """Ends leases and pins. `now` is in seconds since 1970."""
+        """Ends leases, pins, and waits for the page store. `now` is in seconds since 1970."""
         self._cache_control.expire(now)
+        self._tree_reports.expire(now)
 
     @property
     def next_expiry(self) -> float | None:
-        """When the next lease or pin ends, in seconds since 1970."""
-        return self._cache_control.next_expiry
+        """When the next lease, pin or wait for the page store ends, in seconds since 1970."""
+        ends = [self._cache_control.next_expiry, self._tree_reports.next_expiry]
+        return min((end for end in ends if end is not None), default=None)
 
     # Steps
 
@@ -298,7 +310,7 @@ class Scheduler:
         return messages
 
     def messages_to_store(self) -> list[PageStoreInbox]:
-        return self._stored.messages_to_store()
+        return self._stored.messages_to_store() + self._tree_reports.messages_to_store()
 
     def messages_to_clients(self) -> dict[int, list[Message]]:
         return self._replies.take()

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from arbora.frontend.http.tenants import shown_namespace
 from arbora.frontend.request.prepare import cache_namespace
-from arbora.runtime.messages import CacheAnswer, CacheControl, QueryTree, TreeNode, TreeReport
+from arbora.runtime.messages import CacheAnswer, CacheControl, PagesInTiers, QueryTree, TreeNode, TreeReport
 from fake_scheduler import packed
 from http_world import HttpWorld, http_world
 
@@ -71,6 +71,17 @@ async def test_the_text_of_a_node_is_found_by_its_id(world: HttpWorld) -> None:
         "tokens": len(world.ids(TEXT)),
         "text": TEXT,
     }
+
+
+async def test_an_evicted_node_says_in_which_tiers_its_pages_are(world: HttpWorld) -> None:
+    nodes = [
+        node(page=None, parent=None, tokens=0),
+        node(page=None, pages=0, stored=PagesInTiers(6, 3, 2)),
+        node(page=None, pages=0),
+    ]
+    world.running.cache = lambda message: TreeReport(message.query, nodes)
+    tree = (await world.http.get("/cache/tree")).json()
+    assert [each["stored"] for each in tree["nodes"]] == [None, {"pages": 6, "host": 3, "disk": 2}, None]
 
 
 @pytest.mark.parametrize("id", ["9", "8", "x", "-1", "9" * 30, "²"])

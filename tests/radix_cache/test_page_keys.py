@@ -54,6 +54,24 @@ def test_every_evicted_page_has_the_key_of_its_tokens(sequences: list[list[int]]
         assert keys == [keys_alone("a", contents[page])[-KEY_BYTES:] for page in kept.pages]
 
 
+@given(sequences=SEQUENCES, pages=st.integers(6, 20))
+@settings(deadline=None)
+def test_every_evicted_node_keeps_the_keys_of_its_pages(sequences: list[list[int]], pages: int) -> None:
+    cache = PrefixCache(pages, PAGE, check_invariants=True, model=b"model")
+    for tokens in sequences:
+        serve(cache, "a", tokens)
+    nodes = cache.views.outline(["a"], 1000, 100).nodes
+    before: list[list[int]] = []  # all tokens up to each node's end
+    for node in nodes:
+        own = array("i", node.head).tolist()
+        before.append(own if node.parent is None else before[node.parent] + own)
+        if node.parent is not None and not node.pages:
+            assert node.keys == keys_alone("a", before[-1])[-len(node.keys) :]
+            assert len(node.keys) == node.tokens // PAGE * KEY_BYTES
+        else:
+            assert node.keys == b""
+
+
 @given(sequences=SEQUENCES, wanted=st.lists(st.integers(0, 2), max_size=12))
 @settings(deadline=None)
 def test_the_missing_pages_of_a_sequence_have_their_keys(

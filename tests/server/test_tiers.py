@@ -78,6 +78,34 @@ def test_evicted_pages_are_restored_from_memory_and_after_a_crash_from_disk(
         assert ask(server) == (text, whole_pages(tokens), tokens)
 
 
+def test_the_tree_says_in_which_tiers_evicted_pages_are(served_model: Path, tmp_path: Path) -> None:
+    def stored() -> dict[str, int]:
+        """Pages of all evicted nodes."""
+        nodes = server.http.get("/cache/tree").json()["nodes"]
+        found = [node["stored"] for node in nodes if node["parent"] is not None and not node["pages"]]
+        return {name: sum(each[name] for each in found) for name in ("pages", "host", "disk")}
+
+    small = ("--disk-cache", str(tmp_path), "--max-model-len", "512", "--max-running", "1")
+    with serve(served_model, *small) as server:
+        for number in range(3):
+            ask(server, f"{number} {STORY}")
+        evicted = stored()
+        assert evicted["pages"] > 0
+        assert evicted == {**evicted, "host": evicted["pages"], "disk": 0}
+    with serve(served_model, *small, "--host-cache", "256KB") as server:
+        for number in range(6):
+            ask(server, f"{number} {STORY}")
+        eventually(lambda: server.is_quiet)
+        evicted = stored()
+        assert evicted["host"] > 0 and evicted["disk"] > 0
+        lost = evicted["pages"] - evicted["host"] - evicted["disk"]
+        assert 0 <= lost <= server.metrics()["arbora_pages_lost_total"]
+        os.kill(server.children["model"], signal.SIGKILL)
+        eventually(lambda: not server.is_healthy)
+        eventually(lambda: server.is_healthy)
+        assert server.http.get("/cache/tree").json()["nodes"] == []
+
+
 def test_with_write_through_a_killed_server_leaves_its_pages(served_model: Path, tmp_path: Path) -> None:
     disk = ("--disk-cache", str(tmp_path), "--write-policy", "write_through")
     with serve(served_model, *disk) as server:

@@ -14,6 +14,9 @@ from arbora.runtime.messages import (
     ForgetPages,
     Forgotten,
     Found,
+    Located,
+    LocatePages,
+    PagesInTiers,
     PageStoreInbox,
     RestoredPages,
     SavedPages,
@@ -40,6 +43,7 @@ class FakeStore:
         self.found: dict[int, list[bytes]] = {}
         self.asked: list[PageStoreInbox] = []
         self.forgotten: list[Forgotten] = []
+        self.located: list[Located] = []
         self.restored = 0
         self.saved = 0
         self.used: list[list[bytes]] = []
@@ -58,7 +62,7 @@ class FakeStore:
             del self.pages[key]
 
     def answer(self) -> list[Found | Fetched]:
-        """The answers to all questions so far."""
+        """The answers to all questions so far; those to `LocatePages` are in `located`."""
         asked, self.asked = self.asked, []
         answers: list[Found | Fetched] = []
         for message in asked:
@@ -74,6 +78,8 @@ class FakeStore:
                     self.held.pop(message.fetch, None)
                 case UsedPages():
                     self.used.append(keys_of(message.keys))
+                case LocatePages():
+                    self.located.append(Located(message.question, list(map(self._located, message.groups))))
         return answers
 
     @property
@@ -85,6 +91,11 @@ class FakeStore:
         if found:
             self.found[message.fetch] = found
         return len(found)
+
+    def _located(self, keys: bytes) -> PagesInTiers:
+        """All stored pages are in host memory."""
+        looked_up = keys_of(keys)
+        return PagesInTiers(len(looked_up), sum(key in self.pages for key in looked_up), 0)
 
     def _stored(self, keys: list[bytes]) -> list[bytes]:
         return list(takewhile(self.pages.__contains__, keys))

@@ -15,6 +15,9 @@ from arbora.runtime.messages import (
     FlushPages,
     Forgotten,
     Found,
+    Located,
+    LocatePages,
+    PagesInTiers,
     PageStoreInbox,
     RestoredPages,
     SavedPages,
@@ -36,7 +39,7 @@ from interpreted_triton import DEVICE
 PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8
 PAGE_BYTES = LAYERS * 2 * HEADS * PAGE_SIZE * HEAD_DIM * 4
 LIMIT = 64 << 20
-Answer = Found | Fetched | Forgotten | StoreReport
+Answer = Found | Fetched | Located | Forgotten | StoreReport
 
 
 class World:
@@ -83,6 +86,13 @@ class World:
             pass
         assert message.fetch == self._fetches
         return message.fetch, message.pages
+
+    def locate(self, *groups: list[int]) -> list[PagesInTiers]:
+        self.outbox.send(LocatePages(7, [key_bytes(keys) for keys in groups]))
+        while not isinstance(message := self.receive(), Located):
+            pass
+        assert message.question == 7
+        return message.groups
 
     def fetched(self) -> tuple[int, int]:
         """The next fetch that has its pages, and how many."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from .disk import DiskStore, ForeignFileError, StoredPage
@@ -37,9 +37,14 @@ class LowerTiers:
         disk = self.disk  # another thread may suspend it meanwhile
         return self.remote is not None or (disk is not None and key not in disk.keys)
 
+    @property
+    def on_disk(self) -> Set[bytes]:
+        """The keys of the pages on disk."""
+        return self.disk.keys if self.disk is not None else frozenset()
+
     def count(self, namespace: str, keys: Sequence[bytes], is_here: Callable[[bytes], bool]) -> int:
         """How many of the first `keys` are stored or, by `is_here`, in memory."""
-        on_disk = self.disk.keys if self.disk is not None else frozenset()
+        on_disk = self.on_disk
         lacking = [key for key in keys if not is_here(key) and key not in on_disk]
         if not lacking:
             return len(keys)

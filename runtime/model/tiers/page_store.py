@@ -20,6 +20,9 @@ from ...messages import (
     ForgetPages,
     Forgotten,
     Found,
+    Located,
+    LocatePages,
+    PagesInTiers,
     PageStoreInbox,
     StoreCounts,
     StoreReport,
@@ -171,6 +174,15 @@ class PageStore:
                 self._fetches.end(message.fetch)
             case UsedPages():
                 self._uses.add(message.keys)
+            case LocatePages():
+                groups = [self._located(split_keys(keys)) for keys in message.groups]
+                scheduler.send(Located(message.question, groups))
+
+    def _located(self, keys: list[bytes]) -> PagesInTiers:
+        """The remote tier is not asked: that would take a round trip."""
+        on_disk = self.tiers.on_disk
+        elsewhere = [key for key in keys if key not in self.pool]
+        return PagesInTiers(len(keys), len(keys) - len(elsewhere), sum(key in on_disk for key in elsewhere))
 
     def _fetch(self, scheduler: Outbox) -> None:
         ready = self._fetches.advance()

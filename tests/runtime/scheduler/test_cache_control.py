@@ -1,4 +1,4 @@
-"""Pins, reports, drops and the tree in the scheduler's state machine. Pages have four tokens."""
+"""Pins, reports and drops in the scheduler's state machine. Pages have four tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from arbora.runtime.messages import (
     ModelReady,
     PrefixPinned,
     QueryRefused,
-    QueryTree,
-    TreeReport,
     UnpinPrefix,
 )
-from arbora.runtime.scheduler import cache_control, process
+from arbora.runtime.scheduler import process
 from fake_model import reply_alone, unpack
 from scheduler_bench import SchedulerBench
 
@@ -282,61 +280,3 @@ def test_a_drop_asked_for_after_a_reply_takes_all_of_that_reply() -> None:
     assert bench.report().pages_used
     assert isinstance(bench.control(DropCache(0, 1, "", None)), CacheDropped)
     assert bench.report().pages_free == 64
-
-
-# The tree
-
-
-def tree(bench: SchedulerBench, scope: str = "", own: str = "", page: int | None = None) -> TreeReport:
-    answer = bench.control(QueryTree(0, 1, scope, own, page))
-    assert isinstance(answer, TreeReport)
-    return answer
-
-
-def test_the_tree_shows_the_tokens_of_the_own_namespace_alone() -> None:
-    bench = SchedulerBench(40, most_pinned=10)
-    served(bench, DOCUMENT, "mine", namespace="mine")
-    served(bench, OTHER, "theirs", namespace="theirs")
-    nodes = tree(bench, own="mine").nodes
-    assert [node.namespace for node in nodes if node.parent is None] == ["mine", "theirs"]
-    heads = {node.namespace: unpack(node.head) for node in nodes if node.parent is not None}
-    assert heads == {"mine": DOCUMENT[:24], "theirs": []}
-
-
-def test_the_tree_counts_a_limited_number_of_waiting_requests_at_what_they_would_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(cache_control, "MOST_WAITING", 3)
-    bench = SchedulerBench(16, most_pinned=10, slots=1)
-    served(bench, DOCUMENT)
-    bench.submit("runs", DOCUMENT, max_tokens=9)
-    assert bench.plan()
-    for number in range(5):
-        bench.submit(f"waits{number}", DOCUMENT, max_tokens=1)
-    nodes = tree(bench).nodes
-    assert nodes[0].waiting == 3 and [node.requests for node in nodes[:2]] == [1, 1]
-    bench.run()
-    assert {node.waiting for node in tree(bench).nodes} == {0}
-
-
-def test_the_tree_has_only_the_namespaces_of_the_scope() -> None:
-    bench = SchedulerBench(40, most_pinned=10)
-    served(bench, DOCUMENT, "mine", namespace="mine/")
-    served(bench, OTHER, "theirs", namespace="theirs/")
-    assert {node.namespace for node in tree(bench, scope="mine/", own="mine/").nodes} == {"mine/"}
-
-
-def test_the_tokens_of_a_node_are_shown_only_in_its_own_namespace() -> None:
-    bench = SchedulerBench(40, most_pinned=10)
-    served(bench, DOCUMENT, "mine", namespace="mine")
-    served(bench, OTHER, "theirs", namespace="theirs")
-    pages = {node.namespace: node.page for node in tree(bench, own="mine").nodes if node.page is not None}
-    shown = tree(bench, own="mine", page=pages["mine"]).tokens
-    assert shown is not None and unpack(shown) == DOCUMENT
-    assert tree(bench, own="mine", page=pages["theirs"]).tokens is None
-    assert tree(bench, scope="other", own="mine", page=pages["mine"]).tokens is None
-
-
-def test_a_pinned_node_of_the_tree_says_so() -> None:
-    nodes = tree(pinned_bench()).nodes
-    assert [(node.pins, node.requests) for node in nodes] == [(1, 0)] * len(nodes)

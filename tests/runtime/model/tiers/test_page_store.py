@@ -12,6 +12,7 @@ import torch
 from arbora.runtime.messages import (
     EndFetch,
     FetchPages,
+    PagesInTiers,
     SavedPages,
     UsedPages,
 )
@@ -68,6 +69,25 @@ def test_a_fetch_ends_at_the_first_page_that_is_missing(world: World) -> None:
     world.save([1, 3], [3, 7])
     assert world.fetch([1, 2, 3])[1] == 1
     assert world.fetch([2, 3])[1] == 0
+
+
+def test_pages_are_counted_in_the_fastest_tier_that_has_them(tmp_path: Path) -> None:
+    world = World(tmp_path, places=4, disk=True)
+    world.save([1, 2, 3], [1, 2, 3])
+    world.wait_for_counts(host_pages=3, disk_pages=3)
+    world.save([4, 5], [4, 5])  # the last of the first three pages is evicted from memory
+    world.wait_for_counts(host_pages=4, disk_pages=5)
+    assert world.locate([1, 2, 3, 9], [], [4]) == [
+        PagesInTiers(4, host=2, disk=1),
+        PagesInTiers(0, host=0, disk=0),
+        PagesInTiers(1, host=1, disk=0),
+    ]
+
+
+def test_without_a_disk_only_host_memory_has_pages(tmp_path: Path) -> None:
+    world = World(tmp_path, places=4, disk=False)
+    world.save([1, 2], [1, 2])
+    assert world.locate([1, 2, 3]) == [PagesInTiers(3, host=2, disk=0)]
 
 
 def hold_until(monkeypatch: pytest.MonkeyPatch, fetches: Fetches, name: str, times: int) -> None:

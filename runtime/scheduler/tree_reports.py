@@ -1,0 +1,129 @@
+"""Reports on the prefix tree, with the tiers that have the pages of evicted nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import nlargest
+from itertools import islice
+
+import numpy as np
+
+from ...radix_cache import KEY_BYTES, OutlinedNode, PrefixCache
+from ..messages import Located, LocatePages, QueryTree, TreeNode, TreeReport
+from .replies import Replies
+from .request import Request
+
+MOST_NAMESPACES = 100
+MOST_NODES = 400  # in one report
+MOST_LOCATED = 32  # pages of a node that the page store is asked for
+LONGEST_WAIT_S = 1.0  # for the page store, which may be busy with a slow disk
+MOST_WAITING = 256  # requests whose matches are looked up for one report
+HEAD_TOKENS = 24
+NODE_TOKENS = 4_096  # of the one node whose tokens are asked for
+
+
+@dataclass(slots=True)
+class _UnsentReport:
+    client: int
+    report: TreeReport
+    evicted: list[TreeNode]  # those that the page store was asked about
+    ends_at: float  # of the wait, in seconds since 1970
+
+
+class TreeReports:
+    """Answers `QueryTree`. If a report has evicted nodes, it is sent when the page store has said which tiers
+    have their pages, or without tiers if the store takes longer than `LONGEST_WAIT_S`."""
+
+    def __init__(self, cache: PrefixCache, replies: Replies, has_store: bool) -> None:
+        self._cache = cache
+        self._replies = replies
+        self._has_store = has_store
+        self._unsent: dict[int, _UnsentReport] = {}  # by question to the page store, the oldest first
+        self._last = 0
+        self._to_store: list[LocatePages] = []
+
+    def answer(self, message: QueryTree, now: float, waiting: Iterable[Request]) -> None:
+        """`now` is in seconds since 1970."""
+        if message.page is not None:
+            self._replies.add(message.client, self._edge(message, message.page))
+            return
+        report, keys = self._outline(message, waiting)
+        if not self._has_store or not keys:
+            self._replies.add(message.client, report)
+            return
+        self._last += 1
+        evicted = [report.nodes[index] for index in keys]
+        self._unsent[self._last] = _UnsentReport(message.client, report, evicted, now + LONGEST_WAIT_S)
+        self._to_store.append(LocatePages(self._last, [_sample(each) for each in keys.values()]))
+
+    def located(self, message: Located) -> None:
+        unsent = self._unsent.pop(message.question, None)
+        if unsent is None:
+            return  # it was sent without tiers, or its client has died
+        for node, tiers in zip(unsent.evicted, message.groups, strict=True):
+            node.stored = tiers
+        self._replies.add(unsent.client, unsent.report)
+
+    def expire(self, now: float) -> None:
+        """Sends the reports that have waited too long. `now` is in seconds since 1970."""
+        for question, unsent in list(self._unsent.items()):
+            if unsent.ends_at <= now:
+                del self._unsent[question]
+                self._replies.add(unsent.client, unsent.report)
+
+    @property
+    def next_expiry(self) -> float | None:
+        return next((unsent.ends_at for unsent in self._unsent.values()), None)
+
+    def drop_client(self, client: int) -> None:
+        self._unsent = {number: each for number, each in self._unsent.items() if each.client != client}
+
+    def messages_to_store(self) -> list[LocatePages]:
+        messages, self._to_store = self._to_store, []
+        return messages
+
+    def _edge(self, message: QueryTree, page: int) -> TreeReport:
+        is_visible = message.own.startswith(message.scope)
+        tokens = self._cache.views.edge(message.own, page, NODE_TOKENS) if is_visible else None
+        return TreeReport(message.query, [], tokens=tokens)
+
+    def _outline(self, message: QueryTree, waiting: Iterable[Request]) -> tuple[TreeReport, dict[int, bytes]]:
+        """The report, and the page keys of its evicted nodes by their index."""
+        sizes = self._cache.views.namespaces(message.scope)
+        largest = nlargest(MOST_NAMESPACES, sizes, key=lambda name: (name == message.own, sizes[name]))
+        shown = set(largest)
+        prompts = (
+            (each.namespace, bytes(each.tokens))
+            for each in islice(waiting, MOST_WAITING)
+            if each.namespace in shown
+        )
+        found = self._cache.views.outline(largest, MOST_NODES, HEAD_TOKENS, prompts)
+        nodes = [_tree_node(node, is_shown=node.namespace == message.own) for node in found.nodes]
+        report = TreeReport(message.query, nodes, found.is_complete and len(largest) == len(sizes))
+        return report, {index: node.keys for index, node in enumerate(found.nodes) if node.keys}
+
+
+def _sample(keys: bytes) -> bytes:
+    """At most `MOST_LOCATED` of the keys, evenly spaced."""
+    step = -(-len(keys) // (KEY_BYTES * MOST_LOCATED))
+    return np.frombuffer(keys, f"V{KEY_BYTES}")[::step].tobytes() if step > 1 else keys
+
+
+def _tree_node(node: OutlinedNode, *, is_shown: bool) -> TreeNode:
+    return TreeNode(
+        page=node.page,
+        parent=node.parent,
+        namespace=node.namespace,
+        head=node.head if is_shown else b"",
+        tokens=node.tokens,
+        pages=node.pages,
+        hits=node.hits,
+        idle=node.idle,
+        requests=node.requests,
+        waiting=node.waiting,
+        pins=node.pins,
+        leases=node.leases,
+        tokens_below=node.tokens_below,
+        folded=node.folded,
+    )
