@@ -147,12 +147,27 @@ def _value(argument: str, text: str, parameter: inspect.Parameter | None) -> Any
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise ConfigError(f"argument {argument}: the file can't be read ({reason}).") from None
-    if parameter is not None and parameter.annotation in (str, "str"):
+    annotation = None if parameter is None else parameter.annotation
+    if annotation in (str, "str"):
         return text
     try:
-        return msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return text
+        value = text
+    for kind in (int, float, bool):
+        if annotation in (kind, kind.__name__) and not _is(value, kind):
+            raise ConfigError(
+                f"argument {argument}: the program's parameter is annotated as {kind.__name__}."
+            )
+    return value
+
+
+def _is(value: object, kind: type) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

@@ -7,6 +7,12 @@ class ProgramError(Exception):
     """A statement of a program failed. The message names it; `__cause__` is the backend's error, if any."""
 
 
+class UnknownNameError(ProgramError, KeyError):
+    """No call of the state has the name."""
+
+    __str__ = Exception.__str__  # KeyError's shows the message as a quoted string
+
+
 class BackendError(Exception):
     """The backend can't be reached, or did not answer a call."""
 

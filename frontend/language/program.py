@@ -66,6 +66,12 @@ class Program:
         `concurrency` is how many run at a time; by default as many as the backend serves. The first error is
         raised at once and cancels the other programs.
         """
+        for number, named in enumerate(batch):
+            if not isinstance(named, Mapping):
+                raise TypeError(
+                    f"run_batch: batch[{number}] is {repr(named)[:60]}, but must be a mapping of the "
+                    f"program's arguments, such as {{{self._example()}}}."
+                )
         found = backend_of(backend)
         most = max(1, min(found.concurrency if concurrency is None else concurrency, len(batch)))
         with _bar(len(batch), progress) as advance:
@@ -88,6 +94,9 @@ class Program:
             lambda on_part: self._execution(found, on_part),
             lambda execution: self._awaited(execution, arguments, named),
         )
+
+    def _example(self) -> str:
+        return ", ".join(f"{each.name!r}: …" for each in self.parameters)
 
     def _execution(self, backend: Backend, on_part: OnPart | None = None) -> Execution:
         return Execution(backend, on_part, is_async=self.is_async)

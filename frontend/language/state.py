@@ -9,6 +9,7 @@ from typing import Any, Protocol, overload
 
 from ..engine.completion import ToolCall
 from ..text.close_names import did_you_mean
+from .errors import UnknownNameError
 from .expressions import Expression, expression
 from .statements import Statement, current_statement
 from .transcript import Message, Transcript
@@ -141,7 +142,9 @@ class State:
         if name not in self._outcomes:
             known = ", ".join(self._outcomes) or "none"
             hint = did_you_mean(name, self._outcomes)
-            raise KeyError(f"{current_statement()}: no call is named {name!r}.{hint} Named so far: {known}.")
+            raise UnknownNameError(
+                f"{current_statement()}: no call is named {name!r}.{hint} Named so far: {known}."
+            )
         return self._outcomes[name]
 
 

@@ -13,7 +13,7 @@ PROGRAM = """
 import arbora as ab
 
 @ab.program
-def ask(s, question: str, tokens=3, *, seed=0):
+def ask(s, question: str, tokens: int = 3, *, seed=0):
     s += ab.user(question)
     s += ab.assistant(ab.gen("answer", max_tokens=tokens, temperature=0, seed=seed))
     s += ab.user("Is it short?")
@@ -95,6 +95,7 @@ def test_a_failed_statement_is_named_and_the_exit_code_is_1(
     [
         ((), "the program needs the argument question: add question=VALUE."),
         (("questoin=x",), "the program has no parameter questoin. Did you mean question? It has question,"),
+        (("question=x", "tokens=three"), "argument tokens=three: the program's parameter is annotated as"),
         (("what",), "argument what: expected NAME=VALUE."),
         (("question=@/no/file",), "argument question=@/no/file: the file can't be read (No such file"),
         (("question=x", "--program", "aks"), "--program aks: "),

@@ -117,8 +117,16 @@ def test_an_error_names_the_statement_and_is_raised_by_every_read_behind_it() ->
 
 def test_an_unknown_name_is_a_key_error_with_the_near_one() -> None:
     state = greeting.run("Ann", backend=ScriptedBackend())
-    with pytest.raises(KeyError, match=r"Did you mean first"):
+    with pytest.raises(KeyError, match=r"Did you mean first") as caught:
         state["frist"]
+    assert isinstance(caught.value, ab.ProgramError)
+    assert str(caught.value).startswith("test_programs.py:")
+
+
+def test_a_batch_is_of_mappings() -> None:
+    expected = r"batch\[1\] is 'Bo', but must be a mapping of the program's arguments, such as {'name': …}"
+    with pytest.raises(TypeError, match=expected):
+        greeting.run_batch([{"name": "Ann"}, "Bo"], backend=ScriptedBackend())  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
