@@ -69,12 +69,18 @@ def has_exporter() -> bool:
 
 def make_directory(directory: Path, label: str) -> None:
     """Raises ConfigError if the directory can't be written to."""
+    if problem := unwritable(directory):
+        raise ConfigError(
+            f"{label} {directory}: {problem}; correct its name, choose another directory or leave the option "
+            "out."
+        )
+
+
+def unwritable(directory: Path) -> str | None:
+    """Makes the directory. If that fails or it can't be written to, returns why."""
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with TemporaryFile(dir=directory):
-            pass
+            return None
     except OSError as error:
-        raise ConfigError(
-            f"{label} {directory}: it can't be made or written ({error.strerror}); correct its name, choose "
-            "another directory or leave the option out."
-        ) from error
+        return f"it can't be made or written ({error.strerror})"

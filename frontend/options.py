@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from logging import getLogger
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ from ..runtime.api_keys import plain_key
 from ..runtime.config import Device, ServeConfig
 from .keys.key_file import KeyFile
 from .model_source import find_model, served_name
-from .option_checks import check_together, make_directory
+from .option_checks import check_together, make_directory, unwritable
 from .option_table import OPTIONS, Setting
 from .text.close_names import did_you_mean
 
@@ -36,7 +37,8 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     """The checked configuration. Downloads the model if needed. Raises ConfigError."""
     values: dict[str, Any] = {option.name: option.value_of(settings.get(option.name)) for option in OPTIONS}
     values["device"] = values["device"] or visible_device()
-    values["data_dir"] = _data_directory(values["data_dir"])
+    data_dir: Path | Literal["off"] | None = values["data_dir"]
+    values["data_dir"] = None if data_dir == "off" else data_dir or _default_data_directory()
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     file: KeyFile | None = values.pop("api_key_file")
     values["api_keys"] = (*map(plain_key, values.pop("api_key")), *(file.keys if file else ()))
@@ -49,13 +51,29 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
     check_together(values, {name for name, setting in settings.items() if setting.value is not None})
     if values["disk_cache"] is not None:
         make_directory(values["disk_cache"], settings["disk_cache"].label)
+    if data_dir is None:
+        values["data_dir"] = _made_unless_unwritable(values["data_dir"])
+    elif data_dir != "off":
+        make_directory(data_dir, settings["data_dir"].label)
     return ServeConfig(model=find_model(model), **values)
 
 
-def _data_directory(given: Path | Literal["off"] | None) -> Path | None:
-    if given == "off":
-        return None
-    return given or Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "arbora"
+def _default_data_directory() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "arbora"
+
+
+def _made_unless_unwritable(default: Path) -> Path | None:
+    """The default data directory; None, with a warning, if nothing can be stored there."""
+    problem = unwritable(default)
+    if problem is None:
+        return default
+    getLogger(__name__).warning(
+        "%s: %s, so no responses, files or batches are stored. Name a directory for them with --data-dir, or "
+        "give --data-dir off.",
+        default,
+        problem,
+    )
+    return None
 
 
 def visible_device() -> Device:

@@ -71,6 +71,6 @@ def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
             raise TypeError(
                 f"unknown option {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}."
             )
-    settings = {"log_level": Setting("log_level", "warning")}
+    settings = {"log_level": Setting("log_level", "warning"), "data_dir": Setting("data_dir", "off")}
     settings |= {name: Setting(name, value) for name, value in options.items()}
     return build_config(model, settings)

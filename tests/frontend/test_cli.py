@@ -233,6 +233,38 @@ def test_the_directory_of_a_disk_cache_is_made_for_its_owner_alone(model: Path, 
     assert not list((tmp_path / "kept" / "pages").iterdir())
 
 
+@pytest.mark.parametrize("name", ["{model}/config.json/data", "/proc/data", "/proc"])
+def test_a_data_directory_where_nothing_can_be_written_is_refused_at_the_start(
+    model: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = name.format(model=model)
+    assert main(["serve", str(model), "--data-dir", directory]) == 2
+    refusal = capsys.readouterr().err
+    assert f"error: --data-dir {directory}: it can't be made or written (" in refusal
+    assert "choose another directory" in refusal
+
+
+def test_a_server_stores_nothing_and_says_so_if_the_default_data_directory_cant_be_written(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/proc/data")
+    assert configured(model).data_dir is None
+    (warning,) = caplog.messages
+    assert warning.startswith("/proc/data/arbora: it can't be made or written (")
+    assert "no responses, files or batches are stored" in warning and "--data-dir" in warning
+    caplog.clear()
+    assert configured(model, "--data-dir", "off").data_dir is None
+    assert not caplog.messages
+
+
+def test_the_default_data_directory_is_made_for_its_owner_alone(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "share"))
+    assert configured(model).data_dir == tmp_path / "share" / "arbora"
+    assert (tmp_path / "share" / "arbora").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_help_shows_each_default_once_and_as_it_may_be_given() -> None:
     for option in OPTIONS:
         if not option.switch:

@@ -6,11 +6,13 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import arbora
 import numpy as np
 import pytest
+from arbora.frontend.engine.options import engine_config
 from tiny_checkpoint import CONTEXT, END_OF_TURN, write_tiny_checkpoint
 
 MEMORY = "4MiB"
@@ -308,6 +310,14 @@ def test_an_option_that_can_not_be_used_is_refused_before_anything_starts(model:
         arbora.Engine(model, page_size=3)
     with pytest.raises(TypeError, match="port is an option of `arbora serve` only"):
         arbora.Engine(model, port=8000)  # type: ignore[call-arg]
+
+
+def test_an_engine_stores_nothing_and_makes_no_data_directory(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert engine_config(model, {}).data_dir is None
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_list_of_numpy_integers_is_one_prompt(engine: arbora.Engine) -> None:
