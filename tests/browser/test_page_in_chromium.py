@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
+import arbora
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
-from served import Served
+from served import Served, serve
 from watched_page import watched
 
+BUILTIN = Path(arbora.__file__).parent / "runtime/model/builtin"
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
@@ -284,6 +287,34 @@ def test_the_tree_is_used_with_the_keyboard(page: Page) -> None:
     expect(tree.locator("[role=treeitem]").first).to_have_attribute("aria-selected", "true")
     tree.get_by_role("button", name="Show the whole tree").click()
     expect(tree.locator("[role=treeitem].root").first).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_evicted_boxes_say_in_which_tier_their_pages_are(
+    browser: Browser, tmp_path: Path, faults: list[str], scheme: Any
+) -> None:
+    """The cache has 32 pages and host memory 15; of each prompt's pages 11 are not shared."""
+    small = ("--max-model-len", "512", "--max-running", "1", "--kv-memory", "2MiB", "--host-cache", "1MB")
+    story = "The fox and the crow met by the river, and this is what they said to each other. " * 6
+    with (
+        serve(BUILTIN, *small, "--disk-cache", str(tmp_path)) as server,
+        browser.new_context(color_scheme=scheme) as context,
+    ):
+        for number in range(8):
+            server.client.completions.create(model=server.model, prompt=f"{number} {story}", max_tokens=4)
+        page = watched(context.new_page(), faults)
+        page.goto(server.url)
+        open_server_view(page)
+        tree = page.locator("#server-tree")
+        expect(tree.locator(".legend")).to_contain_text(
+            "evicted, in host memoryevicted, on diskevicted, in neither"
+        )
+        expect(tree.locator(".box.in-host").first).to_be_visible()
+        box = tree.locator(".box.in-disk").first
+        expect(box).to_have_attribute("aria-label", re.compile("evicted, mostly on disk"))
+        box.click()
+        expect(tree.locator(".details")).to_contain_text(re.compile(r"\d+ in host memory, \d+ on disk"))
+    assert faults == []
 
 
 def test_the_operators_view_shows_numbers_plots_and_tables(page: Page) -> None:

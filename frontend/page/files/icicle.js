@@ -53,6 +53,22 @@ export function heat(node, cacheTokens) {
   return part < 0.1 ? 1 : part < 1 ? 2 : 3;
 }
 
+/** Where most pages of an evicted node are: "host", "disk" or "neither"; null if that is not known. */
+export function mainTier({ stored }) {
+  if (!stored) return null;
+  const most = Math.max(stored.host, stored.disk, inNeither(stored));
+  return stored.host === most ? "host" : stored.disk === most ? "disk" : "neither";
+}
+
+/** Where the pages of an evicted node are, in words. */
+export function tiersInWords({ pages, host, disk }) {
+  return `${host} in host memory, ${disk} on disk, ${inNeither({ pages, host, disk })} in neither, of ${pages} looked up`;
+}
+
+function inNeither({ pages, host, disk }) {
+  return pages - host - disk;
+}
+
 /** The node that an arrow key leads to; null if there is none. */
 export function neighbour(nodes, index, key) {
   const { parent } = nodes[index];

@@ -1,12 +1,13 @@
 // The prefix tree as an icicle chart, with the details of the chosen node.
 import { getJson } from "./api.js";
 import { count, drawn, element, plural } from "./dom.js";
-import { boxes, branchTokens, childrenOf, heat, neighbour, oneLine, users } from "./icicle.js";
+import { boxes, branchTokens, childrenOf, heat, mainTier, neighbour, oneLine, tiersInWords, users } from "./icicle.js";
 
 const ROW = 26; // pixels
 const LETTER = 6.9; // pixels, the width of a letter in a box
 const NARROW = 2; // pixels; boxes are not narrower
 const HEATS = ["just used", "used lately", "used before", "not used for long"];
+const TIERS = { host: "in host memory", disk: "on disk", neither: "in neither" };
 
 export class TreeView {
   #tree = null;
@@ -16,12 +17,13 @@ export class TreeView {
   #chosen = null; // the name of the node with the details
   #salt;
   #chart = element("div", { class: "chart" });
+  #legend = element("ul", { class: "legend" });
   #details = element("div", { class: "details", "aria-live": "polite" });
 
   /** `salt` returns the `cache_salt` of the namespace whose texts are shown. */
   constructor(container, salt = () => "") {
     this.#salt = salt;
-    container.append(this.#chart, legend(), this.#details);
+    container.append(this.#chart, this.#legend, this.#details);
     this.#chart.addEventListener("keydown", (event) => this.#move(event));
     new ResizeObserver(() => this.#draw()).observe(this.#chart);
   }
@@ -44,6 +46,7 @@ export class TreeView {
     const width = this.#chart.clientWidth;
     if (!this.#tree || !width) return;
     const { nodes, roots } = this.#tree;
+    this.#legend.replaceChildren(...legend(nodes.some((node) => node.stored)));
     if (!roots.length) {
       this.#chart.replaceChildren(element("p", { class: "hint" }, "The tree is empty. It grows with the first prompt."));
       this.#details.replaceChildren();
@@ -55,8 +58,7 @@ export class TreeView {
     const rows = 1 + Math.max(...laid.map((box) => box.depth));
     const held = roots.reduce((sum, root) => sum + branchTokens(nodes[root.node]), 0);
     const hadFocus = this.#chart.contains(document.activeElement);
-    const svg = drawn("svg", { width, height: rows * ROW, role: "tree", "aria-label": `Prefix tree of ${plural(held, "token")}` }, stripes());
-    svg.append(...laid.map((box) => this.#box(box, width, held)));
+    const svg = drawn("svg", { width, height: rows * ROW, role: "tree", "aria-label": `Prefix tree of ${plural(held, "token")}` }, ...laid.map((box) => this.#box(box, width, held)));
     const note = this.#tree.is_complete ? "" : element("p", { class: "hint" }, "The tree is larger than one answer counts: the widths are of the part near the roots.");
     this.#chart.replaceChildren(svg, note);
     this.#known = new Set(this.#tree.names);
@@ -72,7 +74,7 @@ export class TreeView {
     const name = this.#tree.names[index];
     const place = { x: x * whole, y: depth * ROW, width: Math.max(NARROW, width * whole - 1), height: ROW - 1, rx: 2 };
     if (folded) return drawn("g", { class: "folded" }, drawn("rect", place), label(`${count(folded)} more`, place));
-    const kind = node.parent === null ? "root" : node.pages === 0 ? "evicted" : `heat-${heat(node, held)}`;
+    const kind = node.parent === null ? "root" : node.pages === 0 ? evicted(mainTier(node)) : `heat-${heat(node, held)}`;
     const marks = [node.pins && "pinned", node.leases && "leased"].filter(Boolean);
     const isNew = this.#known.size > 0 && !this.#known.has(name);
     const isChosen = name === this.#chosen;
@@ -113,7 +115,8 @@ export class TreeView {
     const node = this.#tree.nodes[index];
     const tokens = `${plural(node.tokens, "token")}, ${count(node.tokens_below)} below`;
     if (node.parent === null) return `${this.#caption(index)}: ${count(node.tokens_below)} tokens`;
-    const state = node.pages === 0 ? "evicted" : HEATS[heat(node, held)];
+    const tier = mainTier(node);
+    const state = node.pages ? HEATS[heat(node, held)] : tier ? `evicted, mostly ${TIERS[tier]}` : "evicted";
     const marks = [
       node.pins && plural(node.pins, "pin"),
       node.leases && plural(node.leases, "lease"),
@@ -149,6 +152,7 @@ export class TreeView {
     const node = this.#tree.nodes[index];
     const rows = [
       ["Tokens", `${count(node.tokens)} in ${plural(node.pages, "page")}; ${count(node.tokens_below)} below in ${childrenOf(this.#tree.nodes)[index].length + (node.folded ? 1 : 0)} branches`],
+      ...(node.stored ? [["Evicted pages", tiersInWords(node.stored)]] : []),
       ["Hits", `${count(node.hits)}, the last one ${node.idle ? `${count(node.idle)} tokens ago` : "now"}`],
       ["Requests", `${count(node.requests)} running, ${count(node.waiting)} waiting`],
       ["Kept by", `${plural(node.pins, "pin")}, ${plural(node.leases, "lease")}`],
@@ -169,7 +173,7 @@ export class TreeView {
 
   async #showText(node, place) {
     if (node.parent === null) place.textContent = "The beginning of all prompts of this namespace.";
-    else if (node.id === null) place.textContent = `${node.text ?? ""} … (evicted: only its place in the tree is remembered)`;
+    else if (node.id === null) place.textContent = `${node.text ?? ""} … (evicted: only the beginning of its text is shown)`;
     else if (node.text === null) place.textContent = "Only its own clients can read this text.";
     else {
       place.textContent = node.text;
@@ -196,14 +200,14 @@ function label(text, { x, y, width }) {
   return drawn("text", { x: x + 5, y: y + ROW / 2 + 4 }, shown);
 }
 
-/** The pattern of evicted nodes. */
-function stripes() {
-  const pattern = drawn("pattern", { id: "stripes", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
-  pattern.append(drawn("rect", { width: 2, height: 6, class: "stripe" }));
-  return drawn("defs", {}, pattern);
+/** The classes of an evicted node, or of its entry in the legend. */
+function evicted(tier) {
+  return tier ? `evicted in-${tier}` : "evicted";
 }
 
-function legend() {
-  const entries = [...HEATS.map((text, index) => [`heat-${index}`, text]), ["pin-mark", "pinned"], ["lease-mark", "leased"], ["evicted", "evicted"]];
-  return element("ul", { class: "legend" }, ...entries.map(([kind, text]) => element("li", {}, element("span", { class: `key ${kind}` }), text)));
+/** The entries of the legend; those of evicted nodes are by tier if the tiers are known. */
+function legend(hasTiers) {
+  const tiers = Object.entries(TIERS).map(([tier, text]) => [evicted(tier), `evicted, ${text}`]);
+  const entries = [...HEATS.map((text, index) => [`heat-${index}`, text]), ["pin-mark", "pinned"], ["lease-mark", "leased"], ...(hasTiers ? tiers : [["evicted", "evicted"]])];
+  return entries.map(([kind, text]) => element("li", {}, element("span", { class: `key ${kind}` }), text));
 }

@@ -246,6 +246,26 @@ def test_a_node_s_heat_is_how_lately_it_was_used(icicle: PageModule, idle: int, 
     assert icicle.run("heat(node, 100)", node=node(0, 1, idle=idle)) == expected
 
 
+@pytest.mark.parametrize(
+    ("host", "disk", "expected"),
+    [(6, 0, "host"), (3, 2, "host"), (3, 3, "host"), (2, 3, "disk"), (1, 2, "neither"), (0, 3, "disk")],
+)
+def test_the_main_tier_of_an_evicted_node_has_most_of_its_pages(
+    icicle: PageModule, host: int, disk: int, expected: str
+) -> None:
+    stored = {"pages": 6, "host": host, "disk": disk}
+    assert icicle.run("mainTier({ stored })", stored=stored) == expected
+
+
+def test_a_node_without_known_tiers_has_no_main_tier(icicle: PageModule) -> None:
+    assert icicle.run("mainTier({ stored: null })") is None
+
+
+def test_the_tiers_of_a_node_are_said_in_words(icicle: PageModule) -> None:
+    words = icicle.run("tiersInWords(stored)", stored={"pages": 6, "host": 3, "disk": 2})
+    assert words == "3 in host memory, 2 on disk, 1 in neither, of 6 looked up"
+
+
 def test_a_node_tells_how_many_requests_use_it_and_wait_for_it(icicle: PageModule) -> None:
     found = [
         icicle.run("users(node)", node={"requests": running, "waiting": waiting})
