@@ -7,7 +7,7 @@ from typing import Unpack, overload
 
 from . import work
 from .completion import Completion, CompletionPart, Score
-from .options import EngineOptions, engine_config
+from .options import EngineOptions, engine_config, errors_with_keywords
 from .requests import Prompt, Prompts
 from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, merged, merged_each
 from .thread import EngineThread
@@ -29,7 +29,8 @@ class Engine:
     """
 
     def __init__(self, model: str | None = None, **options: Unpack[EngineOptions]) -> None:
-        self._thread = EngineThread(engine_config(model, options))
+        with errors_with_keywords():
+            self._thread = EngineThread(engine_config(model, options))
 
     def __enter__(self) -> Engine:
         return self

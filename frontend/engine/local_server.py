@@ -61,8 +61,9 @@ class LocalServer:
             config.save(directory.path)
             supervisor = Supervisor(directory.path, commands)
             stack.push_async_callback(supervisor.close)
-            stack.push_async_callback(supervisor.drain)
             starting = asyncio.create_task(supervisor.start())
+            stack.push_async_callback(_ended, starting)  # `drain` ends it
+            stack.push_async_callback(supervisor.drain)
             await asyncio.sleep(0)  # lets the children start before the tokenizer is read
             tokenizer = load_tokenizer(config.model, directory.path)
             client = EngineClient(directory.path, CLIENT)
@@ -168,6 +169,10 @@ class LocalServer:
         finally:
             task.cancel()
             self._requests.discard(task)
+
+
+async def _ended(starting: asyncio.Task[ModelReady]) -> None:
+    await asyncio.gather(starting, return_exceptions=True)
 
 
 async def _stop_client(client: EngineClient, receiving: asyncio.Task[None]) -> None:

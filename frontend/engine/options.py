@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from typing import TypedDict
 
 from ...runtime.config import ServeConfig
+from ...runtime.errors import ConfigError
+from ..launch.errors import ServerError
 from ..option_table import OPTIONS, Setting
 from ..options import build_config
 from ..text.close_names import did_you_mean
@@ -32,6 +37,9 @@ HTTP_ONLY = (
     "data_dir",
     "data_size",
 )
+
+_FLAG = re.compile("--[a-z-]+")
+_KEYWORDS = {option.flag: option.name for option in OPTIONS if option.name not in HTTP_ONLY}
 
 
 class EngineOptions(TypedDict, total=False):
@@ -74,3 +82,13 @@ def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
     settings = {"log_level": Setting("log_level", "warning"), "data_dir": Setting("data_dir", "off")}
     settings |= {name: Setting(name, value) for name, value in options.items()}
     return build_config(model, settings)
+
+
+@contextlib.contextmanager
+def errors_with_keywords() -> Iterator[None]:
+    """Errors about options name the keywords of `Engine`, not flags such as --kv-memory."""
+    try:
+        yield
+    except (ConfigError, ServerError) as error:
+        error.args = (_FLAG.sub(lambda flag: _KEYWORDS.get(flag[0], flag[0]), str(error)),)
+        raise

@@ -103,6 +103,8 @@ class EngineThread:
         try:
             server = await starting
         except BaseException as error:
+            closing.cancel()
+            await asyncio.wait([closing])
             self._started.set_exception(error)
             return
         self._started.set_result(server)

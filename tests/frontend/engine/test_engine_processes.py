@@ -95,6 +95,27 @@ def test_a_model_that_can_not_be_loaded_is_refused_and_leaves_nothing(model: str
         arbora.Engine(str(broken), device="cpu", kv_memory=MEMORY)
 
 
+def test_a_failed_start_says_only_why_and_names_keywords(model: str, tmp_path: Path) -> None:
+    broken = write_tiny_checkpoint(tmp_path / "broken")
+    (broken / "tokenizer.json").write_text("{")
+    script = f"""
+import arbora
+for path, memory in (({model!r}, "1KiB"), ({str(broken)!r}, "4MiB")):
+    try:
+        arbora.Engine(path, device="cpu", kv_memory=memory)
+    except (arbora.ServerError, arbora.ConfigError) as error:
+        print(error)
+"""
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=300
+    )
+    assert (run.stderr, run.returncode) == ("", 0)
+    too_small, unreadable = run.stdout.splitlines()
+    assert "Raise kv_memory or lower max_model_len." in too_small and "--" not in too_small
+    assert "tokenizer.json can't be read" in unreadable
+
+
 def test_a_closed_engine_says_so(model: str) -> None:
     engine = arbora.Engine(model, device="cpu", kv_memory=MEMORY)
     engine.close()
