@@ -33,11 +33,17 @@ def console() -> Console:
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table whose first column is text and whose other columns are numbers."""
+    """A table whose first column is text and whose other columns are numbers. Empty heads are left out."""
     from rich import box
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    made = Table(
+        title=title,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        title_style="bold",
+        show_header=any(heads),
+    )
     for position, head in enumerate(heads):
         made.add_column(head, justify="right" if position else "left", no_wrap=True)
     for row in rows:

@@ -7,6 +7,7 @@ import os
 from urllib.parse import urlsplit
 
 from ...runtime.errors import ConfigError
+from ..launch.program_name import program_name
 from ..option_values import split_keys
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -29,6 +30,18 @@ def server_url(url: str) -> str:
     if not _is_address(whole):
         raise ConfigError(f"--url {url}: expected an address such as {DEFAULT_URL}.")
     return whole
+
+
+def no_answer(url: str, error: BaseException) -> ConfigError:
+    """The error for a server that can't be reached, with the system's words for the reason."""
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner  # that of an HTTP client alone names no reason
+    is_refused = isinstance(error, ConnectionRefusedError)  # asyncio says "Connect call failed"
+    reason = "Connection refused" if is_refused else getattr(error, "strerror", None) or error
+    return ConfigError(
+        f"no server answers at {url} ({reason}). Start one with `{program_name()} serve`, or name another "
+        "with --url."
+    )
 
 
 def _is_address(url: str) -> bool:

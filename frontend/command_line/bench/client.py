@@ -1,7 +1,8 @@
-"""A streaming client of a server with OpenAI's API that notes when each piece of text arrived."""
+"""A streaming client of a server with OpenAI's API that notes when text arrived."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import dataclass, field
@@ -10,11 +11,13 @@ from typing import Any
 import httpx
 
 from ....runtime.errors import ConfigError
+from ..server_option import no_answer
 
 
 @dataclass
 class Reply:
-    """Times in seconds; `arrivals` are those of the pieces of text since the request was sent."""
+    """Times in seconds since the request was sent. `arrivals` are those of the reads that brought text, which
+    may be several pieces."""
 
     text: str = ""
     arrivals: list[float] = field(default_factory=list)
@@ -52,6 +55,8 @@ class Client:
             self.model = answer.json()["data"][0]["id"]
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
             await self.close()
+            if isinstance(error, httpx.ConnectError):
+                raise no_answer(str(self._http.base_url), error) from None
             if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
                 raise ConfigError(
                     f"the server at {self._http.base_url} asks for an API key that it knows: give it with "
@@ -95,17 +100,17 @@ class Client:
             **options,
         }
         reply = Reply()
-        started = time.perf_counter()
+        clock = _ReadClock()
         try:
-            await self._stream(body, reply, started)
+            await self._stream(body, reply, clock)
         except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             reply.error = repr(error)
-        reply.finished = time.perf_counter() - started
+        reply.finished = time.perf_counter() - clock.started
         if reply.finish_reason is None and reply.error is None:
             reply.error = "the stream ended without a finish reason"
         return reply
 
-    async def _stream(self, body: dict[str, Any], reply: Reply, started: float) -> None:
+    async def _stream(self, body: dict[str, Any], reply: Reply, clock: _ReadClock) -> None:
         async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
             if response.status_code != 200:
                 said = (await response.aread()).decode(errors="replace")
@@ -113,7 +118,27 @@ class Client:
                 return
             async for line in response.aiter_lines():
                 if line.startswith("data: ") and line != "data: [DONE]":
-                    _take(reply, json.loads(line[6:]), time.perf_counter() - started)
+                    _take(reply, json.loads(line[6:]), clock.now())
+
+
+class _ReadClock:
+    """The time of the latest read from the connection, in seconds since the clock was made.
+
+    Events that came in one read are handled without a turn of the event loop between them.
+    """
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+        self._read: float | None = None
+
+    def now(self) -> float:
+        if self._read is None:
+            self._read = time.perf_counter() - self.started
+            asyncio.get_running_loop().call_soon(self._forget)
+        return self._read
+
+    def _forget(self) -> None:
+        self._read = None
 
 
 def _take(reply: Reply, event: dict[str, Any], now: float) -> None:
@@ -123,7 +148,8 @@ def _take(reply: Reply, event: dict[str, Any], now: float) -> None:
         text = choice["delta"].get("content")
         if text:
             reply.text += text
-            reply.arrivals.append(now)
+            if now not in reply.arrivals[-1:]:
+                reply.arrivals.append(now)
         reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
     usage = event.get("usage")
     if usage:

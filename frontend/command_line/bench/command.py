@@ -138,8 +138,8 @@ def _print(found: Measured) -> None:
         ("requests/s", f"{figures.req_per_s:,.2f}"),
         ("time to first text, median", _ms(figures.ttft_p50)),
         ("time to first text, 90 of 100", _ms(figures.ttft_p90)),
-        ("time between texts, median", _ms(figures.itl_p50)),
-        ("time between texts, 99 of 100", _ms(figures.itl_p99)),
+        ("time between reads with text, median", _ms(figures.itl_p50)),
+        ("time between reads with text, 99 of 100", _ms(figures.itl_p99)),
         ("whole reply, median", _ms(figures.e2e_p50)),
     ]
     screen = console()

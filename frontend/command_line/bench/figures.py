@@ -12,7 +12,8 @@ from .client import Reply
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Times in milliseconds, as the client sees them; None without a reply that has one.
 
-    `ttft` is the time to the first piece of text, `itl` the time between two pieces, `e2e` the whole reply's.
+    `ttft` is the time to the first text, `itl` the time between two reads from the connection that brought
+    text (one may bring several tokens), `e2e` the whole reply's.
     """
 
     requests: int

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ....runtime.errors import ConfigError
-from ...launch.program_name import program_name
-from ..server_option import server_url
+from ..server_option import no_answer, server_url
 
 TIMEOUT_SECONDS = 600.0
 OWNER = "arbora"
@@ -87,10 +86,7 @@ class Server:
                 f"the server at {self._url} closed the connection without a reply.{hint}"
             ) from error
         except OSError as error:
-            raise ConfigError(
-                f"no server answers at {self._url} ({error.strerror or error}). "
-                f"Start one with `{program_name()} serve`, or name another with --url."
-            ) from error
+            raise no_answer(self._url, error) from error
         except KeyNeededError as error:
             asks = (
                 "does not know this API key: give another"

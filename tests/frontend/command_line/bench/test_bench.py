@@ -43,7 +43,8 @@ def test_the_table_shows_the_figures(served: Served, capsys: pytest.CaptureFixtu
     options = ["--requests", "2", "--prompt-tokens", "16", "--output-tokens", "3"]
     assert main(["bench", "--url", served.url, *options]) == 0
     said = capsys.readouterr().out
-    assert "4 streams, 2 requests in" in said
+    title, *figures = [line for line in said.splitlines() if line.strip()]
+    assert "4 streams, 2 requests in" in title and "failed requests" in figures[0]
     lines = {line.rsplit(None, 1)[0].strip(): line.split()[-1] for line in said.splitlines() if line.strip()}
     assert (lines["output tokens"], lines["failed requests"]) == ("6", "0")
 
@@ -63,8 +64,8 @@ def test_failed_requests_give_the_exit_code_1(served: Served, capsys: pytest.Cap
         (("--requests", "0"), "--requests 0: expected a whole number from 1 on."),
         (("--prompt-tokens", "x"), "--prompt-tokens x: expected a whole number"),
         (("--rate", "1", "--streams", "2"), "--rate: arrivals at a rate need no --streams"),
-        (("--url", "http://127.0.0.1:1"), "no server at http://127.0.0.1:1"),
-        (("--url", "127.0.0.1:1"), "no server at http://127.0.0.1:1"),
+        (("--url", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1 (Connection refused)"),
+        (("--url", "127.0.0.1:1"), "no server answers at http://127.0.0.1:1 (Connection refused)"),
         (("--url", "gopher://x"), "--url gopher://x: expected an address such as http://127.0.0.1:8000."),
         (("--url", "unix:/run/a"), "--url unix:/run/a: this command needs an address such as"),
     ],

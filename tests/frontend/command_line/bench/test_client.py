@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -17,8 +18,10 @@ EVENTS = [
     'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}',
     "data: [DONE]",
 ]
+PAUSE_S = 0.05
 LIVES: dict[str, list[str]] = {
     "whole": EVENTS,
+    "three texts": [EVENTS[0], EVENTS[0], *EVENTS],
     "cut": EVENTS[:1],
     "error": ['data: {"error": {"code": 1}}'],
     "half a line": [EVENTS[0], EVENTS[1][:30]],
@@ -39,7 +42,12 @@ class Server(BaseHTTPRequestHandler):
         self.send_response(200 if name else 429)
         self.end_headers()
         events = LIVES.get(name or "", ["busy: später"])
-        self.wfile.write("".join(f"{event}\n\n" for event in events).encode("latin-1"))
+        text = "".join(f"{event}\n\n" for event in events)
+        if name == "three texts":  # the last one comes in another read
+            self.wfile.write(text[: text.rindex(EVENTS[0])].encode())
+            time.sleep(PAUSE_S)
+            text = text[text.rindex(EVENTS[0]) :]
+        self.wfile.write(text.encode("latin-1"))
 
     def log_message(self, *_: object) -> None:
         pass
@@ -64,6 +72,12 @@ def ask(url: str, model: str) -> Reply:
             await client.close()
 
     return asyncio.run(reply())
+
+
+def test_texts_that_come_in_one_read_arrive_together(url: str) -> None:
+    reply = ask(url, "three texts")
+    assert (reply.text, len(reply.arrivals)) == ("HiHiHi", 2)
+    assert reply.gaps[0] > PAUSE_S / 2
 
 
 def test_a_whole_reply_has_its_text_and_counts(url: str) -> None:
@@ -109,5 +123,5 @@ def test_a_missing_server_is_named_before_the_first_request() -> None:
     async def open_client() -> None:
         await Client("http://127.0.0.1:1").open()
 
-    with pytest.raises(ConfigError, match=r"no server at http://127\.0\.0\.1:1"):
+    with pytest.raises(ConfigError, match=r"no server answers at http://127\.0\.0\.1:1"):
         asyncio.run(open_client())
