@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,11 @@ def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
         raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
     if "data_size" in given and not values["data_dir"]:
         raise ConfigError("--data-size has no meaning with --data-dir off: leave one of them out.")
+    if values["remote_cache"] and find_spec("redis") is None:
+        raise ConfigError(
+            "--remote-cache: the package redis is missing; install it with "
+            f"`{sys.executable} -m pip install redis`, or leave the option out."
+        )
     if values["uds"] and (both := [name for name in ("host", "port", "ssl_certfile") if name in given]):
         flag = "--" + both[0].replace("_", "-")
         raise ConfigError(f"{flag} has no meaning for a Unix socket: leave it or --uds out.")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from arbora.frontend import option_checks
 from arbora.frontend.cli import build_parser, main, option_help, serve_config, with_values
 from arbora.frontend.option_table import OPTIONS
 from arbora.frontend.options import from_environment, unknown_variables
@@ -193,6 +194,16 @@ def test_options_that_keep_prefixes_need_a_prefix_cache(model: Path) -> None:
     for flag, value in (("--host-cache", "1GiB"), ("--remote-cache", "redis://a"), ("--pin-memory", "1MiB")):
         with pytest.raises(ConfigError, match=f"--no-prefix-cache leaves nothing .*{flag}"):
             configured(model, "--no-prefix-cache", flag, value)
+
+
+def test_a_remote_cache_without_its_package_is_refused_at_the_start(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(option_checks, "find_spec", lambda name: None if name == "redis" else name)
+    assert main(["serve", str(model), "--remote-cache", "redis://a"]) == 2
+    refusal = capsys.readouterr().err
+    assert "--remote-cache: the package redis is missing" in refusal
+    assert f"`{sys.executable} -m pip install redis`" in refusal
 
 
 def test_a_size_of_the_disk_cache_needs_one(model: Path) -> None:
