@@ -1,7 +1,11 @@
-"""The error with which a running server ends by itself."""
+"""The errors with which a server ends by itself."""
 
 from __future__ import annotations
 
 
 class ServerError(RuntimeError):
     """The server can't start or can't go on. The message is for the user, with the child's last lines."""
+
+
+class CannotStartError(ServerError):
+    """A child refuses to start: an option or the model can't be used."""

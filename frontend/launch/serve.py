@@ -15,7 +15,7 @@ from ...runtime.messages import ModelReady
 from ..keys.key_file import read_key_file
 from .commands import Commands
 from .directory import PrivateDirectory
-from .errors import ServerError
+from .errors import CannotStartError, ServerError
 from .listening import Listening
 from .program_name import program_name
 from .supervisor import Supervisor
@@ -57,7 +57,7 @@ async def _serve(
         if signals.received:
             return signals.exit_code
         print(f"arbora: error: {error}", file=sys.stderr, flush=True)
-        return 1
+        return 2 if isinstance(error, CannotStartError) else 1
     finally:
         await supervisor.close()
         if signals.received:

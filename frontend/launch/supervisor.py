@@ -36,7 +36,7 @@ from ...runtime.processes.awake_clock import AwakeClock
 from ...runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments
 from .child_process import ChildProcess, Command, describe_exit, start_child
 from .commands import Commands
-from .errors import ServerError
+from .errors import CannotStartError, ServerError
 from .restarts import Restarts
 from .watchdog import TIMEOUTS, Timeouts, Watchdog, read_process
 
@@ -227,7 +227,7 @@ class Supervisor:
             case Failed(role=role, message=text, client=client):
                 domain = self._tokenizers[client] if role == "tokenizer" else self._replica
                 if not domain.was_ready.is_set():
-                    raise ServerError(text)
+                    raise CannotStartError(text)
                 logger.error("the %s process could not start again: %s", role, text)
 
     async def _watch(self) -> None:

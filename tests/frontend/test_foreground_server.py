@@ -126,6 +126,6 @@ def test_children_do_not_outlive_a_killed_server_and_the_next_start_tidies_up(sh
 def test_a_server_that_cannot_start_says_why_and_leaves_no_process(short_directory: Path) -> None:
     server = Process(short_directory, "work", "refuse")
     returncode, errors = server.finish()
-    assert returncode == 1
+    assert returncode == 2
     assert errors == f"{STARTING}\narbora: error: the model has a field that no one can read\n"
     assert list(short_directory.iterdir()) == []

@@ -19,7 +19,7 @@ from arbora.frontend.launch import restarts
 from arbora.frontend.launch import supervisor as supervisor_module
 from arbora.frontend.launch.child_process import Command, start_child
 from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_stale_directories
-from arbora.frontend.launch.errors import ServerError
+from arbora.frontend.launch.errors import CannotStartError, ServerError
 from arbora.frontend.launch.restarts import Restarts
 from arbora.frontend.launch.supervisor import Supervisor
 from arbora.runtime.messages import KnowsReplica, Ready
@@ -183,7 +183,7 @@ async def test_a_child_that_says_why_it_can_not_start_ends_the_start_at_once(
     directory: Path, role: str
 ) -> None:
     async with supervising(directory, **{role: "refuse"}) as supervisor:
-        with pytest.raises(ServerError, match="the model has a field that no one can read"):
+        with pytest.raises(CannotStartError, match="the model has a field that no one can read"):
             await supervisor.start()
 
 
@@ -193,8 +193,9 @@ async def test_a_child_that_crashes_again_and_again_ends_the_start_with_its_last
     monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.0)
     monkeypatch.setattr(supervisor_module, "FAILED_GRACE_SECONDS", 0.0)
     async with supervising(directory, model="crash") as supervisor:
-        with pytest.raises(ServerError, match=r"(?s)exited with code 3.*line one\nthe sky fell"):
+        with pytest.raises(ServerError, match=r"(?s)exited with code 3.*line one\nthe sky fell") as ended:
             await supervisor.start()
+    assert not isinstance(ended.value, CannotStartError)
 
 
 async def test_a_replica_that_crashes_as_soon_as_it_is_ready_ends_the_server(
