@@ -36,6 +36,7 @@ from .http.body_kind import BodyKind
 from .http.http_service import HttpService
 from .http.key_limits import quota_of
 from .http.tenants import cache_scope, caller_of, key_of, tenant_of
+from .openai.binding_fields import IN_PROMPTS
 from .openai.fixed_fields import INERT_FIELDS
 from .openai.protocol import PinRequest
 from .openai.tokenize import prompt_tokens
@@ -52,7 +53,7 @@ PIN_ATTEMPTS = 3  # computed pages may be evicted before they are pinned
 NOT_CACHED = "prefix_not_cached"
 Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned, TreeReport)
 
-_BODY = BodyKind(PinRequest, INERT_FIELDS)
+_BODY = BodyKind(PinRequest, INERT_FIELDS, IN_PROMPTS)
 
 
 async def show_cache(http: HttpService, request: Request) -> Response:

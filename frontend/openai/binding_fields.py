@@ -11,7 +11,16 @@ from ..request.messages import (
     Tool,
     ToolChoice,
 )
-from .protocol import ChatRequest, CompletionRequest, JsonSchemaFormat, ResponseFormat, StructuredOutputs
+from .protocol import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    JsonSchemaFormat,
+    PinRequest,
+    ResponseFormat,
+    StructuredOutputs,
+    TokenizeRequest,
+)
 
 CONSTRAINTS = (
     "response_format",
@@ -63,6 +72,8 @@ _TOOLS: Bindings = {
     AllowedTool: Binding(AllowedTool.__struct_fields__),
     FunctionName: Binding(FunctionName.__struct_fields__),
 }
+_PROMPT = Binding(("prompt", "messages"), dict.fromkeys(("text", "content", "input"), "prompt"))
+_TOKENS = Binding(("tokens",), dict.fromkeys(("ids", "token_ids", "input_ids"), "tokens"))
 
 IN_COMPLETIONS: Bindings = {CompletionRequest: Binding(CONSTRAINTS, _OF_OTHER_SERVERS), **_FORMATS}
 IN_CHATS: Bindings = {
@@ -70,3 +81,5 @@ IN_CHATS: Bindings = {
     **_FORMATS,
     **_TOOLS,
 }
+IN_PROMPTS: Bindings = {TokenizeRequest: _PROMPT, PinRequest: _PROMPT}
+IN_TOKENS: Bindings = {DetokenizeRequest: _TOKENS}

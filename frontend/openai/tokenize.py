@@ -19,6 +19,7 @@ from ..request.prepare import cache_namespace
 from ..request.service import Service
 from ..request.validation import check_count, check_salt, check_token_ids
 from ..work.caller import Caller
+from .binding_fields import IN_PROMPTS, IN_TOKENS
 from .chat import conversation_of
 from .fixed_fields import INERT_FIELDS
 from .protocol import DetokenizeRequest, PromptFields, TokenizeRequest
@@ -26,8 +27,8 @@ from .responses import DetokenizeResponse, TokenizeResponse
 
 MOST_TOKENS = 1 << 20  # of a text that is only counted, unless the model's context is longer
 
-_TOKENIZE = BodyKind(TokenizeRequest, INERT_FIELDS)
-_DETOKENIZE = BodyKind(DetokenizeRequest, INERT_FIELDS)
+_TOKENIZE = BodyKind(TokenizeRequest, INERT_FIELDS, IN_PROMPTS)
+_DETOKENIZE = BodyKind(DetokenizeRequest, INERT_FIELDS, IN_TOKENS)
 
 
 async def tokenize(http: HttpService, http_request: Request) -> Response:
@@ -61,7 +62,8 @@ async def prompt_tokens(
     Raises `RequestError` unless the request has either a prompt or a conversation.
     """
     if (prompt is None) == (request.messages is None):
-        raise RequestError("Give either prompt or messages.", param="prompt", code="invalid_value")
+        given = "Neither prompt nor messages is" if prompt is None else "Both prompt and messages are"
+        raise RequestError(f"{given} given: give one of them.", param="prompt", code="invalid_value")
     if prompt is not None:
         special = request.add_special_tokens is not False
         return await service.encode(prompt, special, caller, most, "prompt")

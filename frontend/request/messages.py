@@ -25,7 +25,7 @@ class FunctionDefinition(Struct, kw_only=True, omit_defaults=True):
 
 
 class Tool(Struct, kw_only=True):
-    type: Annotated[str, one_of(("function",))]
+    type: Annotated[str, one_of(("function",))] = "function"
     function: FunctionDefinition | None = None
 
 

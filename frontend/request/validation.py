@@ -65,7 +65,9 @@ def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
     """The error for a required field that was not sent. `sent` are the names of the fields that were sent
     beside it; if one of them looks like a misspelling of this field, the error says so."""
     short = [name for name in islice(sent, MOST_NAMES_COMPARED) if len(name) <= LONGEST]
-    near = close_name(param.rpartition(".")[2], short)
+    field = param.rpartition(".")[2]
+    without_unit = (name for name in short if field.startswith(f"{name}_"))  # such as ttl of ttl_s
+    near = close_name(field, short) or next(without_unit, None)
     meant = "" if near is None else f" There is a field {near!r}: is it meant?"
     return RequestError(f"The required field {param} is missing.{meant}", param=param, code="missing_field")
 

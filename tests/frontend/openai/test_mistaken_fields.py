@@ -75,6 +75,45 @@ async def test_a_field_of_the_other_endpoint_names_it(world: HttpWorld) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "name", "meant"),
+    [
+        ("/tokenize", {"text": "Hello"}, "text", "prompt"),
+        ("/tokenize", {"message": HELLO}, "message", "messages"),
+        ("/cache/pin", {"content": "Hello", "ttl_s": 3}, "content", "prompt"),
+        ("/detokenize", {"ids": [5]}, "ids", "tokens"),
+    ],
+)
+async def test_another_servers_name_of_a_prompt_is_refused_with_the_name_here(
+    world: HttpWorld, path: str, body: object, name: str, meant: str
+) -> None:
+    error = await refused(world, path, body)
+    assert error["message"] == f"{name} is no known field. Did you mean {meant}?"
+    assert error["param"] == name
+
+
+async def test_a_prompt_is_a_text_or_messages_but_not_both(world: HttpWorld) -> None:
+    error = await refused(world, "/tokenize", {})
+    assert error["message"] == "Neither prompt nor messages is given: give one of them."
+    error = await refused(world, "/tokenize", {"prompt": "Hello", "messages": HELLO})
+    assert error["message"] == "Both prompt and messages are given: give one of them."
+
+
+async def test_a_required_field_may_be_meant_by_its_name_without_the_unit(world: HttpWorld) -> None:
+    error = await refused(world, CHAT, {"messages": HELLO, "cache_lease": {"ttl": 3}})
+    expected = "The required field cache_lease.ttl_s is missing. There is a field 'ttl': is it meant?"
+    assert error["message"] == expected
+
+
+async def test_a_tool_without_a_type_is_a_function(world: HttpWorld) -> None:
+    function = {"function": {"name": "look"}}
+    typed, untyped = [
+        await world.http.post("/tokenize", json={"messages": HELLO, "tools": [tool]})
+        for tool in ({"type": "function", **function}, function)
+    ]
+    assert typed.status_code == 200 and typed.json() == untyped.json()
+
+
+@pytest.mark.parametrize(
     ("body", "shown"),
     [([], "[]"), ("hi", '"hi"'), (5, "5"), (True, "true"), (["a" * 200], "a list")],
 )
