@@ -47,8 +47,10 @@ def gpu_named(name: str) -> Gpu:
     """Raises ConfigError with the known names."""
     key = name.lower().replace("_", "-").replace(" ", "-")
     if key not in GPUS:
+        versions = [known for known in GPUS if known.startswith(f"{key}-")]
+        meant = f" Did you mean {' or '.join(versions)}?" if versions else did_you_mean(key, GPUS)
         raise ConfigError(
-            f"--gpu {name}: this GPU is not in the table.{did_you_mean(key, GPUS)} It has {', '.join(GPUS)}. "
+            f"--gpu {name}: this GPU is not in the table.{meant} It has {', '.join(GPUS)}. "
             "For another give its --memory, which leaves the estimates of speed out."
         )
     return GPUS[key]
