@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 _STORED_CHATS = (
-    "Chat replies are not stored: create a response by POST /v1/responses with store, and retrieve that."
+    "Send a chat by POST /v1/chat/completions. Its reply is not stored: to retrieve replies later, create "
+    "responses by POST /v1/responses with store."
 )
 _ONLY_TEXT = "The model reads and writes only text: use a server with a model for it."
 

@@ -99,11 +99,12 @@ async def test_an_unknown_path_names_the_one_that_was_meant(world: HttpWorld, pa
         (
             "GET",
             "/v1/chat/completions",
-            "Chat replies are not stored: create a response by POST /v1/responses",
+            "Send a chat by POST /v1/chat/completions. Its reply is not stored: to retrieve replies later, "
+            "create responses by POST /v1/responses",
         ),
-        ("GET", "/v1/chat/completions/chatcmpl-1", "Chat replies are not stored"),
-        ("DELETE", "/v1/chat/completions/chatcmpl-1", "Chat replies are not stored"),
-        ("GET", "/v1/chat/completions/chatcmpl-1/messages", "Chat replies are not stored"),
+        ("GET", "/v1/chat/completions/chatcmpl-1", "Send a chat by POST /v1/chat/completions."),
+        ("DELETE", "/v1/chat/completions/chatcmpl-1", "Send a chat by POST /v1/chat/completions."),
+        ("GET", "/v1/chat/completions/chatcmpl-1/messages", "Send a chat by POST /v1/chat/completions."),
         ("POST", "/v1/responses/compact", "This server shortens no conversation"),
         ("GET", "/v1/responses/compact", "This server shortens no conversation"),
         ("DELETE", "/v1/responses/compact", "This server shortens no conversation"),
