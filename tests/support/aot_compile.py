@@ -132,7 +132,9 @@ def _disassembled(binary: bytes) -> list[str]:
     with NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary)
         file.flush()
-        done = subprocess.run([disassembler, "-c", file.name], capture_output=True, text=True, check=True)
+        # Without the analysis of the data flow it takes a fifth less time and prints the same.
+        command: list[str | Path] = [disassembler, "--print-code", "--no-dataflow", file.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stdout.splitlines()
 
 
