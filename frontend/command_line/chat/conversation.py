@@ -76,29 +76,29 @@ class Conversation(msgspec.Struct, kw_only=True):
                 raise CommandError(f"/set {name} {text}: expected {expected}.") from None
             self.settings[name] = text
 
-    def set_schema(self, text: str) -> None:
-        """Takes a JSON schema or a file that has one; `off` removes it. Raises CommandError."""
-        if text == "off":
-            self.schema = None
-            return
-        source = text
-        if not text.lstrip().startswith("{"):
-            try:
-                source = Path(text).expanduser().read_text()
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is not text"
-                raise CommandError(f"/schema {text}: the file can't be read ({reason}).") from None
-        try:
-            self.schema = msgspec.json.decode(source, type=dict[str, Any])
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise CommandError(f"/schema: expected a JSON schema, which is an object: {error}.") from None
-
     def save(self, path: Path) -> None:
         """Raises CommandError."""
         try:
             path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
         except OSError as error:
             raise CommandError(f"/save {path}: the file can't be written ({error.strerror}).") from None
+
+
+def read_schema(text: str) -> dict[str, Any] | None:
+    """A JSON schema from JSON or a file that has it; None for `off`. Raises CommandError."""
+    if text == "off":
+        return None
+    source = text
+    if not text.lstrip().startswith("{"):
+        try:
+            source = Path(text).expanduser().read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise CommandError(f"/schema {text}: the file can't be read ({reason}).") from None
+    try:
+        return msgspec.json.decode(source, type=dict[str, Any])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise CommandError(f"/schema: expected a JSON schema, which is an object: {error}.") from None
 
 
 def load_conversation(path: Path) -> Conversation:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...text.close_names import did_you_mean
-from .conversation import CommandError, load_conversation
+from .conversation import CommandError, load_conversation, read_schema
 from .explanation import explanation_in_words
 from .talk import Talk
 
@@ -31,7 +31,7 @@ def _system(talk: Talk, text: str) -> str:
 
 def _schema(talk: Talk, text: str) -> str:
     if text:
-        talk.conversation.set_schema(text)
+        talk.set_schema(read_schema(text))
     schema = talk.conversation.schema
     return f"replies match {msgspec.json.encode(schema).decode()}" if schema else "replies have no schema"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .conversation import Conversation
+from .conversation import CommandError, Conversation
 from .server import Model, Piece, ReplyError, Server, Usage
 
 OnPiece = Callable[[Piece], None]
@@ -50,6 +50,19 @@ class Talk:
         """Forgets all turns. Settings stay."""
         self.conversation.messages = []
         self.last = None
+
+    def set_schema(self, schema: dict[str, Any] | None) -> None:
+        """Makes replies match the schema. Raises CommandError, and changes nothing, if the server refuses it:
+        it is asked for a reply of one token."""
+        model = self.conversation.model
+        fields = {**Conversation(model=model, schema=schema).fields(), "max_tokens": 1}
+        try:
+            if schema is not None:
+                for _ in self._server.reply(model, [{"role": "user", "content": "Hello"}], fields):
+                    pass
+        except ReplyError as error:
+            raise CommandError(f"/schema: the server refuses it: {error}") from None
+        self.conversation.schema = schema
 
     def say(self, text: str, on_piece: OnPiece) -> Turn:
         """Sends the user's text and returns the turn. Raises ReplyError, and then forgets the text.

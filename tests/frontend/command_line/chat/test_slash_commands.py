@@ -35,15 +35,27 @@ def test_settings_and_a_schema_are_fields_of_the_request(talk: Talk, stub: ChatS
     run_command(talk, "/set temperature 0.2")
     run_command(talk, "/set stop END")
     run_command(talk, '/set stop ["a", "b"]')
+    stub.replies.insert(0, ["{", ENDED])
     run_command(talk, f"/schema {schema}")
     talk.say("hi", lambda piece: None)
     run_command(talk, "/set temperature")
     assert run_command(talk, "/schema off") == "replies have no schema"
     talk.say("ho", lambda piece: None)
-    first, second = stub.requests
+    check, first, second = stub.requests
+    assert (check["max_tokens"], check["response_format"]) == (1, first["response_format"])
     assert (first["temperature"], first["stop"]) == (0.2, ["a", "b"])
     assert first["response_format"]["json_schema"]["schema"]["properties"] == {"a": {"type": "integer"}}
     assert "temperature" not in second and "response_format" not in second
+
+
+def test_a_schema_that_the_server_refuses_is_not_taken(talk: Talk, stub: ChatStub) -> None:
+    stub.replies = [["{", ENDED], {"message": "'objekt' is not a type."}]
+    run_command(talk, f"/schema {SCHEMA}")
+    with pytest.raises(
+        CommandError, match="/schema: the server refuses it: status 400: 'objekt' is not a type"
+    ):
+        run_command(talk, '/schema {"type": "objekt"}')
+    assert run_command(talk, "/schema").startswith('replies match {"type":"object"')
 
 
 def test_a_saved_conversation_continues(talk: Talk, stub: ChatStub, tmp_path: Path) -> None:
