@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,66 +74,71 @@ def metric(client: httpx.Client, name: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
-def test_the_death_of_one_process_costs_the_other_nothing(served_model: Path) -> None:
+@pytest.fixture(scope="module")
+def shared(served_model: Path) -> Iterator[Served]:
+    """A server with two HTTP processes, for tests after which both answer again."""
     with serve(served_model, "--api-workers", "2") as server:
-        clients = [client_of(server, number) for number in (0, 1)]
-        body = {"messages": HELLO, "max_tokens": 500, "min_tokens": 500, "stream": True}
-        ended = {0: False, 1: False}
-        begun = {number: threading.Event() for number in (0, 1)}
-        broken: set[int] = set()
-
-        def stream(number: int) -> None:
-            try:
-                with clients[number].stream("POST", "/v1/chat/completions", json=body) as answer:
-                    for line in answer.iter_lines():
-                        begun[number].set()
-                        ended[number] |= line == "data: [DONE]"
-            except httpx.TransportError:
-                broken.add(number)
-
-        sockets = [socket_of(server, number) for number in (0, 1)]
-        for socket in sockets:
-            begin(socket, prompt="Hello", stream=True, min_tokens=500, max_tokens=500)
-            socket.recv(60)
-        threads = [threading.Thread(target=stream, args=(number,)) for number in (0, 1)]
-        for thread in threads:
-            thread.start()
-        for each in begun.values():
-            assert each.wait(60)
-        first = workers(server)
-        os.kill(first[0], signal.SIGKILL)
-        for thread in threads:
-            thread.join(120)
-        assert broken == {0}
-        assert ended[1]
-        with pytest.raises(ConnectionClosed):
-            until_end(sockets[0])
-        assert until_end(sockets[1])[-1]["end"]["usage"]["completion_tokens"] == 500
-        sockets[1].close()
-        eventually(lambda: workers(server).get(0, first[0]) != first[0])
-        assert workers(server)[1] == first[1]
-        eventually(lambda: metric(clients[1], "arbora_requests_running") == 0)
-        with contextlib.closing(client_of(server, 0)) as again:
-            assert (
-                again.post("/v1/chat/completions", json={"messages": HELLO, "max_tokens": 2}).status_code
-                == 200
-            )
+        yield server
 
 
-def test_both_processes_show_the_sum_of_their_metrics_also_after_one_was_replaced(served_model: Path) -> None:
+def test_the_death_of_one_process_costs_the_other_nothing(shared: Served) -> None:
+    clients = [client_of(shared, number) for number in (0, 1)]
+    body = {"messages": HELLO, "max_tokens": 500, "min_tokens": 500, "stream": True}
+    ended = {0: False, 1: False}
+    begun = {number: threading.Event() for number in (0, 1)}
+    broken: set[int] = set()
+
+    def stream(number: int) -> None:
+        try:
+            with clients[number].stream("POST", "/v1/chat/completions", json=body) as answer:
+                for line in answer.iter_lines():
+                    begun[number].set()
+                    ended[number] |= line == "data: [DONE]"
+        except httpx.TransportError:
+            broken.add(number)
+
+    sockets = [socket_of(shared, number) for number in (0, 1)]
+    for socket in sockets:
+        begin(socket, prompt="Hello", stream=True, min_tokens=500, max_tokens=500)
+        socket.recv(60)
+    threads = [threading.Thread(target=stream, args=(number,)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for each in begun.values():
+        assert each.wait(60)
+    first = workers(shared)
+    os.kill(first[0], signal.SIGKILL)
+    for thread in threads:
+        thread.join(120)
+    assert broken == {0}
+    assert ended[1]
+    with pytest.raises(ConnectionClosed):
+        until_end(sockets[0])
+    assert until_end(sockets[1])[-1]["end"]["usage"]["completion_tokens"] == 500
+    sockets[1].close()
+    eventually(lambda: workers(shared).get(0, first[0]) != first[0])
+    assert workers(shared)[1] == first[1]
+    eventually(lambda: metric(clients[1], "arbora_requests_running") == 0)
+    with contextlib.closing(client_of(shared, 0)) as again:
+        assert (
+            again.post("/v1/chat/completions", json={"messages": HELLO, "max_tokens": 2}).status_code == 200
+        )
+
+
+def test_both_processes_show_the_sum_of_their_metrics_also_after_one_was_replaced(shared: Served) -> None:
     body = {"prompt": "one two", "max_tokens": 3, "min_tokens": 3}
-    with serve(served_model, "--api-workers", "2") as server:
-        clients = [client_of(server, number) for number in (0, 1)]
-        for client in clients:
-            assert client.post("/v1/completions", json=body).status_code == 200
-        name = "arbora_request_completion_tokens_total"
-        assert [metric(client, name) for client in clients] == [6, 6]
-        old = workers(server)[0]
-        os.kill(old, signal.SIGKILL)
-        eventually(lambda: workers(server).get(0, old) != old)
-        assert metric(clients[1], name) == 6
-        with contextlib.closing(client_of(server, 0)) as again:
-            assert metric(again, name) == 6
+    clients = [client_of(shared, number) for number in (0, 1)]
+    name = "arbora_request_completion_tokens_total"
+    sum_of_both = metric(clients[0], name) + 6
+    for client in clients:
+        assert client.post("/v1/completions", json=body).status_code == 200
+    assert [metric(client, name) for client in clients] == [sum_of_both, sum_of_both]
+    old = workers(shared)[0]
+    os.kill(old, signal.SIGKILL)
+    eventually(lambda: workers(shared).get(0, old) != old)
+    assert metric(clients[1], name) == sum_of_both
+    with contextlib.closing(client_of(shared, 0)) as again:
+        assert metric(again, name) == sum_of_both
 
 
 def cached_tokens(clients: list[httpx.Client], salt: str) -> list[int]:
@@ -149,10 +155,9 @@ def cached_tokens(clients: list[httpx.Client], salt: str) -> list[int]:
     return cached
 
 
-def test_a_conversation_that_changes_processes_keeps_its_sampled_ids(served_model: Path) -> None:
-    with serve(served_model, "--api-workers", "2") as server:
-        clients = [client_of(server, number) for number in (0, 1)]
-        assert cached_tokens(clients, "changes") == cached_tokens(clients[:1], "stays")
+def test_a_conversation_that_changes_processes_keeps_its_sampled_ids(shared: Served) -> None:
+    clients = [client_of(shared, number) for number in (0, 1)]
+    assert cached_tokens(clients, "changes") == cached_tokens(clients[:1], "stays")
 
 
 def test_a_limit_holds_over_all_processes_and_new_keys_reach_all(served_model: Path, tmp_path: Path) -> None:
