@@ -11,6 +11,7 @@ from msgspec import Raw
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 from .conversation import MAX_SCHEMA_DEPTH
+from .schema_keywords import warn_of_misspelt_keywords
 
 _ANY_OBJECT = '{"type":"object"}'
 
@@ -63,6 +64,7 @@ def schema_spec(schema: Raw, param: str) -> GrammarSpec | None:
         raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
     if not isinstance(decoded, dict | bool):
         raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
+    warn_of_misspelt_keywords(decoded, param)
     return GrammarSpec("json_schema", bytes(schema).decode(), param)
 
 

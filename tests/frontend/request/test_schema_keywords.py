@@ -1,0 +1,45 @@
+"""Keywords of JSON schemas that may be misspelt."""
+
+from __future__ import annotations
+
+import pytest
+from arbora.frontend.request import schema_keywords
+from arbora.frontend.request.grammar_fields import schema_spec
+from arbora.frontend.request.schema_keywords import MOST_UNKNOWN, misspelt_keywords
+from msgspec import Raw
+
+
+@pytest.mark.parametrize(
+    ("schema", "found"),
+    [
+        ({"minLenght": 3}, {"minLenght": "minLength"}),
+        ({"propertys": {}, "Required": []}, {"propertys": "properties", "Required": "required"}),
+        ({"properties": {"a": {"items": {"anyof": []}}}}, {"anyof": "anyOf"}),
+        ({"allOf": [True, {"not": {"$defs": {"a": {"formt": "date"}}}}]}, {"formt": "format"}),
+        ({"items": [{"minimun": 1}], "dependencies": {"a": ["typ"]}}, {"minimun": "minimum"}),
+        ({"properties": {"typ": {}, "patern": {}}, "$defs": {"enums": {}}}, {}),
+        ({"const": {"typ": 1}, "enum": [{"typ": 1}], "default": {"typ": 1}}, {}),
+        ({"title": "", "nullable": True, "x-enum": [], "note": "", "enumNames": []}, {}),
+        ({"properties": ["typ"], "items": "typ", "allOf": {"typ": 1}}, {"typ": "type"}),
+        (True, {}),
+    ],
+)
+def test_a_keyword_that_is_like_a_known_one_is_found_where_keywords_are(
+    schema: object, found: dict[str, str]
+) -> None:
+    assert misspelt_keywords(schema) == found
+
+
+def test_the_search_ends_in_a_schema_with_many_unknown_names() -> None:
+    assert not misspelt_keywords({**{f"name {n}": n for n in range(MOST_UNKNOWN)}, "typ": 1})
+
+
+def test_a_misspelt_keyword_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(schema_keywords, "_warned", set())
+    for _ in range(2):
+        assert schema_spec(Raw(b'{"type": "string", "maxLenght": 3}'), "response_format.schema")
+    assert caplog.messages == [
+        "ignoring the unknown keyword 'maxLenght' in response_format.schema: did you mean maxLength?"
+    ]
