@@ -20,6 +20,8 @@ another server, such as vLLM, for the naive ways; it reports cached tokens only 
 `logprobs`); with `--naive-select constrain` one request is constrained to the choices, which may find another
 choice and costs less.
 
+`--ways` chooses among them and "language", for example without "one by one", which takes longest.
+
 Every way has texts of its own, so it finds nothing of another in the cache. Ways alternate within a round. A
 ratio is a naive way's figure ÷ that of the language in the same round; the table shows medians, and for the
 seconds' ratio the lowest and highest too.
@@ -40,6 +42,8 @@ import arbora as ab
 from program_material import Material, material
 from programs_in_language import IN_LANGUAGE
 from programs_naive import NAIVE, NaiveClient
+
+WAYS = ["language", "one by one", "pool", "other one by one", "other pool"]
 
 
 class Way(NamedTuple):
@@ -83,11 +87,11 @@ def run(workload: str, way: Way, number: int, texts: Material, *, scores: bool) 
 
 def ways(options: argparse.Namespace) -> list[Way]:
     found = [Way("language", options.url, None)]
-    servers = {"": options.url, "other, ": options.other_url}
+    servers = {"": options.url, "other ": options.other_url}
     for name, url in servers.items():
         if url:
             found += [Way(f"{name}one by one", url, 1), Way(f"{name}pool", url, options.threads)]
-    return found
+    return [way for way in found if way.name in options.ways]
 
 
 def measured(options: argparse.Namespace) -> list[Run]:
@@ -133,6 +137,7 @@ def parsed_options() -> argparse.Namespace:
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="an Arbora server")
     parser.add_argument("--other-url", help="another server, for the naive ways")
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=list(NAIVE), metavar="A,B")
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=WAYS, metavar="A,B")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--documents-words", type=int, default=400, help="words of each document")
     parser.add_argument("--fraction", type=float, default=1.0, help="of the full sizes of the workloads")
@@ -142,6 +147,10 @@ def parsed_options() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := set(options.workloads) - NAIVE.keys():
         parser.error(f"--workloads has {', '.join(sorted(unknown))}, but must be among {', '.join(NAIVE)}.")
+    if unknown := set(options.ways) - set(WAYS):
+        parser.error(f"--ways has {', '.join(sorted(unknown))}, but must be among {', '.join(WAYS)}.")
+    if "language" not in options.ways:
+        parser.error("--ways must contain language: the other figures are divided by it.")
     return options
 
 

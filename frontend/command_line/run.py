@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...runtime.errors import ConfigError
-from ..launch.errors import ServerError
+from ..launch.errors import CannotStartError, ServerError
 from ..model_source import BUILTIN_NAME
 from ..text.close_names import did_you_mean
 from .output import JSON_HELP, print_json
@@ -68,7 +68,7 @@ def run(parsed: argparse.Namespace) -> int:
             print_json({"error": {"message": str(error)}})
         else:
             print(f"arbora: error: {error}", file=sys.stderr)
-        return 2 if isinstance(error.__cause__, NoServerError) else 1
+        return 2 if isinstance(error.__cause__ or error, NoServerError | CannotStartError) else 1
     if parsed.trace is not None:
         _write(parsed.trace, state.trace.html())
     _print(state, values, as_json=parsed.json)

@@ -34,7 +34,7 @@ def server_url(url: str) -> str:
 
 def no_answer(url: str, error: BaseException) -> ConfigError:
     """The error for a server that can't be reached, with the system's words for the reason."""
-    while (inner := error.__cause__ or error.__context__) is not None:
+    while (inner := _inner(error)) is not None:
         error = inner  # that of an HTTP client alone names no reason
     is_refused = isinstance(error, ConnectionRefusedError)  # asyncio says "Connect call failed"
     reason = "Connection refused" if is_refused else getattr(error, "strerror", None) or error
@@ -42,6 +42,14 @@ def no_answer(url: str, error: BaseException) -> ConfigError:
         f"no server answers at {url} ({reason}). Start one with `{program_name()} serve`, or name another "
         "with --url."
     )
+
+
+def _inner(error: BaseException) -> BaseException | None:
+    """The error behind this one; the first of several, such as one for each address of a host."""
+    if isinstance(error, BaseExceptionGroup):
+        first: BaseException = error.exceptions[0]
+        return first
+    return error.__cause__ or error.__context__
 
 
 def _is_address(url: str) -> bool:

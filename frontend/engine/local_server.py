@@ -62,7 +62,7 @@ class LocalServer:
             supervisor = Supervisor(directory.path, commands)
             stack.push_async_callback(supervisor.close)
             starting = asyncio.create_task(supervisor.start())
-            stack.push_async_callback(_ended, starting)  # `drain` ends it
+            stack.push_async_callback(_ended, starting)  # runs after `drain`, which ends the start
             stack.push_async_callback(supervisor.drain)
             await asyncio.sleep(0)  # lets the children start before the tokenizer is read
             tokenizer = load_tokenizer(config.model, directory.path)

@@ -31,8 +31,8 @@ _WITHOUT_SCHEMAS = _names(
 _CONSTRAINTS = _WITH_SCHEMAS | _WITH_NAMED_SCHEMAS | _WITHOUT_SCHEMAS
 _ANNOTATIONS = _names(
     "$anchor $comment $dynamicAnchor $id $recursiveAnchor $schema $vocabulary contentEncoding "
-    "contentMediaType contentSchema default deprecated description example examples id readOnly title "
-    "writeOnly"
+    "contentMediaType contentSchema deepProperties default deprecated description example examples id "
+    "readOnly requires title tsType typeof writeOnly"
 )
 _TOO_SHORT = 3  # characters of a keyword: "note" is like "not"
 _warned: set[str] = set()

@@ -66,7 +66,7 @@ def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
     beside it; if one of them looks like a misspelling of this field, the error says so."""
     short = [name for name in islice(sent, MOST_NAMES_COMPARED) if len(name) <= LONGEST]
     field = param.rpartition(".")[2]
-    without_unit = (name for name in short if field.startswith(f"{name}_"))  # such as ttl of ttl_s
+    without_unit = (name for name in short if field in (f"{name}_s", f"{name}_ms", f"{name}_seconds"))
     near = close_name(field, short) or next(without_unit, None)
     meant = "" if near is None else f" There is a field {near!r}: is it meant?"
     return RequestError(f"The required field {param} is missing.{meant}", param=param, code="missing_field")

@@ -19,8 +19,9 @@ MEMORY = 0.8  # weight of the past in the moving averages
 class StepBudget:
     """Sizes prefill chunks so that a step with open streams takes about `step_ms`.
 
-    `decode_rows` are the rows of a step that decode, `streams` those of them whose clients get tokens as they
-    come. Larger chunks compute more tokens a second, and so more rows decode at a time later.
+    `decode_rows` are the rows of a step that decode, `streams` the running requests whose clients have begun
+    to get tokens as they come. Larger chunks compute more tokens a second, and so more rows decode at a time
+    later.
 
     The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
     token. If the base alone comes near `step_ms` (a large model), chunks of that size would not be worth

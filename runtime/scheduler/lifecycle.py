@@ -88,6 +88,11 @@ class Lifecycle:
         return [request for request in self.residents.values() if request.phase is Phase.RUNNING]
 
     @property
+    def open_streams(self) -> int:
+        """How many running requests have an open stream."""
+        return sum(request.has_open_stream for request in self.running)
+
+    @property
     def runs_background(self) -> bool:
         """Whether a request in the background has a slot."""
         return any(is_background(request.priority) for request in self.residents.values())

@@ -131,6 +131,11 @@ class Request:
         return self.phase is Phase.RUNNING and not self.allocation.prefilling
 
     @property
+    def has_open_stream(self) -> bool:
+        """Its reply has begun, also if forced tokens come next, and its client gets tokens as they come."""
+        return self.is_streamed and (self.output_length > 0 or not self.allocation.prefilling)
+
+    @property
     def uncomputed(self) -> int:
         """Prompt tokens that its tenant was charged for at the start and that are still to be computed."""
         return max(0, self.prompt_length - max(self.charged, self.allocation.ready))

@@ -265,7 +265,7 @@ class Scheduler:
         self._admit(now)
         decoding, prefilling = self._rows()
         self._orders.carry_out()
-        planned = self._planner.build(decoding, prefilling, self._budget)
+        planned = self._planner.build(decoding, prefilling, self._requests.open_streams, self._budget)
         if planned is None:
             return False
         plan, flight = planned
@@ -358,9 +358,9 @@ class Scheduler:
 
     def _start_requests(self, now: float) -> None:
         """Starts requests, and counts their cached tokens."""
-        decoding = [each for each in self._requests.running if not each.allocation.prefilling]
-        delayed = (len(decoding), sum(request.is_streamed for request in decoding))
-        tokens, restored = self._budget.prefill_tokens(*delayed), self._budget.restored_tokens(*delayed)
+        decoding = sum(not request.allocation.prefilling for request in self._requests.running)
+        rows = (decoding, self._requests.open_streams)
+        tokens, restored = self._budget.prefill_tokens(*rows), self._budget.restored_tokens(*rows)
         for request in self._admission.admit(tokens, restored):
             if request.cached_tokens is None:
                 request.cached_tokens = min(request.allocation.ready, request.prompt_length)

@@ -18,6 +18,7 @@ MOST_NAMESPACES = 100
 MOST_NODES = 400  # in one report
 MOST_LOCATED = 32  # pages of a node that the page store is asked for
 LONGEST_WAIT_S = 1.0  # for the page store, which may be busy with a slow disk
+MOST_UNANSWERED = 4  # questions to it; while there are more, reports are sent without tiers
 MOST_WAITING = 256  # requests whose matches are looked up for one report
 HEAD_TOKENS = 24
 NODE_TOKENS = 4_096  # of the one node whose tokens are asked for
@@ -49,7 +50,7 @@ class TreeReports:
             self._replies.add(message.client, self._edge(message, message.page))
             return
         report, keys = self._outline(message, waiting)
-        if not self._has_store or not keys:
+        if not self._has_store or not keys or len(self._unsent) == MOST_UNANSWERED:
             self._replies.add(message.client, report)
             return
         self._last += 1

@@ -9,8 +9,9 @@ from typing import Any
 
 import arbora
 import pytest
+from page_actions import chat, open_server_view, say, wait_for_replies
 from playwright.sync_api import Browser, Page, Route, expect
-from served import Served, serve
+from served import Served
 from watched_page import watched
 
 BUILTIN = Path(arbora.__file__).parent / "runtime/model/builtin"
@@ -20,22 +21,6 @@ PERSON = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-
-
-def say(page: Page, text: str) -> None:
-    page.fill("#message", text)
-    page.press("#message", "Enter")
-
-
-def wait_for_replies(page: Page, number: int) -> None:
-    expect(page.locator(".message.reply:not([aria-busy])")).to_have_count(number)
-
-
-def chat(page: Page, *texts: str) -> None:
-    """Sends the texts one after the other, and waits for each reply."""
-    for number, text in enumerate(texts, 1):
-        say(page, text)
-        wait_for_replies(page, number)
 
 
 def settle(page: Page, **fields: str) -> None:
@@ -257,64 +242,6 @@ def test_markdown_becomes_elements_and_html_stays_text(page: Page) -> None:
     assert {"h3", "strong", "pre", "table", "a"} <= set(found["tags"])
     assert found["links"] == ["https://x.org/"]
     assert "<script>alert(1)</script>" in found["text"] and "<img src=x" in found["text"]
-
-
-def open_server_view(page: Page) -> None:
-    page.get_by_role("link", name="Server").click()
-    expect(page.locator("#server-tree [role=treeitem]").first).to_be_visible()
-
-
-def test_the_tree_grows_beside_the_chat(page: Page) -> None:
-    items = page.locator("#chat-tree [role=treeitem]")
-    chat(page, "My name is Ada.")
-    expect(items.nth(1)).to_be_visible()
-    before = items.count()
-    page.click("#new-chat")
-    chat(page, "A wholly different beginning of a chat, about trees and their roots.")
-    expect(items.nth(before)).to_be_visible()
-
-
-def test_the_tree_is_used_with_the_keyboard(page: Page) -> None:
-    chat(page, "My name is Ada.")
-    open_server_view(page)
-    tree = page.locator("#server-tree")
-    tree.locator("[role=treeitem]").first.focus()
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    expect(tree.locator(".node-text")).to_contain_text("You are a helpful assistant.")
-    expect(tree.locator('[aria-selected="true"]')).to_have_count(1)
-    tree.get_by_role("button", name="Zoom in").click()
-    expect(tree.locator("[role=treeitem]").first).to_have_attribute("aria-selected", "true")
-    tree.get_by_role("button", name="Show the whole tree").click()
-    expect(tree.locator("[role=treeitem].root").first).to_be_visible()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_evicted_boxes_say_in_which_tier_their_pages_are(
-    browser: Browser, tmp_path: Path, faults: list[str], scheme: Any
-) -> None:
-    """The cache has 32 pages and host memory 15; of each prompt's pages 11 are not shared."""
-    small = ("--max-model-len", "512", "--max-running", "1", "--kv-memory", "2MiB", "--host-cache", "1MB")
-    story = "The fox and the crow met by the river, and this is what they said to each other. " * 6
-    with (
-        serve(BUILTIN, *small, "--disk-cache", str(tmp_path)) as server,
-        browser.new_context(color_scheme=scheme) as context,
-    ):
-        for number in range(8):
-            server.client.completions.create(model=server.model, prompt=f"{number} {story}", max_tokens=4)
-        page = watched(context.new_page(), faults)
-        page.goto(server.url)
-        open_server_view(page)
-        tree = page.locator("#server-tree")
-        expect(tree.locator(".legend")).to_contain_text(
-            "evicted, in host memoryevicted, on diskevicted, in neither"
-        )
-        expect(tree.locator(".box.in-host").first).to_be_visible()
-        box = tree.locator(".box.in-disk").first
-        expect(box).to_have_attribute("aria-label", re.compile("evicted, mostly on disk"))
-        box.click()
-        expect(tree.locator(".details")).to_contain_text(re.compile(r"\d+ in host memory, \d+ on disk"))
-    assert faults == []
 
 
 def test_the_operators_view_shows_numbers_plots_and_tables(page: Page) -> None:

@@ -52,8 +52,8 @@ class Talk:
         self.last = None
 
     def set_schema(self, schema: dict[str, Any] | None) -> None:
-        """Makes replies match the schema. Raises CommandError, and changes nothing, if the server refuses it:
-        it is asked for a reply of one token."""
+        """Makes replies match the schema, for which the server is asked for a reply of one token. Raises
+        CommandError, and changes nothing, if that fails or is interrupted."""
         model = self.conversation.model
         fields = {**Conversation(model=model, schema=schema).fields(), "max_tokens": 1}
         try:
@@ -61,7 +61,11 @@ class Talk:
                 for _ in self._server.reply(model, [{"role": "user", "content": "Hello"}], fields):
                     pass
         except ReplyError as error:
-            raise CommandError(f"/schema: the server refuses it: {error}") from None
+            raise CommandError(
+                f"/schema: the server did not take it, so nothing is changed: {error}"
+            ) from None
+        except KeyboardInterrupt:
+            raise CommandError("/schema: interrupted, so nothing is changed.") from None
         self.conversation.schema = schema
 
     def say(self, text: str, on_piece: OnPiece) -> Turn:

@@ -12,7 +12,7 @@ from arbora.grammars import Automaton, ForcedText
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.runtime.automaton_format import DEAD
 from arbora.runtime.messages import StepPlan
-from fake_model import EOS, VOCAB, next_token, pack, unpack
+from fake_model import EOS, VOCAB, long_reply_prompt, next_token, pack, unpack
 from followed_rows import FollowedRows
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,6 +105,27 @@ def test_a_forced_run_is_computed_in_one_step_with_the_token_after_it() -> None:
     assert [token for token in reply if token > 2] == [5, 6, 7, 8] * 5
     assert bench.scheduler.stats().forced_tokens == 20
     assert bench.scheduler.stats().steps <= 11, "one for each token that is sampled and one beside it"
+
+
+def test_a_stream_keeps_chunks_small_also_while_forced_tokens_come_next() -> None:
+    bench = bench_with(chain(5, 6, 7, 8), num_pages=400)
+    for _ in range(60):
+        bench.budget.observe(0, 2.0)
+        bench.budget.observe(64, 2.0 + 64 * 0.1)
+    bench.submit("stream", [1, 2, 3], 80, "automaton")
+    bench.submit("whole", [3, 2, 1], 80, "automaton", is_streamed=False)
+    bench.compiler.finish_all()
+    bench.run(steps=6)
+    bench.submit("long", long_reply_prompt(900, 4), 4, "automaton", is_streamed=False)
+    bench.compiler.finish_all()
+    chunks = []
+    for _ in range(12):
+        bench.run(steps=1)
+        chunks += [len(row.tokens) // 4 for row in bench.model.plans[-1].rows if row.tokens]
+    assert 4 in chunks, "the stream had forced tokens"
+    assert 16 < max(chunks) <= 60, "the step's 8 ms less the 2 ms without prompts, at 0.1 ms a token"
+    bench.run()
+    assert bench.tokens("long")
 
 
 class Chained:

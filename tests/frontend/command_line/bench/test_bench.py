@@ -65,6 +65,7 @@ def test_failed_requests_give_the_exit_code_1(served: Served, capsys: pytest.Cap
         (("--prompt-tokens", "x"), "--prompt-tokens x: expected a whole number"),
         (("--rate", "1", "--streams", "2"), "--rate: arrivals at a rate need no --streams"),
         (("--url", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1 (Connection refused)"),
+        (("--url", "http://localhost:1"), "no server answers at http://localhost:1 (Connection refused)"),
         (("--url", "127.0.0.1:1"), "no server answers at http://127.0.0.1:1 (Connection refused)"),
         (("--url", "gopher://x"), "--url gopher://x: expected an address such as http://127.0.0.1:8000."),
         (("--url", "unix:/run/a"), "--url unix:/run/a: this command needs an address such as"),

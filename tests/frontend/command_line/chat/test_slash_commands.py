@@ -52,10 +52,24 @@ def test_a_schema_that_the_server_refuses_is_not_taken(talk: Talk, stub: ChatStu
     stub.replies = [["{", ENDED], {"message": "'objekt' is not a type."}]
     run_command(talk, f"/schema {SCHEMA}")
     with pytest.raises(
-        CommandError, match="/schema: the server refuses it: status 400: 'objekt' is not a type"
+        CommandError,
+        match="/schema: the server did not take it, so nothing is changed: status 400: 'objekt' is not",
     ):
         run_command(talk, '/schema {"type": "objekt"}')
     assert run_command(talk, "/schema").startswith('replies match {"type":"object"')
+
+
+def test_a_schema_whose_check_is_interrupted_is_not_taken(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> Iterator[Piece]:
+        raise KeyboardInterrupt
+        yield {}
+
+    monkeypatch.setattr(Server, "reply", interrupted)
+    with pytest.raises(CommandError, match="/schema: interrupted, so nothing is changed"):
+        run_command(talk, f"/schema {SCHEMA}")
+    assert run_command(talk, "/schema") == "replies have no schema"
 
 
 def test_a_saved_conversation_continues(talk: Talk, stub: ChatStub, tmp_path: Path) -> None:
