@@ -56,7 +56,8 @@ def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
     if values["otlp_traces_endpoint"] and not has_exporter():
         raise ConfigError(
             "--otlp-traces-endpoint: OpenTelemetry's packages are missing; install them with "
-            "`pip install 'arbora[otel]'`, or leave the option out."
+            f"`{sys.executable} -m pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http`, or "
+            "leave the option out."
         )
     if values["isolate_keys"] and not values["api_keys"]:
         raise ConfigError(

@@ -369,7 +369,7 @@ OPTIONS = (
     Option(
         "otlp_traces_endpoint",
         "URL of an OpenTelemetry collector that gets a trace of each request, such as "
-        "http://localhost:4318/v1/traces; needs `pip install 'arbora[otel]'` (default: none)",
+        "http://localhost:4318/v1/traces; needs the packages of OpenTelemetry (default: none)",
         http_url,
         None,
         "URL",

@@ -24,8 +24,7 @@ def converted_tokenizer(directory: Path) -> str:
     if importlib.util.find_spec("transformers") is None:
         raise ConfigError(
             f"{directory} has no tokenizer.json, and converting its tokenizer needs transformers: "
-            'run `pip install "arbora[convert]"`, where `make serve` has installed '
-            "`.venv/bin/pip install transformers`, or choose a model with a tokenizer.json."
+            f"run `{sys.executable} -m pip install transformers`, or choose a model with a tokenizer.json."
         )
     with tempfile.TemporaryDirectory(prefix="arbora-convert-") as scratch:
         path = Path(scratch) / "tokenizer.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sqlite3
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,8 +96,8 @@ def _open_remote(url: str | None) -> RemoteStore | None:
         from .remote import RemoteStore
     except ImportError:
         raise ConfigError(
-            "--remote-cache needs the package redis, which is not installed: pip install 'arbora[remote]', "
-            "or `pip install redis` where Arbora runs from a checkout."
+            "--remote-cache needs the package redis, which is not installed: run "
+            f"`{sys.executable} -m pip install redis`."
         ) from None
     try:
         return RemoteStore(url)
