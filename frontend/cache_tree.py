@@ -23,7 +23,8 @@ HEAD_CHARACTERS = 80
 
 
 class StoredPages(Struct):
-    """Of `pages` pages that were looked up, `host` are in host memory, and `disk` others on disk."""
+    """In which tiers an evicted node's pages are. `pages` were looked up: `host` of them are in host memory,
+    and `disk` of the others are on disk."""
 
     pages: int
     host: int

@@ -33,7 +33,7 @@ def console() -> Console:
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table whose first column is text and whose other columns are numbers. Empty heads are left out."""
+    """A table. The first column has texts, the others numbers. If all heads are empty, there is no header."""
     from rich import box
     from rich.table import Table
 

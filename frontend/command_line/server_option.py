@@ -45,7 +45,7 @@ def no_answer(url: str, error: BaseException) -> ConfigError:
 
 
 def _inner(error: BaseException) -> BaseException | None:
-    """The error behind this one; the first of several, such as one for each address of a host."""
+    """The error that caused this one. A group has an error for each address of a host: then the first."""
     if isinstance(error, BaseExceptionGroup):
         first: BaseException = error.exceptions[0]
         return first

@@ -17,7 +17,7 @@ TIMER = "arbora.timer"
 ERROR_CODE = "arbora.error_code"
 """in the scope of a refused request: its error's code"""
 IS_CHAT = "arbora.is_chat"
-"""in the scope of a request on a path that takes texts and chats: true for a chat"""
+"""in the scope of a request to a path that takes either a text or a chat: whether this one is a chat"""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ FIELDS = (
 NAME_FORM = "1 to 64 of the characters A-Za-z0-9._@-"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _COMMENT = re.compile(r"(^|\s+)#.*")
-# the texts of msgspec's errors
+# These match the messages of msgspec's errors.
 _UNKNOWN = re.compile("unknown field `(?P<field>[^`]*)`")
 _MISSING = re.compile("missing required field `name`")
 _MISMATCH = re.compile(r"Expected `(?P<wanted>\w+)[^`]*`, got `(?P<sent>\w+)` - at `\$\.(?P<field>[^`]*)`")
@@ -118,7 +118,7 @@ def _described(text: str) -> ApiKey:
 
 
 def _mistake(error: msgspec.ValidationError) -> str:
-    """What is wrong in a line, without a value, which may be a key."""
+    """Says what is wrong in a line. No value is shown, because it may be a key."""
     text = str(error)
     if found := _UNKNOWN.search(text):
         return f"has the unknown field {found['field']}. A key has the fields {FIELDS}."

@@ -8,7 +8,7 @@ class ProgramError(Exception):
 
 
 class UnknownNameError(ProgramError, KeyError):
-    """No call of the state has the name."""
+    """A program reads the value of a name that no call has."""
 
     __str__ = Exception.__str__  # KeyError's shows the message as a quoted string
 

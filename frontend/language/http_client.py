@@ -17,7 +17,7 @@ from .adaptive_limit import AdaptiveLimit
 from .errors import BackendError, NoServerError
 
 CONNECTIONS = 256
-POOLS = 16  # httpcore looks through a pool's connections for each request, so each pool has a few only
+POOLS = 16  # for each request httpcore looks at all connections of a pool, so several pools share them
 CONNECT_S = 10.0
 FULL = (429, 503)
 WAIT_S = 1.0  # before a request is sent again, if the server does not say how long

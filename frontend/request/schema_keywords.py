@@ -9,9 +9,9 @@ from itertools import islice
 
 from ..text.close_names import LONGEST, close_name
 
-MOST_SUBSCHEMAS = 500  # of a schema that are looked at, which takes about 1 µs for each
-MOST_UNKNOWN = 32  # names of a schema: the search for the intended keyword takes up to 0.1 ms for each
-MOST_WARNED = 100  # keywords in total
+MOST_SUBSCHEMAS = 500  # of one schema; the others are not checked
+MOST_UNKNOWN = 32  # unknown keywords of one schema; for each a similar keyword is searched
+MOST_WARNED = 100  # keywords that the log names, as long as the process runs
 
 
 def _names(text: str) -> frozenset[str]:
@@ -34,7 +34,7 @@ _ANNOTATIONS = _names(
     "contentMediaType contentSchema deepProperties default deprecated description example examples id "
     "readOnly requires title tsType typeof writeOnly"
 )
-_TOO_SHORT = 3  # characters of a keyword: "note" is like "not"
+_TOO_SHORT = 3  # keywords of so few characters are suggested for no name: "note" would be taken for "not"
 _warned: set[str] = set()
 log = logging.getLogger(__name__)
 
@@ -48,13 +48,13 @@ def warn_of_misspelt_keywords(schema: object, param: str) -> None:
 
 
 def misspelt_keywords(schema: object) -> Mapping[str, str]:
-    """The keywords that JSON Schema does not have but that are like one that it has, which is the value."""
+    """The schema's unknown keywords that resemble a keyword of JSON Schema, and that keyword for each."""
     found = {name: _meant(name) for name in islice(_unknown_keywords(schema), MOST_UNKNOWN)}
     return {name: meant for name, meant in found.items() if meant is not None}
 
 
 def _unknown_keywords(schema: object) -> Iterator[str]:
-    """Each name once, except those of extensions."""
+    """Each unknown keyword once. Names of extensions, which begin with x-, are left out."""
     seen: set[str] = set()
     left = [schema]
     for _ in range(MOST_SUBSCHEMAS):

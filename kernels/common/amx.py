@@ -34,7 +34,7 @@ def is_compiled() -> bool:
 
 @cache
 def available() -> bool:
-    """Whether `is_compiled` holds and the system lets this process use AMX."""
+    """Whether kernels are compiled for AMX and the system lets this process use it."""
     return is_compiled() and torch.cpu._init_amx()
 
 

@@ -107,7 +107,8 @@ class QuantizedPacker:
         )
 
     def _many_rows(self, batch_invariant: bool) -> int:
-        """How products of many rows are computed. NO_AMX and AMX_BYTES give the same bits."""
+        """Chooses how many rows are multiplied. NO_AMX and AMX_BYTES give bit-identical results, AMX_BFLOAT16
+        gives others."""
         if not amx.available():
             return NO_AMX
         if amx_multiplies(self._shape.bits, self._group, self._shape.zero):

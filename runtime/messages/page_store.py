@@ -88,7 +88,7 @@ class UsedPages(Message):
 
 
 class LocatePages(Message):
-    """In which tiers are these pages?"""
+    """Asks in which tiers pages are. Each group has the pages of one node."""
 
     question: int
     groups: list[bytes]  # keys

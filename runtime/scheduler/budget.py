@@ -6,8 +6,8 @@ FIRST_CHUNK = 128  # tokens, before anything was measured
 MIN_CHUNK = 16  # tokens; with fewer, a step's time says little about the time of one token
 SLOW_CHUNK = 64  # tokens from which a chunk below the budget's size shows that tokens take longer
 MAX_CHUNK = 2048  # tokens
-WHOLE_FACTOR = 3.0  # times `step_ms`, for a step that delays only replies that are sent as a whole
-ALONE_FACTOR = 7.0  # times `step_ms`, for a step that delays no reply
+UNSTREAMED_FACTOR = 3.0  # while no open reply is streamed, a step may take this many times `step_ms`
+ALONE_FACTOR = 7.0  # the same while no reply is decoded at all
 BASE_FACTOR = 1.25  # prompts get at least this many times the time of the streams' own tokens
 SIZES_PER_OCTAVE = 4  # chunks have few sizes, because libraries prepare code for each
 FIRST_RESTORE = 512  # tokens, before anything was measured
@@ -19,9 +19,9 @@ MEMORY = 0.8  # weight of the past in the moving averages
 class StepBudget:
     """Sizes prefill chunks so that a step with open streams takes about `step_ms`.
 
-    `decode_rows` are the rows of a step that decode, `streams` the running requests whose clients have begun
-    to get tokens as they come. Larger chunks compute more tokens a second, and so more rows decode at a time
-    later.
+    Without open streams steps may take longer, because nobody sees the time between two tokens of a reply
+    that is sent as a whole, and larger chunks compute more tokens a second. `decode_rows` is the number of
+    rows that decode in a step. `has_streams` says whether a running request has an open stream.
 
     The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
     token. If the base alone comes near `step_ms` (a large model), chunks of that size would not be worth
@@ -38,18 +38,19 @@ class StepBudget:
         self._chunk = FIRST_CHUNK  # tokens, the last answer
         self._restored_token_ms: float | None = None
 
-    def prefill_tokens(self, decode_rows: int, streams: int, restored_tokens: int = 0) -> int:
+    def prefill_tokens(self, decode_rows: int, has_streams: bool, restored_tokens: int = 0) -> int:
         """Prompt tokens for a step with these rows and that many restored tokens."""
         if self._token_ms is not None:
-            left_ms = self._free_ms(decode_rows, streams) - restored_tokens * (self._restored_token_ms or 0.0)
+            restoring_ms = restored_tokens * (self._restored_token_ms or 0.0)
+            left_ms = self._free_ms(decode_rows, has_streams) - restoring_ms
             self._chunk = _round_down(max(MIN_CHUNK, min(MAX_CHUNK, int(left_ms / self._token_ms))))
         return self._chunk
 
-    def restored_tokens(self, decode_rows: int, streams: int) -> int:
+    def restored_tokens(self, decode_rows: int, has_streams: bool) -> int:
         """Tokens that a step with these rows may restore."""
         if self._restored_token_ms is None:
             return FIRST_RESTORE
-        share_ms = RESTORE_SHARE * self._free_ms(decode_rows, streams)
+        share_ms = RESTORE_SHARE * self._free_ms(decode_rows, has_streams)
         return max(MIN_RESTORE, int(share_ms / self._restored_token_ms))
 
     def observe(self, prefill_tokens: int, elapsed_ms: float) -> None:
@@ -68,12 +69,12 @@ class StepBudget:
             token_ms = max(copying_ms / restored_tokens, 1e-4)
             self._restored_token_ms = _average(self._restored_token_ms, token_ms)
 
-    def _free_ms(self, decode_rows: int, streams: int) -> float:
+    def _free_ms(self, decode_rows: int, has_streams: bool) -> float:
         """Time for prompts beside the decode rows."""
         free_ms = max(self._step_ms - self._base_ms, BASE_FACTOR * self._base_ms)
-        if streams:
+        if has_streams:
             return free_ms
-        return max(free_ms, (WHOLE_FACTOR if decode_rows else ALONE_FACTOR) * self._step_ms)
+        return max(free_ms, (UNSTREAMED_FACTOR if decode_rows else ALONE_FACTOR) * self._step_ms)
 
 
 def _round_down(tokens: int) -> int:

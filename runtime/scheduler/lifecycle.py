@@ -88,9 +88,10 @@ class Lifecycle:
         return [request for request in self.residents.values() if request.phase is Phase.RUNNING]
 
     @property
-    def open_streams(self) -> int:
-        """How many running requests have an open stream."""
-        return sum(request.has_open_stream for request in self.running)
+    def has_streams(self) -> bool:
+        """Whether a running request has an open stream."""
+        residents = self.residents.values()
+        return any(each.phase is Phase.RUNNING and each.has_open_stream for each in residents)
 
     @property
     def runs_background(self) -> bool:

@@ -87,17 +87,17 @@ class StepPlanner:
         return True
 
     def build(
-        self, decoding: list[Request], prefilling: Sequence[Request], streams: int, budget: StepBudget
+        self, decoding: list[Request], prefilling: Sequence[Request], has_streams: bool, budget: StepBudget
     ) -> tuple[StepPlan, StepInFlight] | None:
         """The next step: a token for each of `decoding`, then chunks of `prefilling` within `budget`.
 
-        `streams` is the number of running requests with an open stream.
+        `has_streams`: whether a running request has an open stream.
         """
         plan, flight = StepPlan(step=self._step + 1, rows=[]), StepInFlight(self._step + 1)
         if not decoding and all(request.allocation.has_forced for request in prefilling):
-            streams = 0  # each waits for its own forced tokens, and nothing else delays it
-        self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding), streams))
-        most = budget.prefill_tokens(len(decoding), streams, flight.restored_tokens)
+            has_streams = False  # each stream waits for its own forced tokens alone
+        self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding), has_streams))
+        most = budget.prefill_tokens(len(decoding), has_streams, flight.restored_tokens)
         chunks = self._chunks(prefilling, most)
         if not decoding and not chunks and not flight.restored:
             return None

@@ -132,7 +132,7 @@ class Request:
 
     @property
     def has_open_stream(self) -> bool:
-        """Its reply has begun, also if forced tokens come next, and its client gets tokens as they come."""
+        """Its client gets tokens as they come, and its prompt is computed. Forced tokens may come next."""
         return self.is_streamed and (self.output_length > 0 or not self.allocation.prefilling)
 
     @property

@@ -16,9 +16,9 @@ from .request import Request
 
 MOST_NAMESPACES = 100
 MOST_NODES = 400  # in one report
-MOST_LOCATED = 32  # pages of a node that the page store is asked for
+MOST_LOCATED = 32  # pages of one node, in a question to the page store
 LONGEST_WAIT_S = 1.0  # for the page store, which may be busy with a slow disk
-MOST_UNANSWERED = 4  # questions to it; while there are more, reports are sent without tiers
+MOST_UNANSWERED = 4  # questions; while so many are open, further reports are sent without tiers
 MOST_WAITING = 256  # requests whose matches are looked up for one report
 HEAD_TOKENS = 24
 NODE_TOKENS = 4_096  # of the one node whose tokens are asked for
@@ -29,12 +29,12 @@ class _UnsentReport:
     client: int
     report: TreeReport
     evicted: list[TreeNode]  # those that the page store was asked about
-    ends_at: float  # of the wait, in seconds since 1970
+    ends_at: float  # when it is sent without tiers, in seconds since 1970
 
 
 class TreeReports:
-    """Answers `QueryTree`. If a report has evicted nodes, it is sent when the page store has said which tiers
-    have their pages, or without tiers if the store takes longer than `LONGEST_WAIT_S`."""
+    """Answers `QueryTree` with a report. If it has evicted nodes, the page store is asked in which tiers
+    their pages are. The report waits `LONGEST_WAIT_S` at most for the answer, and is then sent without it."""
 
     def __init__(self, cache: PrefixCache, replies: Replies, has_store: bool) -> None:
         self._cache = cache

@@ -16,8 +16,8 @@ from ..server_option import no_answer
 
 @dataclass
 class Reply:
-    """Times in seconds since the request was sent. `arrivals` are those of the reads that brought text, which
-    may be several pieces."""
+    """What a request got. Times are in seconds since it was sent. `arrivals` has the time of each read from
+    the connection that brought text; one read may bring several tokens."""
 
     text: str = ""
     arrivals: list[float] = field(default_factory=list)
@@ -122,9 +122,10 @@ class Client:
 
 
 class _ReadClock:
-    """The time of the latest read from the connection, in seconds since the clock was made.
+    """Gives all events of one read from the connection the same time, in seconds since the clock was made.
 
-    Events that came in one read are handled without a turn of the event loop between them.
+    The client handles the events of one read in a single turn of the event loop, so the clock stands still
+    until the next turn.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import sqlite3
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,13 +91,8 @@ def page_model(
 def _open_remote(url: str | None) -> RemoteStore | None:
     if url is None:
         return None
-    try:
-        from .remote import RemoteStore
-    except ImportError:
-        raise ConfigError(
-            "--remote-cache needs the package redis, which is not installed: run "
-            f"`{sys.executable} -m pip install redis`."
-        ) from None
+    from .remote import RemoteStore  # needs the package redis; a server without it does not start
+
     try:
         return RemoteStore(url)
     except ValueError as error:
