@@ -56,8 +56,7 @@ class Face(NamedTuple):
 
     path: str
     body: Callable[[int], dict[str, object]]  # of a request for so many tokens
-    mark: bytes  # in each event with a token's text
-    opening: int = 0  # events at the start that have the mark, but no token
+    mark: bytes  # what stands before the text of an event
 
 
 FACES = {
@@ -68,15 +67,14 @@ FACES = {
         "/v1/chat/completions",
         lambda tokens: {"messages": MESSAGES, "max_tokens": tokens},
         b'"content":"',
-        opening=1,
     ),
     "responses": Face(
         "/v1/responses",
         lambda tokens: {"input": PROMPT, "max_output_tokens": tokens, "store": False},
-        b'"type":"response.output_text.delta"',
+        b'"delta":"',
     ),
     "messages": Face(
-        "/v1/messages", lambda tokens: {"messages": MESSAGES, "max_tokens": tokens}, b'"text_delta"'
+        "/v1/messages", lambda tokens: {"messages": MESSAGES, "max_tokens": tokens}, b'"text":"'
     ),
     "ollama": Face(
         "/api/chat",

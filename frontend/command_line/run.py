@@ -28,7 +28,7 @@ DESCRIPTION = (
     "Run a program of the language: a function with @arbora.program. A file with several runs the one named\n"
     "main, or the one given with --program. It runs on the server at --url, or on a model of its own."
 )
-EXAMPLE = "arbora run review.py --trace trace.html essay=@essay.txt"
+EXAMPLE = "arbora run judge.py --trace trace.html essay=@essay.txt"
 MAIN = "main"
 MODULE = "arbora_program"
 
