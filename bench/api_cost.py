@@ -3,7 +3,9 @@
 An HTTP process serves the streams of a scheduler that writes tokens at a given rate and has no model. A token
 costs the process's CPU time while it streams, divided by the tokens: that is robust on a busy machine. Its
 inverse is the most tokens a second of one process. The delay of a token is the time from the scheduler's
-message to the arrival of its event at the client. Both are the best of the rounds; the APIs take turns.
+message until its text is at the client. The client counts characters, because one event may have the text of
+several tokens. Both are medians of the rounds; the APIs take turns. The HTTP process has one core for
+itself; scheduler and clients share another one, so that no process waits for a core that a client uses.
 `sockets` is no API but the floor: a process that writes a prepared event to each socket.
 Run: PYTHONSAFEPATH=1 python bench/api_cost.py
 """
@@ -12,8 +14,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import bisect
 import json
 import multiprocessing
+import os
+import re
+import selectors
 import socket
 import sys
 import tempfile
@@ -21,13 +27,15 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 import uvloop
 import zmq
-import zmq.asyncio
 from arbora.frontend.http.http_service import HttpService
 from arbora.frontend.process import http_server
 from arbora.frontend.replica.engine_client import EngineClient
@@ -38,14 +46,17 @@ from arbora.runtime.messages import Accepted, Generate, ModelReady, Output, Outp
 from arbora.runtime.processes.garbage import leave_out_existing_objects
 from arbora.runtime.processes.sockets import (
     ANY_EPOCH,
-    AsyncInbox,
+    Inbox,
     Outbox,
     scheduler_address,
     tokenizer_address,
 )
 from bare_streams import MARK, BareSource, write_events
 
+CORES = sorted(os.sched_getaffinity(0))
 EPOCH = 1
+TIMER_S = 0.001  # by so much a timer may be late
+AHEAD = 8  # steps that the clients may be behind when steps have no rate
 FLOOR = "sockets"
 PROMPT = "Say something."
 MESSAGES = [{"role": "user", "content": PROMPT}]
@@ -121,8 +132,8 @@ class TokenSource:
 
     def __init__(self, directory: Path, tokenizer: Tokenizer, tokens: int) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._inbox: AsyncInbox[SchedulerInbox] = AsyncInbox(
-            zmq.asyncio.Context(context), scheduler_address(directory, EPOCH), SchedulerInbox, EPOCH
+        self._inbox: Inbox[SchedulerInbox] = Inbox(
+            context, scheduler_address(directory, EPOCH), SchedulerInbox, EPOCH
         )
         self._outbox = Outbox(context, tokenizer_address(directory, 0), EPOCH)
         supervisor = Outbox(context, tokenizer_address(directory, 0), ANY_EPOCH)
@@ -130,17 +141,22 @@ class TokenSource:
         text = "The quick brown fox jumps over the lazy dog, and then it rests. "
         ids = tokenizer.encode(text * 40, add_special_tokens=False)
         self._ids = [ids[at : at + 4] for at in range(0, len(ids), 4)]
+        self._characters = [len(tokenizer.decode(each)) for each in self._ids]
         self._tokens = tokens
         self.open: list[str] = []
         self.sent_at: list[float] = []
 
-    async def wait_for(self, requests: int) -> None:
+    def wait_for(self, requests: int) -> None:
         self.open.clear()
         while len(self.open) < requests:
-            message = await self._inbox.receive()
+            message = self._inbox.receive()
             if isinstance(message, Generate):
                 self._outbox.send(Accepted(message.request))
                 self.open.append(message.request)
+
+    def characters(self, number: int) -> int:
+        """How many the text of a step has."""
+        return self._characters[number % len(self._ids)]
 
     def step(self, number: int) -> None:
         self.sent_at.append(time.perf_counter())
@@ -156,50 +172,82 @@ class TokenSource:
 
 
 class Stream:
-    """A client that notes when each event comes. An event has the words that its API gives to text."""
+    """A client that counts the characters of its reply's text and notes when each part came.
 
-    def __init__(self, mark: bytes) -> None:
-        self._mark = mark
-        self.arrivals: list[float] = []
-        self.ended = False
+    It reads without an event loop, which would take more time for an event than the server does."""
 
-    async def read(self, port: int, path: str, body: dict[str, object]) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    def __init__(self, port: int, face: Face, body: dict[str, object]) -> None:
         data = json.dumps(body).encode()
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"POST {face.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         )
-        writer.write(head.encode() + data)
-        while part := await reader.read(1 << 16):
-            now = time.perf_counter()
-            self.arrivals += [now] * part.count(self._mark)
-        writer.close()
-        self.ended = True
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.sendall(head.encode() + data)
+        self._text = re.compile(re.escape(face.mark) + rb'([^"]*)"')  # TokenSource's text needs no escapes
+        self._partial = b""
+        self.characters = 0
+        self._arrivals: list[tuple[int, float]] = []  # the characters so far, and when the last of them came
+
+    def read(self) -> bool:
+        """Reads what has come. Returns whether the stream goes on."""
+        part = self.socket.recv(1 << 16)
+        now = time.perf_counter()
+        events, _, self._partial = (self._partial + part).rpartition(b"\n")
+        self.characters += sum(map(len, self._text.findall(events)))
+        self._arrivals.append((self.characters, now))
+        return bool(part)
+
+    def came_at(self, characters: int) -> float:
+        """When so many characters had come. LookupError: they never did."""
+        at = bisect.bisect_left(self._arrivals, characters, key=itemgetter(0))
+        if at == len(self._arrivals):
+            raise LookupError(f"{characters} characters were sent, and {self.characters} came")
+        return self._arrivals[at][1]
 
 
-async def run_round(
+def run_round(
     source: TokenSource | BareSource, port: int, pid: int, face: Face, options: argparse.Namespace
 ) -> Round:
     body = {**face.body(options.tokens), "model": "model", "stream": True}
-    streams = [Stream(face.mark) for _ in range(options.streams)]
-    reading = [asyncio.create_task(stream.read(port, face.path, body)) for stream in streams]
-    await source.wait_for(options.streams)
+    streams = [Stream(port, face, body) for _ in range(options.streams)]
+    source.wait_for(options.streams)
+    sent = list(accumulate(source.characters(number) for number in range(options.tokens)))
     source.sent_at.clear()
     before, began = cpu_seconds(pid), time.perf_counter()
-    for number in range(options.tokens):
-        source.step(number)
+    number, due = 0, began
+
+    def wait_seconds() -> float | None:
+        """Until the next step. None: it waits for the clients, or there is none."""
+        if number == options.tokens:
+            return None
         if options.rate:
-            await asyncio.sleep(max(0.0, began + (number + 1) / options.rate - time.perf_counter()))
-        else:
-            while any(len(stream.arrivals) < number - 8 for stream in streams):
-                await asyncio.sleep(0.0005)
-    await asyncio.gather(*reading)
+            return max(0.0, due - time.perf_counter())
+        slowest = min(stream.characters for stream in streams)
+        return 0.0 if number < AHEAD or slowest >= sent[number - AHEAD] else None
+
+    with selectors.DefaultSelector() as selector:
+        for stream in streams:
+            selector.register(stream.socket, selectors.EVENT_READ, stream)
+        while selector.get_map():
+            wait = wait_seconds()
+            if wait == 0:
+                source.step(number)
+                number += 1
+                if options.rate:  # a late step is not followed by others in less time than usual
+                    due = max(due, time.perf_counter() - TIMER_S) + 1 / options.rate
+                continue
+            for key, _ in selector.select(wait):
+                if not key.data.read():
+                    selector.unregister(key.fileobj)
     seconds, cpu = time.perf_counter() - began, cpu_seconds(pid) - before
-    delays = []
     for stream in streams:
-        came = stream.arrivals[face.opening :]
-        delays += [1000 * (at - sent) for at, sent in zip(came, source.sent_at, strict=False)]
+        stream.socket.close()
+    delays = [
+        1000 * (stream.came_at(characters) - at)
+        for stream in streams
+        for characters, at in zip(sent, source.sent_at, strict=True)
+    ]
     tokens = options.tokens * options.streams
     return Round(1e6 * cpu / tokens, sorted(delays), tokens / seconds)
 
@@ -210,28 +258,31 @@ def cpu_seconds(pid: int) -> float:
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
-async def measure(options: argparse.Namespace, directory: Path, served: Served, bare: Served) -> None:
+def measure(options: argparse.Namespace, directory: Path, served: Served, bare: Served) -> None:
     tokens = TokenSource(directory, Tokenizer.load(BUILTIN_MODEL), options.tokens)
     events = BareSource(directory, options.tokens)
     rounds: dict[str, list[Round]] = {face: [] for face in options.faces}
     for _ in range(options.rounds):
         for face in options.faces:
             source, (port, pid) = (events, bare) if face == FLOOR else (tokens, served)
-            rounds[face].append(await run_round(source, port, pid, FACES[face], options))
-    print(f"{options.streams} streams of {options.tokens} tokens, best of {options.rounds} rounds")
+            rounds[face].append(run_round(source, port, pid, FACES[face], options))
+    print(f"{options.streams} streams of {options.tokens} tokens, medians of {options.rounds} rounds")
     print(f"{'API':<14}{'CPU µs/token':>14}{'tokens/CPU s':>14}{'p50 ms':>9}{'p99 ms':>9}{'tokens/s':>10}")
     for face, its in rounds.items():
-        cpu = min(each.cpu_us for each in its)
-        p50, p99 = (min(quantile(each.delays_ms, q) for each in its) for q in (0.5, 0.99))
-        rate = max(each.tokens_per_s for each in its)
+        cpu = median(each.cpu_us for each in its)
+        p50, p99 = (median(quantile(each.delays_ms, q) for each in its) for q in (0.5, 0.99))
+        rate = median(each.tokens_per_s for each in its)
         print(f"{face:<14}{cpu:>14.1f}{1e6 / cpu:>14,.0f}{p50:>9.2f}{p99:>9.2f}{rate:>10,.0f}")
 
 
 def started(function: Callable[[Path, socket.socket], None], directory: Path, processes: ExitStack) -> Served:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    process = multiprocessing.get_context("fork").Process(
-        target=function, args=(directory, listener), daemon=True
-    )
+
+    def run() -> None:
+        os.sched_setaffinity(0, {CORES[-1]})
+        function(directory, listener)
+
+    process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
     process.start()
     processes.callback(process.join)
     processes.callback(process.kill)
@@ -254,7 +305,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="arb", dir="/tmp") as name, ExitStack() as processes:
         served, bare = (started(each, Path(name), processes) for each in (serve, write_events))
-        uvloop.run(measure(options, Path(name), served, bare))
+        os.sched_setaffinity(0, {CORES[0]})
+        measure(options, Path(name), served, bare)
 
 
 if __name__ == "__main__":

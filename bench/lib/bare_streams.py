@@ -5,14 +5,14 @@ What this costs is the floor of `api_cost.py`: no token is decoded and no event 
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
 from pathlib import Path
 
 import zmq
 
-EVENT = b'data: {"choices":[{"text":" fox jumps over","index":0,"finish_reason":null}]}'.ljust(220) + b"\n\n"
+TEXT = b" fox jumps over"
+EVENT = b'data: {"choices":[{"text":"%s","index":0,"finish_reason":null}]}'.ljust(220) % TEXT + b"\n\n"
 MARK = b'"text":"'
 LAST = b"last"
 
@@ -49,11 +49,13 @@ class BareSource:
         self._tokens = tokens
         self.sent_at: list[float] = []
 
-    async def wait_for(self, requests: int) -> None:
+    def wait_for(self, requests: int) -> None:
         self._outbox.send(str(requests).encode())
-        while not self._outbox.poll(0):
-            await asyncio.sleep(0.01)  # the clients, which run in this event loop, connect meanwhile
         self._outbox.recv()
+
+    def characters(self, number: int) -> int:
+        """How many the text of a step has."""
+        return len(TEXT)
 
     def step(self, number: int) -> None:
         self.sent_at.append(time.perf_counter())

@@ -88,6 +88,17 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.remove(self)
         self._inner.connection_lost(exc)
+        self._release()
+
+    def _release(self) -> None:
+        """Breaks the reference cycles of the connection, so that it and its last request are freed now: about
+        70 objects. To find those of 300 connections, the garbage collector stops all streams for 15 ms."""
+        self._parser.release()
+        self._wire.release()
+        vars(self._inner).pop("shutdown")
+        cycle = self._inner.cycle
+        if cycle is not None and cycle.response_complete:
+            cast(dict[str, Any], cycle.scope).pop(BODY_WRITER, None)
 
     def pause_writing(self) -> None:
         self._inner.pause_writing()

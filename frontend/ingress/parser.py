@@ -34,6 +34,10 @@ class MessageParser:
         self._has_headers = False
         self._framing = 0
 
+    def release(self) -> None:
+        """Lets go of the objects that refer to this one. No bytes may follow."""
+        del self._parser, self._on_response
+
     # For uvicorn's protocol.
 
     def feed_data(self, data: bytes) -> None:

@@ -57,6 +57,10 @@ class Wire(asyncio.Transport):
         else:
             self._transport.close()
 
+    def release(self) -> None:
+        """Lets go of the object that tells `has_more_input`. The connection has ended."""
+        self._has_more_input = bool
+
     def end_of_input(self) -> None:
         """The client sends nothing more, so there is no reason to linger."""
         if self._lingers:

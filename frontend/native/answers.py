@@ -92,6 +92,10 @@ class EventStream:
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
         """One event for each choice that has pieces, with its tokens up to the last piece."""
+        if len(pieces) == 1:
+            (piece,) = pieces
+            self._logprobs[piece.choice] += piece.logprobs
+            return self._event(piece.choice, piece.content, piece.finish)
         events = b""
         for index in dict.fromkeys(piece.choice for piece in pieces):
             own = [piece for piece in pieces if piece.choice == index]

@@ -76,6 +76,13 @@ class AnswerContext:
         message = ReplyMessage(content=content, thinking=thinking, tool_calls=part.calls or UNSET)
         return {**common, "message": message}
 
+    def around_content(self) -> tuple[bytes, bytes, bytes]:
+        """The bytes before the time, between time and text, and after the text in a line that only adds
+        text."""
+        fields = {**self.fields(Part()), "created_at": ""}
+        before, between, after = _encode(Answer(**fields, done=False)).rsplit(b'""', 2)
+        return before, between, after + b"\n"
+
     def _logprob(self, entry: Entry) -> TokenLogprob:
         text, data = self._described(entry.token)
         top = [self._top(token, logprob) for token, logprob in entry.top]
@@ -137,6 +144,7 @@ class LineStream:
     def __init__(self, context: AnswerContext, reply: Reply) -> None:
         self.reply = reply
         self._context = context
+        self._around = context.around_content()
         self._clock = _Clock()
         self._calls = Calls()
 
@@ -151,6 +159,11 @@ class LineStream:
         return line + _ending(self._context, self.reply, Part(), self._clock) + b"\n"
 
     def _line(self, piece: Piece) -> bytes:
+        if piece.content and not (
+            piece.logprobs or piece.reasoning or piece.tool_calls or self._calls.is_open
+        ):
+            before, between, after = self._around
+            return b"".join((before, _encode(now()), between, _encode(piece.content), after))
         part = Part()
         calls = self._calls.push(piece.tool_calls, has_text=bool(piece.content))
         part.add(piece, calls, shows_thinking=self._context.shows_thinking)

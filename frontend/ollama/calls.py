@@ -17,6 +17,10 @@ class Calls:
         self._arguments: list[str] = []
         self._ended = 0
 
+    @property
+    def is_open(self) -> bool:
+        return self._open is not None
+
     def push(self, deltas: Sequence[ToolCallDelta], *, has_text: bool) -> list[ToolCall]:
         """The calls that have ended. `has_text`: the reply has text before these parts."""
         ended = self.end() if has_text else []

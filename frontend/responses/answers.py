@@ -109,6 +109,10 @@ class _EventStream:
         """The events of the changes, each written before the next change is made."""
         return b"".join(self.start() + self._events.of_change(change) for change in changes)
 
+    def text(self, text: str) -> bytes:
+        """The event of more text in the open message."""
+        return self._events.of_text(text)
+
     def last(self, final: Response) -> bytes:
         return self.start() + self._events.of_end(final)
 
@@ -146,7 +150,7 @@ class ResponseAnswer:
         return self._output.items
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
-        return b"".join(self._taken(self._output.push(piece)) for piece in pieces)
+        return b"".join([self._events(piece) for piece in pieces])
 
     def closing(self) -> bytes:
         self._before_end = self._taken(self._output.end(is_cut=self.reply.choices[0].finish == "length"))
@@ -162,6 +166,11 @@ class ResponseAnswer:
         if not self._streams:
             return msgspec.json.encode(final)
         return self._before_end + self.stream.last_instead(final)
+
+    def _events(self, piece: Piece) -> bytes:
+        if self._output.push_text(piece):
+            return self.stream.text(piece.content) if self._streams else b""
+        return self._taken(self._output.push(piece))
 
     def _taken(self, changes: Iterable[Change]) -> bytes:
         if self._streams:

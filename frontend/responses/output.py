@@ -84,6 +84,17 @@ class Output:
         for delta in piece.tool_calls:
             yield from self._call(delta)
 
+    def push_text(self, piece: Piece) -> bool:
+        """Adds a piece that has only text, for the message that is open. Returns False for another piece,
+        which is for `push`."""
+        _, content, logprobs, _, reasoning, calls = piece
+        if not content or logprobs or reasoning or calls or self._logprobs:
+            return False
+        if not isinstance(self._open, OutputMessage):
+            return False
+        self._texts.append(content)
+        return True
+
     def end(self, *, is_cut: bool) -> Iterator[Change]:
         """The reply has ended. `is_cut`: a limit ended it."""
         yield from self._close("incomplete" if is_cut else "completed")

@@ -59,6 +59,8 @@ async def test_a_stream_is_the_default_and_has_a_line_for_each_output(world: Oll
     *parts, last = await lines(world)
     assert "".join(part["message"]["content"] for part in parts) == "Hello, how are you?"
     assert len(parts) > 3 and not any(part["done"] for part in parts)
+    assert {tuple(part) for part in parts} == {("model", "created_at", "message", "done")}
+    assert all(part["model"] == MODEL and part["created_at"] <= last["created_at"] for part in parts)
     assert (last["done"], last["done_reason"], last["message"]["content"]) == (True, "stop", "")
     parts = [part async for part in await world.chat(stream=True)]
     assert "".join(part.message.content for part in parts) == "Hello, how are you?"
