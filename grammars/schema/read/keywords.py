@@ -59,7 +59,7 @@ def _type(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     mask = 0
     for name in names:
         if not isinstance(name, str) or name not in TYPES:
-            raise place.mistake("type", f"{name!r} is not a type, such as {', '.join(TYPES)}")
+            raise place.mistake("type", f"{name!r} is no type; the types are {', '.join(TYPES)}")
         mask |= TYPES[name]
     yield document.formulas.types(mask)
     if "integer" in names and "number" not in names:
