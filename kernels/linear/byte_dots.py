@@ -17,7 +17,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.llvm import I8, I16, I32, prefetch_line, read, size, write
+from ..common.llvm import I8, I16, I32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.numba_tools import has_feature
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, join, splat, split, words, write_floats
 
@@ -167,10 +167,15 @@ class _TileProducts:
         self._scale(rows, totals, ints, group, index)
 
     def _prefetch(self, rows: _Rows, place: ir.Value, count: int) -> None:
-        """Prefetch `count` bytes, a distance after a place."""
+        """Prefetch `count` bytes, a distance after a place.
+
+        They go to the second-level cache, for which a core can fetch more lines at a time than for the
+        first-level cache.
+        """
         builder = self._builder
         for start in range(0, count, VECTOR):
-            prefetch_line(builder, builder.gep(place, [builder.add(rows.ahead, size(start))]))
+            line = builder.gep(place, [builder.add(rows.ahead, size(start))])
+            prefetch_line(builder, line, SECOND_LEVEL)
 
     def _start(self, rows: _Rows, ints: list[ir.Value], group: ir.Value) -> None:
         """Set the integer sums to their values before the first product of a group."""
