@@ -5,7 +5,7 @@ costs the process's CPU time while it streams, divided by the tokens: that is ro
 inverse is the most tokens a second of one process. The delay of a token is the time from the scheduler's
 message until its text is at the client. The client counts characters, because one event may have the text of
 several tokens. Both are medians of the rounds; the APIs take turns. The HTTP process has one core for
-itself; scheduler and clients share another one, so that no process waits for a core that a client uses.
+itself, for which it never waits; scheduler and clients share another one.
 `sockets` is no API but the floor: a process that writes a prepared event to each socket.
 Run: PYTHONSAFEPATH=1 python bench/api_cost.py
 """
@@ -55,7 +55,8 @@ from bare_streams import MARK, BareSource, write_events
 
 CORES = sorted(os.sched_getaffinity(0))
 EPOCH = 1
-TIMER_S = 0.001  # by so much a timer may be late
+TIMER_S = 0.001  # how late a timer may be
+SILENCE_S = 20.0  # after which the HTTP process counts as failed
 AHEAD = 8  # steps that the clients may be behind when steps have no rate
 FLOOR = "sockets"
 PROMPT = "Say something."
@@ -63,7 +64,7 @@ MESSAGES = [{"role": "user", "content": PROMPT}]
 
 
 class Face(NamedTuple):
-    """An API: how a stream is requested, and how the tokens in it are recognized."""
+    """An API: how a stream is requested, and how the text in its events is found."""
 
     path: str
     body: Callable[[int], dict[str, object]]  # of a request for so many tokens
@@ -127,8 +128,8 @@ def serve(directory: Path, listener: socket.socket) -> None:
 
 
 class TokenSource:
-    """A scheduler that sends each open request one token in a step. With `pause_s` of 0 a step begins when
-    the clients have read the one before, so the HTTP process is never idle."""
+    """A scheduler that sends each open request one token in a step. Without a rate, a step begins
+    when all clients have read all steps but the last `AHEAD`, so the HTTP process is never idle."""
 
     def __init__(self, directory: Path, tokenizer: Tokenizer, tokens: int) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -149,7 +150,9 @@ class TokenSource:
     def wait_for(self, requests: int) -> None:
         self.open.clear()
         while len(self.open) < requests:
-            message = self._inbox.receive()
+            message = self._inbox.receive(timeout_ms=int(1000 * SILENCE_S))
+            if message is None:
+                raise TimeoutError(f"only {len(self.open)} of {requests} requests reached the scheduler")
             if isinstance(message, Generate):
                 self._outbox.send(Accepted(message.request))
                 self.open.append(message.request)
@@ -237,7 +240,10 @@ def run_round(
                 if options.rate:  # a late step is not followed by others in less time than usual
                     due = max(due, time.perf_counter() - TIMER_S) + 1 / options.rate
                 continue
-            for key, _ in selector.select(wait):
+            ready = selector.select(SILENCE_S if wait is None else wait)
+            if not ready and wait is None:
+                raise TimeoutError(f"{face.path} sent nothing for {SILENCE_S:.0f} s")
+            for key, _ in ready:
                 if not key.data.read():
                     selector.unregister(key.fileobj)
     seconds, cpu = time.perf_counter() - began, cpu_seconds(pid) - before
@@ -303,6 +309,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--faces", nargs="+", choices=FACES, default=list(FACES))
     options = parser.parse_args()
+    if len(CORES) < 2:
+        parser.error("two cores are needed: one for the HTTP process, one for its clients.")
     with tempfile.TemporaryDirectory(prefix="arb", dir="/tmp") as name, ExitStack() as processes:
         served, bare = (started(each, Path(name), processes) for each in (serve, write_events))
         os.sched_setaffinity(0, {CORES[0]})

@@ -20,7 +20,7 @@ class Engine:
     `model` is a directory, a GGUF file, a hub id, or None for the built-in one. Use it as a context manager,
     from any thread, also while an asyncio loop runs. Every method has an async twin. All raise `RequestError`
     for a request that can't be served and `ServerError` when the model's processes can't go on; the
-    constructor raises `ConfigError` for options that can't be used.
+    constructor raises `ConfigError` for a model or options that can't be used.
 
     A prompt is text or token ids; a chat is a list of messages as in OpenAI's API. The fields of `Sampling`
     (for chats of `ChatOptions`) are keyword arguments, or one `Sampling` as the second argument, or both. A

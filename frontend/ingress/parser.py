@@ -35,7 +35,8 @@ class MessageParser:
         self._framing = 0
 
     def release(self) -> None:
-        """Lets go of the objects that refer to this one. No bytes may follow."""
+        """Deletes the references with which this object is part of cycles. `feed_data` must not be called
+        afterwards."""
         del self._parser, self._on_response
 
     # For uvicorn's protocol.

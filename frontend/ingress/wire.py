@@ -58,8 +58,8 @@ class Wire(asyncio.Transport):
             self._transport.close()
 
     def release(self) -> None:
-        """Lets go of the object that tells `has_more_input`. The connection has ended."""
-        self._has_more_input = bool
+        """Deletes the reference to the connection, which has ended."""
+        self._has_more_input = bool  # without arguments it returns False
 
     def end_of_input(self) -> None:
         """The client sends nothing more, so there is no reason to linger."""

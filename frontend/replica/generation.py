@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import NamedTuple, TypeAlias
 
 from ...runtime.api_keys import Allowances
@@ -63,7 +64,7 @@ class Generation:
         while self._unanswered and self._failure is None:
             await self._wait()
         if self._failure is not None:
-            raise self._failure
+            raise self._raisable(self._failure)
 
     async def next(self, take: Take | None = None) -> list[Arrival]:
         """The outputs since the last call, at least one. Raises `RequestError` or `ClientGoneError`.
@@ -78,7 +79,7 @@ class Generation:
         finally:
             self._take = None
         if self._failure is not None:
-            raise self._failure
+            raise self._raisable(self._failure)
         arrivals, self._arrivals = self._arrivals, []
         return arrivals
 
@@ -148,6 +149,12 @@ class Generation:
         if self._failure is None:
             self._failure = error
         self._wake()
+
+    @staticmethod
+    def _raisable(failure: Exception) -> Exception:
+        """The failure, or a copy if it is not a mistake of the program. A raised exception refers to the
+        frames that it passes, and they to this object: it must not refer to that exception."""
+        return copy(failure) if isinstance(failure, RequestError | ClientGoneError) else failure
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

@@ -33,12 +33,12 @@ from .responses import (
 
 _encode = msgspec.json.encode
 # Most events are deltas; templates take less time than structs.
-_DELTA = b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":'
-_DELTA_PLACE = b',"item_id":"%b","output_index":%d,%b"delta":'
+_DELTA_START = b'event: response.%b.delta\ndata: {"type":"response.%b.delta","sequence_number":'
+_DELTA_MIDDLE = b',"item_id":"%b","output_index":%d,%b"delta":'
 _DELTA_END = b"}\n\n"
 _IN_CONTENT = b'"content_index":0,'
-_TEXT_DELTA = _DELTA % (b"output_text", b"output_text")
-_TEXT_DELTA_END = b',"logprobs":[]' + _DELTA_END
+_TEXT_START = _DELTA_START % (b"output_text", b"output_text")
+_TEXT_END = b',"logprobs":[]' + _DELTA_END
 _ENDS = {"cancelled": "incomplete"}
 
 
@@ -49,7 +49,7 @@ class Events:
         self._next = first
         self._index = -1
         self._item_id = ""
-        self._text_place = b""  # the part of a text delta between its number and its text
+        self._text_middle = b""  # the part of a text delta between its number and its text
 
     def of_response(self, name: str, response: Response) -> bytes:
         return _written(OF_RESPONSE[name](response=response, sequence_number=self._number()))
@@ -64,14 +64,14 @@ class Events:
         return self.of_end(response)
 
     def of_text(self, text: str) -> bytes:
-        """`of_change(More("output_text", text))`."""
+        """Returns the bytes of `of_change(More("output_text", text))`, in less time."""
         self._next += 1
         return b"%b%d%b%b%b" % (
-            _TEXT_DELTA,
+            _TEXT_START,
             self._next - 1,
-            self._text_place,
+            self._text_middle,
             _encode(text),
-            _TEXT_DELTA_END,
+            _TEXT_END,
         )
 
     def of_change(self, change: Change) -> bytes:
@@ -80,12 +80,12 @@ class Events:
                 name = kind.encode()
                 in_content = _IN_CONTENT if kind.endswith("_text") else b""
                 more = b',"logprobs":' + _encode(logprobs) if kind == "output_text" else b""
-                start = _DELTA % (name, name) + b"%d" % self._number()
-                return start + self._delta_place(in_content) + _encode(text) + more + _DELTA_END
+                start = _DELTA_START % (name, name) + b"%d" % self._number()
+                return start + self._delta_middle(in_content) + _encode(text) + more + _DELTA_END
             case Added(item):
                 self._index += 1
                 self._item_id = item.id
-                self._text_place = self._delta_place(_IN_CONTENT)
+                self._text_middle = self._delta_middle(_IN_CONTENT)
                 return b"".join(map(_written, self._first(item)))
             case Done(item):
                 return b"".join(map(_written, self._last(item)))
@@ -113,8 +113,8 @@ class Events:
                 yield InputDone(input=item.input, **self._place())
         yield ItemDone(item=item, output_index=self._index, sequence_number=self._number())
 
-    def _delta_place(self, in_content: bytes) -> bytes:
-        return _DELTA_PLACE % (self._item_id.encode(), self._index, in_content)
+    def _delta_middle(self, in_content: bytes) -> bytes:
+        return _DELTA_MIDDLE % (self._item_id.encode(), self._index, in_content)
 
     def _place(self) -> dict[str, Any]:
         """The members of an event about the open item."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack
@@ -13,10 +12,10 @@ from typing import Any, TypeVar, cast
 import pytest
 import pytest_asyncio
 import uvloop
-from arbora.frontend.ingress.connection import Connection
 from arbora.frontend.ingress.limits import Limits
 from arbora.frontend.ingress.wire import Wire
 from arbora.runtime.messages import Abort, Generate
+from connection_objects import alive, without_collector
 from http_world import HttpWorld, eventually, http_world
 from raw_http import RawConnection, asked, connection, in_chunks, request
 
@@ -276,25 +275,24 @@ async def test_a_connection_ends_with_the_request_that_it_reads_while_the_server
 async def test_a_connection_that_has_ended_is_freed_without_the_garbage_collector(
     stream: bool, leaves: bool
 ) -> None:
-    def connections() -> int:
-        return sum(type(each) is Connection for each in gc.get_objects())
-
     body = json.dumps({"prompt": "the cat", "max_tokens": 200 if leaves else 5, "stream": stream}).encode()
     async with http_world(limits=Limits()) as world:
         world.script = lambda _: world.ids("the cat sat on the mat ") * 40
-        gc.collect()
-        before = connections()
-        gc.disable()
-        try:
+        world.running.pauses = leaves  # after the first token of each request
+        with without_collector():
+            before = alive()
             for _ in range(3):
+                world.running.gate.set()
                 async with connection(world.url) as raw:
                     await raw.send(request("POST", "/v1/completions", body=body))
                     if not leaves:
                         assert (await raw.answer()).status == 200
-            await eventually(lambda: not world.engine.open_choices)
-            await eventually(lambda: connections() == before)
-        finally:
-            gc.enable()
+                    elif stream:
+                        assert await raw.reader.readexactly(9) == b"HTTP/1.1 "
+                    await eventually(lambda: bool(world.engine.open_choices) == leaves)
+                    assert alive() > before
+                await eventually(lambda: not world.engine.open_choices)
+            await eventually(lambda: alive() == before)
 
 
 def test_writing_to_a_client_that_has_left_is_no_error() -> None:

@@ -96,6 +96,7 @@ async def test_a_stream_has_the_same_text_ids_and_log_probabilities(world: HttpW
 
 @pytest.mark.parametrize("stop", [" sat on", "at s", "cat on", "mat", "\ufffd"], ids=repr)
 async def test_no_id_of_a_stream_is_taken_back_by_a_stop_string(world: HttpWorld, stop: str) -> None:
+    world.script = world.says(TEXT)
     fields: Any = {"prompt": "Hello", "stop": [stop], "logprobs": 0}
     (choice,) = (await generated(world, **fields))["choices"]
     parts, _ = await events(world, **fields)

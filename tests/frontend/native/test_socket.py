@@ -18,7 +18,8 @@ from arbora.frontend.ingress.limits import Limits
 from arbora.frontend.native import socket as native_socket
 from arbora.runtime.api_keys import plain_key
 from arbora.runtime.messages import Abort
-from http_world import HttpWorld, http_world, last_generate
+from connection_objects import alive, without_collector
+from http_world import HttpWorld, eventually, http_world, last_generate
 from jsonschema import Draft202012Validator
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -71,6 +72,17 @@ async def close_code(socket: ClientConnection) -> tuple[int, str]:
 
 
 ATTEMPTS = 10  # on a busy machine all tokens of a short reply may come in one event
+
+
+async def test_a_socket_that_has_closed_is_freed_without_the_garbage_collector(world: HttpWorld) -> None:
+    with without_collector():
+        before = alive()
+        for _ in range(3):
+            async with opened(world) as socket:
+                await send(socket, "a", prompt="Hello")
+                assert (await until_end(socket, "a"))[-1]["type"] == "reply"
+                assert alive() > before
+        await eventually(lambda: alive() == before)
 
 
 async def test_a_stream_has_the_events_of_post_generate(world: HttpWorld) -> None:
