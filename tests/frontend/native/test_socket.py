@@ -74,15 +74,16 @@ async def close_code(socket: ClientConnection) -> tuple[int, str]:
 ATTEMPTS = 10  # on a busy machine all tokens of a short reply may come in one event
 
 
-async def test_a_socket_that_has_closed_is_freed_without_the_garbage_collector(world: HttpWorld) -> None:
-    with without_collector():
-        before = alive()
-        for _ in range(3):
-            async with opened(world) as socket:
-                await send(socket, "a", prompt="Hello")
-                assert (await until_end(socket, "a"))[-1]["type"] == "reply"
-                assert alive() > before
-        await eventually(lambda: alive() == before)
+async def test_a_socket_that_has_closed_is_freed_without_the_garbage_collector() -> None:
+    async with http_world() as world:
+        with without_collector():
+            before = alive()
+            for _ in range(3):
+                async with opened(world) as socket:
+                    await send(socket, "a", prompt="Hello")
+                    assert (await until_end(socket, "a"))[-1]["type"] == "reply"
+                    assert alive() > before
+            await eventually(lambda: alive() == before)
 
 
 async def test_a_stream_has_the_events_of_post_generate(world: HttpWorld) -> None:
