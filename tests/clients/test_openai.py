@@ -42,7 +42,7 @@ def test_structured_output(client: OpenAI) -> None:
 def test_tool_call_and_its_result(recorded: Recorded) -> None:
     client = OpenAI(base_url=recorded.v1, api_key="none")
     messages = [{"role": "user", "content": ASK_WEATHER}]
-    asked = {"model": MODEL, "messages": messages, "tools": [WEATHER]}
+    asked = {"model": MODEL, "messages": messages, "tools": [WEATHER], "temperature": 0}
     message = client.chat.completions.create(**asked, tool_choice="required").choices[0].message
     (call,) = message.tool_calls
     assert json.loads(call.function.arguments) == {"city": "Rome"}
