@@ -35,7 +35,7 @@ class MessageParser:
         self._framing = 0
 
     def release(self) -> None:
-        """Deletes the references with which this object is part of cycles. `feed_data` must not be called
+        """Deletes the references that form cycles with this object. `feed_data` must not be called
         afterwards."""
         del self._parser, self._on_response
 

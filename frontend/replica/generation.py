@@ -152,8 +152,11 @@ class Generation:
 
     @staticmethod
     def _raisable(failure: Exception) -> Exception:
-        """The failure, or a copy if it is not a mistake of the program. A raised exception refers to the
-        frames that it passes, and they to this object: it must not refer to that exception."""
+        """A copy of the failure, or the failure itself if it is a mistake of the program.
+
+        A raised exception keeps the frames that it passes, and they refer to this object. If this object
+        referred to that exception, the garbage collector would have to free both.
+        """
         return copy(failure) if isinstance(failure, RequestError | ClientGoneError) else failure
 
     async def _wait(self) -> None:
