@@ -4,8 +4,8 @@ An HTTP process serves the streams of a scheduler that writes tokens at a given 
 costs the process's CPU time while it streams, divided by the tokens: that is robust on a busy machine. Its
 inverse is the most tokens a second of one process. The delay of a token is the time from the scheduler's
 message until its text is at the client. The client counts characters, because one event may have the text of
-several tokens. Both are medians of the rounds; the APIs take turns. The HTTP process has one core for
-itself, for which it never waits; scheduler and clients share another one.
+several tokens. Both are medians of the rounds; the APIs take turns. The HTTP process has
+a core of its own; the scheduler and the clients share another one.
 `sockets` is no API but the floor: a process that writes a prepared event to each socket.
 Run: PYTHONSAFEPATH=1 python bench/api_cost.py
 """
@@ -158,7 +158,7 @@ class TokenSource:
                 self.open.append(message.request)
 
     def characters(self, number: int) -> int:
-        """How many the text of a step has."""
+        """The number of characters in the text of step `number`."""
         return self._characters[number % len(self._ids)]
 
     def step(self, number: int) -> None:
@@ -177,7 +177,7 @@ class TokenSource:
 class Stream:
     """A client that counts the characters of its reply's text and notes when each part came.
 
-    It reads without an event loop, which would take more time for an event than the server does."""
+    It reads without an event loop, because the time that a client takes is a part of the delay."""
 
     def __init__(self, port: int, face: Face, body: dict[str, object]) -> None:
         data = json.dumps(body).encode()
@@ -221,7 +221,7 @@ def run_round(
     number, due = 0, began
 
     def wait_seconds() -> float | None:
-        """Until the next step. None: it waits for the clients, or there is none."""
+        """Seconds until the next step. None: clients must read first, or all steps are done."""
         if number == options.tokens:
             return None
         if options.rate:

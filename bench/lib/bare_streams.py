@@ -54,7 +54,7 @@ class BareSource:
         self._outbox.recv()
 
     def characters(self, number: int) -> int:
-        """How many the text of a step has."""
+        """The number of characters in the text of step `number`."""
         return len(TEXT)
 
     def step(self, number: int) -> None:

@@ -152,10 +152,11 @@ class Generation:
 
     @staticmethod
     def _raisable(failure: Exception) -> Exception:
-        """A copy of the failure, or the failure itself if it is a mistake of the program.
+        """The exception to raise for a failure: a copy of it. An unexpected exception is raised itself, with
+        its traceback.
 
-        A raised exception keeps the frames that it passes, and they refer to this object. If this object
-        referred to that exception, the garbage collector would have to free both.
+        The traceback of a raised exception refers to this object. If this object kept that exception, both
+        would wait for the garbage collector.
         """
         return copy(failure) if isinstance(failure, RequestError | ClientGoneError) else failure
 

@@ -9,7 +9,7 @@ from itertools import islice
 
 from ..text.close_names import LONGEST, close_name
 
-MOST_SUBSCHEMAS = 500  # of one schema; the others are not checked
+MOST_SUBSCHEMAS = 500  # so many subschemas of one schema are searched for unknown keywords
 MOST_UNKNOWN = 32  # unknown keywords of one schema; for each a similar keyword is searched
 MOST_WARNED = 100  # keywords that the log names, as long as the process runs
 

@@ -64,7 +64,8 @@ class Events:
         return self.of_end(response)
 
     def of_text(self, text: str) -> bytes:
-        """Returns the bytes of `of_change(More("output_text", text))`, in less time."""
+        """The event of more text in the open message, without log-probabilities. `of_change` would return
+        the same bytes, but takes longer."""
         self._next += 1
         return b"%b%d%b%b%b" % (
             _TEXT_START,

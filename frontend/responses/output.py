@@ -85,8 +85,8 @@ class Output:
             yield from self._call(delta)
 
     def push_text(self, piece: Piece) -> bool:
-        """Adds a piece that has only text, for the message that is open. Returns False for another piece,
-        which is for `push`."""
+        """Adds a piece of plain text to the open message. Returns False, and adds nothing, if the piece has
+        more than text or no message is open; such a piece goes to `push`."""
         _, content, logprobs, _, reasoning, calls = piece
         if not content or logprobs or reasoning or calls or self._logprobs:
             return False

@@ -169,8 +169,8 @@ class _TileProducts:
     def _prefetch(self, rows: _Rows, place: ir.Value, count: int) -> None:
         """Prefetch `count` bytes, a distance after a place.
 
-        They go to the second-level cache, for which a core can fetch more lines at a time than for the
-        first-level cache.
+        The bytes go to the second-level cache. Prefetched into the first-level cache, weights were read at
+        27 GB/s by a processor that could read 36 to 63 (bench/results/cpu-notes.md).
         """
         builder = self._builder
         for start in range(0, count, VECTOR):

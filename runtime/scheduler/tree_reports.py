@@ -16,7 +16,7 @@ from .request import Request
 
 MOST_NAMESPACES = 100
 MOST_NODES = 400  # in one report
-MOST_LOCATED = 32  # pages of one node, in a question to the page store
+MOST_LOCATED = 32  # the page store is asked about so many pages of one node at most
 LONGEST_WAIT_S = 1.0  # for the page store, which may be busy with a slow disk
 MOST_UNANSWERED = 4  # questions; while so many are open, further reports are sent without tiers
 MOST_WAITING = 256  # requests whose matches are looked up for one report
