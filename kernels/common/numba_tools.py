@@ -18,7 +18,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .llvm import F32, I32, narrow, prefetch_line, widen, word
+from .llvm import F32, I32, SECOND_LEVEL, narrow, prefetch_line, widen, word
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -147,10 +147,14 @@ def float_bits(value: float) -> int:
 
 @intrinsic
 def prefetch(typing, start, index):
-    """Prefetch the cache line of element `index`, which may lie outside the array."""
+    """Prefetch the cache line of element `index`, which may lie outside the array.
+
+    The line goes to the second-level cache, because a core can wait for more of such lines at a time
+    (bench/results/cpu-notes.md).
+    """
 
     def generate(context, builder, signature, arguments):
-        prefetch_line(builder, builder.gep(arguments[0], [arguments[1]]))
+        prefetch_line(builder, builder.gep(arguments[0], [arguments[1]]), SECOND_LEVEL)
         return context.get_dummy_value()
 
     return types.void(start, types.int64), generate

@@ -18,6 +18,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .cores import core_masks, cores
 from .numba_tools import compiled, fetch_add, pointer, shifted, yield_core
 from .threads import Call, Callback, thread_count
 
@@ -26,7 +27,8 @@ SPINS = 1_000
 sleeps, its core is free for another process, or for the thread that it waits for."""
 
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
-"""number of Linux's system call by processor"""
+SET_AFFINITY = {"x86_64": 203, "aarch64": 122, "riscv64": 122}
+"""numbers of Linux's system calls by processor"""
 FUTEX_WAIT, FUTEX_WAKE = 128, 129  # those of threads of one process
 ALL = 2**31 - 1
 
@@ -45,10 +47,10 @@ class Program:
         self._places = self._passed.ctypes.data + 8 * self._starts
         self._callbacks = [callback for callback, _ in calls]
         addresses = (self._functions.ctypes.data, self._places.ctypes.data)
-        self._run_arguments = (0, len(calls), *addresses, *_waiting())
-        """the arguments of `_run`"""
-        self._threads = thread_count() if _waiting().omp_get_num_threads else 1
+        self._threads = thread_count() if _system().omp_get_num_threads else 1
         """The number of threads at the recording, for which the kernels have scratch memory."""
+        self._run_arguments = (0, len(calls), *addresses, *_system(), *_binding(self._threads))
+        """the arguments of `_run`"""
 
     def calls_of(self, kernel: Callback) -> list[int]:
         """The indices of the kernel's calls, in order."""
@@ -67,21 +69,32 @@ class Program:
 
 def _run(arguments):
     """Arguments: the counter of arrivals, the number of threads that sleep, the number of kernels, the
-    addresses of their functions and of their arguments, then `_Waiting`."""
+    addresses of their functions and of their arguments, then `_System` and `_Binding`."""
     functions, places = pointer(arguments[3], np.int64(0)), pointer(arguments[4], np.int64(0))
     threads = _call_for_number(arguments[5]) if arguments[5] != 0 else np.int32(1)
+    masks, mask_bytes = arguments[8], arguments[9]
+    if masks != 0:
+        _set_affinity(arguments, masks + (1 + _call_for_number(arguments[6])) * mask_bytes)
     for index in range(arguments[2]):
         _call(functions[index], places[index])
         if threads > 1:
             _wait_for_all(arguments, (index + 1) * threads)
+    if masks != 0:
+        _set_affinity(arguments, masks)
+
+
+@compiled
+def _set_affinity(arguments, mask):
+    """Lets this thread run on the CPUs of a mask only."""
+    _system_call(arguments[10], 0, arguments[9], mask)
 
 
 @compiled
 def _wait_for_all(arguments, target):
     """Returns when the counter of arrivals has reached `target`."""
     if fetch_add(arguments, 1) == target - 1:
-        if _read(shifted(arguments, 1)) > 0 and arguments[6] != 0:
-            _futex(arguments[6], arguments, FUTEX_WAKE, ALL)
+        if _read(shifted(arguments, 1)) > 0 and arguments[7] != 0:
+            _futex(arguments, FUTEX_WAKE, ALL)
         return
     for _ in range(SPINS):
         if _read(arguments) >= target:
@@ -92,8 +105,8 @@ def _wait_for_all(arguments, target):
         arrived = _read(arguments)
         if arrived >= target:
             break
-        if arguments[6] != 0:
-            _futex(arguments[6], arguments, FUTEX_WAIT, arrived)
+        if arguments[7] != 0:
+            _futex(arguments, FUTEX_WAIT, arrived)
         else:
             yield_core()
     fetch_add(shifted(arguments, 1), -1)
@@ -104,23 +117,61 @@ def callback() -> Callback:
     return Callback(_run)
 
 
-class _Waiting(NamedTuple):
+@compiled
+def _futex(arguments, operation, value):
+    """Linux's futex on the low half of the counter of arrivals, without a time limit."""
+    _system_call(arguments[7], _address_of(arguments), operation, value)
+
+
+class _System(NamedTuple):
     omp_get_num_threads: int
     """address; 0: one thread"""
+    omp_get_thread_num: int
+    """address"""
     futex: int
     """number of the system call; 0: threads can't sleep, and offer their core again and again"""
 
 
+class _Binding(NamedTuple):
+    """While a program runs, each thread has a core of its own.
+
+    Otherwise the system may run two threads on one core while another core is idle, for many steps in a row,
+    after a third thread used a core for a moment.
+    """
+
+    masks: int
+    """address of `core_masks`; 0: threads are not bound"""
+    mask_bytes: int
+    set_affinity: int
+    """number of the system call"""
+
+
 @cache
-def _waiting() -> _Waiting:
+def _system() -> _System:
     library = ctypes.CDLL(None)
     try:
         library.GOMP_parallel  # noqa: B018
-        threads = ctypes.cast(library.omp_get_num_threads, ctypes.c_void_p).value or 0
+        threads, number = (
+            ctypes.cast(function, ctypes.c_void_p).value or 0
+            for function in (library.omp_get_num_threads, library.omp_get_thread_num)
+        )
     except AttributeError:
-        threads = 0
-    futex = FUTEX.get(platform.machine(), 0) if sys.platform == "linux" else 0
-    return _Waiting(threads, futex)
+        threads = number = 0
+    return _System(threads, number, _number(FUTEX))
+
+
+def _binding(threads: int) -> _Binding:
+    """Threads are bound if there is one for each core. Fewer threads leave cores to other programs, and no
+    process can know which of the cores these use."""
+    set_affinity = _number(SET_AFFINITY)
+    if threads == 1 or threads != len(cores()) or set_affinity == 0:
+        return _Binding(0, 0, 0)
+    masks = core_masks()
+    return _Binding(masks.ctypes.data, masks.shape[1], set_affinity)
+
+
+def _number(system_call: dict[str, int]) -> int:
+    return system_call.get(platform.machine(), 0) if sys.platform == "linux" else 0
 
 
 @intrinsic
@@ -149,21 +200,25 @@ def _call_for_number(typing, function):
 
 
 @intrinsic
-def _futex(typing, number, word, operation, value):
-    """Linux's futex on the low half of an int64, without a time limit."""
+def _system_call(typing, number, first, second, third):
+    """A system call of Linux with up to six arguments, of which the last three are 0."""
 
     def generate(context, builder, signature, values):
-        number, word, operation, value = values
         size = ir.IntType(64)
         kind = ir.FunctionType(size, [size], var_arg=True)
         call = cgutils.get_or_insert_function(builder.module, kind, "syscall")
-        builder.call(
-            call, [number, builder.ptrtoint(word, size), operation, value, size(0), size(0), size(0)]
-        )
+        builder.call(call, [*values, size(0), size(0), size(0)])
         return context.get_dummy_value()
 
-    size = types.int64
-    return types.void(size, types.CPointer(types.int64), size, size), generate
+    return types.void(*[types.int64] * 4), generate
+
+
+@intrinsic
+def _address_of(typing, counter):
+    def generate(context, builder, signature, values):
+        return builder.ptrtoint(values[0], ir.IntType(64))
+
+    return types.int64(types.CPointer(types.int64)), generate
 
 
 @intrinsic

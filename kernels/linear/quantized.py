@@ -198,7 +198,7 @@ class QuantizedProduct:
         sums = scales + rows * tables // 2
         addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
         kind = quantized_cpu.KINDS[x.dtype]
-        more = (0, way, quantized_cpu.MEMORY_BYTES, 0)
+        more = (0, way, quantized_cpu.MEMORY_BYTES, 2 * threads)
         self._run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
 
     def _multiply_widened(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 
+from ...kernels.common.cores import cores
 from ...kernels.pages.cells import FP8
 from ..config import ServeConfig
 from ..errors import ConfigError
 from ..system_memory import free_host_memory
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_CPUS = Path("/sys/devices/system/cpu")
 
 
 def choose_device(config: ServeConfig) -> torch.device:
@@ -71,10 +70,7 @@ def use_all_cores() -> None:
 
 
 def physical_cores() -> int:
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    siblings = (_CPUS / f"cpu{cpu}/topology/thread_siblings_list" for cpu in os.sched_getaffinity(0))
-    return len({path.read_text() if path.exists() else str(path) for path in siblings})
+    return len(cores()) or os.cpu_count() or 1
 
 
 def free_memory(device: torch.device) -> int:

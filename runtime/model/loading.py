@@ -105,7 +105,10 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     pool = _size_pool(config, shape, dtype, device, graph_bytes)
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
-    page_memory = PageMemory(kvs) if device.type == "cpu" else None
+    page_memory = None
+    if device.type == "cpu":
+        page_memory = PageMemory(kvs)
+        page_memory.start(everything=config.kv_memory is not None)
     decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
     transfers = Transfers(kvs, store) if store is not None else None
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
@@ -119,8 +122,6 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     warm_up(runner, shape, pool, config)
     if transfers is not None:
         transfers.warm_up()
-    if page_memory is not None:
-        page_memory.start(everything=config.kv_memory is not None)
     if graphs is not None:
         with _undisturbed(store):
             runner = runner_with(graphs.replays(decoder, kvs))  # captures, so kernels are compiled before

@@ -1,16 +1,21 @@
 """Recorded sequences of kernels."""
 
+import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from arbora.kernels.activation import silu_and_mul
-from arbora.kernels.common.program import Program
+from arbora.kernels.common.cores import cores
+from arbora.kernels.common.numba_tools import fetch_add
+from arbora.kernels.common.program import Program, _system_call
 from arbora.kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
-from arbora.kernels.common.threads import Call, recorded_calls
+from arbora.kernels.common.threads import Call, Callback, recorded_calls
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.norm import cpu as norm_cpu
 
@@ -60,6 +65,29 @@ def test_a_program_gives_the_same_bits_as_its_kernels_and_may_run_again(number: 
             expected = steps(x, fresh, weight)
             assert torch.equal(first_residual, fresh)
             assert torch.equal(result, expected)
+
+
+def _note_cpu(arguments):  # type: ignore[no-untyped-def]
+    """Arguments: the counter of threads, the number of getcpu, and where each thread writes its CPU."""
+    number = fetch_add(arguments, 1)  # type: ignore[call-arg,var-annotated]
+    _system_call(arguments[1], arguments[2] + 8 * number, 0, 0)
+
+
+def test_each_thread_has_a_core_of_its_own_while_a_program_runs() -> None:
+    threads_before = {int(task): os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")}
+    getcpu = {"x86_64": 309, "aarch64": 168, "riscv64": 168}[platform.machine()]
+    kernel, found = Callback(_note_cpu), np.full((2, len(cores())), -1, np.int64)
+    with threads(len(cores())):
+        with recorded_calls() as calls:
+            for cpus in found:
+                kernel.run([getcpu, cpus.ctypes.data], len(cores()))
+        Program(calls).run()
+    for cpus in found & 0xFFFFFFFF:  # getcpu writes 4 bytes
+        assert sorted(cpu for core in cores() for cpu in core if cpu in cpus) == sorted(cpus.tolist())
+        assert all(len(set(core) & set(cpus.tolist())) == 1 for core in cores())
+    for task in map(int, os.listdir("/proc/self/task")):
+        assert os.sched_getaffinity(task) == threads_before.get(task, os.sched_getaffinity(0))
+    assert os.sched_getaffinity(0) == {cpu for core in cores() for cpu in core}
 
 
 def test_intermediate_tensors_share_memory() -> None:
