@@ -24,6 +24,7 @@ from ..runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_argu
 from ..runtime.processes.garbage import leave_out_existing_objects
 from ..runtime.processes.heartbeat import Heartbeat
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
+from ..runtime.processes.time_slices import use_short_slices
 from .api_keys import OPEN_PATHS
 from .batches.face import UPLOADS
 from .cors import AllowedOrigins
@@ -47,6 +48,7 @@ LISTEN_FD = "ARBORA_LISTEN_FD"
 
 
 def main() -> None:
+    use_short_slices()
     arguments = child_arguments()
     config = load_config(arguments.directory)
     write_log(config.log_level)

@@ -45,6 +45,7 @@ from ..processes.sockets import (
     scheduler_address,
     supervisor_address,
 )
+from ..processes.time_slices import short_slices
 from ..vocabulary import load_vocabulary
 from .capture import CaptureError
 from .compiling import announce_compilation
@@ -186,9 +187,11 @@ def main() -> None:
     model = _load_or_exit(config, arguments, context)
     notice.loaded()
     address = model_address(arguments.directory, arguments.epoch)
-    queue = StepQueue(Inbox(context, address, ModelInbox, arguments.epoch), heartbeat)
+    with short_slices():  # of the thread that sends and receives for the sockets
+        inbox: Inbox[ModelInbox] = Inbox(context, address, ModelInbox, arguments.epoch)
+        scheduler = Outbox(context, scheduler_address(arguments.directory, arguments.epoch), arguments.epoch)
+    queue = StepQueue(inbox, heartbeat)
     model.runner.after_each_layer(heartbeat.progress)
-    scheduler = Outbox(context, scheduler_address(arguments.directory, arguments.epoch), arguments.epoch)
     if model.page_store is not None:
         _start(model.page_store, arguments)
     scheduler.send(model.ready)

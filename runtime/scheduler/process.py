@@ -60,6 +60,7 @@ from ..processes.sockets import (
     supervisor_address,
     tokenizer_address,
 )
+from ..processes.time_slices import use_short_slices
 from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .budget import StepBudget
 from .clients import Clients
@@ -320,6 +321,7 @@ def _pinnable(ready: ModelReady, pin_memory: int | None) -> int:
 
 
 def main() -> None:
+    use_short_slices()
     arguments = child_arguments()
     config = load_config(arguments.directory)
     write_log(config.log_level)
