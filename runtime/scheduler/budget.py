@@ -8,7 +8,6 @@ SLOW_CHUNK = 64  # tokens from which a chunk below the budget's size shows that 
 MAX_CHUNK = 2048  # tokens
 UNSTREAMED_FACTOR = 3.0  # while no open reply is streamed, a step may take this many times `step_ms`
 ALONE_FACTOR = 7.0  # the same while no reply is decoded at all
-BASE_FACTOR = 1.25  # prompts get at least this many times the time of the streams' own tokens
 SIZES_PER_OCTAVE = 4  # chunks have few sizes, because libraries prepare code for each
 FIRST_RESTORE = 512  # tokens, before anything was measured
 MIN_RESTORE = 256  # tokens
@@ -24,11 +23,11 @@ class StepBudget:
     rows that decode in a step. `has_streams` says whether a running request has an open stream.
 
     The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
-    token. If the base alone comes near `step_ms` (a large model), chunks of that size would not be worth
-    reading the weights for; then a step takes a multiple of the base. The first tokens beside the streams'
-    cost little, as the weights are read anyway, so a chunk much smaller than the budget's never lowers the
-    time for each token. A restored token costs its copying time; steps that restore are not used to measure
-    computing.
+    token. Prompts get at least as much time as the base, also if a step then takes longer than `step_ms` (a
+    large model): smaller chunks would not be worth reading the weights for. The first tokens beside the
+    streams' cost little, as the weights are read anyway, so a chunk much smaller than the budget's never
+    lowers the time for each token. A restored token costs its copying time; steps that restore are not used
+    to measure computing.
     """
 
     def __init__(self, step_ms: float) -> None:
@@ -71,7 +70,7 @@ class StepBudget:
 
     def _free_ms(self, decode_rows: int, has_streams: bool) -> float:
         """Time for prompts beside the decode rows."""
-        free_ms = max(self._step_ms - self._base_ms, BASE_FACTOR * self._base_ms)
+        free_ms = max(self._step_ms - self._base_ms, self._base_ms)
         if has_streams:
             return free_ms
         return max(free_ms, (UNSTREAMED_FACTOR if decode_rows else ALONE_FACTOR) * self._step_ms)
