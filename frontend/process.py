@@ -24,7 +24,7 @@ from ..runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_argu
 from ..runtime.processes.garbage import leave_out_existing_objects
 from ..runtime.processes.heartbeat import Heartbeat
 from ..runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
-from ..runtime.processes.time_slices import use_short_slices
+from ..runtime.processes.time_slices import short_slices, use_short_slices
 from .api_keys import OPEN_PATHS
 from .batches.face import UPLOADS
 from .cors import AllowedOrigins
@@ -48,7 +48,6 @@ LISTEN_FD = "ARBORA_LISTEN_FD"
 
 
 def main() -> None:
-    use_short_slices()
     arguments = child_arguments()
     config = load_config(arguments.directory)
     write_log(config.log_level)
@@ -78,7 +77,9 @@ async def _serve(
     Connections wait in the socket's backlog until it is known whether the replica is up: so a process that
     replaces a dead one refuses no request that the model could answer.
     """
-    engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
+    with short_slices():  # of the thread that sends and receives for the sockets
+        engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
+    use_short_slices()
     http = HttpService.of(Service.load(config, engine, tokenizer))
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
     server = http_server(http, progress=heartbeat.progress)

@@ -1,4 +1,4 @@
-"""The processor's cores, and which of them each thread of a program runs on."""
+"""The processor's cores, and the masks that bind threads to them."""
 
 import os
 from functools import cache
@@ -11,8 +11,8 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 @cache
 def cores() -> list[list[int]]:
-    """The logical CPUs of each physical core, as far as this process may use them; [] if the system does not
-    tell."""
+    """The logical CPUs of each physical core, as far as this process could use them at the first call; [] if
+    the system does not tell."""
     if not hasattr(os, "sched_getaffinity"):
         return []
     found: dict[str, list[int]] = {}

@@ -149,8 +149,8 @@ def float_bits(value: float) -> int:
 def prefetch(typing, start, index):
     """Prefetch the cache line of element `index`, which may lie outside the array.
 
-    The line goes to the second-level cache, because a core can wait for more of such lines at a time
-    (bench/results/cpu-notes.md).
+    The line goes to the second-level cache, which was faster (bench/results/cpu-notes.md, "Keys prefetched
+    into the second-level cache"): probably because a core waits for few lines of the first level at a time.
     """
 
     def generate(context, builder, signature, arguments):

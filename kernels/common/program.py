@@ -133,10 +133,10 @@ class _System(NamedTuple):
 
 
 class _Binding(NamedTuple):
-    """While a program runs, each thread has a core of its own.
+    """If there is a thread for each core, each has a core of its own while a program runs.
 
     Otherwise the system may run two threads on one core while another core is idle, for many steps in a row,
-    after a third thread used a core for a moment.
+    after a third thread used a core for a moment. If the system refuses, threads run where they would have.
     """
 
     masks: int

@@ -39,7 +39,7 @@ PIECE = 1024
 
 AHEAD, AHEAD_OF_ONE_ROW = 4096, 2048
 """Bytes between multiplying and prefetching. With 4 bits, a step of one row takes 1.07 to 1.14 times as long
-with 4 KB, and a step of 3 to 8 rows with 2 KB."""
+with 4 KB as with 2 KB; with 3 to 8 rows a step with 2 KB takes 1.07 to 1.1 times as long as with 4 KB."""
 
 NO_AMX, AMX_BYTES, AMX_BFLOAT16 = range(3)
 """How a product is computed: without AMX; by AMX as `quantized_panels` or as `widened_tiles` describes."""
@@ -251,8 +251,8 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     x and y, rows, outputs, inputs, group of weights, such groups that share a scale of activations, zero; the
     addresses of x, its codes (of its blocks for AMX_BFLOAT16), scales and sums, the tiles, the outputs'
     factors, the bias or 0, y, and the threads' memory; the counter of threads; how the product is computed;
-    the bytes of each thread's memory; for AMX_BFLOAT16, the tiles that a thread takes at a time; otherwise,
-    the number of shares of the remaining tiles, of which it takes one."""
+    the bytes of each thread's memory; for AMX_BFLOAT16, the tiles that a thread takes at a time; otherwise
+    the divisor: a thread takes the remaining tiles divided by it, at least one."""
     outputs, inputs, group = arguments[5], arguments[6], arguments[7]
     groups, steps = inputs // group, group // 4
     group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
@@ -264,8 +264,8 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     memory = arguments[18] + fetch_add(shifted(arguments, 19), 1) * arguments[21]
     if arguments[20] == AMX_BYTES:
         start_panels(memory)
-    # Each time that a thread continues elsewhere, it waits for the first lines, which nothing has prefetched.
-    # So the first blocks of tiles are large, and the last ones small.
+    # At the start of each block of tiles a thread waits for the first lines, which nothing has prefetched.
+    # So the first blocks are large, and the last ones small.
     while True:
         block = max(1, (tiles - fetch_add(arguments, 0)) // arguments[22])
         begin = fetch_add(arguments, block)

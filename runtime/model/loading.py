@@ -108,6 +108,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     page_memory = None
     if device.type == "cpu":
         page_memory = PageMemory(kvs)
+        # Before the test step, which leaves a core idle: later, the thread would slow the first requests.
         page_memory.start(everything=config.kv_memory is not None)
     decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
     transfers = Transfers(kvs, store) if store is not None else None

@@ -23,7 +23,7 @@ class StepBudget:
     rows that decode in a step. `has_streams` says whether a running request has an open stream.
 
     The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
-    token. Prompts get at least as much time as the base, also if a step then takes longer than `step_ms` (a
+    token. Prompts get at least as much time as the base, even if a step then takes longer than `step_ms` (a
     large model): smaller chunks would not be worth reading the weights for. The first tokens beside the
     streams' cost little, as the weights are read anyway, so a chunk much smaller than the budget's never
     lowers the time for each token. A restored token costs its copying time; steps that restore are not used

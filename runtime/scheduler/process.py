@@ -60,7 +60,7 @@ from ..processes.sockets import (
     supervisor_address,
     tokenizer_address,
 )
-from ..processes.time_slices import use_short_slices
+from ..processes.time_slices import short_slices, use_short_slices
 from ..vocabulary import FILE_NAME, TOKENIZER_NAME, Vocabulary, load_vocabulary
 from .budget import StepBudget
 from .clients import Clients
@@ -321,13 +321,15 @@ def _pinnable(ready: ModelReady, pin_memory: int | None) -> int:
 
 
 def main() -> None:
-    use_short_slices()
     arguments = child_arguments()
     config = load_config(arguments.directory)
     write_log(config.log_level)
     heartbeat = Heartbeat()
     heartbeat.start(arguments)
-    Loop(arguments, config, heartbeat).run()
+    with short_slices():  # of the thread that sends and receives for the sockets
+        loop = Loop(arguments, config, heartbeat)
+    use_short_slices()
+    loop.run()
 
 
 if __name__ == "__main__":

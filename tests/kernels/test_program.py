@@ -20,6 +20,7 @@ from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.norm import cpu as norm_cpu
 
 SIZE, ROWS = 512, 100
+SCHED_GETAFFINITY = {"x86_64": 204, "aarch64": 123, "riscv64": 123}
 
 
 @contextmanager
@@ -67,27 +68,34 @@ def test_a_program_gives_the_same_bits_as_its_kernels_and_may_run_again(number: 
             assert torch.equal(result, expected)
 
 
-def _note_cpu(arguments):  # type: ignore[no-untyped-def]
-    """Arguments: the counter of threads, the number of getcpu, and where each thread writes its CPU."""
+MASK_BYTES = 1024
+
+
+def _note_mask(arguments):  # type: ignore[no-untyped-def]
+    """Arguments: the counter of threads, the number of sched_getaffinity, and where the masks are written."""
     number = fetch_add(arguments, 1)  # type: ignore[call-arg,var-annotated]
-    _system_call(arguments[1], arguments[2] + 8 * number, 0, 0)
+    _system_call(arguments[1], 0, MASK_BYTES, arguments[2] + MASK_BYTES * number)
 
 
-def test_each_thread_has_a_core_of_its_own_while_a_program_runs() -> None:
-    threads_before = {int(task): os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")}
-    getcpu = {"x86_64": 309, "aarch64": 168, "riscv64": 168}[platform.machine()]
-    kernel, found = Callback(_note_cpu), np.full((2, len(cores())), -1, np.int64)
-    with threads(len(cores())):
-        with recorded_calls() as calls:
-            for cpus in found:
-                kernel.run([getcpu, cpus.ctypes.data], len(cores()))
-        Program(calls).run()
-    for cpus in found & 0xFFFFFFFF:  # getcpu writes 4 bytes
-        assert sorted(cpu for core in cores() for cpu in core if cpu in cpus) == sorted(cpus.tolist())
-        assert all(len(set(core) & set(cpus.tolist())) == 1 for core in cores())
-    for task in map(int, os.listdir("/proc/self/task")):
-        assert os.sched_getaffinity(task) == threads_before.get(task, os.sched_getaffinity(0))
-    assert os.sched_getaffinity(0) == {cpu for core in cores() for cpu in core}
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are bound on Linux only")
+def test_each_thread_is_bound_to_a_core_while_a_program_runs() -> None:
+    """With one core or more threads than cores, nothing is bound."""
+    everywhere, count = os.sched_getaffinity(0), len(cores())
+    kernel = Callback(_note_mask)
+    for number, expected in ((count, cores()), (count + 1, [sorted(everywhere)] * (count + 1))):
+        masks = np.zeros((2, number, MASK_BYTES), np.uint8)
+        with threads(number):
+            with recorded_calls() as calls:
+                for of_call in masks:
+                    kernel.run([SCHED_GETAFFINITY[platform.machine()], of_call.ctypes.data], number)
+            Program(calls).run()
+            for of_call in masks:
+                bits = np.unpackbits(of_call, axis=1, bitorder="little")
+                assert sorted(np.flatnonzero(mask).tolist() for mask in bits) == sorted(expected)
+            masks[:] = 0
+            kernel.run([SCHED_GETAFFINITY[platform.machine()], masks.ctypes.data], number)
+            bits = np.unpackbits(masks[0], axis=1, bitorder="little")
+            assert all(set(np.flatnonzero(mask).tolist()) == everywhere for mask in bits), "not released"
 
 
 def test_intermediate_tensors_share_memory() -> None:

@@ -36,9 +36,9 @@ def test_a_step_that_delays_only_replies_sent_as_a_whole_may_take_longer() -> No
     assert 2 * streamed < whole < alone
 
 
-def test_where_decoding_alone_takes_the_time_prompts_get_a_multiple_of_it() -> None:
+def test_where_decoding_alone_takes_the_time_prompts_get_as_much() -> None:
     tokens = settled(base_ms=500.0, token_ms=10.0).prefill_tokens(decode_rows=4, has_streams=True)
-    assert 0.75 * 62 <= tokens <= 62
+    assert 0.75 * 50 <= tokens <= 50
 
 
 def test_a_short_prompt_is_no_evidence_about_long_ones() -> None:
