@@ -20,7 +20,7 @@ SHORT_NS = 100_000
 DEFAULT = 0
 _SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """number of Linux's system call sched_setattr by processor"""
-_RESET_ON_FORK, _KEEP_POLICY = 1, 8
+_RESET_ON_FORK = 1
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
 """size, policy, flags, niceness, priority, and times in nanoseconds, of which the first is the slice"""
 
@@ -45,8 +45,8 @@ def short_slices() -> Iterator[None]:
 
 def _use_slices(nanoseconds: int, flags: int = 0) -> None:
     number = _SET_ATTRIBUTES.get(platform.machine())
-    if sys.platform != "linux" or number is None:
+    if sys.platform != "linux" or number is None or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
-    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, 0, _KEEP_POLICY | flags, niceness, 0, nanoseconds, 0, 0)
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, flags, niceness, 0, nanoseconds, 0, 0)
     ctypes.CDLL(None).syscall(number, 0, attributes, 0)  # if it fails, slices stay as they are
