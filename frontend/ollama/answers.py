@@ -77,8 +77,8 @@ class AnswerContext:
         return {**common, "message": message}
 
     def around_content(self) -> tuple[bytes, bytes, bytes]:
-        """The constant parts of a line that only adds text: the bytes before its time, between its time and
-        its text, and after its text."""
+        """The bytes that all lines of a stream share whose only news is a piece of text: before the line's
+        time, between the time and the text, and after the text."""
         fields = {**self.fields(Part()), "created_at": ""}
         before, between, after = _encode(Answer(**fields, done=False)).rsplit(b'""', 2)
         return before, between, after + b"\n"

@@ -28,9 +28,25 @@ sleeps, its core is free for another process, or for the thread that it waits fo
 
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 SET_AFFINITY = {"x86_64": 203, "aarch64": 122, "riscv64": 122}
-"""numbers of Linux's system calls by processor"""
+"""The numbers of two system calls of Linux on each kind of processor."""
 FUTEX_WAIT, FUTEX_WAKE = 128, 129  # those of threads of one process
 ALL = 2**31 - 1
+
+(
+    ARRIVALS,
+    SLEEPING,
+    CALLS,
+    FUNCTIONS,
+    PLACES,
+    GET_NUM_THREADS,
+    GET_THREAD_NUM,
+    FUTEX_CALL,
+    MASKS,
+    MASK_BYTES,
+    AFFINITY_CALL,
+) = range(11)
+"""Arguments of `_run`: the counter of arrivals, the number of threads that sleep, the number of kernels, the
+addresses of their functions and of their arguments, then `_System` and `_Binding`."""
 
 
 class Program:
@@ -68,14 +84,17 @@ class Program:
 
 
 def _run(arguments):
-    """Arguments: the counter of arrivals, the number of threads that sleep, the number of kernels, the
-    addresses of their functions and of their arguments, then `_System` and `_Binding`."""
-    functions, places = pointer(arguments[3], np.int64(0)), pointer(arguments[4], np.int64(0))
-    threads = _call_for_number(arguments[5]) if arguments[5] != 0 else np.int32(1)
-    masks, mask_bytes = arguments[8], arguments[9]
+    """Runs the kernels on this thread and the others."""
+    functions = pointer(arguments[FUNCTIONS], np.int64(0))
+    places = pointer(arguments[PLACES], np.int64(0))
+    threads = np.int32(1)
+    if arguments[GET_NUM_THREADS] != 0:
+        threads = _call_for_number(arguments[GET_NUM_THREADS])
+    masks = arguments[MASKS]
     if masks != 0:
-        _set_affinity(arguments, masks + (1 + _call_for_number(arguments[6])) * mask_bytes)
-    for index in range(arguments[2]):
+        number = _call_for_number(arguments[GET_THREAD_NUM])
+        _set_affinity(arguments, masks + (1 + number) * arguments[MASK_BYTES])
+    for index in range(arguments[CALLS]):
         _call(functions[index], places[index])
         if threads > 1:
             _wait_for_all(arguments, (index + 1) * threads)
@@ -86,30 +105,30 @@ def _run(arguments):
 @compiled
 def _set_affinity(arguments, mask):
     """Lets this thread run on the CPUs of a mask only."""
-    _system_call(arguments[10], 0, arguments[9], mask)
+    _system_call(arguments[AFFINITY_CALL], 0, arguments[MASK_BYTES], mask)
 
 
 @compiled
 def _wait_for_all(arguments, target):
     """Returns when the counter of arrivals has reached `target`."""
     if fetch_add(arguments, 1) == target - 1:
-        if _read(shifted(arguments, 1)) > 0 and arguments[7] != 0:
+        if _read(shifted(arguments, SLEEPING)) > 0 and arguments[FUTEX_CALL] != 0:
             _futex(arguments, FUTEX_WAKE, ALL)
         return
     for _ in range(SPINS):
         if _read(arguments) >= target:
             return
         _pause()
-    fetch_add(shifted(arguments, 1), 1)
+    fetch_add(shifted(arguments, SLEEPING), 1)
     while True:
         arrived = _read(arguments)
         if arrived >= target:
             break
-        if arguments[7] != 0:
+        if arguments[FUTEX_CALL] != 0:
             _futex(arguments, FUTEX_WAIT, arrived)
         else:
             yield_core()
-    fetch_add(shifted(arguments, 1), -1)
+    fetch_add(shifted(arguments, SLEEPING), -1)
 
 
 @cache
@@ -120,7 +139,7 @@ def callback() -> Callback:
 @compiled
 def _futex(arguments, operation, value):
     """Linux's futex on the low half of the counter of arrivals, without a time limit."""
-    _system_call(arguments[7], _address_of(arguments), operation, value)
+    _system_call(arguments[FUTEX_CALL], _address_of(arguments), operation, value)
 
 
 class _System(NamedTuple):

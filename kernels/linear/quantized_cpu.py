@@ -39,7 +39,7 @@ PIECE = 1024
 
 AHEAD, AHEAD_OF_ONE_ROW = 4096, 2048
 """Bytes between multiplying and prefetching. With 4 bits, a step of one row takes 1.07 to 1.14 times as long
-with 4 KB as with 2 KB; with 3 to 8 rows a step with 2 KB takes 1.07 to 1.1 times as long as with 4 KB."""
+with 4 KB as with 2 KB; with 3 to 8 rows a step with 2 KB takes 1.07 to 1.11 times as long as with 4 KB."""
 
 NO_AMX, AMX_BYTES, AMX_BFLOAT16 = range(3)
 """How a product is computed: without AMX; by AMX as `quantized_panels` or as `widened_tiles` describes."""
@@ -247,7 +247,8 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
 
 @compiled
 def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
-    """Arguments: the counters of tiles, of pieces to quantize and of quantized pieces; the kind of
+    """Arguments, in order: three counters, of the tiles that threads have taken, of the pieces of x that
+    threads have begun to quantize, and of the quantized pieces; the kind of
     x and y, rows, outputs, inputs, group of weights, such groups that share a scale of activations, zero; the
     addresses of x, its codes (of its blocks for AMX_BFLOAT16), scales and sums, the tiles, the outputs'
     factors, the bias or 0, y, and the threads' memory; the counter of threads; how the product is computed;

@@ -18,24 +18,29 @@ from contextlib import contextmanager
 SHORT_NS = 100_000
 """the shortest that Linux allows"""
 DEFAULT = 0
+"""Linux chooses the length."""
 _SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
-"""number of Linux's system call sched_setattr by processor"""
+"""The number of the system call `sched_setattr` on each kind of processor."""
 _RESET_ON_FORK = 1
 _ATTRIBUTES = struct.Struct("=IIQiIQQQ")
-"""size, policy, flags, niceness, priority, and times in nanoseconds, of which the first is the slice"""
+"""The fields of `struct sched_attr`: its size, the policy, flags, the niceness, a priority, and three times
+in nanoseconds. The first time is the length of the thread's slices. The priority and the other two times are
+for real-time threads."""
 
 
 def use_short_slices() -> None:
-    """For this thread, not for the threads and processes that it starts later: these may compute for long.
+    """Gives this thread short slices. The threads and processes that it starts later have normal ones,
+    because they may compute for long.
 
-    No effect before Linux 6.12 and on other systems.
+    Versions of Linux before 6.12 ignore it, and other systems are not asked.
     """
     _use_slices(SHORT_NS, _RESET_ON_FORK)
 
 
 @contextmanager
 def short_slices() -> Iterator[None]:
-    """For the threads that this thread starts in the context, such as those of sockets."""
+    """Gives short slices to the threads that are started in the context. Afterwards the calling thread has
+    normal ones."""
     _use_slices(SHORT_NS)
     try:
         yield
