@@ -69,6 +69,7 @@ def _products() -> None:
     fp8_rows.expansion()
     if streamed.streams(torch.bfloat16):
         streamed.callback()
+        streamed.rows_callback()
         if amx.available():
             streamed.amx_callback()
     for half in set(DTYPES) & set(HALVES):

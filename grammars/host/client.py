@@ -137,10 +137,6 @@ class HostServer:
         """The number of processes of grammars that are in use or cached."""
         return len(self._tenants)
 
-    def start(self) -> None:
-        """Starts the server and waits until it is ready. Raises CompilerError."""
-        self._kept.started()
-
     def fork(self, tenant: str = "") -> GrammarProcess:
         """Forks a process. Raises CompilerError if no server can be started, and BusyError if too many
         processes exist."""

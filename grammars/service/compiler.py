@@ -78,9 +78,10 @@ class GrammarCompiler:
         return len(self._tickets)
 
     def start(self) -> None:
-        """Starts the processes, so that the first grammar need not wait for them. Must be called first."""
+        """Starts the process for automata, so that the first grammar need not wait for it. Must be called
+        first. llguidance's process starts with the first grammar that needs it, because most servers never
+        do."""
         self._threads.submit(0, self._workers.start)
-        self._threads.submit(0, self._host.start)
 
     def submit(self, ticket: str, spec: GrammarSpec, *, tenant: str = "") -> None:
         """Begins to compile a grammar for a ticket. The compile time is charged to `tenant`."""

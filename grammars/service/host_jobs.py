@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TypeVar
 
 from ..errors import CompilerError, error_of
@@ -23,11 +22,6 @@ class HostJobs:
         self._server = server
         self._eos_tokens = eos_tokens
         self._spending = spending
-
-    def start(self) -> None:
-        """Starts the server and waits until it is ready."""
-        with suppress(CompilerError):  # the first grammar will try again
-            self._server.start()
 
     def compiled(self, job: CompileJob, tenant: str) -> HostGrammar:
         process = self._server.fork(tenant)

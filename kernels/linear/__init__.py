@@ -1,6 +1,6 @@
 """Matrix products with fixed weights, which are prepared once for all steps."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -100,6 +100,11 @@ class Linear:
         """
         products = [part for linear in linears for part in linear._parts()]
         return choose_fastest([part for part in products if isinstance(part, PlainCudaProduct)], seconds)
+
+    def stored_rows(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """A function that returns rows [n, in] of the stored weight, for their numbers: int32 or int64 [n],
+        contiguous. None if another library chose the layout, or the product refers to the given weight."""
+        return self._product.rows if isinstance(self._product, StreamedProduct) else None
 
     def _parts(self) -> Sequence[Product]:
         return self._product.products if isinstance(self._product, JoinedProduct) else [self._product]

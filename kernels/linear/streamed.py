@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from ..common import amx, bfloat16_dots
 from ..common.amx_product import DEPTH, SIDE, multiply_square, multiply_wide
 from ..common.numba_tools import compiled, fetch_add, pointer, shifted, store
+from ..common.rows import number_at
 from ..common.threads import Callback, thread_count
 from ..common.vectors import LANES
 from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
@@ -81,6 +82,14 @@ class StreamedProduct:
             blocks = torch.empty(block_bytes(len(part), self._inputs), dtype=torch.uint8)
             self._run(amx_callback(), part, results, blocks.data_ptr(), 0, 0)
         return y
+
+    def rows(self, ids: torch.Tensor) -> torch.Tensor:
+        """The weights of these outputs, bfloat16 [n, in]. ids: int32 or int64 [n], contiguous, unchecked."""
+        weights = torch.empty(len(ids), self._inputs, dtype=self._weight.dtype)
+        sizes = (len(ids), self._inputs, self._weight.shape[1], ids.element_size())
+        addresses = (ids.data_ptr(), self._weight.data_ptr(), weights.data_ptr())
+        rows_callback().run((*sizes, *addresses), thread_count(weights.numel()))
+        return weights
 
     def _run(self, kernel: Callback, x: torch.Tensor, y: torch.Tensor, *more: int) -> None:
         bias = 0 if self._bias is None else self._bias.data_ptr()
@@ -254,6 +263,20 @@ def _multiply_block(rows, pairs, block, weights, sums, later, lines):
         multiply_square(pairs, block, DEPTH, STEP_WORDS, weights, OUTPUTS, sums, OUTPUTS, False, later, 0)
 
 
+def _copy_rows(arguments):
+    """Arguments: the counter of rows, then those of `StreamedProduct.rows`."""
+    inputs, pairs = arguments[2], arguments[3]
+    while True:
+        row = fetch_add(arguments, 1)
+        if row >= arguments[1]:
+            break
+        strip, output = divmod(number_at(arguments[5], arguments[4], row), OUTPUTS)
+        weights = shifted(pointer(arguments[6], np.uint16(0)), 2 * (strip * pairs * OUTPUTS + output))
+        target = shifted(pointer(arguments[7], np.uint16(0)), row * inputs)
+        for i in range(inputs):
+            target[i] = weights[i // 2 * 2 * OUTPUTS + i % 2]
+
+
 @cache
 def callback() -> Callback:
     return Callback(_multiply)
@@ -262,3 +285,8 @@ def callback() -> Callback:
 @cache
 def amx_callback() -> Callback:
     return Callback(_multiply_by_amx)
+
+
+@cache
+def rows_callback() -> Callback:
+    return Callback(_copy_rows)

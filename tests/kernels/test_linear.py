@@ -110,6 +110,20 @@ def test_a_streamed_weight_is_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -
     assert torch.equal(whole._weight, parts._weight)
 
 
+@pytest.mark.skipif(not streams(torch.bfloat16), reason="the processor has no AVX512-BF16")
+@pytest.mark.parametrize("outputs, inputs", [(1, 1), (200, 96), (130, 33)])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_rows_of_a_streamed_weight_are_those_of_its_source(
+    outputs: int, inputs: int, dtype: torch.dtype
+) -> None:
+    weight = torch.randn(outputs, inputs).bfloat16()
+    read = Linear.pack(weight, None).stored_rows()
+    assert read is not None
+    ids = torch.randint(outputs, (1000,), dtype=dtype)
+    assert torch.equal(read(ids), weight[ids.long()])
+    assert read(ids[:0]).shape == (0, inputs)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_every_dtype_has_a_product_that_knows_its_sizes(dtype: torch.dtype) -> None:
     linear = Linear.pack(torch.ones(96, 80, dtype=dtype), None)

@@ -53,14 +53,16 @@ class ProjectionLoader:
         return Linear.joined([self._product(packing, list(run)) for packing, run in runs])
 
     def rows_and_head(self, projection: Projection) -> tuple[EmbeddingRows, Linear]:
-        """The embedding and the head that is tied to it. A quantized matrix is stored once for both."""
+        """The embedding and the head that is tied to it. The matrix is stored once for both, unless a library
+        stores the head's copy in a layout of its own."""
         packing = self._packing(projection)
         if packing is not None:
             product = self._packed(packing, [projection])
             return partial(embed_quantized, product, self.dtype), Linear.quantized(product)
         self.find_sizes(projection)
         weight = self.weight(projection)
-        return partial(embed, weight), Linear.pack(weight, None, self.batch_invariant)
+        head = Linear.pack(weight, None, self.batch_invariant)
+        return head.stored_rows() or partial(embed, weight), head
 
     def rows(self, projection: Projection) -> EmbeddingRows:
         packing = self._packing(projection)

@@ -87,7 +87,7 @@ def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
     monkeypatch.setattr(host_client, "MARGIN_S", 0.1)
     monkeypatch.setattr(host_client, "ANSWER_DEADLINE_S", 0.2)
     made = compiler()
-    made._host._server.start()
+    compiled(made, "grammar", 'start: "kept"')
     server = made._host._server.pid
     assert server is not None
     os.kill(server, signal.SIGSTOP)

@@ -9,7 +9,8 @@ import pytest
 import torch
 from arbora.kernels.common.reused_memory import Blocks, ReusedMemory
 from arbora.kernels.common.threads import recorded_calls
-from arbora.kernels.linear import QuantizedProduct
+from arbora.kernels.linear import Linear, QuantizedProduct
+from arbora.kernels.linear.streamed import streams
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import Checkpoint, Projection, ProjectionLoader, checkpoint_formats
@@ -120,6 +121,23 @@ def test_a_tied_embedding_is_stored_once_with_the_head(tmp_path: Path) -> None:
     assert torch.equal(rows(ids), expected[[3, 299, 3]])
     half = loader_of(tmp_path, torch.bfloat16).rows(Projection("model.embed_tokens", 300, 256))
     assert torch.equal(half(ids), expected[[3, 299, 3]].bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_an_embedding_that_is_not_quantized_has_the_rows_of_its_tied_head(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    write_gguf(tmp_path / "model.gguf", "qwen3", one_type(Type.BF16), tie_word_embeddings=True)
+    loader = loader_of(tmp_path, dtype)
+    projection = Projection("model.embed_tokens", 300, 256, kind="Embedding")
+    rows, head = loader.rows_and_head(projection)
+    if streams(dtype):
+        assert rows == head.stored_rows(), "a second copy of the weight"
+    expected = loader.weight(projection)
+    ids = torch.tensor([3, 299, 3], dtype=torch.int32)
+    assert torch.equal(rows(ids), expected[[3, 299, 3]])
+    x = torch.randn(2, 256).to(dtype)
+    assert torch.equal(head(x), Linear.pack(expected, None)(x))
 
 
 def test_projections_of_several_types_become_several_products_of_one_input(tmp_path: Path) -> None:
