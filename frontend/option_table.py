@@ -231,7 +231,7 @@ OPTIONS = (
     ),
     Option(
         "step_ms",
-        "time that a step should take while streams are open: lower is smoother, higher is more throughput",
+        "time that a step should take while text is streamed: lower is smoother, higher is more throughput",
         milliseconds,
         60.0,
         "MS",

@@ -65,7 +65,7 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int = 256
     max_waiting: int = 1024
     step_ms: float = 60.0
-    """time budget of a step while streams are open"""
+    """time budget of a step while text is streamed"""
     request_timeout: float | None = None
     """seconds from a request's headers to the end of its answer; None: no limit"""
     prefix_cache: bool = True

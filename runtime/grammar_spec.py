@@ -33,6 +33,11 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     """Set by the scheduler. Specs of different scopes share nothing, so response times reveal nothing."""
 
     @property
+    def covers_reply(self) -> bool:
+        """Whether it constrains the whole reply. A structural tag has free text, such as reasoning."""
+        return self.kind != "structural_tag"
+
+    @property
     def schema(self) -> str:
         """The JSON schema, if the spec is of a JSON kind."""
         return self.text if self.kind == "json_schema" else '{"type":"object"}'

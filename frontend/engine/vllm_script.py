@@ -31,7 +31,7 @@ _INSTEAD = {
     "pipeline_parallel_size": "one device runs the model; leave it out",
     "enable_prefix_caching": "use no_prefix_cache=True",
     "enable_chunked_prefill": "long prompts are always computed in chunks; leave it out",
-    "max_num_batched_tokens": "use step_ms, the longest time of a step while streams are open",
+    "max_num_batched_tokens": "use step_ms, the longest time of a step while text is streamed",
 }
 """advice by the name of an argument of vLLM's that `LLM` lacks"""
 

@@ -6,7 +6,7 @@ FIRST_CHUNK = 128  # tokens, before anything was measured
 MIN_CHUNK = 16  # tokens; with fewer, a step's time says little about the time of one token
 SLOW_CHUNK = 64  # tokens from which a chunk below the budget's size shows that tokens take longer
 MAX_CHUNK = 2048  # tokens
-UNSTREAMED_FACTOR = 3.0  # while no open reply is streamed, a step may take this many times `step_ms`
+UNSTREAMED_FACTOR = 3.0  # while no text is streamed, a step may take this many times `step_ms`
 ALONE_FACTOR = 7.0  # the same while no reply is decoded at all
 SIZES_PER_OCTAVE = 4  # chunks have few sizes, because libraries prepare code for each
 FIRST_RESTORE = 512  # tokens, before anything was measured
@@ -16,11 +16,13 @@ MEMORY = 0.8  # weight of the past in the moving averages
 
 
 class StepBudget:
-    """Sizes prefill chunks so that a step with open streams takes about `step_ms`.
+    """Sizes prefill chunks so that a step with open streams of text takes about `step_ms`.
 
-    Without open streams steps may take longer, because nobody sees the time between two tokens of a reply
-    that is sent as a whole, and larger chunks compute more tokens a second. `decode_rows` is the number of
-    rows that decode in a step. `has_streams` says whether a running request has an open stream.
+    Without them steps may take longer: nobody sees the time between two tokens of a reply that is sent as a
+    whole, and programs parse a value of a schema when it is complete. Larger chunks compute more tokens a
+    second, and a prompt that is computed in fewer steps decodes earlier, so more rows share a step's weights.
+    `decode_rows` is the number of rows that decode in a step. `has_streams` says whether a running request
+    has an open stream of text.
 
     The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
     token. Prompts get at least as much time as the base, even if a step then takes longer than `step_ms` (a

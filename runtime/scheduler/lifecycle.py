@@ -89,7 +89,7 @@ class Lifecycle:
 
     @property
     def has_streams(self) -> bool:
-        """Whether a running request has an open stream."""
+        """Whether a running request has an open stream of text."""
         residents = self.residents.values()
         return any(each.phase is Phase.RUNNING and each.has_open_stream for each in residents)
 

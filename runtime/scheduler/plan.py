@@ -91,7 +91,7 @@ class StepPlanner:
     ) -> tuple[StepPlan, StepInFlight] | None:
         """The next step: a token for each of `decoding`, then chunks of `prefilling` within `budget`.
 
-        `has_streams`: whether a running request has an open stream.
+        `has_streams`: whether a running request has an open stream of text.
         """
         plan, flight = StepPlan(step=self._step + 1, rows=[]), StepInFlight(self._step + 1)
         if not decoding and all(request.allocation.has_forced for request in prefilling):

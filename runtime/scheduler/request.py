@@ -55,7 +55,7 @@ class Request:
     grammar_param: str | None  # the field that the grammar came from, for errors
     grammar_params: Mapping[str, str]  # the same by function of a structural tag
     leases: Sequence[LeaseTerms]  # to take when it ends
-    is_streamed: bool  # the client gets tokens as they come
+    is_text_stream: bool  # the client gets tokens as they come, and no grammar covers the whole reply
 
     tokens: bytearray  # prompt and output, packed int32; grown by `Results`
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
@@ -97,7 +97,7 @@ class Request:
             grammar_param=message.grammar.param if message.grammar else None,
             grammar_params=message.grammar.params if message.grammar else {},
             leases=message.leases,
-            is_streamed=message.is_streamed,
+            is_text_stream=message.is_streamed and not (message.grammar and message.grammar.covers_reply),
             tokens=bytearray(message.prompt),
             sent=prompt_length,
         )
@@ -132,8 +132,8 @@ class Request:
 
     @property
     def has_open_stream(self) -> bool:
-        """Its client gets tokens as they come, and its prompt is computed. Forced tokens may come next."""
-        return self.is_streamed and (self.output_length > 0 or not self.allocation.prefilling)
+        """People may read its tokens as they come. Its prompt is computed; forced tokens may come next."""
+        return self.is_text_stream and (self.output_length > 0 or not self.allocation.prefilling)
 
     @property
     def uncomputed(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from arbora.grammars import Automaton, CompilerError, ForcedText, GrammarError
 from arbora.radix_cache import PrefixCache
+from arbora.runtime.grammar_spec import GrammarKind
 from arbora.runtime.messages import (
     Accepted,
     CacheAnswer,
@@ -180,9 +181,10 @@ class SchedulerBench:
         priority: int = 0,
         leases: Sequence[LeaseTerms] = (),
         is_streamed: bool = True,
+        kind: GrammarKind = "regex",
         **sampling: object,
     ) -> None:
-        spec = GrammarSpec("regex", grammar, "regex") if grammar is not None else None
+        spec = GrammarSpec(kind, grammar, "regex") if grammar is not None else None
         params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
         self.scheduler.submit(
             Generate(

@@ -112,7 +112,7 @@ def test_a_stream_keeps_chunks_small_also_while_forced_tokens_come_next() -> Non
     for _ in range(60):
         bench.budget.observe(0, 2.0)
         bench.budget.observe(64, 2.0 + 64 * 0.1)
-    bench.submit("stream", [1, 2, 3], 80, "automaton")
+    bench.submit("stream", [1, 2, 3], 80, "automaton", kind="structural_tag")
     bench.submit("whole", [3, 2, 1], 80, "automaton", is_streamed=False)
     bench.compiler.finish_all()
     bench.run(steps=6)

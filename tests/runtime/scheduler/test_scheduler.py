@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from arbora.runtime.grammar_spec import GrammarKind
 from arbora.runtime.messages import Logprobs, ReplyError, RowError, RowPromptLogprobs
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import EOS, long_reply_prompt, next_token, pack, reply_alone, unpack
@@ -69,20 +72,29 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_decode() -> None:
     assert bench.tokens("short") == reply_alone(long_reply_prompt(4, 40), 40)
 
 
-@pytest.mark.parametrize("streamed", [True, False])
-def test_chunks_are_larger_beside_replies_that_are_sent_as_a_whole(streamed: bool) -> None:
+@pytest.mark.parametrize(
+    "kind, streamed, may_wait",
+    [(None, True, False), ("structural_tag", True, False), ("json_schema", True, True), (None, False, True)],
+)
+def test_chunks_are_larger_where_nobody_reads_a_reply_as_it_comes(
+    kind: GrammarKind | None, streamed: bool, may_wait: bool
+) -> None:
     budget = settled(base_ms=20.0, token_ms=1.0, step_ms=100.0)
     bench = SchedulerBench(num_pages=400, budget=budget)
-    bench.submit("short", long_reply_prompt(4, 40), max_tokens=40, is_streamed=streamed)
+    options: dict[str, Any] = {} if kind is None else {"grammar": "even", "kind": kind}
+    bench.submit("short", long_reply_prompt(4, 40), max_tokens=40, is_streamed=streamed, **options)
+    bench.compiler.finish_all()
     bench.run(steps=6)
     bench.submit("long", long_reply_prompt(900, 4), max_tokens=4)
     bench.run(steps=1)
     bench.plan()
     [chunk] = [len(row.tokens) // 4 for row in bench.model.plans[-1].rows if row.tokens]
-    assert chunk <= 80 if streamed else chunk >= 200
+    assert chunk >= 200 if may_wait else chunk <= 80
     bench.run()
     assert bench.tokens("long") == reply_alone(long_reply_prompt(900, 4), 4)
-    assert bench.tokens("short") == reply_alone(long_reply_prompt(4, 40), 40)
+    assert bench.finish("short") in ("length", "stop")
+    if kind is None:
+        assert bench.tokens("short") == reply_alone(long_reply_prompt(4, 40), 40)
 
 
 @pytest.mark.parametrize("start", [0, 1, 37, 59])
