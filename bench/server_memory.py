@@ -28,7 +28,7 @@ from server_process import ServerProcess, exit_on_sigterm, processes_by_role
 MIB = 1 << 20
 KV_MIB = 256
 SETTLE_S = 10.0
-"""seconds between the last request and the measurement; grammar processes start meanwhile"""
+"""seconds between the last request and the measurement"""
 KINDS = {"anonymous": "heap", "torch": "torch", "llvmlite": "LLVM", "numpy": "numpy", "scipy": "numpy"}
 """what a mapping is counted as, by a part of its name; other files are `files`"""
 BUILTIN = Path(arbora.__file__).parent / "runtime" / "model" / "builtin"

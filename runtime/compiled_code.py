@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+import sys
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 from .cache_directory import cache_directory, note_use
@@ -38,3 +41,39 @@ def use_directory(folder: Path) -> str:
             Path(path).mkdir(parents=True, exist_ok=True)
         note_use(Path(path), f"{folder.name}-*")
     return path
+
+
+class CompiledNote:
+    """A file that says that numba's cache has all code that a process needs at its start.
+
+    numba uses its cache only with the same sources, at the same place, with the same versions of numba and
+    Python, on the same kind of processor, and if it can write to the directory. So does this note.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        place = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+        self._directory = Path(directory(folder))
+        self._file = self._directory / f"{folder.name}-{place}.compiled"
+        facts = (version(folder), metadata.version("numba"), sys.implementation.cache_tag, _processor())
+        self._content = " ".join(map(str, facts))
+
+    def write(self) -> None:
+        with suppress(OSError):
+            self._file.write_text(self._content)
+
+    def holds(self) -> bool:
+        try:
+            return self._file.read_text() == self._content and os.access(self._directory, os.W_OK)
+        except OSError:
+            return False
+
+
+def _processor() -> str:
+    """A hash of the processor's model and features."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        lines = [platform.machine(), platform.processor()]
+    names = ("model", "cpu family", "flags", "Features", "CPU ")
+    lasting = [line for line in lines if line.startswith(names)]
+    return hashlib.sha256("\n".join(lasting or lines).encode()).hexdigest()[:16]

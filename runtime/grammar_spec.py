@@ -33,9 +33,10 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     """Set by the scheduler. Specs of different scopes share nothing, so response times reveal nothing."""
 
     @property
-    def covers_reply(self) -> bool:
-        """Whether it constrains the whole reply. A structural tag has free text, such as reasoning."""
-        return self.kind != "structural_tag"
+    def makes_value(self) -> bool:
+        """Whether the whole reply is one value, which programs parse when it is complete. People may read a
+        text that follows a regex or a grammar as it comes, and the free text of a structural tag."""
+        return self.kind in ("json_schema", "json_object", "choice")
 
     @property
     def schema(self) -> str:

@@ -50,13 +50,14 @@ def tree_seconds(root: int) -> float:
 
 
 def resident_mb(root: int) -> int:
-    """Memory of a process and its descendants. On Linux a page that several share counts once."""
+    """Memory of a process and its descendants, in megabytes (10⁶). On Linux a page that several share counts
+    once."""
     total = 0
     for process in _tree(root):
         with contextlib.suppress(psutil.Error):
             info = process.memory_full_info()
             total += getattr(info, "pss", info.rss)
-    return total >> 20
+    return round(total / 1e6)
 
 
 def quiet_run(measure: Callable[[int], Run], most_load: float, repeats: int) -> Run:

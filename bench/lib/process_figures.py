@@ -16,7 +16,7 @@ Figures = dict[str, dict[str, int]]
 def processes(pid: int | None) -> Figures:
     """The processes below a supervisor, without grammar processes; none without a supervisor."""
     return {
-        role: {"mb": process.memory_info().rss >> 20, "descriptors": process.num_fds()}
+        role: {"mb": round(process.memory_info().rss / 1e6), "descriptors": process.num_fds()}
         for role, process in _main_processes(pid).items()
     }
 

@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from numba.core.event import Event, Listener, register
 
+from ...runtime.compiled_code import CompiledNote
 from ..errors import CompilerError, GrammarError, TooLargeError
 from ..masks.token_trie import build_tries
 from ..processes.fork_server import ForkServer, control_socket, prepare_to_fork, tell_compiling
@@ -31,6 +32,7 @@ from ..processes.framing import receive, send
 from ..processes.limits import keep_to_limits, resident
 from .builder import Builder
 from .jobs import LAST_RESULT, NOTICE, PROCESS, RESULT, Result, Work
+from .sources import FOLDER
 
 EXTRA_BYTES = 1536 << 20  # of address space for building, in addition to the loaded code and data
 COMPILING_NICENESS = 5
@@ -58,8 +60,10 @@ def main() -> None:
     notice = BeforeCompiling(partial(tell_compiling, control))
     register("numba:compile", notice)  # type: ignore[no-untyped-call]
     spellings, special = pickle.loads(sys.stdin.buffer.read())
+    note = CompiledNote(FOLDER)
     builder = Builder(build_tries(spellings), special)
     warm_up(builder, notice)
+    note.write()
     prepare_to_fork()
     ForkServer(control, partial(_serve, builder, notice)).run()
 

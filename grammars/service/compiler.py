@@ -78,9 +78,9 @@ class GrammarCompiler:
         return len(self._tickets)
 
     def start(self) -> None:
-        """Starts the process for automata, so that the first grammar need not wait for it. Must be called
-        first. llguidance's process starts with the first grammar that needs it, because most servers never
-        do."""
+        """Lets grammars be compiled; must be called once. A process starts with the first grammar that needs
+        it, as many servers get no grammar. Only code that is not compiled yet is compiled now, because that
+        can take minutes."""
         self._threads.submit(0, self._workers.start)
 
     def submit(self, ticket: str, spec: GrammarSpec, *, tenant: str = "") -> None:

@@ -19,6 +19,7 @@ import msgspec
 from ...runtime.automaton_format import pack_array, unpack_array
 from ...runtime.compiled_code import version
 from .automaton import Automaton
+from .sources import FOLDER
 
 MOST_BYTES = 256 << 20
 _DIGEST_BYTES = 32
@@ -39,7 +40,7 @@ class GrammarFiles:
 
     def __init__(self, directory: Path, vocabulary: str, most_bytes: int = MOST_BYTES) -> None:
         self._directory = directory
-        self._made_by = f"{version(Path(__file__).parents[1])} {vocabulary} "
+        self._made_by = f"{version(FOLDER)} {vocabulary} "
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()  # least recently used first

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from ...runtime.compiled_code import CompiledNote
 from ...runtime.grammar_spec import GrammarSpec
 from ..masks.token_trie import tries_of
 from ..tags.special_tokens import SpecialTokens
 from .builder import Builder
+from .sources import FOLDER
 
 
 def compile_builders() -> None:
     """Compiles the builder's kernels by building a regex and schemas."""
+    note = CompiledNote(FOLDER)
     tries = tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257)
     builder = Builder(tries, SpecialTokens({}))
     steps = {
@@ -20,6 +23,7 @@ def compile_builders() -> None:
     for number, (name, compile_step) in enumerate(steps.items(), start=1):
         compile_step()
         print(f"  grammars: {name} compiled, {number} of {len(steps)}", flush=True)
+    note.write()
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from contextlib import suppress
 from itertools import count
 from threading import Condition
 
+from ...runtime.compiled_code import CompiledNote
 from ..errors import CompilerError, ProcessEndedError, TooLargeError
 from ..masks.spellings import Spellings
 from ..processes.channel import Channel, ChannelClosedError
@@ -27,6 +28,7 @@ from .answers import MAX_ANSWER, read_answer
 from .automaton import Automaton
 from .jobs import LAST_RESULT, NOTICE, PROCESS, Job, Result
 from .lanes import TakesLongError
+from .sources import FOLDER
 from .spending import Spending
 
 _START = "from arbora.grammars.service.builder_process import main; main()"
@@ -62,10 +64,12 @@ class AutomatonWorkers:
         self._changed = Condition()
 
     def start(self) -> None:
-        """Starts the server; jobs that come earlier wait for it. The first job forks the first process."""
+        """Starts the server if it has to compile its own code; jobs that come earlier wait for it. Otherwise
+        the first job starts it. The first job forks the first process."""
         try:
-            with suppress(CompilerError):  # the first job tries again
-                self.server.started()
+            if not CompiledNote(FOLDER).holds():
+                with suppress(CompilerError):  # the first job tries again
+                    self.server.started()
         finally:
             with self._changed:
                 self._idle.update(range(len(self._workers)))
@@ -74,11 +78,14 @@ class AutomatonWorkers:
     def build(self, job: Job) -> Result:
         """As `AutomatonWorker.build`, as soon as a process is free for the job."""
         number = self._take(self._spending.is_heavy(job.tenant))
-        began = time.monotonic()
         try:
-            return self._workers[number].build(job)
+            self.server.started()  # no tenant is charged for its start
+            began = time.monotonic()
+            try:
+                return self._workers[number].build(job)
+            finally:
+                self._spending.add(job.tenant, time.monotonic() - began)
         finally:
-            self._spending.add(job.tenant, time.monotonic() - began)
             with self._changed:
                 self._idle.add(number)
                 self._changed.notify_all()

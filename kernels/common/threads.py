@@ -59,8 +59,8 @@ class Callback:
     """
 
     def __init__(self, function: Callable[[Any], None]) -> None:
-        self._compiled = _compile(function)
-        self.address: int = self._compiled.address
+        # numba never frees machine code, but its object would keep LLVM's form of the function in memory.
+        self.address: int = _compile(function).address
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
         self._buffers: list[ctypes.Array[ctypes.c_char]] = []
         """reused for arguments; a run in another Python thread may find the list empty and adds a buffer"""

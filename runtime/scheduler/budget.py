@@ -16,13 +16,13 @@ MEMORY = 0.8  # weight of the past in the moving averages
 
 
 class StepBudget:
-    """Sizes prefill chunks so that a step with open streams of text takes about `step_ms`.
+    """Sizes prefill chunks so that a step takes about `step_ms` while text is streamed.
 
-    Without them steps may take longer: nobody sees the time between two tokens of a reply that is sent as a
+    Otherwise steps may take longer: nobody sees the time between two tokens of a reply that is sent as a
     whole, and programs parse a value of a schema when it is complete. Larger chunks compute more tokens a
     second, and a prompt that is computed in fewer steps decodes earlier, so more rows share a step's weights.
-    `decode_rows` is the number of rows that decode in a step. `has_streams` says whether a running request
-    has an open stream of text.
+    `decode_rows` is the number of rows that decode in a step. `streams_text` says whether a running request
+    streams text that people may read as it comes.
 
     The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
     token. Prompts get at least as much time as the base, even if a step then takes longer than `step_ms` (a
@@ -39,19 +39,19 @@ class StepBudget:
         self._chunk = FIRST_CHUNK  # tokens, the last answer
         self._restored_token_ms: float | None = None
 
-    def prefill_tokens(self, decode_rows: int, has_streams: bool, restored_tokens: int = 0) -> int:
+    def prefill_tokens(self, decode_rows: int, streams_text: bool, restored_tokens: int = 0) -> int:
         """Prompt tokens for a step with these rows and that many restored tokens."""
         if self._token_ms is not None:
             restoring_ms = restored_tokens * (self._restored_token_ms or 0.0)
-            left_ms = self._free_ms(decode_rows, has_streams) - restoring_ms
+            left_ms = self._free_ms(decode_rows, streams_text) - restoring_ms
             self._chunk = _round_down(max(MIN_CHUNK, min(MAX_CHUNK, int(left_ms / self._token_ms))))
         return self._chunk
 
-    def restored_tokens(self, decode_rows: int, has_streams: bool) -> int:
+    def restored_tokens(self, decode_rows: int, streams_text: bool) -> int:
         """Tokens that a step with these rows may restore."""
         if self._restored_token_ms is None:
             return FIRST_RESTORE
-        share_ms = RESTORE_SHARE * self._free_ms(decode_rows, has_streams)
+        share_ms = RESTORE_SHARE * self._free_ms(decode_rows, streams_text)
         return max(MIN_RESTORE, int(share_ms / self._restored_token_ms))
 
     def observe(self, prefill_tokens: int, elapsed_ms: float) -> None:
@@ -70,10 +70,10 @@ class StepBudget:
             token_ms = max(copying_ms / restored_tokens, 1e-4)
             self._restored_token_ms = _average(self._restored_token_ms, token_ms)
 
-    def _free_ms(self, decode_rows: int, has_streams: bool) -> float:
+    def _free_ms(self, decode_rows: int, streams_text: bool) -> float:
         """Time for prompts beside the decode rows."""
         free_ms = max(self._step_ms - self._base_ms, self._base_ms)
-        if has_streams:
+        if streams_text:
             return free_ms
         return max(free_ms, (UNSTREAMED_FACTOR if decode_rows else ALONE_FACTOR) * self._step_ms)
 

@@ -88,10 +88,10 @@ class Lifecycle:
         return [request for request in self.residents.values() if request.phase is Phase.RUNNING]
 
     @property
-    def has_streams(self) -> bool:
-        """Whether a running request has an open stream of text."""
+    def streams_text(self) -> bool:
+        """Whether a running request streams text that people may read as it comes."""
         residents = self.residents.values()
-        return any(each.phase is Phase.RUNNING and each.has_open_stream for each in residents)
+        return any(each.phase is Phase.RUNNING and each.streams_text for each in residents)
 
     @property
     def runs_background(self) -> bool:

@@ -87,17 +87,17 @@ class StepPlanner:
         return True
 
     def build(
-        self, decoding: list[Request], prefilling: Sequence[Request], has_streams: bool, budget: StepBudget
+        self, decoding: list[Request], prefilling: Sequence[Request], streams_text: bool, budget: StepBudget
     ) -> tuple[StepPlan, StepInFlight] | None:
         """The next step: a token for each of `decoding`, then chunks of `prefilling` within `budget`.
 
-        `has_streams`: whether a running request has an open stream of text.
+        `streams_text`: see `StepBudget`.
         """
         plan, flight = StepPlan(step=self._step + 1, rows=[]), StepInFlight(self._step + 1)
         if not decoding and all(request.allocation.has_forced for request in prefilling):
-            has_streams = False  # each stream waits for its own forced tokens alone
-        self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding), has_streams))
-        most = budget.prefill_tokens(len(decoding), has_streams, flight.restored_tokens)
+            streams_text = False  # each stream waits for its own forced tokens alone
+        self._add_restores(plan, flight, prefilling, budget.restored_tokens(len(decoding), streams_text))
+        most = budget.prefill_tokens(len(decoding), streams_text, flight.restored_tokens)
         chunks = self._chunks(prefilling, most)
         if not decoding and not chunks and not flight.restored:
             return None

@@ -55,7 +55,7 @@ class Request:
     grammar_param: str | None  # the field that the grammar came from, for errors
     grammar_params: Mapping[str, str]  # the same by function of a structural tag
     leases: Sequence[LeaseTerms]  # to take when it ends
-    is_text_stream: bool  # the client gets tokens as they come, and no grammar covers the whole reply
+    is_text_stream: bool  # the client gets tokens as they come, and people may read them
 
     tokens: bytearray  # prompt and output, packed int32; grown by `Results`
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
@@ -97,7 +97,7 @@ class Request:
             grammar_param=message.grammar.param if message.grammar else None,
             grammar_params=message.grammar.params if message.grammar else {},
             leases=message.leases,
-            is_text_stream=message.is_streamed and not (message.grammar and message.grammar.covers_reply),
+            is_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
             tokens=bytearray(message.prompt),
             sent=prompt_length,
         )
@@ -131,7 +131,7 @@ class Request:
         return self.phase is Phase.RUNNING and not self.allocation.prefilling
 
     @property
-    def has_open_stream(self) -> bool:
+    def streams_text(self) -> bool:
         """People may read its tokens as they come. Its prompt is computed; forced tokens may come next."""
         return self.is_text_stream and (self.output_length > 0 or not self.allocation.prefilling)
 

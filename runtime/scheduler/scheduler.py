@@ -265,7 +265,7 @@ class Scheduler:
         self._admit(now)
         decoding, prefilling = self._rows()
         self._orders.carry_out()
-        planned = self._planner.build(decoding, prefilling, self._requests.has_streams, self._budget)
+        planned = self._planner.build(decoding, prefilling, self._requests.streams_text, self._budget)
         if planned is None:
             return False
         plan, flight = planned
@@ -359,7 +359,7 @@ class Scheduler:
     def _start_requests(self, now: float) -> None:
         """Starts requests, and counts their cached tokens."""
         decoding = sum(not request.allocation.prefilling for request in self._requests.running)
-        rows = (decoding, self._requests.has_streams)
+        rows = (decoding, self._requests.streams_text)
         tokens, restored = self._budget.prefill_tokens(*rows), self._budget.restored_tokens(*rows)
         for request in self._admission.admit(tokens, restored):
             if request.cached_tokens is None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 import numba
 import pytest
 from arbora.grammars.masks import walks
+from arbora.grammars.service.sources import FOLDER
 from arbora.runtime import compiled_code
 from arbora.runtime.cache_directory import KEPT_S
-from arbora.runtime.compiled_code import directory, use_directory
+from arbora.runtime.compiled_code import CompiledNote, directory, use_directory
 
 
 @pytest.fixture
@@ -67,5 +69,50 @@ def test_the_grammars_code_depends_on_their_sources_alone() -> None:
     grammars = compiled_code.directory(Path(walks.__file__).parents[1])
     caches = [each._cache for each in vars(walks).values() if hasattr(each, "_cache")]
     paths = [cache.cache_path for cache in caches if cache.cache_path is not None]
+    assert Path(walks.__file__).parents[1] == FOLDER
     assert paths and all(path.startswith(grammars) for path in paths)
     assert grammars != numba.config.CACHE_DIR  # type: ignore[attr-defined]
+
+
+def test_a_note_holds_until_a_source_changes(folder: Path) -> None:
+    use_directory(folder)
+    note = CompiledNote(folder)
+    assert not note.holds()
+    note.write()
+    assert note.holds() and CompiledNote(folder).holds()
+    (folder / "inner" / "constants.py").write_text("A = 2\n")
+    assert not CompiledNote(folder).holds()
+    CompiledNote(folder).write()  # its directory does not exist
+    assert not CompiledNote(folder).holds()
+
+
+@pytest.mark.parametrize("changed", ["metadata.version", "_processor", "version"])
+def test_a_note_names_the_versions_and_the_processor(
+    folder: Path, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))  # one directory for all versions
+    before = CompiledNote(folder)
+    before.write()
+    monkeypatch.setattr(f"arbora.runtime.compiled_code.{changed}", lambda *_: "another")
+    after = CompiledNote(folder)
+    assert before.holds() and not after.holds()
+    after.write()
+    assert after.holds() and not before.holds()
+
+
+def test_each_place_of_the_sources_has_a_note_of_its_own(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    CompiledNote(folder).write()
+    copy = tmp_path / "copy" / folder.name
+    shutil.copytree(folder, copy)
+    assert CompiledNote(folder).holds() and not CompiledNote(copy).holds()
+
+
+def test_a_note_does_not_hold_where_numba_cannot_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_directory(folder)
+    note = CompiledNote(folder)
+    note.write()
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    assert not note.holds()

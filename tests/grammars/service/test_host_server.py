@@ -9,9 +9,11 @@ import time
 import numpy as np
 import pytest
 from arbora.grammars import (
+    Automaton,
     BusyError,
     CompilerError,
     GrammarCompiler,
+    GrammarError,
     HostGrammar,
 )
 from arbora.grammars.host import client as host_client
@@ -21,8 +23,10 @@ from arbora.grammars.processes.fork_client import RunningServer
 from arbora.grammars.processes.fork_messages import KILL
 from grammar_world import (
     allowed,
+    answer,
     compiled,
     compiler,
+    submit,
 )
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from processes import children_of, descendants_of
@@ -51,6 +55,49 @@ def test_one_tenant_cannot_take_the_processes_of_others(monkeypatch: pytest.Monk
         assert isinstance(compiled(grammars, "grammar", 'start: "share"', tenant="modest"), HostGrammar)
     finally:
         grammars.close()
+
+
+@pytest.mark.parametrize("kind", ["grammar", "regex"])
+def test_a_server_starts_with_the_first_grammar_that_needs_it(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("arbora.runtime.compiled_code.CompiledNote.holds", lambda note: True)
+    made = compiler()
+
+    def running() -> list[str]:
+        pids = {"grammar": made._host._server.pid, "regex": made._workers.server.pid}
+        return [name for name, pid in pids.items() if pid is not None]
+
+    try:
+        submit(made, "ticket", "grammar", "x" * 2_000_000)  # is refused before any process reads it
+        assert isinstance(answer(made, "ticket"), GrammarError)
+        assert running() == []
+        compiled(made, kind, 'start: "a"')
+        assert running() == [kind]
+    finally:
+        made.close()
+
+
+def test_code_that_is_not_compiled_yet_is_compiled_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("arbora.runtime.compiled_code.CompiledNote.holds", lambda note: False)
+    made = compiler()
+    try:
+        deadline = time.monotonic() + BOUND_S
+        while made._workers.server.pid is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        made.close()
+
+
+def test_no_tenant_is_charged_for_the_start_of_a_server() -> None:
+    made = compiler()
+    try:
+        began = time.monotonic()
+        assert isinstance(compiled(made, "regex", "a", tenant="first"), Automaton)
+        assert made._workers._spending.of("first") < (time.monotonic() - began) / 2
+    finally:
+        made.close()
 
 
 def test_all_processes_end_with_the_compiler() -> None:

@@ -242,10 +242,17 @@ def test_a_slow_attempt_goes_on_as_a_large_task_while_fewer_than_the_most_run(wo
     assert [task.result(PATIENCE_S) for task in tasks.values()] == [None] * 3
 
 
+class RunningAlready:
+    """Instead of the server that forks the processes."""
+
+    def started(self) -> None: ...
+
+
 def test_a_job_takes_the_last_idle_process() -> None:
     first, last = HeldWorker(), HeldWorker()
     workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
     workers._workers = [first, last]  # type: ignore[list-item]
+    workers.server = RunningAlready()  # type: ignore[assignment]
     workers._idle = {0, 1}
     with ThreadPoolExecutor() as threads:
         threads.submit(workers.build, regex_job("one"))

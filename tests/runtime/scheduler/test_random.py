@@ -36,7 +36,7 @@ DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
 class FewRestored(StepBudget):
     """A prefix is restored over many steps."""
 
-    def restored_tokens(self, decode_rows: int, has_streams: bool) -> int:
+    def restored_tokens(self, decode_rows: int, streams_text: bool) -> int:
         return 8
 
 

@@ -74,7 +74,16 @@ def test_a_long_prompt_is_computed_in_chunks_while_others_decode() -> None:
 
 @pytest.mark.parametrize(
     "kind, streamed, may_wait",
-    [(None, True, False), ("structural_tag", True, False), ("json_schema", True, True), (None, False, True)],
+    [
+        (None, True, False),
+        ("structural_tag", True, False),
+        ("regex", True, False),
+        ("grammar", True, False),
+        ("json_schema", True, True),
+        ("json_object", True, True),
+        ("choice", True, True),
+        (None, False, True),
+    ],
 )
 def test_chunks_are_larger_where_nobody_reads_a_reply_as_it_comes(
     kind: GrammarKind | None, streamed: bool, may_wait: bool

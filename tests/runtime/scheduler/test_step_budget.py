@@ -21,7 +21,7 @@ def test_before_anything_was_measured_a_chunk_is_small() -> None:
 
 
 def test_a_step_with_streams_takes_about_its_time() -> None:
-    tokens = settled(base_ms=20.0, token_ms=1.0).prefill_tokens(decode_rows=4, has_streams=True)
+    tokens = settled(base_ms=20.0, token_ms=1.0).prefill_tokens(decode_rows=4, streams_text=True)
     assert 0.75 * 280 <= tokens <= 280
 
 
@@ -37,7 +37,7 @@ def test_a_step_that_delays_only_replies_sent_as_a_whole_may_take_longer() -> No
 
 
 def test_where_decoding_alone_takes_the_time_prompts_get_as_much() -> None:
-    tokens = settled(base_ms=500.0, token_ms=10.0).prefill_tokens(decode_rows=4, has_streams=True)
+    tokens = settled(base_ms=500.0, token_ms=10.0).prefill_tokens(decode_rows=4, streams_text=True)
     assert 0.75 * 50 <= tokens <= 50
 
 
@@ -69,20 +69,20 @@ def test_a_machine_that_slows_down_gets_smaller_chunks() -> None:
 
 def test_restoring_takes_half_of_a_step_at_most_and_leaves_that_much_less_for_computing() -> None:
     budget = settled(base_ms=20.0, token_ms=1.0)
-    assert budget.restored_tokens(decode_rows=4, has_streams=True) == FIRST_RESTORE
+    assert budget.restored_tokens(decode_rows=4, streams_text=True) == FIRST_RESTORE
     budget.observe_restore(1000, 100.0)
-    assert budget.restored_tokens(decode_rows=4, has_streams=True) == 1400
+    assert budget.restored_tokens(decode_rows=4, streams_text=True) == 1400
     assert 0.75 * 140 <= budget.prefill_tokens(4, True, restored_tokens=1400) <= 140
 
 
 def test_slow_restores_continue_and_small_ones_are_no_evidence() -> None:
     budget = settled(base_ms=20.0, token_ms=1.0)
     budget.observe_restore(1000, 1e6)
-    assert budget.restored_tokens(decode_rows=4, has_streams=True) == MIN_RESTORE
+    assert budget.restored_tokens(decode_rows=4, streams_text=True) == MIN_RESTORE
     assert budget.prefill_tokens(4, True, restored_tokens=MIN_RESTORE) == MIN_CHUNK
     budget = settled(base_ms=20.0, token_ms=1.0)
     budget.observe_restore(MIN_RESTORE - 1, 1e6)
-    assert budget.restored_tokens(decode_rows=4, has_streams=True) == FIRST_RESTORE
+    assert budget.restored_tokens(decode_rows=4, streams_text=True) == FIRST_RESTORE
 
 
 @given(st.floats(0.01, 1e4), st.floats(1e-4, 1e3), st.floats(1.0, 1e4))
