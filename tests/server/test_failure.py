@@ -17,7 +17,6 @@ from open_requests import ENDLESS, Asking, Streaming
 from processes import descendants_of, is_alive, processor_ticks
 from served import PATIENCE, Served, eventually, serve
 
-
 LENGTHS = count(2)
 
 
