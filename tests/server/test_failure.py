@@ -17,6 +17,7 @@ from open_requests import ENDLESS, Asking, Streaming
 from processes import descendants_of, is_alive, processor_ticks
 from served import PATIENCE, Served, eventually, serve
 
+
 @pytest.fixture
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("h")
