@@ -95,7 +95,7 @@ def ways(options: argparse.Namespace) -> list[Way]:
 
 
 def send_schema(url: str) -> None:
-    """A request with a schema, so that the server's processes for grammars run before anything is measured."""
+    """Starts the process that builds automata, so that no measured request waits for it."""
     client = NaiveClient(url, threads=1, scores=False)
     client.complete_json("An invoice:", Invoice)
     client.close()
