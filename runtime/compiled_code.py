@@ -44,10 +44,10 @@ def use_directory(folder: Path) -> str:
 
 
 class CompiledNote:
-    """A file that says that numba's cache has all code that a process needs at its start.
+    """A file beside numba's cache. If it exists, a process of this package can start without compiling.
 
-    numba uses its cache only with the same sources, at the same place, with the same versions of numba and
-    Python, on the same kind of processor, and if it can write to the directory. So does this note.
+    It counts only under the conditions under which numba uses the cache: the same sources at the same place,
+    the same versions of numba and Python, the same kind of processor, and a directory that can be written.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -78,9 +78,12 @@ class GrammarCompiler:
         return len(self._tickets)
 
     def start(self) -> None:
-        """Lets grammars be compiled; must be called once. A process starts with the first grammar that needs
-        it, as many servers get no grammar. Only code that is not compiled yet is compiled now, because that
-        can take minutes."""
+        """Must be called once; until then, no automaton is built.
+
+        The processes that compile grammars start with the first grammar that needs them, because many servers
+        get no grammar. The exception is a process whose own code numba has not compiled yet: it starts now,
+        because compiling that code can take minutes.
+        """
         self._threads.submit(0, self._workers.start)
 
     def submit(self, ticket: str, spec: GrammarSpec, *, tenant: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Where the sources are whose code the processes for grammars compile."""
+"""The folder of this package's sources."""
 
 from pathlib import Path
 

@@ -64,8 +64,11 @@ class AutomatonWorkers:
         self._changed = Condition()
 
     def start(self) -> None:
-        """Starts the server if it has to compile its own code; jobs that come earlier wait for it. Otherwise
-        the first job starts it. The first job forks the first process."""
+        """Must be called once; until then, jobs wait.
+
+        If numba has not compiled the server's own code yet, the server starts now, and jobs wait until it is
+        ready. Otherwise the first job starts it. The first job forks the first process.
+        """
         try:
             if not CompiledNote(FOLDER).holds():
                 with suppress(CompilerError):  # the first job tries again

@@ -149,8 +149,9 @@ def float_bits(value: float) -> int:
 def prefetch(typing, start, index):
     """Prefetch the cache line of element `index`, which may lie outside the array.
 
-    The line goes to the second-level cache, which was faster (bench/results/cpu-notes.md, "Keys prefetched
-    into the second-level cache"): probably because a core waits for few lines of the first level at a time.
+    The line is read into the second-level cache. Measured, that is faster than into the first level
+    (bench/results/cpu-notes.md, "Keys prefetched into the second-level cache"). The reason may be that a core
+    can have only few reads into its first level under way.
     """
 
     def generate(context, builder, signature, arguments):

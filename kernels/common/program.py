@@ -45,8 +45,10 @@ ALL = 2**31 - 1
     MASK_BYTES,
     AFFINITY_CALL,
 ) = range(11)
-"""Arguments of `_run`: the counter of arrivals, the number of threads that sleep, the number of kernels, the
-addresses of their functions and of their arguments, then `_System` and `_Binding`."""
+"""The places of `_run`'s arguments. ARRIVALS counts, for all kernels so far, the threads that have ended a
+kernel, and SLEEPING the threads that sleep until the others end theirs. CALLS is the number of kernels;
+FUNCTIONS and PLACES are the addresses of their functions and of their arguments. The others are the fields of
+`_System` and `_Binding`."""
 
 
 class Program:

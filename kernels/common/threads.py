@@ -59,7 +59,8 @@ class Callback:
     """
 
     def __init__(self, function: Callable[[Any], None]) -> None:
-        # numba never frees machine code, but its object would keep LLVM's form of the function in memory.
+        # numba's object is not kept: it holds LLVM's form of the function, megabytes for all kernels. The
+        # machine code stays without it, because numba never frees machine code.
         self.address: int = _compile(function).address
         self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
         self._buffers: list[ctypes.Array[ctypes.c_char]] = []

@@ -102,8 +102,8 @@ class Linear:
         return choose_fastest([part for part in products if isinstance(part, PlainCudaProduct)], seconds)
 
     def stored_rows(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """A function that returns rows [n, in] of the stored weight, for their numbers: int32 or int64 [n],
-        contiguous. None if another library chose the layout, or the product refers to the given weight."""
+        """Returns a function that reads rows [n, in] of the weight by their numbers, int32 or int64 [n],
+        contiguous. Returns None if the product can't read them from its own copy of the weight."""
         return self._product.rows if isinstance(self._product, StreamedProduct) else None
 
     def _parts(self) -> Sequence[Product]:

@@ -84,7 +84,8 @@ class StreamedProduct:
         return y
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
-        """The weights of these outputs, bfloat16 [n, in]. ids: int32 or int64 [n], contiguous."""
+        """Returns rows of the weight, bfloat16 [n, in]. ids: the rows' numbers, int32 or int64 [n],
+        contiguous."""
         assert ids.dtype in (torch.int32, torch.int64) and ids.is_contiguous()
         weights = torch.empty(len(ids), self._inputs, dtype=self._weight.dtype)
         sizes = (len(ids), self._inputs, self._weight.shape[1], ids.element_size())
