@@ -22,6 +22,7 @@ from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
+from arbora.runtime.model.kv_pool import segment_pages
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 1024, 3072, 16, 8, 128, 16
 WORKING_SET = 400_000_000  # bytes of KV or weights that a case cycles through, more than a core's caches hold
@@ -49,6 +50,14 @@ def best_seconds(turn: Callable[[int], object], budget: float = 1.5) -> float:
     return best
 
 
+def cache(pages: int, kv_heads: int, head_dim: int, cells: CellFormat) -> torch.Tensor:
+    """A layer's cache as a server arranges it, with random contents."""
+    of_page = 2 * kv_heads * PAGE_SIZE * cells.bytes(head_dim)
+    together = segment_pages(of_page, PAGE_SIZE, pages)
+    shape = (-(-pages // together), 2, kv_heads, together * PAGE_SIZE, head_dim)
+    return cells.encode(torch.randn(shape)).permute(1, 2, 0, 3, 4)
+
+
 def attention_case(
     name: str,
     queries: list[int],
@@ -74,8 +83,7 @@ def attention_case(
     token_bytes = 2 * kv_heads * cells.bytes(head_dim)
     layer = len(used) * PAGE_SIZE * token_bytes
     layers = [
-        cells.encode(torch.randn(2, kv_heads, len(used), PAGE_SIZE, head_dim))
-        for _ in range(max(1, min(28, WORKING_SET // layer)))
+        cache(len(used), kv_heads, head_dim, cells) for _ in range(max(1, min(28, WORKING_SET // layer)))
     ]
     q = torch.randn(sum(queries), heads, head_dim).bfloat16()
     batch = AttentionBatch.build(queries, lengths, tables, PAGE_SIZE, CPU, groups)
@@ -265,7 +273,7 @@ def elementwise_cases() -> Iterator[Case]:
     weight = torch.rand(HIDDEN).bfloat16()
     norms = HeadNorms(torch.rand(HEAD_DIM).bfloat16(), torch.rand(HEAD_DIM).bfloat16(), 1e-6)
     cos_sin = torch.randn(4096, HEAD_DIM)
-    kv = torch.randn(2, KV_HEADS, 64, PAGE_SIZE, HEAD_DIM).bfloat16()
+    kv = cache(64, KV_HEADS, HEAD_DIM, CellFormat(torch.bfloat16))
     for rows in (1, 8, 512):
         x, residual = torch.randn(2, rows, HIDDEN).bfloat16()
         gate_up = torch.randn(rows, 2 * INTERMEDIATE).bfloat16()
@@ -288,7 +296,11 @@ def elementwise_cases() -> Iterator[Case]:
             yield Case(f"{name}, {rows} rows", lambda turn, run=run: run(), read=read)  # type: ignore[misc]
     kvs = [kv.clone() for _ in range(28)]
     page = 28 * 2 * KV_HEADS * PAGE_SIZE * HEAD_DIM * 2
-    yield Case("copy_pages, 1 page, 28 layers", lambda turn: copy_pages(kvs, [1], [2 + turn % 60]), read=page)
+    yield Case(
+        "copy_pages, 1 page, 28 layers",
+        lambda turn: copy_pages(kvs, PAGE_SIZE, [1], [2 + turn % 60]),
+        read=page,
+    )
 
 
 GROUPS = {

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 
 from .attention.batch import AttentionBatch
 from .pages.cells import CellFormat
+from .pages.segments import pages_of, set_pages
 from .rotary.head_norms import HeadNorms
 
 
@@ -30,7 +31,7 @@ def _row_kv(
     """Keys and values of a row, each float64 [kv_heads, length, head_dim]."""
     pages = -(-length // batch.page_size)
     table = torch.from_numpy(batch.page_tables[row][:pages]).to(kv.device, torch.int64)
-    cells = kv[:, :, table].flatten(2, 3)[:, :, :length]
+    cells = pages_of(kv, table, batch.page_size).flatten(2, 3)[:, :, :length]
     keys, values = CellFormat(kv.dtype).decode(cells, head_dim, torch.float64)
     return keys, values
 
@@ -84,9 +85,8 @@ def rotary_write_kv(
         keys = rms_norm(keys, norms.k.float(), norms.eps)
     kept = slots >= 0
     q[kept] = _rotate(queries, cos, sin).to(q.dtype)[kept]
-    flat, cells = kv.flatten(2, 3), CellFormat(kv.dtype)
-    flat[0, :, slots[kept]] = cells.encode(_rotate(keys, cos, sin).transpose(0, 1)[:, kept])
-    flat[1, :, slots[kept]] = cells.encode(v.transpose(0, 1)[:, kept])
+    both = torch.stack((_rotate(keys, cos, sin), v.float()))[:, kept].transpose(1, 2)
+    set_pages(kv, slots[kept], CellFormat(kv.dtype).encode(both).unsqueeze(3))
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -101,19 +101,23 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return F.silu(gate) * up
 
 
-def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
+def copy_pages(
+    kvs: Sequence[torch.Tensor], page_size: int, sources: Sequence[int], destinations: Sequence[int]
+) -> None:
     """See `pages.copy_pages`."""
     for kv in kvs:
-        words = kv.view(torch.int32)
-        words[:, :, list(destinations)] = words[:, :, list(sources)]
+        cells = kv.view(torch.int8)
+        set_pages(cells, torch.tensor(destinations), pages_of(cells, torch.tensor(sources), page_size))
 
 
 def save_pages(
     kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
 ) -> None:
     """See `pages.save_pages`."""
-    for page, place in zip(pages, places, strict=True):
-        memory[place] = torch.stack([kv[:, :, page].flatten(0, 1).flatten(1) for kv in kvs])
+    page_size = memory.shape[3] // kvs[0].shape[4]
+    for layer, kv in enumerate(kvs):
+        cells = pages_of(kv, torch.tensor(pages), page_size)
+        memory[list(places), layer] = cells.permute(2, 0, 1, 3, 4).flatten(1, 2).flatten(2)
 
 
 def load_pages(
@@ -121,5 +125,5 @@ def load_pages(
 ) -> None:
     """See `pages.load_pages`, of all layers."""
     for layer, kv in enumerate(kvs):
-        for page, place in zip(pages, places, strict=True):
-            kv[:, :, page] = memory[place, layer].view(kv[:, :, page].shape)
+        cells = memory[list(places), layer].view(len(places), *kv.shape[:2], -1, kv.shape[4])
+        set_pages(kv, torch.tensor(pages), cells.permute(1, 2, 0, 3, 4))

@@ -11,6 +11,7 @@ from ..common.numba_tools import float_bits
 from ..common.threads import Callback, is_recording, thread_count
 from ..common.vectors import LANES
 from ..pages.cells import CellFormat
+from ..pages.segments import Segments
 from . import items as column
 from . import tiles
 from .batch import AttentionBatch, Group, first_keys
@@ -120,7 +121,8 @@ class CpuAttention:
         cut = Cut(self._split(int(batch.kv_lengths.max(initial=1))), aligned=batch_invariant)
         self._batch, self._window = batch, window
         self._items = plan_items(batch, groups, covered, tokens, cut, window)
-        self._runs = Runs.find(batch)
+        self._segments = Segments.of(kv)
+        self._runs = Runs.find(batch, self._segments)
         self._item_runs = self._runs.of_items(self._items.items)
         self._chunks = _chunks(batch, self._runs, flash_rows, window)
         self._shared = _shared_parts(batch, groups, self._items, self._runs, flash_groups)
@@ -145,7 +147,7 @@ class CpuAttention:
         arguments[column.REPEAT] = repeat
         arguments[column.HEAD_DIM] = head_dim
         arguments[column.CELL] = kv.shape[4]
-        arguments[column.SLOTS] = kv.shape[2] * kv.shape[3]
+        arguments[column.HEAD_CELLS] = self._segments.head
         arguments[column.MAX_QUERIES] = self._item_queries
         arguments[column.WINDOW] = NO_WINDOW if window is None else window
         arguments[column.MERGES] = self._items.merges.ctypes.data
@@ -170,7 +172,14 @@ class CpuAttention:
         batch = self._batch
         if self._window is not None or batch.decode_rows < len(batch.query_lengths):
             return None
-        return GrowingRows(self._items.items, self._runs, batch.kv_lengths, batch.page_size, self._split)
+        return GrowingRows(
+            self._items.items,
+            self._runs,
+            batch.kv_lengths,
+            batch.page_size,
+            self._segments,
+            self._split,
+        )
 
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         assert scale >= 0, "tiles look for the largest score before they scale"

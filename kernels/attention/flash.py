@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..pages.cells import CellFormat
+from ..pages.segments import pages_of
 from .batch import AttentionBatch
 from .blend import blend
 
@@ -22,9 +23,10 @@ class KeyRange:
     """The place of a row's keys [begin, end) in the cache."""
 
     slices: tuple[tuple[int, int], ...]
-    """(first slot, length) of each run; empty if there are too many"""
+    """(cell of the first key of the first head, length) of each run; empty if there are too many"""
     pages: torch.Tensor
     """int64, the pages of the range"""
+    page_size: int
     skipped: int
     """keys of the first page before the range"""
     length: int
@@ -37,13 +39,14 @@ class KeyRange:
         inside = np.flatnonzero(stops > starts)
         slices: tuple[tuple[int, int], ...] = ()
         if len(inside) <= MAX_SLICES:
-            slots = runs[inside, 1] + starts[inside] - runs[inside, 0]
+            cells = runs[inside, 1] + starts[inside] - runs[inside, 0]
             lengths = stops[inside] - starts[inside]
-            slices = tuple(zip(slots.tolist(), lengths.tolist(), strict=True))
+            slices = tuple(zip(cells.tolist(), lengths.tolist(), strict=True))
         first = begin // batch.page_size
         table = batch.page_tables[row][first : -(-end // batch.page_size)]
         pages = torch.from_numpy(table.astype(np.int64))
-        return KeyRange(slices, pages, begin - first * batch.page_size, end - begin)
+        skipped = begin - first * batch.page_size
+        return KeyRange(slices, pages, batch.page_size, skipped, end - begin)
 
     def read(self, kv: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         """Keys and values [2, kv_heads, length, head_dim] in q's dtype: a view if one run stores them so."""
@@ -51,11 +54,17 @@ class KeyRange:
 
     def _cells(self, kv: torch.Tensor) -> torch.Tensor:
         if self.slices:
-            flat = kv.flatten(2, 3)
-            parts = [flat[:, :, slot : slot + length] for slot, length in self.slices]
+            parts = [_run(kv, cell, length) for cell, length in self.slices]
             return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
-        gathered = torch.index_select(kv, 2, self.pages).flatten(2, 3)
+        gathered = pages_of(kv, self.pages, self.page_size).flatten(2, 3)
         return gathered[:, :, self.skipped : self.skipped + self.length]
+
+
+def _run(kv: torch.Tensor, cell: int, length: int) -> torch.Tensor:
+    """The cells of a run, [2, kv_heads, length, cell]."""
+    size = kv.shape[4]
+    shape, strides = (*kv.shape[:2], length, size), (*kv.stride()[:2], size, 1)
+    return kv.as_strided(shape, strides, kv.storage_offset() + cell * size)
 
 
 @dataclass(frozen=True)

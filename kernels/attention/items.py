@@ -29,7 +29,7 @@ from ..pages.cells_cpu import is_scaled, line_elements, scale_of
 from .dots import KEYS as KEYS_AT_ONCE
 from .dots import WIDTH, dot_four
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
-from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
+from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH
 
 BLOCK = 64
 """Keys of each turn of the online softmax; their K, and then their V, fit into the first-level cache."""
@@ -58,7 +58,7 @@ many bytes."""
     REPEAT,
     HEAD_DIM,
     CELL,
-    SLOTS,
+    HEAD_CELLS,
     MAX_QUERIES,
     WINDOW,
     SCALE,
@@ -69,8 +69,8 @@ many bytes."""
     ARGUMENTS,
 ) = range(25)
 """Arguments of the callbacks: addresses, counts and element strides. CELL: elements of a cell (see
-`pages.cells`). FEWEST_TILED: query heads from which an item is computed in tiles, if the processor supports
-them. BY_AMX: whether AMX multiplies the tiles."""
+`pages.cells`). HEAD_CELLS: cells from one KV head to the next one. FEWEST_TILED: query heads from which an
+item is computed in tiles, if the processor supports them. BY_AMX: whether AMX multiplies the tiles."""
 
 
 @compiled
@@ -203,7 +203,7 @@ def _softmax(score, low, high, count, state, total, head_dim):
 def _prefetch_next(run, run_end, end, item_end, head_cells, cell):
     """Prefetch the first cells of the next run if this run ends before `end`."""
     if run_end <= end and run_end < item_end:
-        following = shifted(head_cells, run[RUN_COLUMNS + RUN_SLOT] * cell)
+        following = shifted(head_cells, run[RUN_COLUMNS + RUN_CELL] * cell)
         ahead = min(_ahead(following), run[RUN_COLUMNS + RUN_LENGTH])
         for d in range(0, ahead * cell, line_elements(following)):
             prefetch(following, d)
@@ -226,7 +226,7 @@ def _attend(arguments, item, run, head_keys, head_values, query, score, state, t
             run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
             stop = min(end, run_end)
             _prefetch_next(run, run_end, end, item[END], head_keys, cell)
-            keys = shifted(head_keys, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * cell)
+            keys = shifted(head_keys, (run[RUN_CELL] + at - run[RUN_BEGIN]) * cell)
             to = shifted(score, at - begin)
             _scores(keys, stop - at, run_end - at, head_dim, cell, pairs, query, to)
             at = stop
@@ -244,7 +244,7 @@ def _attend(arguments, item, run, head_keys, head_values, query, score, state, t
             run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
             stop = min(end, run_end)
             _prefetch_next(run, run_end, end, item[END], head_values, cell)
-            values = shifted(head_values, (run[RUN_SLOT] + at - run[RUN_BEGIN]) * cell)
+            values = shifted(head_values, (run[RUN_CELL] + at - run[RUN_BEGIN]) * cell)
             weight = shifted(score, at - begin)
             _accumulate(values, stop - at, run_end - at, head_dim, cell, pairs, weight, total)
             at = stop
@@ -306,7 +306,7 @@ def column_scratch(arguments):
 @compiled
 def run_item(arguments, index, head, kind, stored, scratch):
     """Item number `index` for the queries of one KV head. kind: of queries and outputs, stored: of cells."""
-    first = head * arguments[SLOTS] * arguments[CELL]
+    first = head * arguments[HEAD_CELLS] * arguments[CELL]
     query = pointer(scratch[0].ctypes.data, np.float32(0))
     total = pointer(scratch[1].ctypes.data, np.float32(0))
     score = pointer(scratch[2].ctypes.data, np.float32(0))

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..common.numba_tools import compiled
+from ..pages.segments import Segments
 from .batch import AttentionBatch
 from .plan import BEGIN, ROW
 
-RUN_BEGIN, RUN_SLOT, RUN_LENGTH, RUN_COLUMNS = range(4)
-"""Columns of a run: position of the first key, slot of that key in the cache, number of keys."""
+RUN_BEGIN, RUN_CELL, RUN_LENGTH, RUN_COLUMNS = range(4)
+"""Columns of a run: position of the first key, its cell for the first head, number of keys."""
 
 SPARE = 4
 """Runs that a row can gain."""
@@ -25,20 +26,21 @@ class Runs:
     """int64 [rows]: the runs of row r are table[starts[r] : ends[r]]"""
 
     @staticmethod
-    def find(batch: AttentionBatch) -> "Runs":
-        pages = batch.page_counts()
-        return Runs(*_coalesce(batch.joined_tables(), batch.kv_lengths, pages, batch.page_size))
+    def find(batch: AttentionBatch, segments: Segments) -> "Runs":
+        pages, tables = batch.page_counts(), batch.joined_tables()
+        strides = segments.tokens, segments.segment
+        return Runs(*_coalesce(tables, batch.kv_lengths, pages, batch.page_size, *strides))
 
     def of_row(self, row: int) -> np.ndarray:
         return self.table[self.starts[row] : self.ends[row]]
 
-    def append(self, row: int, position: int, slot: int) -> bool:
+    def append(self, row: int, position: int, cell: int) -> bool:
         """Adds a run of one key at a row's end. False if the row has no free place."""
         end = int(self.ends[row])
         following = int(self.starts[row + 1]) if row + 1 < len(self.starts) else len(self.table)
         if end == following:
             return False
-        self.table[end] = (position, slot, 1)
+        self.table[end] = (position, cell, 1)
         self.ends[row] += 1
         return True
 
@@ -49,21 +51,25 @@ class Runs:
 
 
 @compiled
-def _coalesce(tables, lengths, pages, page_size):
+def _coalesce(tables, lengths, pages, page_size, segment_tokens, segment_cells):
     rows = len(lengths)
     runs = np.empty((len(tables) + SPARE * rows, RUN_COLUMNS), np.int64)
     starts, ends = np.empty(rows, np.int64), np.empty(rows, np.int64)
     found = 0
     page = 0
+    last_cell = np.int64(0)
     for row in range(rows):
         starts[row] = found
         for index in range(pages[row]):
             keys = min(page_size, lengths[row] - index * page_size)
-            if index > 0 and tables[page] == tables[page - 1] + 1:
+            slot = np.int64(tables[page]) * page_size
+            cell = slot // segment_tokens * segment_cells + slot % segment_tokens
+            if index > 0 and cell == last_cell + page_size:
                 runs[found - 1, RUN_LENGTH] += keys
             else:
-                runs[found] = (index * page_size, np.int64(tables[page]) * page_size, keys)
+                runs[found] = (index * page_size, cell, keys)
                 found += 1
+            last_cell = cell
             page += 1
         ends[row] = found
         found += SPARE

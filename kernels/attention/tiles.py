@@ -32,6 +32,7 @@ from .items import (
     BY_AMX,
     CELL,
     FEWEST_TILED,
+    HEAD_CELLS,
     HEAD_DIM,
     ITEM_COUNT,
     ITEM_RUNS,
@@ -43,13 +44,12 @@ from .items import (
     REPEAT,
     RUNS,
     SCALE,
-    SLOTS,
     VALUES,
     WINDOW,
     Q,
 )
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
-from .runs import RUN_BEGIN, RUN_COLUMNS, RUN_LENGTH, RUN_SLOT
+from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH
 from .tile_product import ROWS, multiply_narrow, multiply_wide
 from .transposing import transpose_words
 
@@ -83,11 +83,11 @@ def _copy_block(run, begin, end, padded, head_keys, head_values, empty, cell, ha
         key, value, next_key, next_value = empty, empty, empty, empty
         if begin + t < end:
             run = _run_of(run, begin + t)
-            place = (run[RUN_SLOT] + begin + t - run[RUN_BEGIN]) * cell
+            place = (run[RUN_CELL] + begin + t - run[RUN_BEGIN]) * cell
             key, value = shifted(head_keys, place), shifted(head_values, place)
         if begin + t + 1 < end:
             run = _run_of(run, begin + t + 1)
-            place = (run[RUN_SLOT] + begin + t + 1 - run[RUN_BEGIN]) * cell
+            place = (run[RUN_CELL] + begin + t + 1 - run[RUN_BEGIN]) * cell
             next_key, next_value = shifted(head_keys, place), shifted(head_values, place)
         to = shifted(keys, t * half)
         pair = shifted(values, t * half)
@@ -117,7 +117,7 @@ def _prefetch_block(run, begin, end, head_keys, head_values, cell):
     """Prefetch keys and values [begin, end), which are copied next."""
     for t in range(begin, end):
         run = _run_of(run, t)
-        place = (run[RUN_SLOT] + t - run[RUN_BEGIN]) * cell
+        place = (run[RUN_CELL] + t - run[RUN_BEGIN]) * cell
         for i in range(0, cell, line_elements(head_keys)):
             prefetch(head_keys, place + i)
             prefetch(head_values, place + i)
@@ -289,7 +289,7 @@ def _attend(arguments, item, run, head, empty, words, floats, state, total):
     scales = shifted(correction, lanes)
     _load_queries(arguments, item, head, lanes, query)
     _clear(lanes, head_dim, largest, summed, total)
-    first = head * arguments[SLOTS] * cell
+    first = head * arguments[HEAD_CELLS] * cell
     stored = empty[0]  # only its type counts
     head_keys = shifted(pointer(arguments[KEYS], stored), first)
     head_values = shifted(pointer(arguments[VALUES], stored), first)

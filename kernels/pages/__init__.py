@@ -8,20 +8,22 @@ import torch
 from . import cpu
 
 
-def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
+def copy_pages(
+    kvs: Sequence[torch.Tensor], page_size: int, sources: Sequence[int], destinations: Sequence[int]
+) -> None:
     """Copy page sources[i] to destinations[i] in every layer.
 
-    kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer (see `cells`). No page is both a
-    source and a destination, and destinations are distinct.
+    kvs: each layer's cache, as in `attention.paged_attention`. No page is both a source and a destination,
+    and destinations are distinct.
     """
     if not kvs or not sources:
         return
     if kvs[0].is_cuda:
         from . import cuda
 
-        cuda.copy_pages(kvs, sources, destinations)
+        cuda.copy_pages(kvs, page_size, sources, destinations)
     else:
-        cpu.copy_pages(kvs, sources, destinations)
+        cpu.copy_pages(kvs, page_size, sources, destinations)
 
 
 class PageMoves(Protocol):

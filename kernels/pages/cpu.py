@@ -9,17 +9,25 @@ import torch
 
 from ..common.numba_tools import compiled, fetch_add, pointer, shifted
 from ..common.threads import Callback, thread_count
+from .segments import Segments, pages_of, set_pages
+
+WORD = 4  # bytes
 
 
-def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
+def copy_pages(
+    kvs: Sequence[torch.Tensor], page_size: int, sources: Sequence[int], destinations: Sequence[int]
+) -> None:
     """See `pages.copy_pages`."""
-    moves = np.array([sources, destinations], dtype=np.int64)
     for kv in kvs:
-        planes, page = kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4]
-        words, rest = divmod(page * kv.element_size(), 4)
-        assert kv.is_contiguous() and rest == 0
-        arguments = (kv.data_ptr(), planes, kv.shape[2], words, len(sources), moves.ctypes.data)
-        callback().run(arguments, thread_count(planes * page * len(sources)))
+        segments, kv_heads, cell_bytes = Segments.of(kv), kv.shape[1], kv.shape[4] * kv.element_size()
+        assert page_size * cell_bytes % WORD == 0
+        moves = np.array(
+            [[segments.first_cell(page * page_size) for page in pages] for pages in (sources, destinations)],
+            dtype=np.int64,
+        )
+        strides = np.array([segments.head, segments.value, page_size, *moves.ravel()]) * cell_bytes // WORD
+        arguments = (kv.data_ptr(), kv_heads, len(sources), strides.ctypes.data)
+        callback().run(arguments, thread_count(2 * kv_heads * page_size * kv.shape[4] * len(sources)))
 
 
 class CpuMoves:
@@ -28,37 +36,40 @@ class CpuMoves:
     def __init__(
         self, kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
     ) -> None:
-        self._kvs, self._pages, self._memory, self._places = kvs, list(pages), memory, list(places)
+        self._kvs, self._pages = kvs, torch.tensor(pages, dtype=torch.int64)
+        self._places = list(places)
+        planes, cell = kvs[0].shape[:2], kvs[0].shape[4]
+        self._memory = memory.view(*memory.shape[:2], *planes, -1, cell)
+        self._page_size = self._memory.shape[4]
 
     def save(self) -> None:
         for layer, kv in enumerate(self._kvs):
-            self._memory[self._places, layer] = _planes(kv)[:, self._pages].transpose(0, 1)
+            pages = pages_of(kv, self._pages, self._page_size)
+            self._memory[self._places, layer] = pages.permute(2, 0, 1, 3, 4)
 
     def load(self, layers: range) -> None:
         for layer in layers:
-            _planes(self._kvs[layer])[:, self._pages] = self._memory[self._places, layer].transpose(0, 1)
-
-
-def _planes(kv: torch.Tensor) -> torch.Tensor:
-    """[2 × kv_heads, num_pages, page_size × head_dim]"""
-    return kv.view(kv.shape[0] * kv.shape[1], kv.shape[2], -1)
+            pages = self._memory[self._places, layer].permute(1, 2, 0, 3, 4)
+            set_pages(self._kvs[layer], self._pages, pages)
 
 
 @compiled
 def _copy_pages(arguments):
-    """Arguments: the counter of (plane, move) pairs, where a plane is K or V of a head, then those of
-    `copy_pages`."""
-    planes, pages, words, moves = arguments[2], arguments[3], arguments[4], arguments[5]
-    sources = pointer(arguments[6], np.int64(0))
-    destinations = shifted(sources, moves)
+    """Arguments: the counter of (head, side, move) triples; the address of a layer's cache, its KV heads, the
+    number of moves; the address of words from one head to the next one, from a key to its value and of a
+    page, then of the first words of all sources and of all destinations."""
+    kv_heads, moves = arguments[2], arguments[3]
+    words = pointer(arguments[4], np.int64(0))
+    sources, destinations = shifted(words, 3), shifted(words, 3 + moves)
     while True:
         work = fetch_add(arguments, 1)
-        if work >= planes * moves:
+        if work >= 2 * kv_heads * moves:
             break
-        plane = shifted(pointer(arguments[1], np.int32(0)), work // moves * pages * words)
-        source = shifted(plane, sources[work % moves] * words)
-        destination = shifted(plane, destinations[work % moves] * words)
-        for i in range(words):
+        plane, move = work // moves, work % moves
+        first = plane // 2 * words[0] + plane % 2 * words[1]
+        source = shifted(pointer(arguments[1], np.int32(0)), first + sources[move])
+        destination = shifted(pointer(arguments[1], np.int32(0)), first + destinations[move])
+        for i in range(words[2]):
             destination[i] = source[i]
 
 

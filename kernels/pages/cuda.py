@@ -122,8 +122,11 @@ class CudaMoves:
         )
 
 
-def copy_pages(kvs: Sequence[torch.Tensor], sources: Sequence[int], destinations: Sequence[int]) -> None:
+def copy_pages(
+    kvs: Sequence[torch.Tensor], page_size: int, sources: Sequence[int], destinations: Sequence[int]
+) -> None:
     """See `pages.copy_pages`."""
+    assert kvs[0].shape[3] == page_size
     planes, words = _planes_and_words(kvs[0])
     copy_pages_kernel[(len(sources), len(kvs) * planes)](
         kvs[0].view(torch.int32),

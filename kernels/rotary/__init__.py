@@ -27,8 +27,8 @@ def rotary_write_kv(
     those from 2 * half on are unchanged.
     positions: int64 [tokens]. slots: int64 [tokens], page * page_size + offset; a token with a negative slot
     is skipped.
-    kv: [2, kv_heads, num_pages, page_size, cell], contiguous, as in `attention.paged_attention`. All
-    intermediate values are float32.
+    kv: [2, kv_heads, num_pages, page_size, cell], as in `attention.paged_attention`. All intermediate values
+    are float32.
     """
     if q.is_cuda:
         from . import cuda

@@ -10,6 +10,7 @@ from ..common.numba_tools import compiled, fetch_add, float_bits, float_of, load
 from ..common.threads import Callback, thread_count
 from ..pages.cells import CellFormat
 from ..pages.cells_cpu import copy_to_cell, write_cell
+from ..pages.segments import Segments
 from .head_norms import HeadNorms
 
 
@@ -25,16 +26,17 @@ def rotary_write_kv(
 ) -> None:
     """See `rotary.rotary_write_kv`."""
     tokens, heads, head_dim = q.shape
-    assert q.stride(1) == k.stride(1) == v.stride(1) == head_dim and kv.is_contiguous()
+    assert q.stride(1) == k.stride(1) == v.stride(1) == head_dim
     assert kv.dtype in (q.dtype, torch.int8) and kv.shape[4] == CellFormat(kv.dtype).elements(head_dim)
     assert cos_sin.is_contiguous() and positions.is_contiguous() and slots.is_contiguous()
+    segments = Segments.of(kv)
     arguments = (
         tokens,
         heads,
         k.shape[1],
         head_dim,
         cos_sin.shape[1] // 2,
-        kv.shape[2] * kv.shape[3],
+        segments.head,
         q.data_ptr(),
         q.stride(0),
         k.data_ptr(),
@@ -49,6 +51,9 @@ def rotary_write_kv(
         0 if norms is None else norms.k.data_ptr(),
         0 if norms is None else float_bits(norms.eps),
         kv.shape[4],
+        segments.tokens,
+        segments.segment,
+        segments.value,
     )
     callback(q.dtype, kv.dtype).run(arguments, thread_count(q.numel() + 2 * k.numel()))
 
@@ -84,8 +89,9 @@ def _rotate(head, cos_sin, half, head_dim, target):
 def _rotate_token(arguments, token, kind, stored, buffer):
     """buffer: float32 [2 * head_dim]; the caller must keep it alive."""
     heads, kv_heads = arguments[2], arguments[3]
-    head_dim, half, slots = arguments[4], arguments[5], arguments[6]
+    head_dim, half, head_cells = arguments[4], arguments[5], arguments[6]
     normal, eps, cell = arguments[17] != 0, float_of(arguments[19]), arguments[20]
+    segment_tokens, segment_cells, value_cells = arguments[21], arguments[22], arguments[23]
     q_weight, k_weight = pointer(arguments[17], kind), pointer(arguments[18], kind)
     floats = pointer(buffer.ctypes.data, np.float32(0))
     position = pointer(arguments[14], np.int64(0))[token]
@@ -100,11 +106,12 @@ def _rotate_token(arguments, token, kind, stored, buffer):
         _rotate(floats, cos_sin, half, head_dim, query)
     k = shifted(pointer(arguments[9], kind), token * arguments[10])
     v = shifted(pointer(arguments[11], kind), token * arguments[12])
+    first = slot // segment_tokens * segment_cells + slot % segment_tokens
     for head in range(kv_heads):
-        keys = shifted(pointer(arguments[16], stored), (head * slots + slot) * cell)
+        keys = shifted(pointer(arguments[16], stored), (first + head * head_cells) * cell)
         _read(shifted(k, head * head_dim), k_weight, normal, eps, head_dim, floats)
         _rotate(floats, cos_sin, half, head_dim, keys)
-        copy_to_cell(shifted(keys, kv_heads * slots * cell), head_dim, shifted(v, head * head_dim), floats)
+        copy_to_cell(shifted(keys, value_cells * cell), head_dim, shifted(v, head * head_dim), floats)
 
 
 @compiled

@@ -47,7 +47,7 @@ class Decoder:
     ) -> torch.Tensor:
         """Write the step's keys and values; return the hidden states of its output tokens.
 
-        kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer.
+        kvs: each layer's cache (see `kv_pool.allocate_pool`).
         arrive: called with a layer's number before its pages are read.
         Returns [output tokens, hidden], normalised for the head.
         """

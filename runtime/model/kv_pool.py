@@ -15,6 +15,9 @@ from .decoder_config import DecoderConfig
 CPU_SHARE = 0.4
 """of the free memory, unless --kv-memory says otherwise"""
 CPU_MOST = 4 << 30
+HUGE_PAGE = 2 << 20  # bytes
+SEGMENT_TOKENS = 256
+"""the fewest: attention reads the keys of a head and segment without a jump"""
 CUDA_SHARE = 0.9
 CUDA_STEP_TOKENS = 8192
 """tokens of a step; memory for their activations is kept free"""
@@ -79,16 +82,35 @@ def size_pool(
 def allocate_pool(
     config: DecoderConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
-    """Zeros: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer (see `CellFormat`)."""
-    shape = (2, config.kv_heads, num_pages, page_size, CellFormat(dtype).elements(config.head_dim))
-    return [_zeros(shape, dtype, device) for _ in range(config.layers)]
+    """Each layer's cache, zeros: [2, kv_heads, num_pages, page_size, cell] (see `CellFormat`).
+
+    On the CPU segments stand in place of pages (see `kernels.pages.segments`). The last one may be longer
+    than the pages need.
+    """
+    cell = CellFormat(dtype).elements(config.head_dim)
+    if not in_segments(device):
+        shape = (2, config.kv_heads, num_pages, page_size, cell)
+        return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
+    pages = segment_pages(page_bytes(config, page_size, dtype) // config.layers, page_size, num_pages)
+    segments = -(-num_pages // pages)
+    shape = (segments, 2, config.kv_heads, pages * page_size, cell)
+    return [_untouched_zeros(shape, dtype).permute(1, 2, 0, 3, 4) for _ in range(config.layers)]
 
 
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """On the CPU the system gives the tensor memory later: when `PageMemory` asks for it, or when a page is
-    written. It gives huge pages if it has them."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
+def in_segments(device: torch.device) -> bool:
+    """The CUDA kernels read pages, those of the CPU segments too."""
+    return device.type == "cpu"
+
+
+def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int) -> int:
+    """The pages of a segment: one layer's fill at least a huge page, and have at least `SEGMENT_TOKENS`."""
+    pages = max(-(-HUGE_PAGE // layer_page_bytes), -(-SEGMENT_TOKENS // page_size))
+    return min(pages, num_pages)
+
+
+def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """The system gives the tensor memory later: when `PageMemory` asks for it, or when a page is written. It
+    gives huge pages if it has them."""
     size = torch.Size(shape).numel() * dtype.itemsize
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):

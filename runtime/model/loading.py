@@ -107,7 +107,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
     page_memory = None
     if device.type == "cpu":
-        page_memory = PageMemory(kvs)
+        page_memory = PageMemory(kvs, config.page_size)
         # Before the test step, which leaves a core idle: later, the thread would slow the first requests.
         page_memory.start(everything=config.kv_memory is not None)
     decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)

@@ -45,7 +45,7 @@ NO_REPLAYS = Replays()
 class Runner:
     """Owns the contents of pages and the state of slots.
 
-    kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer.
+    kvs: each layer's cache (see `kv_pool.allocate_pool`).
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Runner:
         restore = self._transfers.begin(plan, lambda: self._written(plan)) if self._transfers else None
         if plan.copies:
             moves = [(copy.source, copy.destination) for copy in plan.copies]
-            copy_pages(self._kvs, *zip(*moves, strict=True))
+            copy_pages(self._kvs, self._tables.page_size, *zip(*moves, strict=True))
         return restore
 
     def _written(self, plan: StepPlan) -> list[int]:

@@ -24,6 +24,7 @@ from attention_cases import TREE, AttentionCase, Sharing, Step, build_case, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sapphire_rapids import output_for_sapphire_rapids
+from segmented import segmented
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS = [(4, 4), (4, 2), (6, 2), (14, 2), (8, 1), (40, 1)]
@@ -47,8 +48,11 @@ def poison_unused_slots(case: AttentionCase) -> None:
     case.kv[:, :, unused] = CellFormat(case.kv.dtype).encode(broken)
 
 
-def assert_matches_reference(case: AttentionCase) -> None:
+def assert_matches_reference(case: AttentionCase, segment: int | None = None) -> None:
+    """segment: pages of a segment of the cache, if several stand together"""
     poison_unused_slots(case)
+    if segment is not None:
+        case = replace(case, kv=segmented(case.kv, segment))
     got = paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
     expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale, case.window)
     tolerance = TOLERANCE[case.q.dtype]
@@ -65,6 +69,7 @@ def assert_matches_reference(case: AttentionCase) -> None:
     dtype=st.sampled_from(list(TOLERANCE)),
     stored=st.sampled_from([None, torch.int8]),
     scattered=st.booleans(),
+    segment=st.sampled_from([None, 1, 3, 40]),
     split=st.sampled_from([40, 512]),
     seed=st.integers(0, 1000),
 )
@@ -77,6 +82,7 @@ def test_every_step_matches_the_reference(
     dtype: torch.dtype,
     stored: torch.dtype | None,
     scattered: bool,
+    segment: int | None,
     split: int,
     seed: int,
 ) -> None:
@@ -88,7 +94,8 @@ def test_every_step_matches_the_reference(
         if not by_amx:
             patch.setattr(amx, "available", lambda: False)
         patch.setattr(attention_cpu, "_split", lambda *_: split)
-        assert_matches_reference(build_case(step, heads, head_dim, window, dtype, scattered, seed, stored))
+        case = build_case(step, heads, head_dim, window, dtype, scattered, seed, stored)
+        assert_matches_reference(case, segment)
 
 
 LONG = Step(16, groups=(Sharing(4, 12), TREE), decode_lengths=(1500, 700), chunks=((64, 300), (100, 0)))
@@ -103,7 +110,7 @@ def test_any_number_of_threads_gives_the_same_result(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        assert_matches_reference(build_case(LONG, (16, 4), 64, None, dtype, False, 5, stored))
+        assert_matches_reference(build_case(LONG, (16, 4), 64, None, dtype, False, 5, stored), 32)
     finally:
         torch.set_num_threads(before)
 

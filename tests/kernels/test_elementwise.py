@@ -12,11 +12,14 @@ from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages, page_moves
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
+from segmented import segmented
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ONE_ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 # Sizes on both sides of the threshold for several threads, and widths that do not fill a vector register.
+SEGMENTS = [1, 2, 9]
+"""pages"""
 SHAPES = [(1, 64), (5, 1024), (3, 99), (70, 512)]
 
 
@@ -69,9 +72,9 @@ def test_a_nan_passes_through_norm_and_activation() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("half", [32, 16], ids=["whole head", "half of the head"])
 @pytest.mark.parametrize("normal", [False, True], ids=["as they are", "normalised"])
-@pytest.mark.parametrize("tokens", [1, 9, 200])
+@pytest.mark.parametrize("tokens, segment", [(1, 1), (9, 20), (200, 10)])
 def test_rotary_write_kv_rotates_queries_and_fills_slots(
-    tokens: int, normal: bool, half: int, dtype: torch.dtype, stored: torch.dtype | None
+    tokens: int, segment: int, normal: bool, half: int, dtype: torch.dtype, stored: torch.dtype | None
 ) -> None:
     cells = CellFormat(stored or dtype)
     qkv = torch.randn(tokens, 8, 64).to(dtype)
@@ -81,7 +84,7 @@ def test_rotary_write_kv_rotates_queries_and_fills_slots(
     positions = torch.randint(0, 300, (tokens,))
     slots = torch.randperm(20 * 16)[:tokens]
     slots[tokens // 2] = -1
-    kv = cells.encode(torch.randn(2, 2, 20, 16, 64))
+    kv = segmented(cells.encode(torch.randn(2, 2, 20, 16, 64)), segment)
     expected_kv = kv.clone()
     norms = HeadNorms(torch.rand(64).to(dtype), torch.rand(64).to(dtype), 1e-6) if normal else None
     q, k, v = torch.split(qkv, [4, 2, 2], dim=1)
@@ -96,31 +99,38 @@ def test_rotary_write_kv_rotates_queries_and_fills_slots(
     assert ((got - expected).abs() < 1e-5).float().mean() > (0.999 if stored or dtype == torch.float32 else 0)
 
 
+@pytest.mark.parametrize("segment", SEGMENTS)
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.int8])
+@pytest.mark.parametrize("kv_heads, page_size, head_dim", [(3, 16, 32), (1, 1, 80)])
 def test_copy_pages_copies_keys_and_values_of_every_head_and_layer_and_nothing_else(
-    stored: torch.dtype,
+    kv_heads: int, page_size: int, head_dim: int, stored: torch.dtype, segment: int
 ) -> None:
-    shapes = [(2, 3, 9, 16, 32), (2, 1, 9, 1, 80)]
-    kvs = [CellFormat(stored).encode(torch.randn(shape)) for shape in shapes]
-    expected = [kv.clone() for kv in kvs]
-    copy_pages(kvs, [0, 8, 0], [5, 2, 3])
-    reference.copy_pages(expected, [0, 8, 0], [5, 2, 3])
-    assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
+    layers = CellFormat(stored).encode(torch.randn(2, 2, kv_heads, 9, page_size, head_dim))
+    kvs = [segmented(layer, segment) for layer in layers]
+    copy_pages(kvs, page_size, [0, 8, 0], [5, 2, 3])
+    reference.copy_pages(layers.unbind(), page_size, [0, 8, 0], [5, 2, 3])
+    assert all(same(kv, segmented(layer, segment)) for kv, layer in zip(kvs, layers, strict=True))
 
 
+@pytest.mark.parametrize("segment", SEGMENTS)
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.int8])
-def test_pages_move_to_host_memory_and_back(stored: torch.dtype) -> None:
-    kvs = [CellFormat(stored).encode(torch.randn(2, 3, 9, 16, 32)) for _ in range(2)]
+def test_pages_move_to_host_memory_and_back(stored: torch.dtype, segment: int) -> None:
+    layers = CellFormat(stored).encode(torch.randn(2, 2, 3, 9, 16, 32))
+    kvs = [segmented(layer, segment) for layer in layers]
     memory = CellFormat(stored).encode(torch.randn(4, 2, 6, 16, 32)).flatten(3)
-    expected, expected_memory = [kv.clone() for kv in kvs], memory.clone()
+    expected_memory = memory.clone()
     page_moves(kvs, [8, 0], memory, [1, 3]).save()
-    reference.save_pages(expected, [8, 0], expected_memory, [1, 3])
+    reference.save_pages(layers.unbind(), [8, 0], expected_memory, [1, 3])
     assert torch.equal(memory, expected_memory)
     moves = page_moves(kvs, [4, 5], memory, [3, 2])
     for layer in range(2):
         moves.load(range(layer, layer + 1))
-    reference.load_pages(expected, [4, 5], expected_memory, [3, 2])
-    assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
+    reference.load_pages(layers.unbind(), [4, 5], expected_memory, [3, 2])
+    assert all(same(kv, segmented(layer, segment)) for kv, layer in zip(kvs, layers, strict=True))
+
+
+def same(kv: torch.Tensor, expected: torch.Tensor) -> bool:
+    return torch.equal(kv.contiguous().view(torch.int8), expected.contiguous().view(torch.int8))
 
 
 def test_the_cpu_kernels_need_no_triton() -> None:

@@ -13,6 +13,7 @@ from arbora.kernels.attention import items as column
 from arbora.kernels.attention.batch import Group
 from arbora.kernels.attention.cpu import CpuAttention
 from arbora.kernels.attention.plan import ROW
+from segmented import segmented
 
 PAGE, HEAD_DIM = 4, 32
 ADDRESSES = {
@@ -29,11 +30,13 @@ ADDRESSES = {
 class Growing:
     """Rows whose pages are consecutive or not, by chance."""
 
-    def __init__(self, lengths: list[int], groups: Sequence[Group], kv_heads: int, invariant: bool) -> None:
+    def __init__(
+        self, lengths: list[int], groups: Sequence[Group], kv_heads: int, invariant: bool, segment: int = 1
+    ) -> None:
         self._random, self._next = random.Random(sum(lengths)), 0
         self._groups, self._invariant = groups, invariant
         self._q = torch.empty(0, 2 * kv_heads, HEAD_DIM)
-        self._kv = torch.empty(2, kv_heads, 1, PAGE, HEAD_DIM)
+        self._kv = segmented(torch.empty(2, kv_heads, 2 * segment, PAGE, HEAD_DIM), segment)
         self.lengths, self.tables = lengths, list[list[int]]()
         for row, length in enumerate(lengths):
             common = self._shared_pages(row)
@@ -75,6 +78,7 @@ def described(plan: CpuAttention) -> tuple[object, ...]:
     return items.items.tolist(), items.merges.tolist(), items.partials, rows, places.tolist(), fixed
 
 
+@pytest.mark.parametrize("segment", [1, 3])
 @pytest.mark.parametrize("invariant", [False, True])
 @pytest.mark.parametrize(
     "lengths, groups, kv_heads",
@@ -88,11 +92,16 @@ def described(plan: CpuAttention) -> tuple[object, ...]:
     ],
 )
 def test_grown_tables_are_those_of_the_longer_rows(
-    lengths: list[int], groups: list[Group], kv_heads: int, invariant: bool, monkeypatch: pytest.MonkeyPatch
+    lengths: list[int],
+    groups: list[Group],
+    kv_heads: int,
+    invariant: bool,
+    segment: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cpu, "MIN_SPLIT", 16)
     monkeypatch.setattr(cpu, "INVARIANT_SPLIT", 16)
-    rows = Growing(lengths, groups, kv_heads, invariant)
+    rows = Growing(lengths, groups, kv_heads, invariant, segment)
     plan = rows.plan()
     growing, grown = plan.growing(), 0
     for _ in range(80):

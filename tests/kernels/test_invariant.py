@@ -20,6 +20,7 @@ from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages.cells import CellFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from segmented import segmented
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 HALVES = [torch.bfloat16, torch.float16]
@@ -48,7 +49,8 @@ class Sequence:
         random: np.random.Generator,
         stored: torch.dtype | None = None,
     ) -> Cached:
-        """This many copies of its keys and values in scattered pages; all other values are NaN.
+        """This many copies of its keys and values in scattered pages of a segmented cache; all other values
+        are NaN.
 
         stored: the cache's dtype, if not that of the queries
         """
@@ -62,7 +64,8 @@ class Sequence:
             page = torch.from_numpy(table).long()[position // page_size]
             for part, source in enumerate((self.k, self.v)):
                 kv[part][:, page, position % page_size] = source.transpose(0, 1)
-        return Cached(CellFormat(stored or kv.dtype).encode(kv), tables, page_size)
+        cells = CellFormat(stored or kv.dtype).encode(kv)
+        return Cached(segmented(cells, int(random.integers(1, pages + 1))), tables, page_size)
 
 
 @dataclass(frozen=True)

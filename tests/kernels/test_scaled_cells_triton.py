@@ -175,8 +175,8 @@ def test_rotated_keys_and_values_match_the_reference(normal: bool, half: int, st
 def test_copied_pages_keep_codes_and_scales(stored: torch.dtype, page_size: int) -> None:
     kvs = [CellFormat(stored).encode(torch.randn(2, 2, 7, page_size, 48, device=DEVICE)) for _ in range(2)]
     expected = [kv.clone() for kv in kvs]
-    pages_triton.copy_pages(kvs, [0, 6], [5, 2])
-    reference.copy_pages(expected, [0, 6], [5, 2])
+    pages_triton.copy_pages(kvs, kvs[0].shape[3], [0, 6], [5, 2])
+    reference.copy_pages(expected, kvs[0].shape[3], [0, 6], [5, 2])
     for got, want in zip(kvs, expected, strict=True):
         assert torch.equal(got.view(torch.int8), want.view(torch.int8))
 

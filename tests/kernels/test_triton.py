@@ -217,8 +217,8 @@ def test_rotary_write_kv_matches_the_reference(normal: bool, half: int, dtype: t
 def test_copy_pages_copies_whole_pages_in_every_layer() -> None:
     kvs = [torch.randn(2, 2, 7, 16, 80, device=DEVICE) for _ in range(2)]
     expected = [kv.clone() for kv in kvs]
-    pages_triton.copy_pages(kvs, [0, 6], [5, 2])
-    reference.copy_pages(expected, [0, 6], [5, 2])
+    pages_triton.copy_pages(kvs, kvs[0].shape[3], [0, 6], [5, 2])
+    reference.copy_pages(expected, kvs[0].shape[3], [0, 6], [5, 2])
     assert all(torch.equal(got, want) for got, want in zip(kvs, expected, strict=True))
 
 

@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from arbora.runtime.model import kv_pool
 from interpreted_triton import DEVICE
 
-__all__ = ["DEVICE", "moved", "triton_kernels"]
+__all__ = ["DEVICE", "cache_as_on_a_gpu", "moved", "triton_kernels"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache_as_on_a_gpu() -> Iterator[None]:
+    """Models that a test module loads on a CPU get a cache that CUDA kernels can read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kv_pool, "in_segments", lambda device: False)
+        yield
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class CopyStreams(NamedTuple):
 class Transfers:
     """Copies run beside the steps on CUDA, and in order with them on a CPU.
 
-    kvs: one [2, kv_heads, num_pages, page_size, cell] tensor for each layer.
+    kvs: each layer's cache (see `kv_pool.allocate_pool`).
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Transfers:
         self._kvs = kvs
         self._store = store
         kv = kvs[0]
-        shape = (-1, len(kvs), kv.shape[0] * kv.shape[1], kv.shape[3] * kv.shape[4])
+        shape = (store.pool.places, len(kvs), kv.shape[0] * kv.shape[1], -1)
         self._memory = store.pool.memory.view(kv.dtype).view(shape)
         self._streams = streams or _streams(kv.device)
         self._saves = Saves(store)

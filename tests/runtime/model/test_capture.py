@@ -16,7 +16,7 @@ from arbora.runtime.model.capture import CaptureError, Captures, GraphMemory, Re
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.step_graphs import StepGraphs
 from checkpoints import random_model, save_model
-from triton_device import triton_kernels
+from triton_device import cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 REFUSED = "operation not permitted when stream is capturing"
 

@@ -26,7 +26,7 @@ from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import WINDOWED, random_model, save_model
 from recorded_launches import capture
 from step_driver import StepDriver, packed
-from triton_device import DEVICE, triton_kernels
+from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 SLOTS, PAGE, CONTEXT = 5, 4, 160
 SIZES = [1, 5, 12]

@@ -20,7 +20,7 @@ from checkpoints import random_model, save_model
 from compile_keys import CompileKey, noted_keys
 from stack_automata import load_message
 from step_driver import StepDriver, packed, serve_config
-from triton_device import DEVICE, triton_kernels
+from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 pytestmark = pytest.mark.skipif(DEVICE.type == "cuda", reason="the interpreter notes what is launched")
 SLOTS, PAGE, CONTEXT, WINDOW = 40, 16, 1024, 48

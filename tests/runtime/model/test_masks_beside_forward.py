@@ -21,7 +21,7 @@ from checkpoints import WINDOWED, random_model, save_model
 from logged_steps import MOST_TOKENS, Log
 from stack_automata import load_message
 from step_driver import StepDriver, packed, unpacked
-from triton_device import DEVICE, triton_kernels
+from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 T = TypeVar("T")
 PROMPT = np.random.default_rng(3).integers(0, 256, 4).tolist()

@@ -30,7 +30,7 @@ from byte_grammars import bits
 from checkpoints import WINDOWED, random_model, save_model
 from logged_steps import Log
 from step_driver import packed, unpacked
-from triton_device import triton_kernels
+from triton_device import cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 PROMPT = np.random.default_rng(2).integers(0, 256, 5).tolist()
 PARAMS = (

@@ -8,19 +8,23 @@ import time
 from collections.abc import Callable
 
 import torch
-from arbora.runtime.model.page_memory import HUGE_PAGE, PageMemory
+from arbora.runtime.model.page_memory import AHEAD_TOKENS, PageMemory
 from arbora.runtime.system_memory import Span, populate
 
 HEADS, PAGE, DIM = 2, 16, 64
-PAGE_BYTES = PAGE * DIM * 2
-STEP = HUGE_PAGE // PAGE_BYTES
+SEGMENT = 512
+SEGMENT_BYTES = 2 * HEADS * SEGMENT * DIM * 2
+AHEAD = AHEAD_TOKENS // SEGMENT
 
 
-def pools(pages: int, layers: int = 2) -> list[torch.Tensor]:
-    size = 2 * HEADS * pages * PAGE_BYTES
+def pools(segments: int, layers: int = 2) -> list[torch.Tensor]:
+    size = segments * SEGMENT_BYTES
     memories = [mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(layers)]
-    shape = (2, HEADS, pages, PAGE, DIM)
-    return [torch.frombuffer(memory, dtype=torch.bfloat16).view(shape) for memory in memories]
+    shape = (segments, 2, HEADS, SEGMENT, DIM)
+    return [
+        torch.frombuffer(memory, dtype=torch.bfloat16).view(shape).permute(1, 2, 0, 3, 4)
+        for memory in memories
+    ]
 
 
 def resident(tensor: torch.Tensor) -> list[bool]:
@@ -40,40 +44,41 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_spans_cover_each_head_of_each_layer() -> None:
+def test_spans_cover_a_segment_of_each_layer() -> None:
     kvs = pools(8)
-    spans = list(PageMemory(kvs).spans(2, 3))
-    assert len(spans) == 2 * 2 * HEADS
-    assert {span.bytes for span in spans} == {3 * PAGE_BYTES}
-    assert spans[1].address - spans[0].address == 8 * PAGE_BYTES
-    assert spans[0].address == kvs[0].data_ptr() + 2 * PAGE_BYTES
+    expected = [Span(kv.data_ptr() + 2 * SEGMENT_BYTES, SEGMENT_BYTES) for kv in kvs]
+    assert list(PageMemory(kvs, PAGE).spans(2)) == expected
 
 
 def test_memory_is_given_ahead_of_the_pages_in_use_and_contents_stay() -> None:
-    kvs = pools(3 * STEP)
+    segments = 2 * AHEAD + 3
+    kvs = pools(segments)
     kvs[0][0, 0, 5] = 7.0
-    memory = PageMemory(kvs)
+    memory = PageMemory(kvs, PAGE)
     memory.start(everything=False)
 
     def given() -> list[bool]:
-        """For each step of pages, whether all of its memory is there."""
-        heads = [head for kv in kvs for side in kv for head in side]
-        parts = [part for head in heads for part in head.split(STEP)]
-        return [all(all(resident(part)) for part in parts[step::3]) for step in range(3)]
+        """For each segment, whether all of its memory is there."""
+        return [all(all(resident(kv[:, :, segment])) for kv in kvs) for segment in range(segments)]
 
-    wait_for(lambda: given() == [True, False, False])
-    memory.used(STEP // 2 - 1)
-    memory.used(STEP // 2)
-    wait_for(lambda: given() == [True, True, False])
-    memory.used(3 * STEP - 1)
-    wait_for(lambda: given() == [True, True, True])
+    def first(count: int) -> list[bool]:
+        return [segment < count for segment in range(segments)]
+
+    wait_for(lambda: given() == first(AHEAD))
+    memory.used(0)
+    wait_for(lambda: given() == first(AHEAD + 1))
+    memory.used(SEGMENT // PAGE - 1)
+    memory.used(SEGMENT // PAGE)
+    wait_for(lambda: given() == first(AHEAD + 2))
+    memory.used(segments * SEGMENT // PAGE - 1)
+    wait_for(lambda: all(given()))
     assert kvs[0][0, 0, 5].eq(7.0).all()
-    assert kvs[0].count_nonzero() == PAGE * DIM
+    assert kvs[0].count_nonzero() == SEGMENT * DIM
 
 
 def test_memory_of_all_pages_may_be_asked_for_at_once() -> None:
-    kvs = pools(3 * STEP, layers=1)
-    PageMemory(kvs).start(everything=True)
+    kvs = pools(3 * AHEAD, layers=1)
+    PageMemory(kvs, PAGE).start(everything=True)
     wait_for(lambda: all(resident(kvs[0])))
 
 

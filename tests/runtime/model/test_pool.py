@@ -7,7 +7,7 @@ import pytest
 import torch
 from arbora.kernels.common.step_tokens import NO_SLOT
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.model.kv_pool import PoolSize, size_pool
+from arbora.runtime.model.kv_pool import HUGE_PAGE, SEGMENT_TOKENS, PoolSize, segment_pages, size_pool
 from arbora.runtime.model.page_tables import PageTables
 from arbora.runtime.model.rope import cos_sin_table
 from arbora.runtime.model.rope_config import RopeConfig
@@ -48,6 +48,20 @@ def test_a_context_asked_for_is_never_cut() -> None:
 def test_memory_for_less_than_a_page_is_refused() -> None:
     with pytest.raises(ConfigError, match="--kv-memory"):
         pool(999, asked=False)
+
+
+def test_a_segment_of_a_layer_fills_a_huge_page() -> None:
+    page = 2 * 8 * 16 * 128 * 2  # 8 KV heads of 128 in bfloat16
+    assert segment_pages(page, 16, 2340) == 32
+    assert 32 * page == HUGE_PAGE
+
+
+def test_a_segment_has_many_tokens_even_if_they_are_large() -> None:
+    assert segment_pages(2 * 64 * 16 * 256 * 4, 16, 1000) * 16 == SEGMENT_TOKENS
+
+
+def test_a_few_pages_are_one_segment() -> None:
+    assert segment_pages(1000, 16, 9) == 9
 
 
 LARGE, SMALL = st.integers(1, 5000), st.integers(1, 256)

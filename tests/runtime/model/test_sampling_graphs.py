@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from recorded_launches import capture
 from stack_automata import load_message
 from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, packed, serve_config, unpacked
-from triton_device import DEVICE, triton_kernels
+from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 T = TypeVar("T")
 SLOTS = 6

@@ -15,7 +15,7 @@ from checkpoints import WINDOWED, random_model, save_model
 from logged_steps import Log
 from stack_automata import load_message
 from step_driver import StepDriver, packed
-from triton_device import triton_kernels
+from triton_device import cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 PROMPT = np.random.default_rng(1).integers(0, 256, 5).tolist()
 SAMPLED = SamplingParams(max_tokens=64, temperature=1.0, seed=3, top_k=20)

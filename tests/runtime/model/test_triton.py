@@ -14,7 +14,7 @@ from byte_grammars import EOS, bits, byte_vocabulary, nested
 from checkpoints import VOCAB_SIZE, WINDOWED, random_model, save_model
 from stack_automata import load_message
 from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
-from triton_device import DEVICE, triton_kernels
+from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 TOLERANCE = 1e-4
 PROMPT = np.random.default_rng(0).integers(0, 256, 14).tolist()

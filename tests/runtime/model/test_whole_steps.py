@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from arbora.kernels.pages.segments import pages_of, set_pages
 from arbora.runtime.messages import DropGrammar, RowGroup, StepMasks, StepPlan, StepResult
 from arbora.runtime.model import whole_steps
 from arbora.runtime.model.input_batch import StepInputs
@@ -83,7 +84,8 @@ class Twins:
         """Makes the logits of a slot's next tokens NaN."""
         for driver in (self.eager, self.driver):
             for kv in driver.runner._kvs:
-                kv[:, :, driver.pages[slot]] = torch.nan
+                pages = torch.tensor(driver.pages[slot])
+                set_pages(kv, pages, torch.full_like(pages_of(kv, pages, driver.ready.page_size), torch.nan))
 
     def start(self, slot: int, params: SamplingParams = GREEDY, **setup: Any) -> None:
         for driver in (self.eager, self.driver):

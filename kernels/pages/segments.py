@@ -1,0 +1,61 @@
+"""Where the cells of a layer's cache are on a CPU.
+
+Heads stand beside each other in *segments* of consecutive pages, so the pages in use take only as much memory
+as they need: the system gives memory in pieces of up to two MiB. If each head had one long matrix, the first
+token would take one piece for each head of each layer.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Segments(NamedTuple):
+    """The strides of a layer's cache, in cells.
+
+    Slot s of a head is token s % tokens of segment s // tokens.
+    """
+
+    tokens: int
+    """of a segment"""
+    segment: int
+    """from a segment to the next one"""
+    head: int
+    value: int
+    """from a key to its value"""
+
+    @staticmethod
+    def of(kv: torch.Tensor) -> "Segments":
+        """kv: [2, kv_heads, segments, tokens, cell], in any order except that the cells of a segment and head
+        follow each other."""
+        cell = kv.shape[4]
+        assert kv.stride(4) == 1 and kv.stride(3) == cell
+        assert all(kv.stride(dim) % cell == 0 for dim in range(3))
+        return Segments(kv.shape[3], kv.stride(2) // cell, kv.stride(1) // cell, kv.stride(0) // cell)
+
+    def first_cell(self, slot: int) -> int:
+        """The cell of the first head's key in a slot."""
+        return slot // self.tokens * self.segment + slot % self.tokens
+
+
+def pages_of(kv: torch.Tensor, pages: torch.Tensor, page_size: int) -> torch.Tensor:
+    """A copy of some pages, [2, kv_heads, pages, page_size, cell]. pages: int64 [pages]."""
+    return _by_page(kv, page_size)[_places(kv, pages, page_size)]
+
+
+def set_pages(kv: torch.Tensor, pages: torch.Tensor, values: torch.Tensor) -> None:
+    """Write some pages. values: [2, kv_heads, pages, page_size, cell]."""
+    page_size = values.shape[3]
+    _by_page(kv, page_size)[_places(kv, pages, page_size)] = values
+
+
+def _by_page(kv: torch.Tensor, page_size: int) -> torch.Tensor:
+    """[2, kv_heads, segments, pages of a segment, page_size, cell]"""
+    return kv.view(*kv.shape[:3], -1, page_size, kv.shape[4])
+
+
+def _places(
+    kv: torch.Tensor, pages: torch.Tensor, page_size: int
+) -> tuple[slice, slice, torch.Tensor, torch.Tensor]:
+    each = kv.shape[3] // page_size
+    return slice(None), slice(None), pages // each, pages % each
