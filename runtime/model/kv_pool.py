@@ -84,8 +84,8 @@ def allocate_pool(
 ) -> list[torch.Tensor]:
     """Each layer's cache, zeros: [2, kv_heads, num_pages, page_size, cell] (see `CellFormat`).
 
-    On the CPU segments stand in place of pages (see `kernels.pages.segments`). The last one may be longer
-    than the pages need.
+    On the CPU segments stand in place of pages (see `kernels.pages.segments`). The last one may have
+    room for a few pages more.
     """
     cell = CellFormat(dtype).elements(config.head_dim)
     if not in_segments(device):
@@ -103,9 +103,12 @@ def in_segments(device: torch.device) -> bool:
 
 
 def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int) -> int:
-    """The pages of a segment: one layer's fill at least a huge page, and have at least `SEGMENT_TOKENS`."""
-    pages = max(-(-HUGE_PAGE // layer_page_bytes), -(-SEGMENT_TOKENS // page_size))
-    return min(pages, num_pages)
+    """The pages of a segment: a layer's fill at least a huge page, and have at least `SEGMENT_TOKENS`. Up to
+    twice as many are tried, so that segments have little room for more than `num_pages`."""
+    least = max(-(-HUGE_PAGE // layer_page_bytes), -(-SEGMENT_TOKENS // page_size))
+    if num_pages <= least:
+        return num_pages
+    return min(range(least, 2 * least), key=lambda pages: -num_pages % pages)
 
 
 def _untouched_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

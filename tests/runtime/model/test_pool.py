@@ -14,6 +14,8 @@ from arbora.runtime.model.rope_config import RopeConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
+LARGE, SMALL = st.integers(1, 5000), st.integers(1, 256)
+
 
 def pool(budget: int, *, slots: int = 4, context: int = 100, asked: bool = True) -> PoolSize:
     return size_pool(
@@ -52,19 +54,22 @@ def test_memory_for_less_than_a_page_is_refused() -> None:
 
 def test_a_segment_of_a_layer_fills_a_huge_page() -> None:
     page = 2 * 8 * 16 * 128 * 2  # 8 KV heads of 128 in bfloat16
-    assert segment_pages(page, 16, 2340) == 32
+    assert segment_pages(page, 16, 3200) == 32
     assert 32 * page == HUGE_PAGE
 
 
 def test_a_segment_has_many_tokens_even_if_they_are_large() -> None:
-    assert segment_pages(2 * 64 * 16 * 256 * 4, 16, 1000) * 16 == SEGMENT_TOKENS
+    assert segment_pages(2 * 64 * 16 * 256 * 4, 16, 1600) * 16 == SEGMENT_TOKENS
+
+
+@given(pages=st.integers(1, 5000), page_bytes=LARGE, page_size=SMALL)
+def test_segments_have_little_room_for_more_pages(pages: int, page_bytes: int, page_size: int) -> None:
+    of_segment = segment_pages(page_bytes, page_size, pages)
+    assert -pages % of_segment <= max(0.03 * pages, 1)
 
 
 def test_a_few_pages_are_one_segment() -> None:
     assert segment_pages(1000, 16, 9) == 9
-
-
-LARGE, SMALL = st.integers(1, 5000), st.integers(1, 256)
 
 
 @given(budget=st.integers(0, 10**6), slots=SMALL, context=LARGE, page_size=SMALL, bytes_per_page=LARGE)
