@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -45,6 +46,7 @@ METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, for files
 FAILED_GRACE_SECONDS = 1.0
 GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0
+HEAD_START_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
@@ -95,6 +97,7 @@ class Supervisor:
         self._model: ModelReady | None = None  # None while no replica serves
         self._known_model: ModelReady | None = None  # the last description, also of a dead replica
         self._replica_responds = True
+        self._replica_lives = asyncio.Event()
         self._watchdog = Watchdog(timeouts)
         self._awake = AwakeClock(2 * SIGN_OF_LIFE_S, time.monotonic())
         self._children: set[ChildProcess] = set()
@@ -109,7 +112,7 @@ class Supervisor:
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> ModelReady:
-        """Starts all children at once, and returns when all are ready and requests are answered. Raises
+        """Starts all children, and returns when all are ready and requests are answered. Raises
         ServerError."""
         if not self._tokenizers:
             self._connect_tokenizer(0)
@@ -219,6 +222,7 @@ class Supervisor:
             case KnowsReplica(client):
                 self._knows_replica[client].set()
             case Alive(pid, stalled_s):
+                self._replica_lives.set()
                 self._watchdog.heard(pid, stalled_s, self._awake.tick(time.monotonic()))
             case Drained(role="scheduler"):
                 self._scheduler_drained.set()
@@ -287,6 +291,7 @@ class Supervisor:
 
     async def _keep_tokenizer(self, client: int) -> None:
         domain = self._tokenizers[client]
+        await self._replica_has_begun()
         while not self._draining:
             domain.ready_at = None
             self._connect_tokenizer(client)
@@ -296,6 +301,13 @@ class Supervisor:
             if not self._draining:
                 await self._pause_after(domain, child)
         self._drained[client].set()
+
+    async def _replica_has_begun(self) -> None:
+        """Waits for the first sign of life. Until then the processes import modules. On two cores a third one
+        would slow the model process, which takes longest to start."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEAD_START_SECONDS):
+                await self._replica_lives.wait()
 
     def _forget_tokenizer(self, child: ChildProcess, client: int) -> None:
         if self._to_scheduler is not None:

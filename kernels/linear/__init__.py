@@ -66,6 +66,20 @@ class Linear:
         return Linear(InvariantProduct(product, sizes), *weight.shape)
 
     @staticmethod
+    def reads_parts(device: torch.device, dtype: torch.dtype) -> bool:
+        """Whether there is `pack_parts` for weights of this dtype."""
+        return device.type == "cpu" and streams(dtype)
+
+    @staticmethod
+    def pack_parts(
+        parts: Sequence[torch.Tensor], bias: torch.Tensor | None, batch_invariant: bool = False
+    ) -> "Linear":
+        """As `pack`, for a weight in parts [outputs of a part, in], which follow each other. They are only
+        read, so they may be mapped from a file."""
+        product = StreamedProduct(parts, bias, batch_invariant)
+        return Linear(product, sum(len(part) for part in parts), parts[0].shape[1])
+
+    @staticmethod
     def quantized(product: CodedProduct) -> "Linear":
         return Linear(product, product.outputs, product.inputs)
 

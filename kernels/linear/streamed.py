@@ -8,6 +8,7 @@ fill its registers. Each of the two gives a row the same bits whatever the other
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -60,11 +61,16 @@ class StreamedProduct:
     """Holds a copy of the weight [out, in], padded to whole strips and pairs."""
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, batch_invariant: bool = False
+        self,
+        weight: torch.Tensor | Sequence[torch.Tensor],
+        bias: torch.Tensor | None,
+        batch_invariant: bool = False,
     ) -> None:
-        """batch_invariant: AMX, if available, multiplies any number of rows."""
-        self._outputs, self._inputs = weight.shape
-        self._weight = _pack(weight)
+        """weight: may be in parts, whose outputs follow each other; it is only read. batch_invariant: AMX, if
+        available, multiplies any number of rows."""
+        parts = [weight] if isinstance(weight, torch.Tensor) else weight
+        self._outputs, self._inputs = sum(len(part) for part in parts), parts[0].shape[1]
+        self._weight = _pack(parts)
         self._bias = None if bias is None else bias.float()
         self._amx_rows = 1 if batch_invariant else AMX_ROWS
         self._has_amx = amx.available() and self._inputs % STEP == 0
@@ -100,18 +106,36 @@ class StreamedProduct:
         kernel.run((len(x), self._outputs, self._weight.shape[1], *addresses, threads, *more), threads)
 
 
-def _pack(weight: torch.Tensor) -> torch.Tensor:
-    """[strips, pairs, 2 * OUTPUTS]: the pairs of a strip's outputs side by side."""
-    outputs, inputs = weight.shape
+def _pack(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """[strips, pairs, 2 * OUTPUTS]: the pairs of a strip's outputs side by side. parts: bfloat16
+    [outputs of a part, in], one after the other."""
+    outputs, inputs = sum(len(part) for part in parts), parts[0].shape[1]
     strips, pairs = -(-outputs // OUTPUTS), -(-inputs // 2)
-    packed = weight.new_zeros(strips, pairs, OUTPUTS, 2)
+    is_whole = outputs % OUTPUTS == 0 and inputs % 2 == 0
+    packed = (torch.empty if is_whole else torch.zeros)(strips, pairs, OUTPUTS, dtype=torch.int32)
+    if any(len(part) % OUTPUTS for part in parts[:-1]):
+        parts = [torch.cat(list(parts))]
+    first = 0
+    for part in parts:
+        _pack_part(part, packed[first:])
+        first += -(-len(part) // OUTPUTS)
+    strip_words = packed.flatten(1).view(parts[0].dtype)
+    return strip_words.view(strips, pairs, 2 * OUTPUTS)
+
+
+def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
+    """Writes the first strips of `packed`, int32 [strips, pairs, OUTPUTS]."""
+    outputs, inputs = weight.shape
     step = max(1, PACKED_ELEMENTS // (OUTPUTS * inputs))
-    for strip in range(0, strips, step):
+    for strip in range(0, -(-outputs // OUTPUTS), step):
         part = weight[strip * OUTPUTS : (strip + step) * OUTPUTS]
         lacking = -len(part) % OUTPUTS
-        part = F.pad(part, (0, inputs % 2, 0, lacking)) if lacking or inputs % 2 else part
-        packed[strip : strip + step] = part.view(-1, OUTPUTS, pairs, 2).transpose(1, 2)
-    return packed.flatten(2)
+        if lacking or inputs % 2:
+            part = F.pad(part, (0, inputs % 2, 0, lacking))
+        elif part.data_ptr() % 4 or part.storage_offset() % 2:  # a file has tensors at any address
+            part = part.clone()
+        words = part.view(torch.int32).view(-1, OUTPUTS, packed.shape[1])
+        packed[strip : strip + step][: len(words)] = words.transpose(1, 2)
 
 
 _one, _two, _three, _four, _five, _six = (tile(rows, VECTORS) for rows in range(1, MOST_ROWS + 1))

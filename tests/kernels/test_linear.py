@@ -102,6 +102,21 @@ def test_more_activations_than_fit_into_a_cache_are_multiplied_in_parts(
     assert torch.equal(product(x), whole)
 
 
+@pytest.mark.skipif(not streams(torch.bfloat16), reason="the processor has no AVX512-BF16")
+@pytest.mark.parametrize("sizes", [[128, 64, 64], [64, 100], [70, 30, 1]])
+@pytest.mark.parametrize("inputs", [96, 33])
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_weight_in_parts_is_packed_like_the_whole_one(sizes: list[int], inputs: int, shift: int) -> None:
+    """shift: elements, as tensors in a file may begin at any of its even addresses"""
+    memory = torch.randn(sum(sizes) * inputs + 1).bfloat16()
+    weight, bias = memory[shift : shift + sum(sizes) * inputs].view(-1, inputs), torch.randn(sum(sizes))
+    x = torch.randn(5, inputs).bfloat16()
+    whole = Linear.pack(weight.clone(), bias.bfloat16())
+    parts = Linear.pack_parts(weight.split(sizes), bias.bfloat16())
+    assert (parts.out_features, parts.in_features) == (whole.out_features, whole.in_features)
+    assert torch.equal(parts(x), whole(x))
+
+
 def test_a_streamed_weight_is_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(500, 33).bfloat16()
     whole = StreamedProduct(weight, None)

@@ -59,10 +59,14 @@ class ProjectionLoader:
         if packing is not None:
             product = self._packed(packing, [projection])
             return partial(embed_quantized, product, self.dtype), Linear.quantized(product)
+        if Linear.reads_parts(self.device, self.dtype):
+            head = self._unquantized([projection], None)
+            rows = head.stored_rows()
+            assert rows is not None
+            return rows, head
         self.find_sizes(projection)
         weight = self.weight(projection)
-        head = Linear.pack(weight, None, self.batch_invariant)
-        return head.stored_rows() or partial(embed, weight), head
+        return partial(embed, weight), Linear.pack(weight, None, self.batch_invariant)
 
     def rows(self, projection: Projection) -> EmbeddingRows:
         packing = self._packing(projection)
@@ -73,8 +77,20 @@ class ProjectionLoader:
     def _product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
         if packing is not None:
             return Linear.quantized(self._packed(packing, projections))
+        return self._unquantized(projections, self._bias(projections))
+
+    def _unquantized(self, projections: Sequence[Projection], bias: torch.Tensor | None) -> Linear:
+        if Linear.reads_parts(self.device, self.dtype):
+            return Linear.pack_parts(self._parts(projections), bias, self.batch_invariant)
         self.find_sizes(*projections)
-        return Linear.pack(self.weight(*projections), self._bias(projections), self.batch_invariant)
+        return Linear.pack(self.weight(*projections), bias, self.batch_invariant)
+
+    def _parts(self, projections: Sequence[Projection]) -> Sequence[torch.Tensor]:
+        """The projections' weights, mapped from the checkpoint's files if they are stored in the decoder's
+        dtype, so that no other copy is made of them than the product's own."""
+        stored = [self._read(each) for each in projections]
+        mapped = [each for each in stored if isinstance(each, torch.Tensor) and each.dtype == self.dtype]
+        return mapped if len(mapped) == len(stored) else [self.weight(*projections)]
 
     def _packed(self, packing: Packing, projections: Sequence[Projection]) -> CodedProduct:
         weights = [(each.outputs, self._coded(each)) for each in projections]

@@ -22,7 +22,7 @@ from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_st
 from arbora.frontend.launch.errors import CannotStartError, ServerError
 from arbora.frontend.launch.restarts import Restarts
 from arbora.frontend.launch.supervisor import Supervisor
-from arbora.runtime.messages import KnowsReplica, Ready
+from arbora.runtime.messages import Alive, KnowsReplica, Ready
 from arbora.runtime.processes.child import ChildArguments
 from arbora.runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
 from fake_child import READY
@@ -36,6 +36,12 @@ def directory() -> Iterator[Path]:
     private = PrivateDirectory.open()
     yield private.path
     private.close()
+
+
+@pytest.fixture(autouse=True)
+def no_head_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-ins show no sign of life."""
+    monkeypatch.setattr(supervisor_module, "HEAD_START_SECONDS", 0.0)
 
 
 @asynccontextmanager
@@ -94,6 +100,28 @@ async def test_start_returns_what_the_model_says_of_itself(directory: Path) -> N
     async with supervising(directory) as supervisor:
         ready = await supervisor.start()
         assert (ready.num_pages, ready.page_size, ready.device) == (100, 16, "cpu")
+
+
+async def test_tokenizers_start_after_the_first_sign_of_life(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "HEAD_START_SECONDS", PATIENCE)
+    async with supervising(directory) as supervisor:
+        starting = asyncio.create_task(supervisor.start())
+        await until(lambda: pid_of(directory, "model"))
+        await asyncio.sleep(0.3)
+        assert not pid_of(directory, "tokenizer")
+        lives = Outbox(zmq.Context(), supervisor_address(directory), ANY_EPOCH)
+        lives.send(Alive(pid_of(directory, "scheduler"), 0.0))
+        await asyncio.wait_for(starting, PATIENCE)
+        lives.close()
+
+
+async def test_tokenizers_start_even_if_nobody_shows_life(directory: Path) -> None:
+    async with supervising(directory, model="mute") as supervisor:
+        starting = asyncio.create_task(supervisor.start())
+        await until(lambda: pid_of(directory, "tokenizer"))
+        starting.cancel()
 
 
 async def test_the_start_ends_when_the_tokenizer_knows_the_replica(directory: Path) -> None:

@@ -26,7 +26,7 @@ from gguf_models import one_type, write_gguf
 from quantized_checkpoints import CASES, write_quantized
 from step_driver import StepDriver
 from transformers_oracle import EVERY_LOGPROB, random_tokens
-from triton_device import DEVICE, triton_kernels
+from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 SCALE_ERROR = 2**-11
 """of a scale or offset, which are stored as float16"""
