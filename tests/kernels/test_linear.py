@@ -112,7 +112,7 @@ def test_a_weight_in_parts_is_packed_like_the_whole_one(sizes: list[int], inputs
     weight, bias = memory[shift : shift + sum(sizes) * inputs].view(-1, inputs), torch.randn(sum(sizes))
     x = torch.randn(5, inputs).bfloat16()
     whole = Linear.pack(weight.clone(), bias.bfloat16())
-    parts = Linear.pack_parts(weight.split(sizes), bias.bfloat16())
+    parts = Linear.pack_parts(torch.split(weight, sizes), bias.bfloat16())
     assert (parts.out_features, parts.in_features) == (whole.out_features, whole.in_features)
     assert torch.equal(parts(x), whole(x))
 
