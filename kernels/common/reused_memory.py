@@ -16,7 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 ALIGNMENT = 64  # bytes
-ALLOCATIONS = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default}
+EMPTY, EMPTY_LIKE = torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default
+VIEWS = {torch.ops.aten.view.default, torch.ops.aten.split_with_sizes.default}
+"""common operations that always return views"""
 
 
 class NotRecordableError(Exception):
@@ -46,9 +48,12 @@ class ReusedMemory(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in ALLOCATIONS:
-            described = func(*args, **{**kwargs, "device": "meta"})
-            return self._allocate(tuple(described.shape), described.dtype)
+        if func is EMPTY:
+            return self._allocate(args[0], kwargs.get("dtype") or torch.get_default_dtype())
+        if func is EMPTY_LIKE:
+            return self._allocate(args[0].shape, kwargs.get("dtype") or args[0].dtype)
+        if func in VIEWS:
+            return func(*args, **kwargs)
         if not func.is_view:
             raise NotRecordableError(str(func))
         result = func(*args, **kwargs)
@@ -57,15 +62,17 @@ class ReusedMemory(TorchDispatchMode):
             raise NotRecordableError(str(func))
         return result
 
-    def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        wanted = max(ALIGNMENT, math.prod(shape) * dtype.itemsize)
+    def _allocate(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        needed = math.prod(shape) * dtype.itemsize
+        if needed == 0:
+            return torch.empty(shape, dtype=dtype)
+        wanted = max(ALIGNMENT, needed)
         size = 1 << (wanted - 1).bit_length()
         free = self._free.setdefault(size, [])
         block = free.pop() if free else self._blocks.add(size)
         owner = block[:wanted]
         weakref.finalize(owner, free.append, block)  # the tensor's storage holds `owner`
-        flat = torch.from_numpy(owner)[: math.prod(shape) * dtype.itemsize]
-        return flat.view(dtype).view(shape)
+        return torch.frombuffer(owner, dtype=dtype, count=needed // dtype.itemsize).view(shape)
 
 
 def _places(values: Any) -> set[int]:

@@ -29,8 +29,7 @@ FILTERED = SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01)
 def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> None:
     """Leaves no state: slots are set up and pages written again before they are read."""
     if config.device == "cpu":
-        for _ in range(2):  # programs are recorded at the second step of a size
-            _run(runner, _one_row(0, PROMPT, pool, config.page_size))
+        _run(runner, _one_row(0, PROMPT, pool, config.page_size))
     else:
         warm_up_cuda(runner, shape, pool, config, torch.device(config.device))
 
