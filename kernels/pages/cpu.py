@@ -18,16 +18,15 @@ def copy_pages(
     kvs: Sequence[torch.Tensor], page_size: int, sources: Sequence[int], destinations: Sequence[int]
 ) -> None:
     """See `pages.copy_pages`."""
-    for kv in kvs:
-        segments, kv_heads, cell_bytes = Segments.of(kv), kv.shape[1], kv.shape[4] * kv.element_size()
-        assert page_size * cell_bytes % WORD == 0
-        moves = np.array(
-            [[segments.first_cell(page * page_size) for page in pages] for pages in (sources, destinations)],
-            dtype=np.int64,
-        )
-        strides = np.array([segments.head, segments.value, page_size, *moves.ravel()]) * cell_bytes // WORD
-        arguments = (kv.data_ptr(), kv_heads, len(sources), strides.ctypes.data)
-        callback().run(arguments, thread_count(2 * kv_heads * page_size * kv.shape[4] * len(sources)))
+    kv = kvs[0]
+    segments, kv_heads, cell_bytes = Segments.of(kv), kv.shape[1], kv.shape[4] * kv.element_size()
+    assert page_size * cell_bytes % WORD == 0 and all(other.stride() == kv.stride() for other in kvs)
+    first_cells = [segments.first_cell(page * page_size) for page in (*sources, *destinations)]
+    strides = np.array([segments.head, segments.value, page_size, *first_cells]) * cell_bytes // WORD
+    layers = np.array([other.data_ptr() for other in kvs])
+    arguments = (len(kvs), kv_heads, len(sources), layers.ctypes.data, strides.ctypes.data)
+    elements = 2 * len(kvs) * kv_heads * page_size * kv.shape[4] * len(sources)
+    callback().run(arguments, thread_count(elements))
 
 
 class CpuMoves:
@@ -55,20 +54,20 @@ class CpuMoves:
 
 @compiled
 def _copy_pages(arguments):
-    """Arguments: the counter of (head, side, move) triples; the address of a layer's cache, its KV heads, the
-    number of moves; the address of words from one head to the next one, from a key to its value and of a
-    page, then of the first words of all sources and of all destinations."""
+    """Arguments: the counter of (layer, head, side, move) quadruples; the numbers of layers, KV heads and
+    moves; the address of the layers' addresses; the address of numbers of words: from one head to the next
+    one, from a key to its value, of a page, before each source, and before each destination."""
     kv_heads, moves = arguments[2], arguments[3]
-    words = pointer(arguments[4], np.int64(0))
+    layers, words = pointer(arguments[4], np.int64(0)), pointer(arguments[5], np.int64(0))
     sources, destinations = shifted(words, 3), shifted(words, 3 + moves)
     while True:
         work = fetch_add(arguments, 1)
-        if work >= 2 * kv_heads * moves:
+        if work >= arguments[1] * 2 * kv_heads * moves:
             break
         plane, move = work // moves, work % moves
-        first = plane // 2 * words[0] + plane % 2 * words[1]
-        source = shifted(pointer(arguments[1], np.int32(0)), first + sources[move])
-        destination = shifted(pointer(arguments[1], np.int32(0)), first + destinations[move])
+        head, side = plane // 2 % kv_heads, plane % 2
+        kv = shifted(pointer(layers[plane // 2 // kv_heads], np.int32(0)), head * words[0] + side * words[1])
+        source, destination = shifted(kv, sources[move]), shifted(kv, destinations[move])
         for i in range(words[2]):
             destination[i] = source[i]
 

@@ -17,8 +17,9 @@ import torch
 
 from ..system_memory import Span, populate
 
-AHEAD_TOKENS = 2048
-"""that have memory beyond the last page in use"""
+AHEAD_TOKENS = 8192
+"""that have memory beyond the last page in use. While all cores compute, the thread hardly runs, so it needs
+this lead."""
 NICEST = 19  # the lowest priority of an ordinary thread
 
 

@@ -12,7 +12,7 @@ from arbora.runtime.model.page_memory import AHEAD_TOKENS, PageMemory
 from arbora.runtime.system_memory import Span, populate
 
 HEADS, PAGE, DIM = 2, 16, 64
-SEGMENT = 512
+SEGMENT = 2048
 SEGMENT_BYTES = 2 * HEADS * SEGMENT * DIM * 2
 AHEAD = AHEAD_TOKENS // SEGMENT
 
