@@ -46,6 +46,7 @@ SEEDS_OF_AN_ATTEMPT = 100
 
 def measure(options: argparse.Namespace, commands: Sequence[ServerCommand]) -> list[Visit]:
     """Makes all visits. Each begins with a small run that warms up the server and is not counted."""
+    options.logs.mkdir(parents=True, exist_ok=True)
     visits = []
     for number in range(options.runs):
         for command in commands if number % 2 == 0 else reversed(commands):

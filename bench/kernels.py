@@ -22,7 +22,7 @@ from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
-from arbora.runtime.model.kv_pool import segment_pages
+from arbora.runtime.model.kv_pool import SEGMENT_TOKENS, segment_pages
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 1024, 3072, 16, 8, 128, 16
 WORKING_SET = 400_000_000  # bytes of KV or weights that a case cycles through, more than a core's caches hold
@@ -52,9 +52,9 @@ def best_seconds(turn: Callable[[int], object], budget: float = 1.5) -> float:
 
 def cache(pages: int, kv_heads: int, head_dim: int, cells: CellFormat) -> torch.Tensor:
     """A layer's cache as a server arranges it, with random contents."""
-    of_page = 2 * kv_heads * PAGE_SIZE * cells.bytes(head_dim)
-    together = segment_pages(of_page, PAGE_SIZE, pages)
-    shape = (-(-pages // together), 2, kv_heads, together * PAGE_SIZE, head_dim)
+    page_bytes = 2 * kv_heads * PAGE_SIZE * cells.bytes(head_dim)
+    in_segment = segment_pages(page_bytes, PAGE_SIZE, pages, SEGMENT_TOKENS)
+    shape = (-(-pages // in_segment), 2, kv_heads, in_segment * PAGE_SIZE, head_dim)
     return cells.encode(torch.randn(shape)).permute(1, 2, 0, 3, 4)
 
 

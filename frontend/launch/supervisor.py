@@ -46,7 +46,7 @@ METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, for files
 FAILED_GRACE_SECONDS = 1.0
 GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0
-HEAD_START_SECONDS = 1.0
+HEAD_START_SECONDS = 1.0  # of the replica before tokenizer processes, at most
 logger = logging.getLogger(__name__)
 
 
@@ -303,8 +303,9 @@ class Supervisor:
         self._drained[client].set()
 
     async def _replica_has_begun(self) -> None:
-        """Waits for the first sign of life. Until then the processes import modules. On two cores a third one
-        would slow the model process, which takes longest to start."""
+        """Waits until the scheduler or the model process shows life, which is after it has imported its
+        modules. On two cores a third process would slow them, and the model process takes longest to
+        start."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEAD_START_SECONDS):
                 await self._replica_lives.wait()

@@ -19,9 +19,9 @@ def paged_attention(
     """Attend from this step's tokens to their rows' cached tokens, causally.
 
     q: [tokens, heads, head_dim], the rows of `batch` one after another; may be a strided view.
-    kv: [2, kv_heads, num_pages, page_size, cell], contiguous, of the same dtype, int8 or, on CUDA, FP8
-    (see `pages.cells`); heads is a multiple of kv_heads. On a CPU, segments of several pages may stand in
-    place of pages, in the order of `pages.segments`.
+    kv: [2, kv_heads, num_pages, page_size, cell], of the same dtype, int8 or, on CUDA, FP8 (see
+    `pages.cells`); on CUDA contiguous; heads is a multiple of kv_heads. On a CPU, segments of several pages
+    may stand in place of pages, in the order of `pages.segments`.
     window: token i sees tokens (i - window, i] only.
     batch_invariant: the bits of a token's result do not depend on the steps into which its row was divided,
     nor on other rows, groups and page ids. CPU tensors only.

@@ -81,6 +81,19 @@ def plan_attention(
     return plan
 
 
+def uses_flash(dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether flash attention is the fastest for large parts of the work, as it uses AMX for any head_dim.
+
+    dtype: of the queries. It copies keys that do not stand in one run (see `runs`).
+    """
+    by_amx = amx.available() and head_dim % amx_product.SIDE == 0
+    return not _has_tiles(dtype, head_dim) or (bfloat16_dots.has_matrix_unit() and not by_amx)
+
+
+def _has_tiles(dtype: torch.dtype, head_dim: int) -> bool:
+    return dtype == torch.bfloat16 and head_dim % LANES == 0 and bfloat16_dots.available()
+
+
 class CpuAttention:
     """The attention of a step for all layers of one shape: its plan and its buffers."""
 
@@ -100,7 +113,7 @@ class CpuAttention:
         self._invariant = batch_invariant
         # A window hides a different part of the shared keys from each row, so few keys are shared.
         groups = batch.groups if window is None else ()
-        tiled = q.dtype == torch.bfloat16 and head_dim % LANES == 0 and bfloat16_dots.available()
+        tiled = _has_tiles(q.dtype, head_dim)
         if batch_invariant:
             groups = _whole_items(groups)
         elif tiled:
@@ -108,9 +121,7 @@ class CpuAttention:
             groups = tuple(group for group in groups if group[1] * repeat >= tiles.FEW_QUERIES)
         flops = 4 * heads * head_dim
         self._by_amx = tiled and amx.available() and head_dim % amx_product.SIDE == 0
-        # Flash attention uses AMX for any head_dim.
-        is_faster = not tiled or (bfloat16_dots.has_matrix_unit() and not self._by_amx)
-        may_flash = is_faster and not batch_invariant
+        may_flash = uses_flash(q.dtype, head_dim) and not batch_invariant
         flash_rows = _flash_rows(batch, flops, repeat) & may_flash
         flash_groups = _flash_groups(groups, flops, repeat) & (may_flash and not tiled)
         covered = Share(~flash_rows, ~flash_groups)

@@ -57,7 +57,7 @@ class Linear:
         batch_invariant: the bits of a row's result do not depend on other rows. CPU tensors only. The result
         holds the weight itself or a copy in another layout: the caller should free the source at once.
         """
-        if not batch_invariant or _is_invariant(weight.device, weight.dtype):
+        if not batch_invariant or _streams(weight.device, weight.dtype):
             return Linear(_make(weight.device, weight.dtype, batch_invariant)(weight, bias), *weight.shape)
         sizes = Linear.find_sizes(
             weight.shape[0], weight.shape[1], weight.dtype, weight.device, bias is not None
@@ -68,7 +68,7 @@ class Linear:
     @staticmethod
     def reads_parts(device: torch.device, dtype: torch.dtype) -> bool:
         """Whether there is `pack_parts` for weights of this dtype."""
-        return device.type == "cpu" and streams(dtype)
+        return _streams(device, dtype)
 
     @staticmethod
     def pack_parts(
@@ -101,7 +101,7 @@ class Linear:
         before the weight is read, so that both are never in memory together.
         """
         assert device.type == "cpu", "only the CPU kernels have such a mode"
-        if _is_invariant(device, dtype):
+        if _streams(device, dtype):
             return ()
         make = _make(device, dtype, batch_invariant=True)
         return invariant_sizes(make, outputs, inputs, dtype, biased, torch.get_num_threads())
@@ -133,15 +133,15 @@ def as_float32(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.is_cuda else dot_cpu.widened(x)
 
 
-def _is_invariant(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the product is batch-invariant without trying different numbers of rows."""
+def _streams(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether `StreamedProduct` multiplies. It is batch-invariant for any number of rows."""
     return device.type == "cpu" and streams(dtype)
 
 
 def _make(device: torch.device, dtype: torch.dtype, batch_invariant: bool = False) -> Make:
     if device.type == "cuda":
         return PlainCudaProduct
-    if device.type == "cpu" and streams(dtype):
+    if _streams(device, dtype):
         return partial(StreamedProduct, batch_invariant=batch_invariant)
     if device.type == "cpu" and packs(dtype):
         return PackedProduct

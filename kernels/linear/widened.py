@@ -31,6 +31,7 @@ class WidenedProduct:
         assert weight.is_contiguous()
         self._weight = weight
         self._bias = None if bias is None else bias.float()
+        _scratch(max(SCRATCH, weight.shape[1]))  # not while a program is recorded, as it stays
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty(len(x), len(self._weight), dtype=x.dtype)

@@ -22,9 +22,9 @@ def copy_pages(
     segments, kv_heads, cell_bytes = Segments.of(kv), kv.shape[1], kv.shape[4] * kv.element_size()
     assert page_size * cell_bytes % WORD == 0 and all(other.stride() == kv.stride() for other in kvs)
     first_cells = [segments.first_cell(page * page_size) for page in (*sources, *destinations)]
-    strides = np.array([segments.head, segments.value, page_size, *first_cells]) * cell_bytes // WORD
+    words = np.array([segments.head, segments.value, page_size, *first_cells]) * cell_bytes // WORD
     layers = np.array([other.data_ptr() for other in kvs])
-    arguments = (len(kvs), kv_heads, len(sources), layers.ctypes.data, strides.ctypes.data)
+    arguments = (len(kvs), kv_heads, len(sources), layers.ctypes.data, words.ctypes.data)
     elements = 2 * len(kvs) * kv_heads * page_size * kv.shape[4] * len(sources)
     callback().run(arguments, thread_count(elements))
 

@@ -1,8 +1,8 @@
 """Where the cells of a layer's cache are on a CPU.
 
-Heads stand beside each other in *segments* of consecutive pages, so the pages in use take only as much memory
-as they need: the system gives memory in pieces of up to two MiB. If each head had one long matrix, the first
-token would take one piece for each head of each layer.
+Heads stand beside each other in *segments* of consecutive pages, so that memory is needed in the order of
+the pages. The system gives it in pieces of up to two MiB. If each head had one long matrix, the first token
+would take one piece for each head of each layer.
 """
 
 from typing import NamedTuple
@@ -21,6 +21,7 @@ class Segments(NamedTuple):
     segment: int
     """from a segment to the next one"""
     head: int
+    """from one KV head to the next one"""
     value: int
     """from a key to its value"""
 

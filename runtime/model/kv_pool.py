@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from ...kernels.attention.cpu import uses_flash
 from ...kernels.pages.cells import CellFormat
 from ..byte_sizes import in_units
 from ..errors import ConfigError
@@ -17,7 +18,9 @@ CPU_SHARE = 0.4
 CPU_MOST = 4 << 30
 HUGE_PAGE = 2 << 20  # bytes
 SEGMENT_TOKENS = 256
-"""the fewest: attention reads the keys of a head and segment without a jump"""
+"""The fewest tokens of a segment. Attention reads those of a head without a jump."""
+FLASH_SEGMENT_TOKENS = 4096
+"""The same for flash attention, which copies keys that are in several segments."""
 CUDA_SHARE = 0.9
 CUDA_STEP_TOKENS = 8192
 """tokens of a step; memory for their activations is kept free"""
@@ -80,9 +83,15 @@ def size_pool(
 
 
 def allocate_pool(
-    config: DecoderConfig, num_pages: int, page_size: int, dtype: torch.dtype, device: torch.device
+    config: DecoderConfig,
+    num_pages: int,
+    page_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    computed: torch.dtype,
 ) -> list[torch.Tensor]:
-    """Each layer's cache, zeros: [2, kv_heads, num_pages, page_size, cell] (see `CellFormat`).
+    """Each layer's cache, zeros: [2, kv_heads, num_pages, page_size, cell] (see `CellFormat`). computed: the
+    dtype of queries.
 
     On the CPU segments stand in place of pages (see `kernels.pages.segments`). The last one may have
     room for a few pages more.
@@ -91,21 +100,24 @@ def allocate_pool(
     if not in_segments(device):
         shape = (2, config.kv_heads, num_pages, page_size, cell)
         return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
-    pages = segment_pages(page_bytes(config, page_size, dtype) // config.layers, page_size, num_pages)
+    layer_page_bytes = page_bytes(config, page_size, dtype) // config.layers
+    fewest = FLASH_SEGMENT_TOKENS if uses_flash(computed, config.head_dim) else SEGMENT_TOKENS
+    pages = segment_pages(layer_page_bytes, page_size, num_pages, fewest)
     segments = -(-num_pages // pages)
     shape = (segments, 2, config.kv_heads, pages * page_size, cell)
     return [_untouched_zeros(shape, dtype).permute(1, 2, 0, 3, 4) for _ in range(config.layers)]
 
 
 def in_segments(device: torch.device) -> bool:
-    """The CUDA kernels read pages, those of the CPU segments too."""
+    """Whether the cache is stored in segments, which only the CPU's kernels can read."""
     return device.type == "cpu"
 
 
-def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int) -> int:
-    """The pages of a segment: a layer's fill at least a huge page, and have at least `SEGMENT_TOKENS`. Up to
-    twice as many are tried, so that segments have little room for more than `num_pages`."""
-    least = max(-(-HUGE_PAGE // layer_page_bytes), -(-SEGMENT_TOKENS // page_size))
+def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int, fewest_tokens: int) -> int:
+    """The number of pages of a segment. In one layer it fills at least a huge page, and it has at least
+    `fewest_tokens` tokens. Up to twice as many pages are tried, so that the segments have little room for
+    more than `num_pages`."""
+    least = max(-(-HUGE_PAGE // layer_page_bytes), -(-fewest_tokens // page_size))
     if num_pages <= least:
         return num_pages
     return min(range(least, 2 * least), key=lambda pages: -num_pages % pages)

@@ -97,14 +97,14 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             choose_products(weights)
             graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
             few_pages = allocate_pool(
-                shape, 2, config.page_size, stored, device
+                shape, 2, config.page_size, stored, device, dtype
             )  # Triton takes a 1 as a constant
             one_position = Decoder(shape, weights, cos_sin_table(shape.rope, 1).to(device))
             graph_bytes = graphs.forward_bytes(one_position, few_pages)
         del few_pages
     pool = _size_pool(config, shape, dtype, device, graph_bytes)
     cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
-    kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
+    kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device, dtype)
     page_memory = None
     if device.type == "cpu":
         page_memory = PageMemory(kvs, config.page_size)

@@ -17,9 +17,9 @@ import torch
 
 from ..system_memory import Span, populate
 
-AHEAD_TOKENS = 8192
-"""that have memory beyond the last page in use. While all cores compute, the thread hardly runs, so it needs
-this lead."""
+AHEAD_BYTES = 1 << 30
+"""of memory beyond the last segment in use. While all cores compute, the thread hardly runs, so it needs this
+lead."""
 NICEST = 19  # the lowest priority of an ordinary thread
 
 
@@ -33,6 +33,9 @@ class PageMemory:
     def __init__(self, kvs: Sequence[torch.Tensor], page_size: int) -> None:
         self._kvs, self._page_size = kvs, page_size
         _, _, self._segments, self._tokens, _ = kvs[0].shape
+        of_segment = sum(kv.stride(2) * kv.element_size() for kv in kvs)
+        self._ahead = max(1, AHEAD_BYTES // of_segment)
+        """segments"""
         self._asked = 0
         """segments that have memory or will have it soon"""
         self._more = threading.Semaphore(0)
@@ -41,11 +44,11 @@ class PageMemory:
         """Asks for the memory of the first pages, or of all. No effect where the system has no such call."""
         if sys.platform == "linux":
             threading.Thread(target=self._run, name="page memory", daemon=True).start()
-            self._ask(self._segments if everything else -(-AHEAD_TOKENS // self._tokens))
+            self._ask(self._segments if everything else self._ahead)
 
     def used(self, page: int) -> None:
-        """A step is about to write this page: asks for the memory of the tokens ahead of it."""
-        self._ask(-(-((page + 1) * self._page_size + AHEAD_TOKENS) // self._tokens))
+        """A step is about to write this page: asks for the memory of the segments ahead of it."""
+        self._ask(page * self._page_size // self._tokens + 1 + self._ahead)
 
     def _ask(self, segments: int) -> None:
         """Asks for the memory of the first `segments` segments."""

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 MOST_TOKENS = 512
 """Longer steps gain nothing, and their intermediate tensors would stay in memory."""
 
-KEPT = 64
+KEPT = 128
 """programs, of about 100 KB"""
 
 AfterForward = Callable[[torch.Tensor], None]

@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 import torch
 
+from ...kernels.sampling import row_cpu
 from ...kernels.sampling.warm_up import warm_up_sampling
 from ..config import ServeConfig
 from ..messages import PageCopy, Row, RowGroup, SlotSetup, StepPlan
@@ -30,6 +31,7 @@ def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeC
     """Leaves no state: slots are set up and pages written again before they are read."""
     if config.device == "cpu":
         _run(runner, _one_row(0, PROMPT, pool, config.page_size))
+        row_cpu.callback()  # for the steps whose programs don't sample
     else:
         warm_up_cuda(runner, shape, pool, config, torch.device(config.device))
 

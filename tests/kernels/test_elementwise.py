@@ -17,9 +17,9 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 ONE_ROUNDING = {torch.float32: 1e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
-# Sizes on both sides of the threshold for several threads, and widths that do not fill a vector register.
 SEGMENTS = [1, 2, 9]
 """pages"""
+# Sizes on both sides of the threshold for several threads, and widths that do not fill a vector register.
 SHAPES = [(1, 64), (5, 1024), (3, 99), (70, 512)]
 
 

@@ -60,7 +60,7 @@ class ProjectionLoader:
             product = self._packed(packing, [projection])
             return partial(embed_quantized, product, self.dtype), Linear.quantized(product)
         if Linear.reads_parts(self.device, self.dtype):
-            head = self._unquantized([projection], None)
+            head = self._expanded([projection], None)
             rows = head.stored_rows()
             assert rows is not None
             return rows, head
@@ -77,9 +77,9 @@ class ProjectionLoader:
     def _product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
         if packing is not None:
             return Linear.quantized(self._packed(packing, projections))
-        return self._unquantized(projections, self._bias(projections))
+        return self._expanded(projections, self._bias(projections))
 
-    def _unquantized(self, projections: Sequence[Projection], bias: torch.Tensor | None) -> Linear:
+    def _expanded(self, projections: Sequence[Projection], bias: torch.Tensor | None) -> Linear:
         if Linear.reads_parts(self.device, self.dtype):
             return Linear.pack_parts(self._parts(projections), bias, self.batch_invariant)
         self.find_sizes(*projections)

@@ -109,8 +109,7 @@ async def test_tokenizers_start_after_the_first_sign_of_life(
     async with supervising(directory) as supervisor:
         starting = asyncio.create_task(supervisor.start())
         await until(lambda: pid_of(directory, "model"))
-        await asyncio.sleep(0.3)
-        assert not pid_of(directory, "tokenizer")
+        assert not supervisor._to_tokenizers
         lives = Outbox(zmq.Context(), supervisor_address(directory), ANY_EPOCH)
         lives.send(Alive(pid_of(directory, "scheduler"), 0.0))
         await asyncio.wait_for(starting, PATIENCE)

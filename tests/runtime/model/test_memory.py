@@ -20,10 +20,11 @@ from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import free_memory, physical_cores
 from arbora.runtime.model.kv_pool import default_budget, page_bytes
 from arbora.runtime.model.weight_formats import TensorSpec, load_weight_formats
+from arbora.runtime.model.weight_formats.loader import ProjectionLoader
 from arbora.runtime.model.weights import expected_tensors
 from checkpoints import edit_config, random_model, save_model
 from safetensors.torch import save_file
-from step_driver import serve_config
+from step_driver import StepDriver, serve_config
 
 PROCESS = 2 << 20  # bytes: what any process allocates or frees beside
 SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 16_000}
@@ -39,6 +40,15 @@ def test_loading_takes_little_more_than_the_weights_with_a_tied_head_stored_once
     peak, after = loaded(tmp_path)
     assert weights - PROCESS <= after <= 1.1 * weights + COPY + PROCESS
     assert after <= peak <= 1.15 * weights + HEAD + PROCESS
+
+
+@pytest.mark.skipif(not streams(torch.bfloat16), reason="the processor has no AVX512-BF16")
+def test_weights_that_are_stored_as_they_are_computed_are_packed_from_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(random_model("qwen3", tie_word_embeddings=True).bfloat16(), tmp_path)
+    monkeypatch.setattr(ProjectionLoader, "weight", None)  # which copies them
+    StepDriver.load(tmp_path, dtype="bfloat16")
 
 
 CONFIGS: dict[str, tuple[float, dict[str, Any]]] = {

@@ -7,19 +7,23 @@ import mmap
 import time
 from collections.abc import Callable
 
+import pytest
 import torch
-from arbora.runtime.model.page_memory import AHEAD_TOKENS, PageMemory
+from arbora.runtime.model import page_memory
+from arbora.runtime.model.page_memory import PageMemory
 from arbora.runtime.system_memory import Span, populate
 
 HEADS, PAGE, DIM = 2, 16, 64
-SEGMENT = 2048
+SEGMENT = 512
 SEGMENT_BYTES = 2 * HEADS * SEGMENT * DIM * 2
-AHEAD = AHEAD_TOKENS // SEGMENT
+AHEAD = 4
 
 
 def pools(segments: int, layers: int = 2) -> list[torch.Tensor]:
     size = segments * SEGMENT_BYTES
     memories = [mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) for _ in range(layers)]
+    for memory in memories:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # which would also be the memory of another segment
     shape = (segments, 2, HEADS, SEGMENT, DIM)
     return [
         torch.frombuffer(memory, dtype=torch.bfloat16).view(shape).permute(1, 2, 0, 3, 4)
@@ -50,9 +54,12 @@ def test_spans_cover_a_segment_of_each_layer() -> None:
     assert list(PageMemory(kvs, PAGE).spans(2)) == expected
 
 
-def test_memory_is_given_ahead_of_the_pages_in_use_and_contents_stay() -> None:
+def test_memory_is_given_ahead_of_the_pages_in_use_and_contents_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     segments = 2 * AHEAD + 3
     kvs = pools(segments)
+    monkeypatch.setattr(page_memory, "AHEAD_BYTES", AHEAD * len(kvs) * SEGMENT_BYTES)
     kvs[0][0, 0, 5] = 7.0
     memory = PageMemory(kvs, PAGE)
     memory.start(everything=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -51,6 +52,15 @@ def test_weights_have_the_bytes_of_the_tensors_that_are_loaded(
             return loaded[-1]
 
         monkeypatch.setattr(ProjectionLoader, name, noted)
+    read_parts = ProjectionLoader._parts
+
+    def noted_parts(self: ProjectionLoader, *given: Any) -> Sequence[torch.Tensor]:
+        before = len(loaded)
+        parts = read_parts(self, *given)
+        loaded.extend(parts if len(loaded) == before else [])  # unless `weight` made them
+        return parts
+
+    monkeypatch.setattr(ProjectionLoader, "_parts", noted_parts)
     config, checkpoint, told = load_decoder_config(model), Checkpoint(model), list[str]()
     choose = load_weight_formats(model, checkpoint.names).choose
     load_weights(checkpoint, choose, config, dtype, CPU, progress=told.append)
@@ -81,7 +91,7 @@ def test_the_kv_cache_has_the_bytes_of_the_tensors_that_are_allocated(
 ) -> None:
     for name, dtype, flag in (("bfloat16", torch.bfloat16, "auto"), ("float32", torch.int8, "int8")):
         found = plan(capsys, model, "--dtype", name, "--kv-dtype", flag)
-        pages = allocate_pool(load_decoder_config(model), 3, found["page_size"], dtype, CPU)
+        pages = allocate_pool(load_decoder_config(model), 3, found["page_size"], dtype, CPU, dtype)
         assert 3 * found["page_bytes"] == sum(tensor.nbytes for tensor in pages)
         assert found["kv_bytes_per_token"] * found["page_size"] == found["page_bytes"]
 
