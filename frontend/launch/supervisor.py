@@ -46,7 +46,7 @@ METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, for files
 FAILED_GRACE_SECONDS = 1.0
 GIVING_UP_SECONDS = 2.0
 SAVING_SECONDS = 60.0
-HEAD_START_SECONDS = 1.0  # of the replica before tokenizer processes, at most
+HEAD_START_SECONDS = 1.0  # how long tokenizer processes wait for the replica to begin, at most
 logger = logging.getLogger(__name__)
 
 

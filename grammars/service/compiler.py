@@ -78,7 +78,7 @@ class GrammarCompiler:
         return len(self._tickets)
 
     def start(self) -> None:
-        """Must be called once; until then, no automaton is built.
+        """Begins to build automata. Call it once; grammars that are submitted before wait for it.
 
         The processes that compile grammars start with the first grammar that needs them, because many servers
         get no grammar. The exception is a process whose own code numba has not compiled yet: it starts now,

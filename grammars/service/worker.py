@@ -64,7 +64,7 @@ class AutomatonWorkers:
         self._changed = Condition()
 
     def start(self) -> None:
-        """Must be called once; until then, jobs wait.
+        """Begins to run jobs. Call it once; jobs that are submitted before wait for it.
 
         If numba has not compiled the server's own code yet, the server starts now, and jobs wait until it is
         ready. Otherwise the first job starts it. The first job forks the first process.

@@ -82,9 +82,10 @@ def plan_attention(
 
 
 def uses_flash(dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether flash attention is the fastest for large parts of the work, as it uses AMX for any head_dim.
+    """Whether long chunks are computed by PyTorch's flash attention in place of our tiles.
 
-    dtype: of the queries. It copies keys that do not stand in one run (see `runs`).
+    That is so if this processor, dtype of queries or head_dim has no tiles, or if the processor has AMX but
+    our tiles can't use it for this head_dim. Keys that are not contiguous in the cache are copied for it.
     """
     by_amx = amx.available() and head_dim % amx_product.SIDE == 0
     return not _has_tiles(dtype, head_dim) or (bfloat16_dots.has_matrix_unit() and not by_amx)

@@ -149,7 +149,7 @@ def float_bits(value: float) -> int:
 def prefetch(typing, start, index):
     """Prefetch the cache line of element `index`, which may lie outside the array.
 
-    The line is read into the second-level cache. Measured, that is faster than into the first level
+    The line is read into the second-level cache, which measurements showed to be faster than the first level
     (bench/results/cpu-notes.md, "Keys prefetched into the second-level cache"). The reason may be that a core
     can have only few reads into its first level under way.
     """

@@ -67,7 +67,7 @@ class Linear:
 
     @staticmethod
     def reads_parts(device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether there is `pack_parts` for weights of this dtype."""
+        """Whether `pack_parts` can prepare weights of this dtype on this device."""
         return _streams(device, dtype)
 
     @staticmethod

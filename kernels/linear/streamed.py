@@ -132,7 +132,7 @@ def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
         lacking = -len(part) % OUTPUTS
         if lacking or inputs % 2:
             part = F.pad(part, (0, inputs % 2, 0, lacking))
-        elif part.data_ptr() % 4 or part.storage_offset() % 2:  # a file has tensors at any address
+        elif part.data_ptr() % 4 or part.storage_offset() % 2:  # tensors in a file may be unaligned
             part = part.clone()
         words = part.view(torch.int32).view(-1, OUTPUTS, packed.shape[1])
         packed[strip : strip + step][: len(words)] = words.transpose(1, 2)

@@ -31,7 +31,7 @@ class WidenedProduct:
         assert weight.is_contiguous()
         self._weight = weight
         self._bias = None if bias is None else bias.float()
-        _scratch(max(SCRATCH, weight.shape[1]))  # not while a program is recorded, as it stays
+        _scratch(max(SCRATCH, weight.shape[1]))  # allocated now: a program would reuse its memory
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty(len(x), len(self._weight), dtype=x.dtype)

@@ -54,9 +54,13 @@ class CpuMoves:
 
 @compiled
 def _copy_pages(arguments):
-    """Arguments: the counter of (layer, head, side, move) quadruples; the numbers of layers, KV heads and
-    moves; the address of the layers' addresses; the address of numbers of words: from one head to the next
-    one, from a key to its value, of a page, before each source, and before each destination."""
+    """Each turn copies the keys or the values of one head of one page in one layer.
+
+    Arguments: the counter of turns; how many layers, KV heads and pages there are; the address of an array
+    with each layer's address; the address of an array of distances in words: from one head to the next one,
+    from a key to its value, the length of a page in one head, where each source begins, and where each
+    destination begins.
+    """
     kv_heads, moves = arguments[2], arguments[3]
     layers, words = pointer(arguments[4], np.int64(0)), pointer(arguments[5], np.int64(0))
     sources, destinations = shifted(words, 3), shifted(words, 3 + moves)

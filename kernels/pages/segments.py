@@ -17,13 +17,13 @@ class Segments(NamedTuple):
     """
 
     tokens: int
-    """of a segment"""
+    """how many tokens a segment has"""
     segment: int
-    """from a segment to the next one"""
+    """the distance from one segment to the next one"""
     head: int
-    """from one KV head to the next one"""
+    """the distance from one KV head to the next one"""
     value: int
-    """from a key to its value"""
+    """the distance from a key to its value"""
 
     @staticmethod
     def of(kv: torch.Tensor) -> "Segments":
@@ -35,17 +35,17 @@ class Segments(NamedTuple):
         return Segments(kv.shape[3], kv.stride(2) // cell, kv.stride(1) // cell, kv.stride(0) // cell)
 
     def first_cell(self, slot: int) -> int:
-        """The cell of the first head's key in a slot."""
+        """The number of the cell that holds the first head's key of a slot."""
         return slot // self.tokens * self.segment + slot % self.tokens
 
 
 def pages_of(kv: torch.Tensor, pages: torch.Tensor, page_size: int) -> torch.Tensor:
-    """A copy of some pages, [2, kv_heads, pages, page_size, cell]. pages: int64 [pages]."""
+    """Returns a copy of some pages, [2, kv_heads, n, page_size, cell]. pages: their ids, int64 [n]."""
     return _by_page(kv, page_size)[_places(kv, pages, page_size)]
 
 
 def set_pages(kv: torch.Tensor, pages: torch.Tensor, values: torch.Tensor) -> None:
-    """Write some pages. values: [2, kv_heads, pages, page_size, cell]."""
+    """Writes some pages. pages: their ids, int64 [n]; values: [2, kv_heads, n, page_size, cell]."""
     page_size = values.shape[3]
     _by_page(kv, page_size)[_places(kv, pages, page_size)] = values
 

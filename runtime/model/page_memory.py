@@ -18,8 +18,8 @@ import torch
 from ..system_memory import Span, populate
 
 AHEAD_BYTES = 1 << 30
-"""of memory beyond the last segment in use. While all cores compute, the thread hardly runs, so it needs this
-lead."""
+"""The thread asks for so much memory ahead of the pages in use. It hardly runs while all cores compute, so it
+must be well ahead."""
 NICEST = 19  # the lowest priority of an ordinary thread
 
 
@@ -35,9 +35,9 @@ class PageMemory:
         _, _, self._segments, self._tokens, _ = kvs[0].shape
         of_segment = sum(kv.stride(2) * kv.element_size() for kv in kvs)
         self._ahead = max(1, AHEAD_BYTES // of_segment)
-        """segments"""
+        """how many segments are `AHEAD_BYTES`, at least one"""
         self._asked = 0
-        """segments that have memory or will have it soon"""
+        """how many segments the thread was told to ask for; some may have no memory yet"""
         self._more = threading.Semaphore(0)
 
     def start(self, everything: bool) -> None:
@@ -51,7 +51,7 @@ class PageMemory:
         self._ask(page * self._page_size // self._tokens + 1 + self._ahead)
 
     def _ask(self, segments: int) -> None:
-        """Asks for the memory of the first `segments` segments."""
+        """Tells the thread to ask for the memory of the first `segments` segments."""
         while self._asked < min(segments, self._segments):
             self._asked += 1
             self._more.release()

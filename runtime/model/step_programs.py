@@ -67,9 +67,9 @@ class LoadedStep:
 class StepPrograms:
     """The forward pass of steps that restore nothing.
 
-    A program is recorded at the first step of its size: on two cores the kernels of a step of 80 tokens are
-    recorded in 5 ms and save about as much even in that step, as starting each of them wakes a thread. Steps
-    that need operations that are not kernels of ours are not replayed.
+    The first step of each size records its program and then runs it. Recording takes about 5 ms for 28
+    layers. It pays even for one step, because kernels that Python starts one by one wake the threads each
+    time. A step that needs an operation of PyTorch has no program.
     """
 
     def __init__(

@@ -31,7 +31,7 @@ def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeC
     """Leaves no state: slots are set up and pages written again before they are read."""
     if config.device == "cpu":
         _run(runner, _one_row(0, PROMPT, pool, config.page_size))
-        row_cpu.callback()  # for the steps whose programs don't sample
+        row_cpu.callback()  # loads the kernel that samples for steps without a program
     else:
         warm_up_cuda(runner, shape, pool, config, torch.device(config.device))
 
