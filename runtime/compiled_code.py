@@ -44,8 +44,8 @@ def use_directory(folder: Path) -> str:
 
 
 class CompiledNote:
-    """A file beside the machine code that numba has stored. It exists once numba has compiled all functions of
-    a process, so that the process can start without compiling.
+    """A file beside the machine code that numba has stored. It exists once numba has compiled all functions
+    of a process, so that the process can start without compiling.
 
     It counts only under the conditions under which numba uses the cache: the same sources at the same place,
     the same versions of numba and Python, the same kind of processor, and a directory that can be written.
