@@ -8,7 +8,7 @@ from __future__ import annotations
 from arbora.radix_cache import Lease, LeastRecentlyUsed, Lock, PrefixCache
 from hypothesis import given
 from hypothesis import strategies as st
-from prefix_world import pack
+from prefix_world import World, pack
 
 
 class Served:
@@ -46,6 +46,15 @@ class Served:
 
 def tokens(start: int, count: int) -> list[int]:
     return list(range(100 * start, 100 * start + count))
+
+
+def serve_in(world: World, tokens: list[int]) -> None:
+    """A request in `world` from its arrival to its end."""
+    request = world.admit("", tuple(tokens), len(tokens))
+    world.plan(request, len(tokens))
+    world.cancel(request)
+    while world.steps:
+        world.run_step()
 
 
 def test_a_lease_on_pages_of_a_running_request_is_not_broken() -> None:
@@ -125,6 +134,19 @@ def test_a_covered_tail_is_freed_with_its_lease() -> None:
     served.cache.end_lease(lease)
     assert served.cache.stats().free == 8 - 2
     assert served.matched([*tokens(1, 6), 7, 8]) == 8
+
+
+def test_the_lease_of_a_covered_tail_is_broken_for_its_page_and_its_tokens_stay_cached() -> None:
+    world = World(PrefixCache(4, 4, LeastRecentlyUsed(), check_invariants=True), 4)
+    serve_in(world, tokens(1, 6))
+    world.lease("", "", tuple(tokens(1, 6)), 1, 4, is_estimate=False)
+    longer = tuple([*tokens(1, 6), 7, 8, 9])
+    running = world.admit("", longer, len(longer))
+    world.plan(running, len(longer))
+    world.run_step()
+    assert world.allocate(1) is not None
+    assert world.leases[0].is_broken
+    assert world.longest("", longer) == 8
 
 
 def test_a_lease_on_a_tail_is_on_the_path_of_one_that_continues_it() -> None:
