@@ -140,7 +140,7 @@ def test_the_lease_of_a_covered_tail_is_broken_for_its_page_and_its_tokens_stay_
     world = World(PrefixCache(4, 4, LeastRecentlyUsed(), check_invariants=True), 4)
     serve_in(world, tokens(1, 6))
     world.lease("", "", tuple(tokens(1, 6)), 1, 4, is_estimate=False)
-    longer = tuple([*tokens(1, 6), 7, 8, 9])
+    longer = (*tokens(1, 6), 7, 8, 9)
     running = world.admit("", longer, len(longer))
     world.plan(running, len(longer))
     world.run_step()
