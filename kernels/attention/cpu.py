@@ -117,9 +117,6 @@ class CpuAttention:
         tiled = _has_tiles(q.dtype, head_dim)
         if batch_invariant:
             groups = _whole_items(groups)
-        elif tiled:
-            # Fewer queries don't fill a tile. Row after row, they find the keys in the caches.
-            groups = tuple(group for group in groups if group[1] * repeat >= tiles.FEW_QUERIES)
         flops = 4 * heads * head_dim
         self._by_amx = tiled and amx.available() and head_dim % amx_product.SIDE == 0
         may_flash = uses_flash(q.dtype, head_dim) and not batch_invariant
@@ -164,8 +161,10 @@ class CpuAttention:
         arguments[column.WINDOW] = NO_WINDOW if window is None else window
         arguments[column.MERGES] = self._items.merges.ctypes.data
         arguments[column.MERGE_COUNT] = len(self._items.merges)
-        arguments[column.FEWEST_TILED] = 0 if self._invariant else tiles.FEW_QUERIES
+        fewest = tiles.FEWEST_AMX_QUERIES if self._by_amx else tiles.FEWEST_QUERIES
+        arguments[column.FEWEST_TILED] = 0 if self._invariant else fewest
         arguments[column.BY_AMX] = self._by_amx
+        arguments[column.THREADS] = thread_count()
         return arguments
 
     @property

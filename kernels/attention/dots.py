@@ -4,14 +4,15 @@
 LLVM would vectorise one key at a time, and then spend as long on the sums across lanes as on the products.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.llvm import F32, I32, read, size, write
+from ..common import bfloat16_dots
+from ..common.llvm import F32, I32, read, size, widen, word, write
 from ..common.numba_tools import has_feature
 from ..common.vectors import fma, read_floats
 from ..pages.cells_cpu import scales_of
@@ -19,42 +20,129 @@ from ..pages.cells_cpu import scales_of
 WIDTH = 16 if has_feature("avx512f") else 8
 """lanes of a vector register"""
 
+PAIRS = has_feature("avx512bf16")
+"""whether the processor multiplies pairs of bfloat16"""
+
 KEYS = 4
 
 _FLOATS = ir.VectorType(F32, WIDTH)
 
 
 @intrinsic
-def dot_four(typing, key, cell, last, head_dim, a, b, to_a, to_b):
-    """to_a[i] = a · key i and to_b[i] = b · key i for the four cells from `key`, `cell` elements apart.
+def queries_at(typing, address, kind, stored):
+    """Pointer to queries in the form in which they are multiplied with keys: bfloat16 if the processor
+    multiplies pairs and both are bfloat16, else float32.
+
+    kind, stored: values with the types of the elements of q and of the cache
+    """
+    element = types.uint16 if PAIRS and kind == stored == types.uint16 else types.float32
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(element)(types.int64, kind, stored), generate
+
+
+@intrinsic
+def set_query(typing, query, index, source, place):
+    """query[index] = source[place], as float32 if `query` is float32"""
+
+    def generate(context, builder, signature, arguments):
+        query, index, source, place = arguments
+        value = builder.load(builder.gep(source, [place]))
+        if signature.args[0].dtype == types.float32:
+            value = widen(builder, value, signature.args[2].dtype)
+        builder.store(value, builder.gep(query, [index]))
+        return context.get_dummy_value()
+
+    return types.void(query, types.int64, source, types.int64), generate
+
+
+@intrinsic
+def dot_four(typing, key, cell, last, head_dim, a, b, scale, to_a, to_b):
+    """to_a[i] = scale · a · key i and to_b[i] = scale · b · key i for the four cells from `key` on, which are
+    `cell` elements apart.
 
     Cells after number `last` are not read; their results are those of the last one. head_dim: a multiple of
-    WIDTH. The order of the additions of a product is the same for each place of a key.
+    WIDTH. a, b: see `queries_at`. A product's additions have the same order for each place of a key.
     """
 
     def generate(context, builder, signature, arguments):
-        key, cell, last, head_dim, a, b, to_a, to_b = arguments
+        key, cell, last, head_dim, a, b, scale, to_a, to_b = arguments
         keys = [builder.gep(key, [builder.mul(cell, _least(builder, i, last))]) for i in range(KEYS)]
         sums = [cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, None)) for _ in range(2 * KEYS)]
-        with cgutils.for_range(builder, builder.udiv(head_dim, size(WIDTH))) as loop:
-            at = builder.mul(loop.index, size(WIDTH))
-            queries = [read(builder, builder.gep(query, [at]), _FLOATS) for query in (a, b)]
-            for i, place in enumerate(keys):
-                values = read_floats(builder, builder.gep(place, [at]), signature.args[0].dtype, WIDTH)
-                for j, query in enumerate(queries):
-                    total = sums[j * KEYS + i]
-                    builder.store(fma(builder, query, values, builder.load(total)), total)
+        if signature.args[4].dtype == types.uint16:
+            _add_pair_products(builder, sums, keys, (a, b), head_dim)
+        else:
+            _add_products(builder, sums, keys, (a, b), head_dim, signature.args[0].dtype)
         dots = _across(builder, [builder.load(total) for total in sums])
+        factors = _splat_four(builder, scale)
         scales = scales_of(builder, keys, signature.args[0], head_dim)
+        if scales is not None:
+            factors = builder.fmul(factors, scales)
         for to, first in ((to_a, 0), (to_b, KEYS)):
             part = _shuffled(builder, dots, dots, range(first, first + KEYS))
-            if scales is not None:
-                part = builder.fmul(part, scales)
-            write(builder, part, to)
+            write(builder, builder.fmul(part, factors), to)
         return context.get_dummy_value()
 
     floats, i64 = types.CPointer(types.float32), types.int64
-    return types.void(key, i64, i64, i64, floats, floats, floats, floats), generate
+    return types.void(key, i64, i64, i64, a, b, types.float32, floats, floats), generate
+
+
+def _add_products(
+    builder: ir.IRBuilder,
+    sums: Sequence[ir.Value],
+    keys: Sequence[ir.Value],
+    queries: Sequence[ir.Value],
+    head_dim: ir.Value,
+    stored: types.Type,
+) -> None:
+    """Adds the products of float32 queries and keys to `sums`: those of the first query, then the second."""
+    with cgutils.for_range(builder, builder.udiv(head_dim, size(WIDTH))) as loop:
+        at = builder.mul(loop.index, size(WIDTH))
+        vectors = [read(builder, builder.gep(query, [at]), _FLOATS) for query in queries]
+        for i, place in enumerate(keys):
+            values = read_floats(builder, builder.gep(place, [at]), stored, WIDTH)
+            for j, query in enumerate(vectors):
+                total = sums[j * KEYS + i]
+                builder.store(fma(builder, query, values, builder.load(total)), total)
+
+
+def _add_pair_products(
+    builder: ir.IRBuilder,
+    sums: Sequence[ir.Value],
+    keys: Sequence[ir.Value],
+    queries: Sequence[ir.Value],
+    head_dim: ir.Value,
+) -> None:
+    """As `_add_products`, for queries and keys of bfloat16, 32 elements at a time and then 16 if they are
+    left."""
+
+    def add(at: ir.Value, words: int) -> None:
+        vectors = [_words(builder, query, at, words) for query in queries]
+        for i, place in enumerate(keys):
+            pairs = _words(builder, place, at, words)
+            for j, query in enumerate(vectors):
+                bfloat16_dots.add_products(builder, sums[j * KEYS + i], query, pairs)
+
+    with cgutils.for_range(builder, builder.udiv(head_dim, size(2 * WIDTH))) as loop:
+        add(builder.mul(loop.index, size(2 * WIDTH)), WIDTH)
+    left = builder.and_(head_dim, size(WIDTH))
+    with builder.if_then(builder.icmp_unsigned("!=", left, size(0))):
+        add(builder.sub(head_dim, left), WIDTH // 2)
+
+
+def _words(builder: ir.IRBuilder, place: ir.Value, at: ir.Value, count: int) -> ir.Value:
+    """`count` words of bfloat16 from element `at` on, then zeros: WIDTH words."""
+    words = read(builder, builder.gep(place, [at]), ir.VectorType(I32, count))
+    return words if count == WIDTH else _shuffled(builder, words, ir.Constant(words.type, None), range(WIDTH))
+
+
+def _splat_four(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    vector = ir.Constant(ir.VectorType(F32, KEYS), ir.Undefined)
+    for i in range(KEYS):
+        vector = builder.insert_element(vector, value, word(i))
+    return vector
 
 
 def _across(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:

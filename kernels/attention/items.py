@@ -19,16 +19,16 @@ from ..common.numba_tools import (
     fma,
     load,
     pointer,
-    prefetch,
     shifted,
     store,
 )
 from ..common.threads import Callback
 from ..common.vectors import LANES
-from ..pages.cells_cpu import is_scaled, line_elements, scale_of
+from ..pages.cells_cpu import scale_of
 from .dots import KEYS as KEYS_AT_ONCE
-from .dots import WIDTH, dot_four
+from .dots import WIDTH, dot_four, queries_at, set_query
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
+from .prefetching import ahead_of, prefetch_cells
 from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH
 
 BLOCK = 64
@@ -36,10 +36,6 @@ BLOCK = 64
 
 SCORES = BLOCK + KEYS_AT_ONCE
 """Scores of a query, with a margin for those that are computed beside the last one."""
-
-AHEAD = 24
-"""Keys to prefetch ahead of the current one: the fastest of 12 to 32. int8 has twice as many, which are as
-many bytes."""
 
 (
     NEXT,
@@ -66,42 +62,43 @@ many bytes."""
     MERGE_COUNT,
     FEWEST_TILED,
     BY_AMX,
+    THREADS,
     ARGUMENTS,
-) = range(25)
+) = range(26)
 """Arguments of the callbacks: addresses, counts and element strides. CELL: elements of a cell (see
 `pages.cells`). HEAD_CELLS: cells from one KV head to the next one. FEWEST_TILED: query heads from which an
-item is computed in tiles, if the processor supports them. BY_AMX: whether AMX multiplies the tiles."""
+item is computed in tiles, if the processor supports them. BY_AMX: whether AMX multiplies the tiles. THREADS:
+threads that take items."""
 
 
 @compiled
-def _ahead(cells):
-    return 2 * AHEAD if is_scaled(cells) else AHEAD
+def _scores(keys, count, later, position, source, head_dim, cell, pairs, query, scale, score):
+    """score[j * SCORES + t] = scale · query j · key t, for 2 * pairs queries and `count` keys from `position`
+    on.
 
-
-@compiled
-def _scores(keys, count, available, head_dim, cell, pairs, query, score):
-    """score[j * SCORES + t] = query j · key t, for 2 * pairs queries and `count` of the `available` keys.
-
-    May also write up to three scores after those.
+    May also write up to three scores after those. Prefetches keys from the run `later` on (see
+    `prefetch_cells`), and returns the last run that was reached.
     """
-    ahead = _ahead(keys)
+    ahead = ahead_of(keys)
     for pair in range(pairs):
         a = shifted(query, 2 * pair * head_dim)
         b = shifted(a, head_dim)
         to = shifted(score, 2 * pair * SCORES)
         if head_dim % WIDTH != 0:
-            _scores_one_by_one(keys, count, head_dim, cell, a, b, to)
+            _scores_one_by_one(keys, count, head_dim, cell, a, b, scale, to)
             continue
         for t in range(0, count, KEYS_AT_ONCE):
             key = shifted(keys, t * cell)
-            if pair == 0 and t + ahead < available:
-                for d in range(0, KEYS_AT_ONCE * cell, line_elements(key)):
-                    prefetch(key, ahead * cell + d)
-            dot_four(key, cell, count - 1 - t, head_dim, a, b, shifted(to, t), shifted(to, SCORES + t))
+            if pair == 0:
+                some = min(KEYS_AT_ONCE, count - t)
+                later = prefetch_cells(later, position + t + ahead, some, source)
+            to_a, to_b = shifted(to, t), shifted(to, SCORES + t)
+            dot_four(key, cell, count - 1 - t, head_dim, a, b, scale, to_a, to_b)
+    return later
 
 
 @compiled
-def _scores_one_by_one(keys, count, head_dim, cell, a, b, to):
+def _scores_one_by_one(keys, count, head_dim, cell, a, b, scale, to):
     """The scores of two queries, for any head_dim."""
     for t in range(count):
         key = shifted(keys, t * cell)
@@ -109,21 +106,21 @@ def _scores_one_by_one(keys, count, head_dim, cell, a, b, to):
         sum_b = np.float32(0)
         for d in range(head_dim):
             k = load(key, d)
-            sum_a += a[d] * k
-            sum_b += b[d] * k
-        scale = scale_of(key, head_dim)
-        to[t] = sum_a * scale
-        to[SCORES + t] = sum_b * scale
+            sum_a += load(a, d) * k
+            sum_b += load(b, d) * k
+        factor = scale * scale_of(key, head_dim)
+        to[t] = sum_a * factor
+        to[SCORES + t] = sum_b * factor
 
 
 @compiled
-def _accumulate(values, count, available, head_dim, cell, pairs, weight, total):
-    """total[j] += sum over t of weight[j * SCORES + t] * value t, for `count` of the `available` values.
+def _accumulate(values, count, later, position, source, head_dim, cell, pairs, weight, total):
+    """total[j] += sum over t of weight[j * SCORES + t] * value t, for `count` values from `position` on.
 
     Any number of values is added one after another by fused multiply-adds, so values of weight 0 (of keys
-    that a query does not see) change nothing.
+    that a query does not see) change nothing. Prefetches values as `_scores` does keys.
     """
-    ahead = _ahead(values)
+    ahead = ahead_of(values)
     fours = count // 4 * 4
     for pair in range(pairs):
         a = shifted(total, 2 * pair * head_dim)
@@ -136,9 +133,8 @@ def _accumulate(values, count, available, head_dim, cell, pairs, weight, total):
             s2, s3 = scale_of(shifted(v, 2 * cell), head_dim), scale_of(shifted(v, 3 * cell), head_dim)
             w0, w1, w2, w3 = w[t] * s0, w[t + 1] * s1, w[t + 2] * s2, w[t + 3] * s3
             u0, u1, u2, u3 = u[t] * s0, u[t + 1] * s1, u[t + 2] * s2, u[t + 3] * s3
-            if pair == 0 and t + ahead < available:
-                for d in range(0, 4 * cell, line_elements(v)):
-                    prefetch(v, ahead * cell + d)
+            if pair == 0:
+                later = prefetch_cells(later, position + t + ahead, 4, source)
             for d in range(head_dim):
                 v0 = load(v, d)
                 v1 = load(v, cell + d)
@@ -155,6 +151,7 @@ def _accumulate(values, count, available, head_dim, cell, pairs, weight, total):
                 v0 = load(v, d)
                 a[d] = fma(w0, v0, a[d])
                 b[d] = fma(u0, v0, b[d])
+    return prefetch_cells(later, position + fours + ahead, count - fours, source)
 
 
 @compiled
@@ -200,22 +197,17 @@ def _softmax(score, low, high, count, state, total, head_dim):
 
 
 @compiled
-def _prefetch_next(run, run_end, end, item_end, head_cells, cell):
-    """Prefetch the first cells of the next run if this run ends before `end`."""
-    if run_end <= end and run_end < item_end:
-        following = shifted(head_cells, run[RUN_COLUMNS + RUN_CELL] * cell)
-        ahead = min(_ahead(following), run[RUN_COLUMNS + RUN_LENGTH])
-        for d in range(0, ahead * cell, line_elements(following)):
-            prefetch(following, d)
-
-
-@compiled
-def _attend(arguments, item, run, head_keys, head_values, query, score, state, total):
-    """Run one item for the queries of one KV head."""
+def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values, query, score, state, total):
+    """Run one item for the queries of one KV head. next_keys, next_values: first cells of the thread's next
+    item, which are prefetched at the end of this one"""
     head_dim, cell = arguments[HEAD_DIM], arguments[CELL]
     repeat, window = arguments[REPEAT], arguments[WINDOW]
     queries = item[TOKENS] * repeat
     pairs = (queries + 1) // 2
+    scale = float_of(arguments[SCALE])
+    later_keys, later_values = run, run
+    key_source = item[END], head_keys, next_keys, cell
+    value_source = item[END], head_values, next_values, cell
     for begin in range(item[BEGIN], item[END], BLOCK):
         end = min(begin + BLOCK, item[END])
         while run[RUN_BEGIN] + run[RUN_LENGTH] <= begin:
@@ -223,12 +215,12 @@ def _attend(arguments, item, run, head_keys, head_values, query, score, state, t
         first_run = run
         at = begin
         while at < end:
-            run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
-            stop = min(end, run_end)
-            _prefetch_next(run, run_end, end, item[END], head_keys, cell)
+            stop = min(end, run[RUN_BEGIN] + run[RUN_LENGTH])
             keys = shifted(head_keys, (run[RUN_CELL] + at - run[RUN_BEGIN]) * cell)
             to = shifted(score, at - begin)
-            _scores(keys, stop - at, run_end - at, head_dim, cell, pairs, query, to)
+            later_keys = _scores(
+                keys, stop - at, later_keys, at, key_source, head_dim, cell, pairs, query, scale, to
+            )
             at = stop
             if at < end:
                 run = shifted(run, RUN_COLUMNS)
@@ -241,20 +233,20 @@ def _attend(arguments, item, run, head_keys, head_values, query, score, state, t
         run = first_run
         at = begin
         while at < end:
-            run_end = run[RUN_BEGIN] + run[RUN_LENGTH]
-            stop = min(end, run_end)
-            _prefetch_next(run, run_end, end, item[END], head_values, cell)
+            stop = min(end, run[RUN_BEGIN] + run[RUN_LENGTH])
             values = shifted(head_values, (run[RUN_CELL] + at - run[RUN_BEGIN]) * cell)
             weight = shifted(score, at - begin)
-            _accumulate(values, stop - at, run_end - at, head_dim, cell, pairs, weight, total)
+            later_values = _accumulate(
+                values, stop - at, later_values, at, value_source, head_dim, cell, pairs, weight, total
+            )
             at = stop
             if at < end:
                 run = shifted(run, RUN_COLUMNS)
 
 
 @compiled
-def _load_queries(arguments, item, head, kind, scale, query, state, total):
-    """Scaled queries of an item and KV head as float32, and an empty state."""
+def _load_queries(arguments, item, head, kind, query, state, total):
+    """Queries of an item and KV head, and an empty state."""
     head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
     queries = item[TOKENS] * repeat
     for j in range(queries):
@@ -262,7 +254,7 @@ def _load_queries(arguments, item, head, kind, scale, query, state, total):
         source = pointer(arguments[Q], kind)
         source = shifted(source, token * arguments[Q_STRIDE] + (head * repeat + j % repeat) * head_dim)
         for d in range(head_dim):
-            query[j * head_dim + d] = load(source, d) * scale
+            set_query(query, j * head_dim + d, source, d)
     for j in range(queries):
         state[2 * j] = np.float32(-3e38)
         state[2 * j + 1] = np.float32(0)
@@ -304,31 +296,57 @@ def column_scratch(arguments):
 
 
 @compiled
-def run_item(arguments, index, head, kind, stored, scratch):
-    """Item number `index` for the queries of one KV head. kind: of queries and outputs, stored: of cells."""
-    first = head * arguments[HEAD_CELLS] * arguments[CELL]
-    query = pointer(scratch[0].ctypes.data, np.float32(0))
+def _run_of(arguments, index):
+    """The run of an item's first key."""
+    run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
+    return shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
+
+
+@compiled
+def run_item(arguments, index, head, next_index, next_head, kind, stored, scratch):
+    """Item number `index` for the queries of one KV head. kind: of queries and outputs, stored: of cells.
+    next_index, next_head: what the thread probably takes next
+    """
+    cell, head_cells = arguments[CELL], arguments[HEAD_CELLS]
+    query = queries_at(scratch[0].ctypes.data, kind, stored)
     total = pointer(scratch[1].ctypes.data, np.float32(0))
     score = pointer(scratch[2].ctypes.data, np.float32(0))
     state = pointer(scratch[3].ctypes.data, np.float32(0))
     item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
-    _load_queries(arguments, item, head, kind, float_of(arguments[SCALE]), query, state, total)
-    keys = shifted(pointer(arguments[KEYS], stored), first)
-    values = shifted(pointer(arguments[VALUES], stored), first)
-    run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
-    runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
-    _attend(arguments, item, runs, keys, values, query, score, state, total)
+    _load_queries(arguments, item, head, kind, query, state, total)
+    keys, values = pointer(arguments[KEYS], stored), pointer(arguments[VALUES], stored)
+    first = head * head_cells * cell
+    next_run = _run_of(arguments, next_index)
+    next_begin = pointer(arguments[ITEMS], np.int64(0))[next_index * COLUMNS + BEGIN]
+    following = (next_head * head_cells + next_run[RUN_CELL] + next_begin - next_run[RUN_BEGIN]) * cell
+    _attend(
+        arguments,
+        item,
+        _run_of(arguments, index),
+        shifted(keys, first),
+        shifted(values, first),
+        shifted(keys, following),
+        shifted(values, following),
+        query,
+        score,
+        state,
+        total,
+    )
     write(arguments, item, head, kind, state, total)
 
 
 @compiled
 def _run_items(arguments, kind, stored):
     scratch = column_scratch(arguments)
+    kv_heads = arguments[KV_HEADS]
+    all_work = arguments[ITEM_COUNT] * kv_heads
     while True:
         work = fetch_add(arguments, 1)
-        if work >= arguments[ITEM_COUNT] * arguments[KV_HEADS]:
+        if work >= all_work:
             break
-        run_item(arguments, work // arguments[KV_HEADS], work % arguments[KV_HEADS], kind, stored, scratch)
+        following = min(work + arguments[THREADS], all_work - 1)
+        index, head = work // kv_heads, work % kv_heads
+        run_item(arguments, index, head, following // kv_heads, following % kv_heads, kind, stored, scratch)
 
 
 def _items_bfloat16(arguments):

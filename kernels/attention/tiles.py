@@ -44,6 +44,7 @@ from .items import (
     REPEAT,
     RUNS,
     SCALE,
+    THREADS,
     VALUES,
     WINDOW,
     Q,
@@ -59,8 +60,11 @@ QUERIES = 64
 AMX_QUERIES = 128
 """The same with AMX. The times of 64, 128 and 256 could not be told apart."""
 
-FEW_QUERIES = 8
+FEWEST_QUERIES = 9
 """Items with fewer query heads read their keys in place, without copying them first."""
+
+FEWEST_AMX_QUERIES = 8
+"""The same with AMX; 9 was not measured."""
 
 BLOCK = 64
 """Keys of each turn of the online softmax; with their values they fit into the first-level cache."""
@@ -365,15 +369,20 @@ def _run_items(arguments, stored):
     shapes = np.empty(amx.SHAPES_BYTES, np.uint8)
     if arguments[BY_AMX] != 0:
         _start_amx(shapes)
+    items = arguments[ITEM_COUNT]
+    all_work = items * arguments[KV_HEADS]
     while True:
         work = fetch_add(arguments, 1)
-        if work >= arguments[ITEM_COUNT] * arguments[KV_HEADS]:
+        if work >= all_work:
             break
-        index, head = work % arguments[ITEM_COUNT], work // arguments[ITEM_COUNT]
+        index, head = work % items, work // items
         tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
         # Callees get arrays, not pointers: numba frees an array after the last use of its name.
         if tokens * arguments[REPEAT] < arguments[FEWEST_TILED]:
-            column.run_item(arguments, index, head, np.uint16(0), stored, column_scratch)
+            later = min(work + arguments[THREADS], all_work - 1)
+            column.run_item(
+                arguments, index, head, later % items, later // items, np.uint16(0), stored, column_scratch
+            )
         else:
             _run_item(arguments, index, head, stored, tile_scratch)
     if arguments[BY_AMX] != 0:

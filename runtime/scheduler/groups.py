@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...radix_cache import common_tokens
 from ..messages import GroupCost, RowGroup
 
-MIN_SHARED_TOKENS = 64  # of a row's outermost group: with fewer, reading twice costs less than merging
+MIN_SHARED_TOKENS = 128  # of a row's outermost group: with fewer, reading twice costs less than merging
 PAGE_ID_BYTES = 4
 
 
