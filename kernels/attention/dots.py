@@ -20,7 +20,7 @@ from ..pages.cells_cpu import scales_of
 WIDTH = 16 if has_feature("avx512f") else 8
 """lanes of a vector register"""
 
-PAIRS = has_feature("avx512bf16")
+PAIRS = bfloat16_dots.available()
 """whether the processor multiplies pairs of bfloat16"""
 
 KEYS = 4
@@ -123,7 +123,7 @@ def _add_pair_products(
         for i, place in enumerate(keys):
             pairs = _words(builder, place, at, words)
             for j, query in enumerate(vectors):
-                bfloat16_dots.add_products(builder, sums[j * KEYS + i], query, pairs)
+                bfloat16_dots.add_lane_products(builder, sums[j * KEYS + i], query, pairs)
 
     with cgutils.for_range(builder, builder.udiv(head_dim, size(2 * WIDTH))) as loop:
         add(builder.mul(loop.index, size(2 * WIDTH)), WIDTH)

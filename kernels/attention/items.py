@@ -68,7 +68,7 @@ SCORES = BLOCK + KEYS_AT_ONCE
 """Arguments of the callbacks: addresses, counts and element strides. CELL: elements of a cell (see
 `pages.cells`). HEAD_CELLS: cells from one KV head to the next one. FEWEST_TILED: query heads from which an
 item is computed in tiles, if the processor supports them. BY_AMX: whether AMX multiplies the tiles. THREADS:
-threads that take items."""
+threads that probably take items, one after the other."""
 
 
 @compiled
@@ -76,8 +76,8 @@ def _scores(keys, count, later, position, source, head_dim, cell, pairs, query, 
     """score[j * SCORES + t] = scale · query j · key t, for 2 * pairs queries and `count` keys from `position`
     on.
 
-    May also write up to three scores after those. Prefetches keys from the run `later` on (see
-    `prefetch_cells`), and returns the last run that was reached.
+    May also write up to three scores after those. Prefetches keys, unless head_dim is no multiple of WIDTH.
+    later: the run of the last key that was prefetched, or an earlier one. Returns the new one.
     """
     ahead = ahead_of(keys)
     for pair in range(pairs):
@@ -208,6 +208,10 @@ def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values
     later_keys, later_values = run, run
     key_source = item[END], head_keys, next_keys, cell
     value_source = item[END], head_values, next_values, cell
+    short = ahead_of(head_keys) - (item[END] - item[BEGIN])
+    if short > 0:  # the loops below prefetch the next item's cells from number `short` on
+        prefetch_cells(run, item[END], short, key_source)
+        prefetch_cells(run, item[END], short, value_source)
     for begin in range(item[BEGIN], item[END], BLOCK):
         end = min(begin + BLOCK, item[END])
         while run[RUN_BEGIN] + run[RUN_LENGTH] <= begin:
@@ -288,7 +292,7 @@ def write(arguments, item, head, kind, state, total):
 
 @compiled
 def column_scratch(arguments):
-    """Arrays for `run_item`: queries, totals, scores, states."""
+    """Arrays for `run_item`: queries (of bfloat16 or float32), totals, scores, states."""
     queries, head_dim = arguments[MAX_QUERIES] + 1, arguments[HEAD_DIM]
     query = np.zeros(queries * head_dim, np.float32)
     total = np.empty(queries * head_dim, np.float32)
@@ -318,15 +322,15 @@ def run_item(arguments, index, head, next_index, next_head, kind, stored, scratc
     first = head * head_cells * cell
     next_run = _run_of(arguments, next_index)
     next_begin = pointer(arguments[ITEMS], np.int64(0))[next_index * COLUMNS + BEGIN]
-    following = (next_head * head_cells + next_run[RUN_CELL] + next_begin - next_run[RUN_BEGIN]) * cell
+    next_cell = (next_head * head_cells + next_run[RUN_CELL] + next_begin - next_run[RUN_BEGIN]) * cell
     _attend(
         arguments,
         item,
         _run_of(arguments, index),
         shifted(keys, first),
         shifted(values, first),
-        shifted(keys, following),
-        shifted(values, following),
+        shifted(keys, next_cell),
+        shifted(values, next_cell),
         query,
         score,
         state,
@@ -344,9 +348,9 @@ def _run_items(arguments, kind, stored):
         work = fetch_add(arguments, 1)
         if work >= all_work:
             break
-        following = min(work + arguments[THREADS], all_work - 1)
+        next_work = min(work + arguments[THREADS], all_work - 1)
         index, head = work // kv_heads, work % kv_heads
-        run_item(arguments, index, head, following // kv_heads, following % kv_heads, kind, stored, scratch)
+        run_item(arguments, index, head, next_work // kv_heads, next_work % kv_heads, kind, stored, scratch)
 
 
 def _items_bfloat16(arguments):

@@ -18,13 +18,14 @@ def ahead_of(cells):
 
 @compiled
 def prefetch_cells(run, position, count, source):
-    """Prefetches `count` cells of an item and KV head from `position` on.
+    """Prefetches `count` cells of an item and KV head from `position` on, and in place of those after the
+    item's end the first cells of the next item.
 
     run: the run of `position`, or an earlier one. source: the item's end, where the head's cells begin in the
-    cache, the first cells of the next item, and the elements of a cell. The next item's cells are prefetched
-    in place of those from the item's end on. Returns the last run that was reached.
+    cache, the next item's first cell, and the elements of a cell. The next item's cells are taken to be
+    contiguous: prefetching others is only a waste. Returns the last run that was reached.
     """
-    end, head_cells, following, cell = source
+    end, head_cells, next_cells, cell = source
     while count > 0:
         some = count
         if position < end:
@@ -33,7 +34,7 @@ def prefetch_cells(run, position, count, source):
             some = min(count, min(end, run[RUN_BEGIN] + run[RUN_LENGTH]) - position)
             place = shifted(head_cells, (run[RUN_CELL] + position - run[RUN_BEGIN]) * cell)
         else:
-            place = shifted(following, (position - end) * cell)
+            place = shifted(next_cells, (position - end) * cell)
         for element in range(0, some * cell, line_elements(place)):
             prefetch(place, element)
         position += some

@@ -379,9 +379,10 @@ def _run_items(arguments, stored):
         tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
         # Callees get arrays, not pointers: numba frees an array after the last use of its name.
         if tokens * arguments[REPEAT] < arguments[FEWEST_TILED]:
-            later = min(work + arguments[THREADS], all_work - 1)
+            next_work = min(work + arguments[THREADS], all_work - 1)
+            next_index, next_head = next_work % items, next_work // items
             column.run_item(
-                arguments, index, head, later % items, later // items, np.uint16(0), stored, column_scratch
+                arguments, index, head, next_index, next_head, np.uint16(0), stored, column_scratch
             )
         else:
             _run_item(arguments, index, head, stored, tile_scratch)

@@ -58,10 +58,10 @@ def add_pair_products(
     """Add the products of the pair and the pairs in each of `columns` to the vectors at `sums`."""
     pairs = splat(builder, pair, WORDS)
     for total, column in zip(sums, columns, strict=True):
-        add_products(builder, total, pairs, column)
+        add_lane_products(builder, total, pairs, column)
 
 
-def add_products(builder: ir.IRBuilder, total: ir.Value, one: ir.Value, other: ir.Value) -> None:
+def add_lane_products(builder: ir.IRBuilder, total: ir.Value, one: ir.Value, other: ir.Value) -> None:
     """Add the products of the pairs in two vectors of WORDS, lane by lane, to the vector at `total`."""
     dot = builder.module.declare_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", (), _DOT)
     pairs = [builder.bitcast(words, _PAIRS) for words in (one, other)]

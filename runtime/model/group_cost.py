@@ -8,6 +8,9 @@ from ...kernels.pages.cells import CellFormat
 from ..messages import GroupCost
 from .decoder_config import DecoderConfig
 
+CUDA_MIN_SHARED_TOKENS = 64
+"""of an outermost group; not measured apart from the cost of merging"""
+
 
 def group_cost(config: DecoderConfig, stored: torch.dtype, device: torch.device) -> GroupCost:
     """stored: the dtype of the KV cache"""
@@ -17,4 +20,5 @@ def group_cost(config: DecoderConfig, stored: torch.dtype, device: torch.device)
     from ...kernels.attention.fixed_steps import LEVELS
 
     shape = Shape(config.heads, config.kv_heads, config.head_dim, None)
-    return GroupCost(merged_tokens(shape, CellFormat(stored).bytes(config.head_dim)), LEVELS - 1)
+    merged = merged_tokens(shape, CellFormat(stored).bytes(config.head_dim))
+    return GroupCost(merged, CUDA_MIN_SHARED_TOKENS, LEVELS - 1)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ...radix_cache import common_tokens
 from ..messages import GroupCost, RowGroup
 
-MIN_SHARED_TOKENS = 128  # of a row's outermost group: with fewer, reading twice costs less than merging
 PAGE_ID_BYTES = 4
 
 
@@ -38,7 +37,7 @@ def order_and_group(
             rows.sort(key=page_tables.__getitem__)
             nodes = _prefix_tree([page_tables[row] for row in rows])
             merged = cost.merged_tokens / page_size
-            chosen = _best_groups(nodes, merged, MIN_SHARED_TOKENS / page_size)
+            chosen = _best_groups(nodes, merged, cost.min_shared_tokens / page_size)
             groups += [
                 RowGroup(len(order) + node.first, node.rows, node.pages * page_size)
                 for node in _best_levels(chosen, merged, cost.levels)

@@ -16,6 +16,7 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention
+from arbora.kernels.attention.plan import END, TOKENS
 from arbora.kernels.attention.transposing import transpose_words
 from arbora.kernels.common import amx, bfloat16_dots
 from arbora.kernels.common.numba_tools import pointer
@@ -23,6 +24,7 @@ from arbora.kernels.pages.cells import CellFormat
 from attention_cases import TREE, AttentionCase, Sharing, Step, build_case, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llvmlite import binding
 from sapphire_rapids import output_for_sapphire_rapids
 from segmented import segmented
 
@@ -64,7 +66,7 @@ def assert_matches_reference(case: AttentionCase, segment: int | None = None) ->
 @given(
     step=steps(),
     heads=st.sampled_from(HEADS),
-    head_dim=st.sampled_from([32, 48, 64, 80, 90, 96, 128]),
+    head_dim=st.sampled_from([16, 32, 48, 64, 80, 90, 96, 128]),
     window=st.sampled_from([None, None, 1, 7, 64]),
     dtype=st.sampled_from(list(TOLERANCE)),
     stored=st.sampled_from([None, torch.int8]),
@@ -164,6 +166,51 @@ def test_overflowing_keys_and_values_overflow_in_the_output(
     got = paged_attention(case.q, case.kv, case.batch, case.scale)
     expected = reference.paged_attention(case.q, case.kv, case.batch, case.scale)
     assert torch.equal(got.isnan(), expected.isnan()) and torch.equal(got.isinf(), expected.isinf())
+
+
+def test_rows_with_few_query_heads_are_read_as_a_group() -> None:
+    case = build_case(Step(16, (Sharing(2, 12),), (), ()), (4, 2), 64, None, torch.bfloat16, False, 0)
+    items = attention_cpu.plan_attention(case.q, case.kv, case.batch, None, False)._items.items
+    assert [tokens for tokens, end in items[:, [TOKENS, END]].tolist() if end == 12 * 16] == [2]
+
+
+@pytest.mark.parametrize("rows", [3, 4, 5])
+def test_items_at_the_limit_of_tiles_match_the_reference(rows: int) -> None:
+    """Six, eight and ten query heads of a KV head."""
+    step = Step(16, (Sharing(rows, 12),), (), ((rows, 100),))
+    assert_matches_reference(build_case(step, (4, 2), 128, None, torch.bfloat16, True, 1))
+
+
+OTHER_PROCESSOR = """
+import torch
+from arbora.kernels import reference
+from arbora.kernels.attention import paged_attention
+from attention_cases import Sharing, Step, build_case
+for head_dim in (16, 48, 64, 90):
+    step = Step(16, (Sharing(3, 12),), (40,), ())
+    case = build_case(step, (4, 2), head_dim, None, torch.bfloat16, True, head_dim)
+    arguments = case.q, case.kv, case.batch, case.scale, None
+    got, expected = paged_attention(*arguments, False), reference.paged_attention(*arguments)
+    torch.testing.assert_close(got, expected, atol=2e-2, rtol=2e-2)
+"""
+
+
+@pytest.mark.parametrize("lacking", ["avx512bf16", "avx512"])
+def test_code_for_other_processors_matches_the_reference(lacking: str, tmp_path: Path) -> None:
+    """Compiled for this processor without some of its instructions, so that it runs on any."""
+    has = {
+        name: bool(on) and not name.startswith(lacking)
+        for name, on in binding.get_host_cpu_features().items()
+    }
+    environment = {
+        **os.environ,
+        "NUMBA_CPU_FEATURES": ",".join(f"{'+' if on else '-'}{name}" for name, on in has.items()),
+        "NUMBA_CACHE_DIR": str(tmp_path),
+        "PYTHONPATH": str(ONE_HEAP.parent),
+    }
+    command = [sys.executable, "-c", OTHER_PROCESSOR]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_words_are_transposed() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from arbora.runtime.messages import GroupCost, RowGroup
 from arbora.runtime.scheduler.groups import (
-    MIN_SHARED_TOKENS,
     _best_groups,
     _best_levels,
     _prefix_tree,
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 
 PAGE = 16
 COST = GroupCost()
+OF_SHORT = GroupCost(min_shared_tokens=64)
 TABLES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=12)
 Table = tuple[int, ...]
 
@@ -105,7 +105,7 @@ def lowest_single_level(tables: list[Table], merged: float) -> float:
             rows = tables[first:last]
             shared = min(len(rows[0]), len(rows[-1]))
             pages = next((i for i in range(shared) if rows[0][i] != rows[-1][i]), shared)
-            if pages * PAGE >= MIN_SHARED_TOKENS:
+            if pages * PAGE >= COST.min_shared_tokens:
                 own = sum(len(table) - pages for table in rows)
                 choices.append(best[first] + own + pages + len(rows) * merged)
         best.append(min(choices))
@@ -162,7 +162,7 @@ def test_several_levels_cost_at_most_as_much_as_one(seed: int, rows: int) -> Non
 def test_every_row_has_one_place_and_the_rows_of_a_group_share_its_pages(
     tables: list[list[int]], page_size: int
 ) -> None:
-    order, groups = order_and_group([packed(table) for table in tables], page_size, COST)
+    order, groups = order_and_group([packed(table) for table in tables], page_size, OF_SHORT)
     assert sorted(order) == list(range(len(tables)))
     for group in groups:
         members = [tables[row] for row in order[group.first_row : group.first_row + group.rows]]
@@ -174,7 +174,7 @@ def test_every_row_has_one_place_and_the_rows_of_a_group_share_its_pages(
 def test_groups_are_disjoint_or_inside_an_earlier_one_that_shares_less(
     tables: list[list[int]], page_size: int
 ) -> None:
-    _, groups = order_and_group([packed(table) for table in tables], page_size, COST)
+    _, groups = order_and_group([packed(table) for table in tables], page_size, OF_SHORT)
     for at, inner in enumerate(groups):
         for outer in groups[:at]:
             end = outer.first_row + outer.rows
@@ -199,7 +199,7 @@ def test_a_system_prompt_documents_and_conversations_are_three_levels() -> None:
 
 
 def test_an_outermost_group_shares_at_least_so_many_tokens() -> None:
-    fewest = MIN_SHARED_TOKENS // PAGE
+    fewest = COST.min_shared_tokens // PAGE
     for pages in (fewest - 1, fewest):
         tables = [packed([*range(pages), 1000 + row]) for row in range(20)]
         assert len(order_and_group(tables, PAGE, COST)[1]) == (pages == fewest)
