@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import assert_never
 
@@ -94,7 +95,6 @@ class Loop:
         )
         self._supervisor = self._outbox(supervisor_address(arguments.directory))
         self._model = self._outbox(model_address(arguments.directory, arguments.epoch))
-        self._page_store = self._outbox(page_store_address(arguments.directory, arguments.epoch))
         self._clients = Clients(self._connect_client)
         self._rates = KeyRates()
         self._draining = False
@@ -225,6 +225,12 @@ class Loop:
             for message in of_client:
                 self._rates.see(message)
         self._clients.send(messages)
+
+    @cached_property
+    def _page_store(self) -> Outbox:
+        """Connected with the first message: without a page store there never is one, and ZeroMQ would try to
+        connect again and again."""
+        return self._outbox(page_store_address(self._directory, self._epoch))
 
     def _connect_client(self, client: int) -> Outbox:
         return self._outbox(tokenizer_address(self._directory, client))
