@@ -18,13 +18,13 @@ from .connection import Connection, Ingress
 from .connections import Connections
 from .limits import MOST_CONNECTIONS
 
-DATE_S = 1.0  # interval at which the date of replies is renewed
-RENEW_DATE = 0  # a tick of uvicorn's that does so
+DATE_S = 1.0  # seconds after which the date in the headers of replies is renewed
+RENEW_DATE = 0  # with this number uvicorn's `on_tick` renews it
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn's own main loop looks ten times a second whether it must stop. This one is woken for that, so
-    that an idle server uses less processor time."""
+    """uvicorn's own main loop wakes ten times a second to see whether it must stop. This loop wakes once a
+    second, and at once when it must stop, so that an idle server uses less processor time."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

@@ -30,8 +30,8 @@ _FLOATS = ir.VectorType(F32, WIDTH)
 
 @intrinsic
 def queries_at(typing, address, kind, stored):
-    """Pointer to queries in the form in which they are multiplied with keys: bfloat16 if the processor
-    multiplies pairs and both are bfloat16, else float32.
+    """Pointer to queries as they are multiplied with keys: in bfloat16 if both are stored so and the
+    processor multiplies pairs, otherwise in float32.
 
     kind, stored: values with the types of the elements of q and of the cache
     """
@@ -115,8 +115,8 @@ def _add_pair_products(
     queries: Sequence[ir.Value],
     head_dim: ir.Value,
 ) -> None:
-    """As `_add_products`, for queries and keys of bfloat16, 32 elements at a time and then 16 if they are
-    left."""
+    """As `_add_products`, for queries and keys of bfloat16: 32 elements at a time, and the last 16 if
+    head_dim is an odd multiple of 16."""
 
     def add(at: ir.Value, words: int) -> None:
         vectors = [_words(builder, query, at, words) for query in queries]

@@ -68,7 +68,7 @@ SCORES = BLOCK + KEYS_AT_ONCE
 """Arguments of the callbacks: addresses, counts and element strides. CELL: elements of a cell (see
 `pages.cells`). HEAD_CELLS: cells from one KV head to the next one. FEWEST_TILED: query heads from which an
 item is computed in tiles, if the processor supports them. BY_AMX: whether AMX multiplies the tiles. THREADS:
-threads that probably take items, one after the other."""
+how many threads probably run items. From it a thread guesses which item it will take next."""
 
 
 @compiled
@@ -198,8 +198,11 @@ def _softmax(score, low, high, count, state, total, head_dim):
 
 @compiled
 def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values, query, score, state, total):
-    """Run one item for the queries of one KV head. next_keys, next_values: first cells of the thread's next
-    item, which are prefetched at the end of this one"""
+    """Run one item for the queries of one KV head.
+
+    next_keys, next_values: the first cells of the item that the thread probably takes next. They are
+    prefetched at the end of this item.
+    """
     head_dim, cell = arguments[HEAD_DIM], arguments[CELL]
     repeat, window = arguments[REPEAT], arguments[WINDOW]
     queries = item[TOKENS] * repeat
@@ -209,7 +212,7 @@ def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values
     key_source = item[END], head_keys, next_keys, cell
     value_source = item[END], head_values, next_values, cell
     short = ahead_of(head_keys) - (item[END] - item[BEGIN])
-    if short > 0:  # the loops below prefetch the next item's cells from number `short` on
+    if short > 0:  # the loops below prefetch only those cells of the next item that follow the first `short`
         prefetch_cells(run, item[END], short, key_source)
         prefetch_cells(run, item[END], short, value_source)
     for begin in range(item[BEGIN], item[END], BLOCK):
@@ -292,7 +295,8 @@ def write(arguments, item, head, kind, state, total):
 
 @compiled
 def column_scratch(arguments):
-    """Arrays for `run_item`: queries (of bfloat16 or float32), totals, scores, states."""
+    """Arrays for `run_item`: the queries in bfloat16 or float32, the totals, the scores, and for each query
+    its largest score and its sum of weights."""
     queries, head_dim = arguments[MAX_QUERIES] + 1, arguments[HEAD_DIM]
     query = np.zeros(queries * head_dim, np.float32)
     total = np.empty(queries * head_dim, np.float32)
@@ -309,7 +313,8 @@ def _run_of(arguments, index):
 @compiled
 def run_item(arguments, index, head, next_index, next_head, kind, stored, scratch):
     """Item number `index` for the queries of one KV head. kind: of queries and outputs, stored: of cells.
-    next_index, next_head: what the thread probably takes next
+
+    next_index, next_head: the item and the KV head that the thread probably takes next
     """
     cell, head_cells = arguments[CELL], arguments[HEAD_CELLS]
     query = queries_at(scratch[0].ctypes.data, kind, stored)

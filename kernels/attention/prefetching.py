@@ -6,13 +6,13 @@ from ..pages.cells_cpu import is_scaled, line_elements
 from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH
 
 AHEAD = 24
-"""Keys to prefetch ahead of the current one: the fastest of 12 to 32. int8 has twice as many, which are as
-many bytes."""
+"""A key or value is prefetched while the one this many places before it is computed: the fastest of 12 to 32.
+In int8 twice as many places are as many bytes."""
 
 
 @compiled
 def ahead_of(cells):
-    """How many cells to prefetch ahead."""
+    """`AHEAD` for cells of this type."""
     return 2 * AHEAD if is_scaled(cells) else AHEAD
 
 

@@ -61,10 +61,10 @@ AMX_QUERIES = 128
 """The same with AMX. The times of 64, 128 and 256 could not be told apart."""
 
 FEWEST_QUERIES = 9
-"""Items with fewer query heads read their keys in place, without copying them first."""
+"""An item with fewer query heads is not computed in tiles: its keys are read where they are, not copied."""
 
 FEWEST_AMX_QUERIES = 8
-"""The same with AMX; 9 was not measured."""
+"""`FEWEST_QUERIES` on processors with AMX. Whether 9 would be faster there was not measured."""
 
 BLOCK = 64
 """Keys of each turn of the online softmax; with their values they fit into the first-level cache."""

@@ -56,10 +56,10 @@ class CpuMoves:
 def _copy_pages(arguments):
     """Each turn copies the keys or the values of one head of one page in one layer.
 
-    Arguments: the counter of turns; how many layers, KV heads and pages there are; the address of an array
-    with each layer's address; the address of an array of distances in words: from one head to the next one,
-    from a key to its value, the length of a page in one head, where each source begins, and where each
-    destination begins.
+    Arguments: the number of turns taken so far, which all threads count up; the numbers of layers, of KV
+    heads and of pages to copy; the address of an array with the address of each layer's cache; the address
+    of an array of numbers of words: from one head to the next one, from a key to its value, of one head's
+    part of a page, from the start of the cache to each page to copy, and to each page that is written.
     """
     kv_heads, moves = arguments[2], arguments[3]
     layers, words = pointer(arguments[4], np.int64(0)), pointer(arguments[5], np.int64(0))

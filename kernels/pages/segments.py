@@ -19,11 +19,11 @@ class Segments(NamedTuple):
     tokens: int
     """how many tokens a segment has"""
     segment: int
-    """the distance from one segment to the next one"""
+    """cells from the start of a segment to the start of the next one"""
     head: int
-    """the distance from one KV head to the next one"""
+    """cells from a token's key of one KV head to its key of the next KV head"""
     value: int
-    """the distance from a key to its value"""
+    """cells from a key to its value"""
 
     @staticmethod
     def of(kv: torch.Tensor) -> "Segments":

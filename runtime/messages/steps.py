@@ -96,7 +96,8 @@ class GroupCost(Part):
     merged_tokens: float = 16.0
     """a further partial result of a row costs as much as reading so many tokens"""
     min_shared_tokens: int = 128
-    """tokens that an outermost group shares at least; with fewer, reading twice mostly costs less"""
+    """A group that is in no other group shares at least so many tokens. With fewer, it mostly costs less to
+    read them once for each row than to merge the rows' partial results."""
     levels: int = 0
     """groups that may be nested; 0: any number"""
 

@@ -9,7 +9,7 @@ from ..messages import GroupCost
 from .decoder_config import DecoderConfig
 
 CUDA_MIN_SHARED_TOKENS = 64
-"""of an outermost group; not measured apart from the cost of merging"""
+"""See `GroupCost.min_shared_tokens`. On a GPU only the cost of merging was measured."""
 
 
 def group_cost(config: DecoderConfig, stored: torch.dtype, device: torch.device) -> GroupCost:

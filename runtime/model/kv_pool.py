@@ -18,9 +18,10 @@ CPU_SHARE = 0.4
 CPU_MOST = 4 << 30
 HUGE_PAGE = 2 << 20  # bytes
 SEGMENT_TOKENS = 256
-"""The fewest tokens of a segment. Attention reads those of a head without a jump."""
+"""The fewest tokens of a segment. Within a segment the keys of a head are contiguous."""
 FLASH_SEGMENT_TOKENS = 4096
-"""The same for flash attention, which copies keys that are in several segments."""
+"""The fewest tokens of a segment where PyTorch's flash attention computes long prompts. Keys must be copied
+for it if they are in several segments, so segments are long there."""
 CUDA_SHARE = 0.9
 CUDA_STEP_TOKENS = 8192
 """tokens of a step; memory for their activations is kept free"""

@@ -228,8 +228,8 @@ class Loop:
 
     @cached_property
     def _page_store(self) -> Outbox:
-        """Connected with the first message: without a page store there never is one, and ZeroMQ would try to
-        connect again and again."""
+        """Connected when the first message is sent. Without a page store there is no message for it, and
+        ZeroMQ would try to connect again and again."""
         return self._outbox(page_store_address(self._directory, self._epoch))
 
     def _connect_client(self, client: int) -> Outbox:

@@ -1,4 +1,4 @@
-"""The main loop of the HTTP server wakes when it must stop, not only at its next turn."""
+"""The HTTP server stops as soon as it is told to, although its main loop sleeps most of the time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def no_app(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("way", ["stop", "signal"])
-def test_the_server_stops_between_two_turns(
+def test_the_server_stops_at_once(
     loop_factory: Callable[[], asyncio.AbstractEventLoop], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "DATE_S", 1000.0)
