@@ -32,6 +32,7 @@ from arbora.runtime.model.decoder import Decoder
 from arbora.runtime.model.decoder_config import DecoderConfig
 from arbora.runtime.model.page_tables import PageTables
 from arbora.runtime.model.process import SWITCH_S
+from arbora.runtime.model.rope import RotaryTable
 from arbora.runtime.model.rope_config import RopeConfig
 from arbora.runtime.model.runner import Runner
 from arbora.runtime.model.slot_states import SlotStates
@@ -82,7 +83,7 @@ class Steps:
     def __init__(self, rows: int) -> None:
         states = SlotStates(rows + len(CHUNKS), VOCAB, CPU, lambda: None)  # type: ignore[arg-type, return-value]
         tables = PageTables(rows + len(CHUNKS), CONTEXT, PAGE_SIZE, CPU)
-        decoder = Decoder(SHAPE, cast(Any, None), torch.zeros(1, 128))
+        decoder = Decoder(SHAPE, cast(Any, None), RotaryTable(SHAPE.rope, 1))
         head = cast(Any, SimpleNamespace(in_features=HIDDEN, out_features=VOCAB))
         with mock.patch.object(step_graphs, "CudaCapture", NoLaunch):
             graphs = step_graphs.StepGraphs(SHAPE, head, states, torch.bfloat16, tables.on_device)

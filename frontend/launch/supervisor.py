@@ -33,6 +33,7 @@ from ...runtime.messages import (
     SupervisorInbox,
 )
 from ...runtime.processes import sockets
+from ...runtime.processes.async_inbox import AsyncInbox
 from ...runtime.processes.awake_clock import AwakeClock
 from ...runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments
 from .child_process import ChildProcess, Command, describe_exit, start_child
@@ -82,7 +83,7 @@ class Supervisor:
         self._commands = commands
         self._listener = listener
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._inbox: sockets.AsyncInbox[SupervisorInbox] = sockets.AsyncInbox(
+        self._inbox: AsyncInbox[SupervisorInbox] = AsyncInbox(
             zmq.asyncio.Context(self._context),
             sockets.supervisor_address(directory),
             SupervisorInbox,

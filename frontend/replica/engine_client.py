@@ -45,7 +45,8 @@ from ...runtime.messages import (
     TokenizerInbox,
     TreeReport,
 )
-from ...runtime.processes.sockets import ANY_EPOCH, AsyncInbox, Outbox, scheduler_address, tokenizer_address
+from ...runtime.processes.async_inbox import AsyncInbox
+from ...runtime.processes.sockets import ANY_EPOCH, Outbox, scheduler_address, tokenizer_address
 from .generation import Generation
 from .questions import Answer, Questions
 

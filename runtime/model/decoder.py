@@ -14,30 +14,33 @@ from ...kernels.norm import add_rms_norm, rms_norm
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
 from .input_batch import InputBatch
+from .rope import RotaryTable
 from .weights import DecoderWeights, LayerWeights
 
 
 class Decoder:
-    """cos_sin: float32 [positions, rope dim], see `rope.cos_sin_table`.
-
-    `batch_invariant`: see `paged_attention`; `weights` are loaded with the same. `progress` is called after
-    each layer.
+    """`batch_invariant`: see `paged_attention`; `weights` are loaded with the same.
+    `progress` is called after each layer.
     """
 
     def __init__(
         self,
         config: DecoderConfig,
         weights: DecoderWeights,
-        cos_sin: torch.Tensor,
+        rotary: RotaryTable,
         batch_invariant: bool = False,
     ) -> None:
         self._config = config
         self._weights = weights
-        self._cos_sin = cos_sin
+        self._rotary = rotary
         self._batch_invariant = batch_invariant
         self._head_counts = (config.heads, config.kv_heads, config.kv_heads)
         self._scale = config.head_dim**-0.5
         self.progress: Callable[[], None] = lambda: None
+
+    def cover(self, positions: int) -> None:
+        """Must be called before a step has tokens at these positions for the first time."""
+        self._rotary.cover(positions)
 
     def forward(
         self,
@@ -93,7 +96,7 @@ class Decoder:
         config = self._config
         heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
         q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
-        rotary_write_kv(q, k, v, self._cos_sin, batch.positions, batch.places, kv, layer.head_norms)
+        rotary_write_kv(q, k, v, self._rotary.values, batch.positions, batch.places, kv, layer.head_norms)
         attended = paged_attention(q, kv, batch.attention, self._scale, window, self._batch_invariant)
         return attended.flatten(1)
 

@@ -21,13 +21,13 @@ from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_device, choose_dtype, free_memory, kv_dtype
 from .group_cost import group_cost
-from .heap import weights_outside_heap
+from .heap import outside_heap
 from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, page_bytes, size_pool
 from .page_memory import PageMemory
 from .page_tables import PageTables
 from .product_choice import choose_products
 from .replays import Replays
-from .rope import cos_sin_table
+from .rope import RotaryTable
 from .runner import Runner
 from .slot_states import SlotStates
 from .step_programs import StepPrograms
@@ -81,7 +81,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     stored = kv_dtype(config, dtype)
     bytes_per_page = page_bytes(shape, config.page_size, stored)
     store = open_page_store(config, bytes_per_page, device)
-    with weights_outside_heap():
+    with outside_heap():
         progress = ProgressLine()
         weights = load_weights(
             checkpoint, formats.choose, shape, dtype, device, config.deterministic, progress.show
@@ -99,18 +99,18 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
             few_pages = allocate_pool(
                 shape, 2, config.page_size, stored, device, dtype
             )  # Triton takes a 1 as a constant
-            one_position = Decoder(shape, weights, cos_sin_table(shape.rope, 1).to(device))
+            one_position = Decoder(shape, weights, RotaryTable(shape.rope, 1, device))
             graph_bytes = graphs.forward_bytes(one_position, few_pages)
         del few_pages
     pool = _size_pool(config, shape, dtype, device, graph_bytes)
-    cos_sin = cos_sin_table(shape.rope, pool.max_model_len)
+    rotary = RotaryTable(shape.rope, pool.max_model_len, device)
     kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device, dtype)
     page_memory = None
     if device.type == "cpu":
         page_memory = PageMemory(kvs, config.page_size)
         # Before the test step, which leaves a core idle: later, the thread would slow the first requests.
         page_memory.start(everything=config.kv_memory is not None)
-    decoder = Decoder(shape, weights, cos_sin.to(device), config.deterministic)
+    decoder = Decoder(shape, weights, rotary, config.deterministic)
     transfers = Transfers(kvs, store) if store is not None else None
     log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
     replays = Replays()
@@ -140,7 +140,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         # Pages from other kernels must not be restored if bit-equal results are promised.
         computed = (arithmetic(),) if config.deterministic else ()
         described = (shape, config.page_size, stored, *computed)
-        ready.page_model = page_model(store, described, dtype, cos_sin, checkpoint.files)
+        rotary.cover(2)
+        ready.page_model = page_model(store, described, dtype, rotary.values, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
 

@@ -29,12 +29,14 @@ class PageTables:
     def clear(self, slot: int) -> None:
         self._counts[slot] = 0
 
-    def append(self, slot: int, pages: NDArray[np.int32]) -> None:
+    def append(self, slot: int, pages: NDArray[np.int32]) -> int:
+        """Returns how many positions the slot's pages have now."""
         start = self._counts[slot]
         self._counts[slot] = start + len(pages)
         self._pages[slot, start : start + len(pages)] = pages
         if self._is_copy:
             self._new.append((int(self.starts(np.array([slot]))[0] + start), pages))
+        return int(self._counts[slot]) * self.page_size
 
     def table(self, slot: int) -> NDArray[np.int32]:
         """A view, which shows later changes."""

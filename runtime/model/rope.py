@@ -14,13 +14,39 @@ import math
 
 import torch
 
+from .heap import outside_heap
 from .rope_config import RopeConfig
 
+BLOCK = 4096
+"""Positions whose rows are computed at a time."""
+CPU = torch.device("cpu")
 
-def cos_sin_table(rope: RopeConfig, positions: int) -> torch.Tensor:
-    """Cosines, then sines, of positions 0, 1, …: float32 [positions, dim]."""
-    angles = torch.arange(positions).float()[:, None] * _inverse_frequencies(rope, positions)
-    return torch.cat((angles.cos(), angles.sin()), dim=-1) * _amplitude(rope)
+
+class RotaryTable:
+    """Cosines, then sines, of positions 0, 1, …
+
+    values: float32 [positions, dim], on the device. On a CPU a row is computed when a request first comes
+    near its position, because few requests are as long as the context, and rows that are never written take
+    no memory: 32,768 positions with 128 values would take 16 MiB. On a GPU all rows are computed at once.
+    """
+
+    def __init__(self, rope: RopeConfig, positions: int, device: torch.device = CPU) -> None:
+        self._frequencies = _inverse_frequencies(rope, positions)
+        self._amplitude = _amplitude(rope)
+        self._computed = 0
+        with outside_heap():
+            self.values = torch.empty(positions, rope.dim, device=device)
+        if device != CPU:
+            self.cover(positions)
+
+    def cover(self, positions: int) -> None:
+        """Computes the rows of at least the first `positions` positions, if the table has so many."""
+        while self._computed < min(positions, len(self.values)):
+            rows = self.values[self._computed : self._computed + BLOCK]
+            numbers = torch.arange(self._computed, self._computed + len(rows))
+            angles = numbers.float()[:, None] * self._frequencies
+            rows.copy_(torch.cat((angles.cos(), angles.sin()), dim=-1) * self._amplitude)
+            self._computed += len(rows)
 
 
 def _inverse_frequencies(rope: RopeConfig, positions: int) -> torch.Tensor:

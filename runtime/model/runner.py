@@ -167,7 +167,7 @@ class Runner:
         for row in plan.rows:
             if row.new_pages:
                 pages = np.frombuffer(row.new_pages, np.int32)
-                self._tables.append(row.slot, pages)
+                self._decoder.cover(self._tables.append(row.slot, pages))
                 if self._page_memory is not None:
                     self._page_memory.used(int(pages.max()))
         assert self._transfers or not (plan.saves or plan.restores), "the process has no page store"

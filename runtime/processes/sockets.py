@@ -7,7 +7,6 @@ The supervisor outlives every epoch and sends with `ANY_EPOCH`.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import struct
 from collections.abc import Iterator
@@ -17,13 +16,11 @@ from typing import Generic, TypeVar, cast
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from ..messages import Message
 
 ANY_EPOCH = 0
 MAX_IPC_PATH = 107
-MOST_IN_A_ROW = 64
 _EPOCH = struct.Struct("<I")
 T = TypeVar("T")
 
@@ -74,7 +71,7 @@ class Outbox:
         self._socket.close(linger=linger_ms)
 
 
-class _Decoder(Generic[T]):
+class MessageDecoder(Generic[T]):
     """Decodes frames to messages of the inbox's type; None for another epoch."""
 
     def __init__(self, kind: object, epoch: int) -> None:
@@ -97,7 +94,7 @@ class Inbox(Generic[T]):
         self._socket = context.socket(zmq.PULL)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self._socket.bind(address)
-        self._decoder: _Decoder[T] = _Decoder(kind, epoch)
+        self._decoder: MessageDecoder[T] = MessageDecoder(kind, epoch)
         self._awakened, self._wake = os.pipe()
         os.set_blocking(self._awakened, False)
         os.set_blocking(self._wake, False)
@@ -130,38 +127,6 @@ class Inbox(Generic[T]):
         self._socket.close(linger=0)
         os.close(self._awakened)
         os.close(self._wake)
-
-
-class AsyncInbox(Generic[T]):
-    """Receives on an asyncio loop. `epoch` changes when the peer starts again. `has_more`: when the last
-    message was received, another one was waiting."""
-
-    def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
-        self._socket = context.socket(zmq.PULL)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self._socket.bind(address)
-        self._decoder: _Decoder[T] = _Decoder(kind, epoch)
-        self.has_more = False
-        self._in_a_row = 0
-
-    def move_to(self, epoch: int) -> None:
-        self._decoder.epoch = epoch
-
-    async def receive(self) -> T:
-        """The next message. Other tasks of the event loop run before it is received. During a backlog they
-        run only once for every `MOST_IN_A_ROW` messages."""
-        while True:
-            if not self.has_more or self._in_a_row == MOST_IN_A_ROW:
-                self._in_a_row = 0
-                await asyncio.sleep(0)  # to receive a message that has arrived gives the loop no turn
-            self._in_a_row += 1
-            message = self._decoder.decode(await self._socket.recv_multipart())
-            self.has_more = bool(cast(int, self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
-            if message is not None:
-                return message
-
-    def close(self) -> None:
-        self._socket.close(linger=0)
 
 
 def check_directory(directory: Path) -> None:

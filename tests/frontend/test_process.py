@@ -21,7 +21,8 @@ from arbora.frontend.launch.watchdog import TIMEOUTS
 from arbora.frontend.model_tokenizer import load_tokenizer
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Alive, Drained, Failed, KnowsReplica, Ready, SupervisorInbox
-from arbora.runtime.processes.sockets import ANY_EPOCH, AsyncInbox, supervisor_address
+from arbora.runtime.processes.async_inbox import AsyncInbox
+from arbora.runtime.processes.sockets import ANY_EPOCH, supervisor_address
 from arbora.runtime.vocabulary import load_vocabulary
 from fake_scheduler import FakeScheduler, FakeSupervisor, ready, unpacked
 from tiny_model import VOCAB_SIZE, write_tiny_model

@@ -44,9 +44,9 @@ from arbora.runtime.messages import (
     Tokens,
     UnpinPrefix,
 )
+from arbora.runtime.processes.async_inbox import AsyncInbox
 from arbora.runtime.processes.sockets import (
     ANY_EPOCH,
-    AsyncInbox,
     Outbox,
     scheduler_address,
     tokenizer_address,

@@ -22,8 +22,6 @@ from arbora.runtime.model.kv_pool import (
     size_pool,
 )
 from arbora.runtime.model.page_tables import PageTables
-from arbora.runtime.model.rope import cos_sin_table
-from arbora.runtime.model.rope_config import RopeConfig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -167,16 +165,3 @@ def test_a_copy_of_the_tables_gets_new_pages_with_the_next_write() -> None:
     starts = tables.starts(np.arange(3)).tolist()
     assert tables.on_device[starts[2] : starts[2] + 3].tolist() == [9, 5, 7]
     assert tables.on_device[starts[0]] == 1
-
-
-def test_dynamic_positions_are_plain_up_to_the_trained_context() -> None:
-    dynamic = RopeConfig(kind="dynamic", dim=16, original_positions=64, factor=4.0)
-    plain = RopeConfig(dim=16, original_positions=64)
-    assert torch.equal(cos_sin_table(dynamic, 64), cos_sin_table(plain, 64))
-    assert not torch.allclose(cos_sin_table(dynamic, 65), cos_sin_table(plain, 65))
-
-
-def test_only_the_rotated_dimensions_are_in_the_table() -> None:
-    table = cos_sin_table(RopeConfig(dim=8, original_positions=64), 10)
-    assert table.shape == (10, 8) and table.dtype == torch.float32
-    assert table[0].tolist() == [1.0] * 4 + [0.0] * 4

@@ -12,10 +12,9 @@ import pytest
 import zmq
 import zmq.asyncio
 from arbora.runtime.messages import Abort, Accepted, TokenizerInbox
+from arbora.runtime.processes.async_inbox import MOST_IN_A_ROW, AsyncInbox
 from arbora.runtime.processes.sockets import (
     ANY_EPOCH,
-    MOST_IN_A_ROW,
-    AsyncInbox,
     Inbox,
     Outbox,
     tokenizer_address,

@@ -1,0 +1,49 @@
+"""A ZeroMQ inbox for processes with an asyncio loop.
+
+It is not in `sockets.py`, because the scheduler process saves the memory of asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Generic, TypeVar, cast
+
+import zmq
+import zmq.asyncio
+
+from .sockets import MessageDecoder
+
+MOST_IN_A_ROW = 64
+T = TypeVar("T")
+
+
+class AsyncInbox(Generic[T]):
+    """Receives on an asyncio loop. `epoch` changes when the peer starts again. `has_more`: when the last
+    message was received, another one was waiting."""
+
+    def __init__(self, context: zmq.asyncio.Context, address: str, kind: object, epoch: int) -> None:
+        self._socket = context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self._socket.bind(address)
+        self._decoder: MessageDecoder[T] = MessageDecoder(kind, epoch)
+        self.has_more = False
+        self._in_a_row = 0
+
+    def move_to(self, epoch: int) -> None:
+        self._decoder.epoch = epoch
+
+    async def receive(self) -> T:
+        """The next message. Other tasks of the event loop run before it is received. During a backlog they
+        run only once for every `MOST_IN_A_ROW` messages."""
+        while True:
+            if not self.has_more or self._in_a_row == MOST_IN_A_ROW:
+                self._in_a_row = 0
+                await asyncio.sleep(0)  # to receive a message that has arrived gives the loop no turn
+            self._in_a_row += 1
+            message = self._decoder.decode(await self._socket.recv_multipart())
+            self.has_more = bool(cast(int, self._socket.get(zmq.EVENTS)) & zmq.POLLIN)
+            if message is not None:
+                return message
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
