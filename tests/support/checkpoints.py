@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -78,3 +79,11 @@ def edit_config(directory: Path, **fields: Any) -> None:
     path = directory / "config.json"
     config = {**json.loads(path.read_text()), **fields}
     path.write_text(json.dumps({name: value for name, value in config.items() if value is not None}))
+
+
+def change_tensor(directory: Path, name: str, tensor: torch.Tensor | None) -> None:
+    """Replaces a tensor of a checkpoint in one file; None removes it."""
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    tensors.pop(name, None)
+    save_file(tensors if tensor is None else {**tensors, name: tensor}, path)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from arbora.runtime.config import ServeConfig
+from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import (
     Logprobs,
     ModelReady,
@@ -51,6 +52,15 @@ def no_vocabulary() -> Vocabulary:
 def serve_config(model: Path, **fields: Any) -> ServeConfig:
     defaults = {"dtype": "float32", "kv_memory": 8 << 20, "max_running": 8}
     return ServeConfig(model=model, served_model_name="test", **{**defaults, **fields})
+
+
+def refusal(model: Path, **fields: Any) -> str:
+    """The error with which a model is not loaded."""
+    try:
+        load_model(serve_config(model, **fields), no_vocabulary)
+    except ConfigError as error:
+        return str(error)
+    raise AssertionError(f"{model} was loaded")
 
 
 def packed(tokens: Sequence[int]) -> bytes:

@@ -7,10 +7,9 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from ...errors import ConfigError
 from .expand import groups_of
-from .tensor_spec import FLOATS, Shape, TensorSpec
-from .weight_format import CodedRows, CodedWeight, Projection, Stored
+from .tensor_spec import FLOATS, GET_FILE_AGAIN, Shape, TensorSpec
+from .weight_format import CodedRows, CodedWeight, Projection, Stored, TensorError
 
 INT8_ZERO = 128
 """the code of the signed byte 0"""
@@ -70,7 +69,7 @@ class ByteFormat:
         def fp8_rows(piece: slice) -> CodedRows:
             values = weight[piece]
             if values.view(torch.int8).max() == 0x7F or values.view(torch.uint8).max() == 0xFF:
-                raise ConfigError("some of its values are NaN: the checkpoint is damaged")
+                raise TensorError("weight", f"has values that are NaN. {GET_FILE_AGAIN}")
             return CodedRows(values, self.grid.of_rows(scales, piece))
 
         if self.dtype == "F8_E4M3":

@@ -27,6 +27,9 @@ class TensorFile(Protocol):
     def names(self) -> Set[str]:
         """The names of the tensors, as in Hugging Face's checkpoints."""
 
+    def stored_name(self, name: str) -> str:
+        """The tensor's name in the file; of a missing tensor, the name that it should have."""
+
     def describe(self, name: str) -> tuple[Shape, str]:
         """The tensor's shape and dtype, the latter by its name in safetensors or GGUF."""
 
@@ -68,15 +71,19 @@ class Checkpoint:
             if name not in self._file_of:
                 if spec.optional:
                     continue
-                raise ConfigError(f"{self._place}: tensor {name} {spec} is missing.")
+                stored_name = next(iter(self._files.values())).stored_name(name)
+                raise ConfigError(f"{self._place}: tensor {stored_name} {spec} is missing.")
             found, dtype = self._describe(name)
             if found not in spec.shapes or dtype not in spec.dtypes:
-                raise ConfigError(
-                    f"{self._file_of[name]}: tensor {name}: expected {spec}, got {list(found)} of {dtype}."
-                )
+                raise ConfigError(f"{self.label(name)}: expected {spec}, got {list(found)} of {dtype}.")
         for name in sorted(self._file_of.keys() - expected.keys()):
             if not name.endswith(SUPERFLUOUS):
-                raise ConfigError(f"{self._file_of[name]}: tensor {name} is not part of this architecture.")
+                raise ConfigError(f"{self.label(name)} is not part of this architecture.")
+
+    def label(self, name: str) -> str:
+        """The tensor's file and its name there, for errors."""
+        path = self._file_of[name]
+        return f"{path}: tensor {self._files[path].stored_name(name)}"
 
     def float_dtype(self, names: Sequence[str]) -> torch.dtype:
         """The dtype of the first of these tensors that is not quantized."""
@@ -93,8 +100,12 @@ class Checkpoint:
 
     @property
     def _place(self) -> Path:
-        paths = list(self._files)
-        return paths[0] if len(paths) == 1 else paths[0].parent / INDEX_FILE
+        """The file in which a missing tensor should be or be listed; of several GGUF files, their
+        directory."""
+        first, *others = self._files
+        if not others:
+            return first
+        return first.parent if self.is_gguf else first.parent / INDEX_FILE
 
     def _describe(self, name: str) -> tuple[Shape, str]:
         return self._files[self._file_of[name]].describe(name)
@@ -105,8 +116,11 @@ def _is_gguf(model: Path) -> bool:
 
 
 def _gguf_files(model: Path) -> dict[Path, TensorFile]:
-    """Opens the GGUF files. The first one has the metadata of all."""
-    paths = sorted(model.glob("*.gguf"))
+    """Opens the GGUF files. The first one has the metadata of all.
+
+    Links are resolved for the sake of errors: the user knows the file, not the directory with a link to it.
+    """
+    paths = [path.resolve() for path in sorted(model.glob("*.gguf"))]
     files = [GgufFile(path) for path in paths]
     metadata = files[0].metadata
     return {path: GgufTensors(file, metadata) for path, file in zip(paths, files, strict=True)}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import torch
 
-from ...errors import ConfigError
-from .weight_format import CodedRows, CodedWeight, Groups
+from .tensor_spec import GET_FILE_AGAIN
+from .weight_format import CodedRows, CodedWeight, Groups, TensorError
 
 ALIGNMENT = 128
 """Pieces start at a multiple of this number of outputs, and so at a word and at a block of scales."""
@@ -61,17 +61,21 @@ def scaled(rows: CodedRows, groups: torch.Tensor | None) -> torch.Tensor:
     return wide
 
 
-def groups_of(index: torch.Tensor | None, inputs: int, size: int | None) -> Groups:
+def groups_of(index: torch.Tensor | None, inputs: int, size: int | None, index_part: str = "g_idx") -> Groups:
     """The groups that `index` stores; without it, runs of `size` inputs.
 
-    The last run may be shorter. A `size` of None stands for all inputs.
+    The last run may be shorter. A `size` of None stands for all inputs. `index_part` is the last part of the
+    index's name.
     """
     size = size or inputs
     in_order = torch.arange(inputs) // size
     if index is not None and not torch.equal(index.long(), in_order):
         most = int(in_order[-1])
-        if not 0 <= int(index.min()) <= int(index.max()) <= most:
-            raise ConfigError(f"its group index has values outside of 0 to {most}")
+        low, high = int(index.min()), int(index.max())
+        if not 0 <= low <= high <= most:
+            raise TensorError(
+                index_part, f"has values from {low} to {high}, but groups are 0 to {most}. {GET_FILE_AGAIN}"
+            )
         return Groups(size, index.long())
     return Groups(size, None if inputs % size == 0 else in_order)
 

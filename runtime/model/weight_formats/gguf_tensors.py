@@ -35,6 +35,8 @@ UNUSED = ("rope_freqs.weight",)
 PERMUTED = "llama"
 """the architecture for which GGUF reorders the rows of q and k: rows that rotate together are neighbours"""
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_OUR_LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
+_STORED_NAMES = {ours: stored for stored, ours in (NAMES | LAYER_NAMES).items()}
 
 
 class GgufTensors:
@@ -48,6 +50,9 @@ class GgufTensors:
     @property
     def names(self) -> Set[str]:
         return self._names.keys()
+
+    def stored_name(self, name: str) -> str:
+        return self._names.get(name) or _stored_name(name)
 
     def describe(self, name: str) -> tuple[Shape, str]:
         place = self._file.tensors[self._names[name]]
@@ -108,3 +113,12 @@ def _name(name: str) -> str:
     if layer is None or layer[2] not in LAYER_NAMES:
         return name
     return f"model.layers.{layer[1]}.{LAYER_NAMES[layer[2]]}.{layer[3]}"
+
+
+def _stored_name(name: str) -> str:
+    """The name in a GGUF file of a tensor that the file lacks."""
+    base, _, part = name.rpartition(".")
+    layer = _OUR_LAYER.fullmatch(base)
+    if layer is None:
+        return f"{_STORED_NAMES.get(base, base)}.{part}"
+    return f"blk.{layer[1]}.{_STORED_NAMES.get(layer[2], layer[2])}.{part}"

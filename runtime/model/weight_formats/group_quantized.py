@@ -8,10 +8,9 @@ from typing import Literal
 
 import torch
 
-from ...errors import ConfigError
 from .expand import groups_of, only_value, unpack
 from .tensor_spec import FLOATS, TensorSpec
-from .weight_format import CodedRows, CodedWeight, Projection, Stored
+from .weight_format import CodedRows, CodedWeight, Projection, Stored, TensorError
 
 AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]
 """The nibble, from the lowest, that holds each output of a word."""
@@ -43,7 +42,11 @@ class GptqFormat:
 
     def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
         if "bias" in stored and bool(stored["bias"].any()):
-            raise ConfigError("its bias is not zero, but this architecture has none here")
+            raise TensorError(
+                "bias",
+                "has values other than 0, but the architecture in config.json has no bias here. Use the "
+                "config.json that belongs to the checkpoint",
+            )
         qweight, scales = stored["qweight"], stored["scales"]
         groups = groups_of(stored.get("g_idx"), inputs, self.group_size)
         # In version 1 a zero point of 0 is stored with all bits set.
@@ -81,7 +84,8 @@ class AwqFormat:
             codes = _by_output(qweight[:, piece.start // 8 : piece.stop // 8])
             return CodedRows(codes, scales[:, piece].T, zeros[piece])
 
-        return CodedWeight(4, groups_of(None, inputs, self.group_size), only_value(zeros), rows)
+        groups = groups_of(None, inputs, self.group_size)
+        return CodedWeight(4, groups, only_value(zeros), rows)
 
 
 def _by_output(words: torch.Tensor) -> torch.Tensor:

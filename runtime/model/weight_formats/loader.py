@@ -18,7 +18,7 @@ from .checkpoint import Checkpoint
 from .expand import expand_into
 from .packing import Packing, pack, packing_of
 from .tensor_spec import FLOATS, TensorSpec
-from .weight_format import ChooseFormat, CodedWeight, Projection
+from .weight_format import ChooseFormat, CodedWeight, Projection, TensorError
 
 
 def projection_tensors(projection: Projection, choose: ChooseFormat) -> dict[str, TensorSpec]:
@@ -99,14 +99,12 @@ class ProjectionLoader:
 
     def _packing(self, projection: Projection) -> Packing | None:
         """How the device's product stores the projection; None if the device has none for its format."""
-        with _naming(projection):
-            weight = self._read(projection)
-            return packing_of(weight, projection.outputs, projection.inputs, self.device)
+        return packing_of(self._read(projection), projection.outputs, projection.inputs, self.device)
 
     def _coded(self, projection: Projection) -> CodedWeight:
         weight = self._read(projection)
         assert isinstance(weight, CodedWeight)
-        return replace(weight, rows=_naming(projection)(weight.rows))
+        return weight
 
     def _bias(self, projections: Sequence[Projection]) -> torch.Tensor | None:
         if not projections[0].biased:
@@ -126,8 +124,7 @@ class ProjectionLoader:
         sizes = [each.outputs for each in projections]
         joined = torch.empty((sum(sizes), projections[0].inputs), dtype=self.dtype, device=self.device)
         for part, projection in zip(torch.split(joined, sizes), projections, strict=True):
-            with _naming(projection):
-                expand_into(part, self._read(projection))
+            expand_into(part, self._read(projection))
         return joined
 
     def vector(self, *names: str) -> torch.Tensor:
@@ -135,12 +132,26 @@ class ProjectionLoader:
         return torch.cat([self.checkpoint.read(name).to(self.device, self.dtype) for name in names])
 
     def _read(self, projection: Projection) -> torch.Tensor | CodedWeight:
+        """The weight. This and its `rows` raise ConfigError for values that no valid checkpoint has."""
         weight_format = self.choose(projection)
         names = {name: f"{projection.name}.{name}" for name in weight_format.tensors(projection)}
         stored = {
             name: self.checkpoint.read(full) for name, full in names.items() if full in self.checkpoint.names
         }
-        return weight_format.read(stored, projection.outputs, projection.inputs)
+        with self._naming(projection):
+            weight = weight_format.read(stored, projection.outputs, projection.inputs)
+        if isinstance(weight, torch.Tensor):
+            return weight
+        return replace(weight, rows=self._naming(projection)(weight.rows))
+
+    @contextmanager
+    def _naming(self, projection: Projection) -> Iterator[None]:
+        """Names the tensor and its file in the error for a bad one."""
+        try:
+            yield
+        except TensorError as error:
+            label = self.checkpoint.label(f"{projection.name}.{error.part}")
+            raise ConfigError(f"{label} {error.problem}.") from None
 
 
 def embed(weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
@@ -149,12 +160,3 @@ def embed(weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 def embed_quantized(product: CodedProduct, dtype: torch.dtype, ids: torch.Tensor) -> torch.Tensor:
     return product.rows(ids, dtype)
-
-
-@contextmanager
-def _naming(projection: Projection) -> Iterator[None]:
-    """Prefixes a ConfigError's message with the projection's name."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"{projection.name}: {error}.") from None

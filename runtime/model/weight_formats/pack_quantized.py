@@ -39,7 +39,7 @@ class PackQuantizedFormat:
     def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
         packed, scales = stored["weight_packed"], stored["weight_scale"]
         packed_zeros = stored.get("weight_zero_point")
-        groups = groups_of(stored.get("weight_g_idx"), inputs, self.group_size)
+        groups = groups_of(stored.get("weight_g_idx"), inputs, self.group_size, "weight_g_idx")
         # Values and zero points are stored with the same offset.
         zeros: torch.Tensor | int = 1 << (self.bits - 1)
         if packed_zeros is not None:
@@ -49,4 +49,5 @@ class PackQuantizedFormat:
             codes = unpack(packed[piece], self.bits)[:, :inputs]
             return CodedRows(codes, scales[piece], zeros if isinstance(zeros, int) else zeros[piece])
 
-        return CodedWeight(self.bits, groups, zeros if isinstance(zeros, int) else only_value(zeros), rows)
+        zero = zeros if isinstance(zeros, int) else only_value(zeros)
+        return CodedWeight(self.bits, groups, zero, rows)

@@ -27,6 +27,9 @@ class SafetensorsFile:
             raise ConfigError(f"{path}: not a whole safetensors file ({error}). {GET_IT_AGAIN}.") from None
         self.names: Set[str] = frozenset(self._file.keys())
 
+    def stored_name(self, name: str) -> str:
+        return name
+
     def describe(self, name: str) -> tuple[Shape, str]:
         part = self._file.get_slice(name)
         return tuple(part.get_shape()), part.get_dtype()

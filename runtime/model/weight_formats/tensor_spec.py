@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+GET_FILE_AGAIN = "Copy or download the file again"
 
 Shape = tuple[int, ...]
 

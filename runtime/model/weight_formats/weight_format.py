@@ -22,6 +22,18 @@ class Projection(NamedTuple):
     kind: Literal["Linear", "Embedding"] = "Linear"
 
 
+class TensorError(Exception):
+    """A projection's tensor has values that no valid checkpoint has.
+
+    part: the last part of the tensor's name
+    problem: what is wrong and what to do; the message is the tensor's name followed by it
+    """
+
+    def __init__(self, part: str, problem: str) -> None:
+        super().__init__(part, problem)
+        self.part, self.problem = part, problem
+
+
 Stored = Mapping[str, torch.Tensor]
 """a projection's tensors as stored, by the last part of their names, such as `weight_scale`"""
 
@@ -68,7 +80,7 @@ class WeightFormat(Protocol):
     def read(self, stored: Stored, outputs: int, inputs: int) -> torch.Tensor | CodedWeight:
         """The weight. A tensor has the shape [outputs, inputs].
 
-        Raises ConfigError for values that no valid checkpoint has.
+        Raises TensorError for values that no valid checkpoint has.
         """
 
 

@@ -89,7 +89,7 @@ def test_a_projection_with_nan_in_fp8_is_named(tmp_path: Path) -> None:
     tensors[f"{name}.weight"].view(torch.uint8)[3, 5] = 0xFF
     save_file(tensors, path)
     qkv = layer_projections(load_decoder_config(tmp_path), 0).qkv
-    with pytest.raises(ConfigError, match=f"{name}: some of its values are NaN"):
+    with pytest.raises(ConfigError, match=f"{path}: tensor {name}.weight has values that are NaN"):
         loader_of(tmp_path).linear(*qkv)
 
 

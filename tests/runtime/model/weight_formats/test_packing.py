@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.weight_formats.byte_values import ByteFormat, ScaleGrid
 from arbora.runtime.model.weight_formats.expand import PIECE, expand_into, unpack, widened_fp8
 from arbora.runtime.model.weight_formats.group_quantized import AwqFormat, GptqFormat
 from arbora.runtime.model.weight_formats.pack_quantized import PackQuantizedFormat
-from arbora.runtime.model.weight_formats.weight_format import CodedRows, CodedWeight, Groups, WeightFormat
+from arbora.runtime.model.weight_formats.weight_format import (
+    CodedRows,
+    CodedWeight,
+    Groups,
+    TensorError,
+    WeightFormat,
+)
 from quantizers import Quantize, awq, fp8, gptq, pack_quantized
 
 UPWARDS = 0x76543210
@@ -110,7 +115,7 @@ def test_fp8_values_that_are_not_numbers_are_refused(bits: int) -> None:
     weight = ByteFormat("F8_E4M3", ScaleGrid(None, None)).read(
         {"weight": values, "weight_scale": torch.ones(())}, 1, 2
     )
-    with pytest.raises(ConfigError, match="some of its values are NaN"):
+    with pytest.raises(TensorError, match="has values that are NaN"):
         weight.rows(slice(0, 1))
 
 

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.weight_formats import Projection, load_weight_formats
 from arbora.runtime.model.weight_formats.floats import FloatFormat
-from checkpoints import edit_config, random_model, save_model
+from checkpoints import change_tensor, edit_config, random_model, save_model
 from quantized_checkpoints import AWQ, CASES, FP8, GPTQ, GROUP4, compressed, write_quantized
-from safetensors.torch import load_file, save_file
-from step_driver import no_vocabulary, serve_config
+from step_driver import refusal
 
 LAYER = "model.layers.1."
 NAMES = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj")
@@ -149,12 +147,6 @@ def test_an_unsupported_setting_is_refused_by_its_name(
     assert all(word in str(caught.value) for word in ["config.json", "float32", *words]), caught.value
 
 
-def refusal(model: Path) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load_model(serve_config(model), no_vocabulary)
-    return str(caught.value)
-
-
 Q_PROJ = "model.layers.0.self_attn.q_proj."
 
 
@@ -183,9 +175,7 @@ def test_a_wrong_tensor_is_named_with_its_expected_shape_and_dtype(
 def test_a_bias_that_the_architecture_lacks_must_be_zero(tmp_path: Path) -> None:
     write_quantized(CASES["gptq with zero biases"], tmp_path)
     change_tensor(tmp_path, Q_PROJ + "bias", torch.ones(64))
-    message = refusal(tmp_path)
-    assert "q_proj" in message
-    assert "bias is not zero" in message
+    assert f"model.safetensors: tensor {Q_PROJ}bias has values other than 0" in refusal(tmp_path)
 
 
 def test_a_group_index_beyond_the_groups_is_refused(tmp_path: Path) -> None:
@@ -195,7 +185,10 @@ def test_a_group_index_beyond_the_groups_is_refused(tmp_path: Path) -> None:
     ):
         write_quantized(CASES[case], tmp_path)
         change_tensor(tmp_path, Q_PROJ + tensor, torch.full((64,), -1, dtype=torch.int32))
-        assert "q_proj: its group index has values outside of 0 to 1" in refusal(tmp_path)
+        message = (
+            f"model.safetensors: tensor {Q_PROJ}{tensor} has values from -1 to -1, but groups are 0 to 1."
+        )
+        assert message in refusal(tmp_path)
 
 
 def test_quantized_tensors_without_a_config_are_refused(tmp_path: Path) -> None:
@@ -208,11 +201,3 @@ def test_a_config_without_quantized_tensors_is_refused(tmp_path: Path) -> None:
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
     edit_config(tmp_path, quantization_config=GPTQ)
     assert "q_proj.qweight [8, 64] of I32 is missing" in refusal(tmp_path)
-
-
-def change_tensor(model: Path, name: str, tensor: torch.Tensor | None) -> None:
-    """Replaces a tensor; None removes it."""
-    path = model / "model.safetensors"
-    tensors = load_file(path)
-    tensors.pop(name, None)
-    save_file(tensors if tensor is None else {**tensors, name: tensor}, path)

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import step_driver
 import torch
 from arbora.frontend.gguf.config import model_config
 from arbora.frontend.text.tokenizer import Tokenizer
 from arbora.runtime.config import BUILTIN_MODEL
-from arbora.runtime.errors import ConfigError
 from arbora.runtime.gguf_file import GgufFile
-from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.weight_formats import Checkpoint, quantized_cache, quantized_checkpoint
 from arbora.runtime.model.weight_formats.quantize import round_to_fp8, round_to_int4, round_to_int8
 from arbora.runtime.sampling_params import SamplingParams
@@ -24,7 +23,7 @@ from gguf_models import one_type, write_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized_checkpoints import CASES, write_quantized
-from step_driver import StepDriver, full_logprobs, no_vocabulary, packed, serve_config
+from step_driver import StepDriver, full_logprobs, packed
 from transformers_oracle import EVERY_LOGPROB, expected_logprobs, random_tokens
 
 BFLOAT16_STEP = 2**-7
@@ -245,9 +244,7 @@ def test_a_gguf_file_in_16_bits_may_be_quantized(tmp_path: Path) -> None:
 
 
 def refusal(model: Path, method: str = "int4") -> str:
-    with pytest.raises(ConfigError) as caught:
-        load_model(serve_config(model, quantize=method), no_vocabulary)
-    return str(caught.value)
+    return step_driver.refusal(model, quantize=method)
 
 
 def test_a_quantized_gguf_file_is_refused_by_its_own_name(tmp_path: Path) -> None:
