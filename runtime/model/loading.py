@@ -120,7 +120,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         replays = Replays(programs.forward, whole=whole.begin, next=whole.next)
     runner_with = partial(Runner, decoder, kvs, tables, states, shape.vocab_size, transfers, page_memory)
     runner = runner_with(replays)
-    warm_up(runner, shape, pool, config)
+    if not warm_up(runner, shape, pool, config):
+        _explain_bad_logits(checkpoint, dtype)
     if transfers is not None:
         transfers.warm_up()
     if graphs is not None:
@@ -144,6 +145,16 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         ready.page_model = page_model(store, described, dtype, rotary.values, checkpoint.files)
         ready.host_pages = store.pool.places
     return LoadedModel(runner, ready, store)
+
+
+def _explain_bad_logits(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none."""
+    checkpoint.check_finite(sorted(checkpoint.names))
+    log.warning(
+        "the logits of the test step are NaN or infinite, though all weights are finite: sums may be too "
+        "large for %s. If requests fail, try --dtype float32",
+        str(dtype).removeprefix("torch."),
+    )
 
 
 def _undisturbed(store: PageStore | None) -> AbstractContextManager[None]:

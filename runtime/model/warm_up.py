@@ -27,26 +27,28 @@ GREEDY = SamplingParams(max_tokens=2, temperature=0.0)
 FILTERED = SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01)
 
 
-def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> None:
-    """Leaves no state: slots are set up and pages written again before they are read."""
+def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> bool:
+    """Returns whether all rows could be sampled; none can if a logit is NaN or the largest is infinite.
+
+    Leaves no state: slots are set up and pages written again before they are read.
+    """
     if config.device == "cpu":
-        _run(runner, _one_row(0, PROMPT, pool, config.page_size))
         row_cpu.callback()  # loads the kernel that samples for steps without a program
-    else:
-        warm_up_cuda(runner, shape, pool, config, torch.device(config.device))
+        return _run(runner, _one_row(0, PROMPT, pool, config.page_size))
+    return warm_up_cuda(runner, shape, pool, config, torch.device(config.device))
 
 
 def warm_up_cuda(
     runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig, device: torch.device
-) -> None:
-    """Compiles every kernel that a step of an ordinary request launches."""
+) -> bool:
+    """Compiles every kernel that a step of an ordinary request launches. Returns what `warm_up` does."""
     warm_up_sampling(shape.vocab_size, device)
-    _run(runner, cuda_plans(shape, pool, config))
+    return _run(runner, cuda_plans(shape, pool, config))
 
 
-def _run(runner: Runner, plans: Iterable[StepPlan]) -> None:
-    for plan in plans:
-        runner.run(plan, lambda: None)
+def _run(runner: Runner, plans: Iterable[StepPlan]) -> bool:
+    results = [runner.run(plan, lambda: None) for plan in plans]
+    return not any(result.errors for result in results)
 
 
 def cuda_plans(shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:

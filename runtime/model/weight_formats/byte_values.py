@@ -73,14 +73,14 @@ class ByteFormat:
             return CodedRows(values, self.grid.of_rows(scales, piece))
 
         if self.dtype == "F8_E4M3":
-            return CodedWeight(None, groups, None, fp8_rows)
+            return CodedWeight(None, groups, None, self.scale, fp8_rows)
 
         def rows(piece: slice) -> CodedRows:
             zero = INT8_ZERO if zeros is None else self.grid.of_rows(zeros, piece).int() + INT8_ZERO
             codes = weight[piece].view(torch.uint8) ^ INT8_ZERO
             return CodedRows(codes, self.grid.of_rows(scales, piece), zero)
 
-        return CodedWeight(8, groups, INT8_ZERO if zeros is None else None, rows)
+        return CodedWeight(8, groups, INT8_ZERO if zeros is None else None, self.scale, rows)
 
 
 OF_ACTIVATIONS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Protocol
 
@@ -14,12 +14,14 @@ from ...errors import ConfigError
 from ...gguf_file import GgufFile
 from .gguf_tensors import GgufTensors
 from .safetensors_file import SafetensorsFile
-from .tensor_spec import FLOATS, Shape, TensorSpec
+from .tensor_spec import FLOATS, GET_FILE_AGAIN, Shape, TensorSpec, is_finite
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
 """name endings of tensors that some checkpoints have but the model does not need, such as a tied head"""
+PIECE = 1 << 20
+"""Values that are checked at a time, so that little memory is needed."""
 
 
 class TensorFile(Protocol):
@@ -79,6 +81,15 @@ class Checkpoint:
         for name in sorted(self._file_of.keys() - expected.keys()):
             if not name.endswith(SUPERFLUOUS):
                 raise ConfigError(f"{self.label(name)} is not part of this architecture.")
+
+    def check_finite(self, names: Iterable[str]) -> None:
+        """Raises ConfigError for a tensor in 16 or 32 bits that has a value that is NaN or infinite."""
+        for name in names:
+            if self.dtype(name) not in FLOATS:
+                continue
+            if not all(is_finite(piece) for piece in torch.split(self.read(name).flatten(), PIECE)):
+                problem = f"has values that are NaN or infinite. {GET_FILE_AGAIN}, or use another checkpoint"
+                raise ConfigError(f"{self.label(name)} {problem}.")
 
     def label(self, name: str) -> str:
         """The tensor's file and its name there, for errors."""

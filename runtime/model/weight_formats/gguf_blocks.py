@@ -49,7 +49,7 @@ class BlockFormat:
             offsets = None if block.offsets is None else block.offsets.flatten(1)
             return CodedRows(block.codes.flatten(1), block.scales.flatten(1), kind.zero or 0, offsets)
 
-        return CodedWeight(kind.bits, Groups(kind.group, None), kind.zero, rows)
+        return CodedWeight(kind.bits, Groups(kind.group, None), kind.zero, "weight", rows)
 
 
 def _half(raw: torch.Tensor, begin: int) -> torch.Tensor:
@@ -128,7 +128,7 @@ IQ4_CODES = torch.tensor(
 
 
 def _mxfp4(raw: torch.Tensor) -> Block:
-    return Block(mxfp4.CODES[_nibbles(raw[..., 1:], 16).int()], mxfp4.half_power(raw[..., :1]))
+    return Block(mxfp4.CODES[_nibbles(raw[..., 1:], 16).int()], mxfp4.HALF_SCALES[raw[..., :1].int()])
 
 
 def _iq4_nl(raw: torch.Tensor) -> Block:

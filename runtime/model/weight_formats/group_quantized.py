@@ -57,7 +57,7 @@ class GptqFormat:
             codes = unpack(qweight[:, piece].T, self.bits)[:, :inputs]
             return CodedRows(codes, scales[:, piece].T, zeros[piece])
 
-        return CodedWeight(self.bits, groups, only_value(zeros), rows)
+        return CodedWeight(self.bits, groups, only_value(zeros), "scales", rows)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class AwqFormat:
             return CodedRows(codes, scales[:, piece].T, zeros[piece])
 
         groups = groups_of(None, inputs, self.group_size)
-        return CodedWeight(4, groups, only_value(zeros), rows)
+        return CodedWeight(4, groups, only_value(zeros), "scales", rows)
 
 
 def _by_output(words: torch.Tensor) -> torch.Tensor:

@@ -17,8 +17,8 @@ from ...errors import ConfigError
 from .checkpoint import Checkpoint
 from .expand import expand_into
 from .packing import Packing, pack, packing_of
-from .tensor_spec import FLOATS, TensorSpec
-from .weight_format import ChooseFormat, CodedWeight, Projection, TensorError
+from .tensor_spec import FLOATS, GET_FILE_AGAIN, TensorSpec, is_finite
+from .weight_format import ChooseFormat, CodedRows, CodedWeight, Projection, TensorError
 
 
 def projection_tensors(projection: Projection, choose: ChooseFormat) -> dict[str, TensorSpec]:
@@ -128,7 +128,8 @@ class ProjectionLoader:
         return joined
 
     def vector(self, *names: str) -> torch.Tensor:
-        """The named vectors, concatenated."""
+        """The named vectors, concatenated. Raises ConfigError for values that are NaN or infinite."""
+        self.checkpoint.check_finite(names)
         return torch.cat([self.checkpoint.read(name).to(self.device, self.dtype) for name in names])
 
     def _read(self, projection: Projection) -> torch.Tensor | CodedWeight:
@@ -142,16 +143,31 @@ class ProjectionLoader:
             weight = weight_format.read(stored, projection.outputs, projection.inputs)
         if isinstance(weight, torch.Tensor):
             return weight
-        return replace(weight, rows=self._naming(projection)(weight.rows))
+        return replace(weight, rows=self._naming(projection)(_checked(weight)))
 
     @contextmanager
     def _naming(self, projection: Projection) -> Iterator[None]:
-        """Names the tensor and its file in the error for a bad one."""
+        """Turns a TensorError into a ConfigError that names the tensor and its file."""
         try:
             yield
         except TensorError as error:
             label = self.checkpoint.label(f"{projection.name}.{error.part}")
             raise ConfigError(f"{label} {error.problem}.") from None
+
+
+def _checked(weight: CodedWeight) -> Callable[[slice], CodedRows]:
+    """`weight.rows`, which raises TensorError for scales and offsets that are NaN or infinite."""
+
+    def rows(piece: slice) -> CodedRows:
+        decoded = weight.rows(piece)
+        if not all(part is None or is_finite(part) for part in (decoded.scales, decoded.offsets)):
+            raise TensorError(
+                weight.scale_part,
+                f"has scales that are NaN or infinite. {GET_FILE_AGAIN}, or quantize the model again",
+            )
+        return decoded
+
+    return rows
 
 
 def embed(weight: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,11 +19,8 @@ CODES = torch.tensor(
 """ZERO plus twice the value of each FP4 number"""
 
 
-def half_power(exponents: torch.Tensor) -> torch.Tensor:
-    """Half of the scale that a byte stands for: float32 2 ** (exponent - 128). The first two values are
-    subnormal."""
-    wide = exponents.int()
-    return torch.where(wide < 2, 1 << (21 + wide.clamp(max=1)), (wide - 1) << 23).view(torch.float32)
+HALF_SCALES = torch.tensor([2.0 ** (exponent - 128) for exponent in range(255)] + [math.nan])
+"""half of the scale that each byte stands for, float32"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +38,6 @@ class Mxfp4Format:
         packed, scales = stored["weight_packed"], stored["weight_scale"]
 
         def rows(piece: slice) -> CodedRows:
-            return CodedRows(CODES[nibbles(packed[piece]).int()], half_power(scales[piece]), ZERO)
+            return CodedRows(CODES[nibbles(packed[piece]).int()], HALF_SCALES[scales[piece].int()], ZERO)
 
-        return CodedWeight(8, Groups(GROUP, None), ZERO, rows)
+        return CodedWeight(8, Groups(GROUP, None), ZERO, "weight_scale", rows)

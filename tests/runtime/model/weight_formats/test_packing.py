@@ -128,7 +128,7 @@ def test_a_large_weight_is_expanded_in_pieces_that_cover_every_row_once() -> Non
         codes = torch.full((piece.stop - piece.start, 1500), piece.start // 128, dtype=torch.uint8)
         return CodedRows(codes, torch.full((1, 1), 128.0))
 
-    expand_into(target, CodedWeight(8, Groups(1500, None), 0, rows))
+    expand_into(target, CodedWeight(8, Groups(1500, None), 0, "scales", rows))
     assert seen == list(range(1000))
     assert target[-1, 0] == target[900, 0] == 896
 

@@ -191,6 +191,13 @@ def test_a_group_index_beyond_the_groups_is_refused(tmp_path: Path) -> None:
         assert message in refusal(tmp_path)
 
 
+def test_a_stated_shape_that_contradicts_the_weight_is_refused(tmp_path: Path) -> None:
+    write_quantized(CASES["compressed-tensors 4 bits"], tmp_path)
+    change_tensor(tmp_path, Q_PROJ + "weight_shape", torch.tensor([64, 60]))
+    message = f"model.safetensors: tensor {Q_PROJ}weight_shape has the values [64, 60], but"
+    assert message in refusal(tmp_path)
+
+
 def test_quantized_tensors_without_a_config_are_refused(tmp_path: Path) -> None:
     write_quantized(CASES["gptq"], tmp_path)
     edit_config(tmp_path, quantization_config=None)

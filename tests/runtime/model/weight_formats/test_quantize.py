@@ -17,7 +17,7 @@ from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.weight_formats import Checkpoint, quantized_cache, quantized_checkpoint
 from arbora.runtime.model.weight_formats.quantize import round_to_fp8, round_to_int4, round_to_int8
 from arbora.runtime.sampling_params import SamplingParams
-from checkpoints import random_model, save_model
+from checkpoints import change_tensor, random_model, save_model
 from gguf import GGMLQuantizationType as Type
 from gguf_models import one_type, write_gguf
 from hypothesis import given, settings
@@ -280,7 +280,15 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path) -> None:
     save_model(model, tmp_path / "model")
     for method in ("int8", "int4", "fp8"):
         message = refusal(tmp_path / "model", method)
-        assert "model.layers.1.mlp.up_proj.weight has values that are not finite" in message
+        name = "model.layers.1.mlp.up_proj.weight"
+        assert f"model.safetensors: tensor {name} has values that are NaN or infinite" in message
+
+
+def test_a_norm_that_is_not_finite_is_named_with_the_original_file(tmp_path: Path) -> None:
+    save_model(random_model("qwen2"), tmp_path)
+    change_tensor(tmp_path, "model.norm.weight", torch.full((64,), torch.nan))
+    expected = f"{tmp_path}/model.safetensors: tensor model.norm.weight has values that are NaN or infinite"
+    assert expected in refusal(tmp_path)
 
 
 def test_an_error_about_an_unwritable_cache_says_where_it_is(tmp_path: Path, cache: Path) -> None:
