@@ -26,7 +26,10 @@ METHODS: dict[str, Callable[[object, Set[str]], ChooseFormat]] = {
 }
 """by `quant_method`; the arguments are the config and the names of the stored tensors"""
 
-FLOATS_INSTEAD = "Otherwise use the checkpoint in bfloat16, float16 or float32"
+FLOATS_INSTEAD = (
+    "Otherwise use the checkpoint in bfloat16, float16 or float32, which --quantize int4 or --quantize int8 "
+    "quantizes, or a GGUF file"
+)
 
 
 class WeightFormats(NamedTuple):

@@ -108,7 +108,13 @@ def test_the_old_name_of_the_config_is_read(tmp_path: Path) -> None:
     [
         (
             {"quant_method": "bitsandbytes"},
-            ["bitsandbytes", "awq, compressed-tensors, fp8, gptq"],
+            [
+                "bitsandbytes",
+                "awq, compressed-tensors, fp8, gptq",
+                "--quantize int4",
+                "--quantize int8",
+                "GGUF",
+            ],
         ),
         ({"load_in_4bit": True}, ["bitsandbytes"]),
         ({"quant_method": "hqq"}, ["hqq", "gptq"]),
