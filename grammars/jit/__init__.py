@@ -9,6 +9,7 @@ from typing import Any
 import numba
 
 from ...runtime import compiled_code
+from ...runtime.loaded_code import cached_njit
 
 FOLDER = Path(__file__).parents[1]
 _DIRECTORY = compiled_code.use_directory(FOLDER)
@@ -16,15 +17,16 @@ _DIRECTORY = compiled_code.use_directory(FOLDER)
 
 def njit(**options: bool) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` with these options. If no directory is writable, each process compiles the code."""
+    cached = options.pop("cache", False)
 
     def decorate(function: Callable[..., Any]) -> Any:
         config: Any = numba.config
         compiler: Any = numba.njit
+        if not cached:
+            return compiler(**options)(function)
         others, config.CACHE_DIR = config.CACHE_DIR, _DIRECTORY
         try:
-            return compiler(**options)(function)
-        except RuntimeError:
-            return compiler(**{**options, "cache": False})(function)
+            return cached_njit(function, **options)
         finally:
             config.CACHE_DIR = others
 

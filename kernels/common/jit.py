@@ -9,6 +9,8 @@ from typing import Any, TypedDict, TypeVar
 
 import numba
 
+from ...runtime.loaded_code import cached_njit
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -23,11 +25,8 @@ _STRICT: _Options = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
 
 def compiled(function: Function) -> Function:
-    """Compile without the GIL, and cache the result if a directory for it is writable."""
-    try:
-        return numba.njit(cache=True, **_STRICT)(function)  # type: ignore[call-overload, no-any-return]
-    except RuntimeError:  # no writable cache directory
-        return numba.njit(**_STRICT)(function)  # type: ignore[call-overload, no-any-return]
+    """Compile without the GIL, and keep the machine code on disk where a directory for it is writable."""
+    return cached_njit(function, **_STRICT)  # type: ignore[no-any-return]
 
 
 def inlined(function: Function) -> Function:

@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from ...runtime.loaded_code import cached_njit
 from .llvm import F32, I32, SECOND_LEVEL, narrow, prefetch_line, widen, word
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -37,11 +38,7 @@ def has_feature(name: str) -> bool:
 
 def compiled(function: Function) -> Function:
     """Compile on first use, keeping the machine code on disk where a directory for it is writable."""
-    options = {"nogil": True, "fastmath": FAST, "error_model": "numpy"}
-    try:
-        return njit(cache=True, **options)(function)  # type: ignore[no-any-return]
-    except RuntimeError:
-        return njit(**options)(function)  # type: ignore[no-any-return]
+    return cached_njit(function, nogil=True, fastmath=FAST, error_model="numpy")  # type: ignore[no-any-return]
 
 
 @intrinsic

@@ -13,8 +13,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from numba import cfunc, types
+from numba import types
 
+from ...runtime.loaded_code import cached_cfunc
 from .numba_tools import FAST
 
 THREADED_ELEMENTS = 32_768
@@ -87,10 +88,7 @@ class Callback:
 
 def _compile(function: Callable[[Any], None]) -> Any:
     signature = types.void(types.CPointer(types.int64))  # type: ignore[no-untyped-call]
-    try:
-        return cfunc(signature, cache=True, fastmath=FAST, error_model="numpy")(function)
-    except RuntimeError:  # no writable directory for compiled code
-        return cfunc(signature, fastmath=FAST, error_model="numpy")(function)
+    return cached_cfunc(function, signature, fastmath=FAST, error_model="numpy")
 
 
 @cache
