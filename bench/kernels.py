@@ -4,14 +4,17 @@ Run: PYTHONSAFEPATH=1 python bench/kernels.py [--threads 2] [attention | linear 
 Every figure is the best of many runs. The floor is the larger of the bytes that must be read at the bandwidth
 measured here and the arithmetic at the rate of a large bfloat16 product. Working sets exceed the caches.
 `kv_dtype` runs attention over bfloat16 and int8 caches in turns, and prints the ratios of their times. `tree`
-does so for rows that share keys, read with and without groups.
+does so for rows that share keys, read with and without groups, and `libraries` for our products and those of
+PyTorch and oneDNN.
 """
 
 import argparse
 import copy
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,6 +26,9 @@ from arbora.kernels.pages import copy_pages
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 from arbora.runtime.model.kv_pool import SEGMENT_TOKENS, segment_pages
+
+sys.path.append(str(Path(__file__).parent / "lib"))
+import library_products
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 1024, 3072, 16, 8, 128, 16
 WORKING_SET = 400_000_000  # bytes of KV or weights that a case cycles through, more than a core's caches hold
@@ -165,7 +171,7 @@ def tree_cases() -> Iterator[list[Case]]:
         ]
 
 
-def print_tree(cases: list[Case], bandwidth: float, arithmetic: float) -> None:
+def print_in_turns(cases: list[Case], bandwidth: float, arithmetic: float) -> None:
     taken = in_turns(cases)
     for case, seconds in zip(cases, taken, strict=True):
         floor = max(case.read / bandwidth, case.flops / arithmetic)
@@ -173,7 +179,7 @@ def print_tree(cases: list[Case], bandwidth: float, arithmetic: float) -> None:
         print(f"{case.name:60}{seconds.min() * 1e6:10.1f}{floor * 1e6:10.1f}{ratio:9.3f}", flush=True)
 
 
-def in_turns(cases: Sequence[Case], budget: float = 6.0) -> np.ndarray:
+def in_turns(cases: Sequence[Case], budget: float = 3.0) -> np.ndarray:
     """Seconds of each run, [cases, runs]."""
     rounds: list[list[float]] = []
     deadline = time.perf_counter() + budget
@@ -211,6 +217,14 @@ def linear_cases() -> Iterator[Case]:
             )
 
 
+PRODUCT_SHAPES = {
+    "qkv": (4096, HIDDEN),
+    "o": (HIDDEN, 2048),
+    "gate_up": (2 * INTERMEDIATE, HIDDEN),
+    "down": (HIDDEN, INTERMEDIATE),
+    "head": (32_000, HIDDEN),
+}
+"""outputs and inputs"""
 FORMATS = {
     "int8": (8, 0, 128),
     "int4 by 128": (4, 128, 8),
@@ -239,9 +253,7 @@ def filled_fp8_packer(outputs: int, inputs: int, group: int) -> Fp8Packer:
 
 def quantized_cases() -> Iterator[Case]:
     """The bfloat16 product of each shape, then the quantized ones."""
-    shapes = {"qkv": (4096, HIDDEN), "o": (HIDDEN, 2048), "gate_up": (2 * INTERMEDIATE, HIDDEN)}
-    shapes |= {"down": (HIDDEN, INTERMEDIATE), "head": (32_000, HIDDEN)}
-    for name, (outputs, inputs) in shapes.items():
+    for name, (outputs, inputs) in PRODUCT_SHAPES.items():
         plain = torch.randn(outputs, inputs).bfloat16()
         copies = max(1, WORKING_SET // plain.nbytes)
         formats = {"bfloat16": ([Linear.pack(plain, None) for _ in range(copies)], plain.nbytes)}
@@ -267,6 +279,39 @@ def quantized_cases() -> Iterator[Case]:
                     read=read,
                     flops=2 * rows * outputs * inputs,
                 )
+
+
+def library_cases() -> Iterator[list[Case]]:
+    """Our product of each shape, then those of libraries with the same kind of weight."""
+    kinds: dict[str, dict[str, Callable[[int, int], Callable[[torch.Tensor], object]]]] = {
+        "bfloat16": {
+            "ours": lambda outputs, inputs: Linear.pack(torch.randn(outputs, inputs).bfloat16(), None),
+            "oneDNN": library_products.onednn_bfloat16,
+        },
+        "int8": {
+            "ours": lambda outputs, inputs: filled_packer(outputs, inputs, 8, inputs, 128).product(None),
+            "oneDNN": library_products.onednn_int8,
+            "PyTorch": library_products.pytorch_int8,
+        },
+        "int4 by 32": {
+            "ours": lambda outputs, inputs: filled_packer(outputs, inputs, 4, 32, 8).product(None),
+            "PyTorch": lambda outputs, inputs: library_products.pytorch_int4(outputs, inputs, 32),
+        },
+    }
+    for name, (outputs, inputs) in PRODUCT_SHAPES.items():
+        for kind, makers in kinds.items():
+            copies = max(1, WORKING_SET // (2 * outputs * inputs))
+            products = {by: [make(outputs, inputs) for _ in range(copies)] for by, make in makers.items()}
+            for rows in (1, 4, 16, 64, 256):
+                x = torch.randn(rows, inputs).bfloat16()
+                yield [
+                    Case(
+                        f"{name}, {kind}, {rows} rows: {by}",
+                        lambda turn, x=x, weights=weights: weights[turn % len(weights)](x),  # type: ignore[misc]
+                        flops=2 * rows * outputs * inputs,
+                    )
+                    for by, weights in products.items()
+                ]
 
 
 def elementwise_cases() -> Iterator[Case]:
@@ -309,6 +354,8 @@ GROUPS = {
     "quantized": quantized_cases,
     "elementwise": elementwise_cases,
 }
+SETS = {"tree": tree_cases, "libraries": library_cases}
+"""groups whose cases are compared with the first of each set"""
 
 
 def main() -> None:
@@ -317,11 +364,11 @@ def main() -> None:
         "groups",
         nargs="*",
         default=list(GROUPS),
-        help=f"of {', '.join(GROUPS)} (default: these), kv_dtype and tree",
+        help=f"of {', '.join(GROUPS)} (default: these), kv_dtype, tree and libraries",
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
-    if unknown := {*options.groups} - {*GROUPS, "kv_dtype", "tree"}:
+    if unknown := {*options.groups} - {*GROUPS, *SETS, "kv_dtype"}:
         parser.error(f"no group {', '.join(unknown)}")
     torch.set_num_threads(options.threads)
     numbers, matrix = torch.ones(64_000_000), torch.randn(2048, 2048).bfloat16()
@@ -336,10 +383,10 @@ def main() -> None:
         if group == "kv_dtype":
             compare(kv_dtype_cases())
             continue
-        if group == "tree":
+        if group in SETS:
             print(f"{'in turns':60}{'us':>10}{'floor':>10}{'median':>9} of the first")
-            for cases in tree_cases():
-                print_tree(cases, bandwidth, arithmetic)
+            for cases in SETS[group]():
+                print_in_turns(cases, bandwidth, arithmetic)
             continue
         for case in GROUPS[group]():
             seconds = best_seconds(case.turn)

@@ -150,7 +150,7 @@ class QuantizedProduct:
         least = PANEL if many_rows == AMX_BYTES else quantized_cpu.ROWS
         fitting = max(least, min(MOST_ROWS, SCRATCH // shape.inputs))
         self._rows = MOST_ROWS if many_rows == AMX_BFLOAT16 else fitting
-        """rows that are multiplied at a time, at most"""
+        """rows that are multiplied at a time, at most, if they are not halved"""
 
     @property
     def outputs(self) -> int:
@@ -171,14 +171,23 @@ class QuantizedProduct:
         x = x.contiguous() if self._input_order is None else gathered(x, self._input_order)
         rows = len(x)
         y = torch.empty(rows, self._shape.outputs, dtype=x.dtype)
-        if rows <= self._rows:
+        halved = min(rows, MOST_ROWS, 2 * self._rows)  # a core's cache has to hold the codes of a half
+        most = halved if self._halves(halved) else self._rows
+        if rows <= most:
             self._multiply(x, y, rows)
             return y
-        parts = -(-rows // self._rows)
+        parts = -(-rows // most)
         size = -(-rows // parts)
         for part, results in zip(x.split(size), y.split(size), strict=True):
             self._multiply(part, results, len(part))
         return y
+
+    def _halves(self, rows: int) -> bool:
+        """Whether each half of so many rows is multiplied by one side of the threads."""
+        if self.many_rows != NO_AMX or torch.get_num_threads() == 1:
+            return False
+        most_outputs = quantized_cpu.OUTPUTS_OF_A_ROW * rows
+        return rows >= quantized_cpu.HALVED_ROWS and self._shape.outputs <= most_outputs
 
     def _multiply(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         way = self.many_rows
@@ -198,7 +207,7 @@ class QuantizedProduct:
         sums = scales + rows * tables // 2
         addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
         kind = quantized_cpu.KINDS[x.dtype]
-        more = (0, way, quantized_cpu.MEMORY_BYTES, 2 * threads)
+        more = (0, way, quantized_cpu.MEMORY_BYTES, 2 * threads, self._halves(count), 0, 0, 0, 0, 0)
         self._run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
 
     def _multiply_widened(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:

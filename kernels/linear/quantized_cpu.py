@@ -41,6 +41,13 @@ AHEAD, AHEAD_OF_ONE_ROW = 4096, 2048
 """Bytes between multiplying and prefetching. With 4 bits, a step of one row takes 1.07 to 1.14 times as long
 with 4 KB as with 2 KB; with 3 to 8 rows a step with 2 KB takes 1.07 to 1.11 times as long as with 4 KB."""
 
+HALVED_ROWS, OUTPUTS_OF_A_ROW = 64, 16
+"""The rows of a product are halved from this many rows on, if it has at most so many outputs for each row:
+each half reads all weights, but fewer codes of activations pass from core to core."""
+
+WHOLE = 2
+"""the side of a thread if rows are not halved"""
+
 NO_AMX, AMX_BYTES, AMX_BFLOAT16 = range(3)
 """How a product is computed: without AMX; by AMX as `quantized_panels` or as `widened_tiles` describes."""
 
@@ -78,8 +85,11 @@ def _size_of_passes(rows):
 
 
 @compiled
-def _quantize(arguments, has_offsets):
-    """Quantizes rows together with the other threads, and waits until all are quantized."""
+def _quantize(arguments, has_offsets, side):
+    """Quantizes rows together with the other threads, and waits until all are quantized.
+
+    side: 1 begins with the last rows, otherwise with the first ones
+    """
     rows, inputs, group, parts, x = arguments[4], arguments[6], arguments[7], arguments[8], arguments[10]
     zero = np.int32(arguments[9])
     codes = pointer(arguments[11], np.int8(0))
@@ -93,6 +103,10 @@ def _quantize(arguments, has_offsets):
         piece = fetch_add(shifted(arguments, 1), 1)
         if piece >= rows * pieces:
             break
+        if side != WHOLE:
+            piece = fetch_add(shifted(arguments, 24 + side), 1)
+            if side == 1:
+                piece = rows * pieces - 1 - piece
         row, first = piece // pieces, piece % pieces * step
         count = min(step, groups - first)
         start = row * groups + first
@@ -156,20 +170,20 @@ def _store(arguments, totals, first, rows, output, y, kind):
 
 
 @compiled
-def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals, output):
-    """Multiplies all rows with one tile, whose first output is `output`.
+def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals, output, begin, end):
+    """Multiplies rows `begin` to `end` with one tile, whose first output is `output`.
 
     Up to FEW_ROWS rows are multiplied with a part of the weight before the next part, so that it is read
     evenly. More rows are multiplied with the whole tile, up to ROWS at a time.
     """
-    rows, inputs, group, parts = arguments[4], arguments[6], arguments[7], arguments[8]
+    rows, inputs, group, parts = end - begin, arguments[6], arguments[7], arguments[8]
     groups, steps = inputs // (group * parts), group // 4
     codes = pointer(address, four_codes)
     out = pointer(totals, np.float32(0))
     turns = 1 if rows <= FEW_ROWS else (rows + ROWS - 1) // ROWS
     for number in range(turns):
-        row = rows * number // turns
-        some = rows * (number + 1) // turns - row
+        row = begin + rows * number // turns
+        some = begin + rows * (number + 1) // turns - row
         size = max(1, some) if some <= ROWS else _size_of_passes(some)
         passes = (some + size - 1) // size
         for i in range(passes * size * TILE):
@@ -246,6 +260,23 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
 
 
 @compiled
+def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_kind, memory, side):
+    """Multiplies the half of the rows that belongs to this thread's side with one tile after another.
+
+    When all its tiles are taken, it helps the other side, whose last tiles come first. So most codes of
+    activations are read by the core that has written them, and a slower core does less.
+    """
+    rows = arguments[4]
+    while fetch_add(shifted(arguments, 26), 1) < 2 * tiles:
+        tile, half = fetch_add(shifted(arguments, 27 + side), 1), side
+        if tile >= tiles:
+            tile, half = 2 * tiles - 1 - tile, 1 - side
+        begin, end = rows * half // 2, rows * (half + 1) // 2
+        address = arguments[14] + tile * tile_bytes
+        _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, memory, tile * TILE, begin, end)
+
+
+@compiled
 def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     """Arguments, in order: three counters, of the tiles that threads have taken, of the pieces of x that
     threads have begun to quantize, and of the quantized pieces; the kind of
@@ -253,7 +284,9 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     addresses of x, its codes (of its blocks for AMX_BFLOAT16), scales and sums, the tiles, the outputs'
     factors, the bias or 0, y, and the threads' memory; the counter of threads; how the product is computed;
     the bytes of each thread's memory; for AMX_BFLOAT16, the tiles that a thread takes at a time; otherwise
-    the divisor: a thread takes the remaining tiles divided by it, at least one."""
+    the divisor: a thread takes the remaining tiles divided by it, at least one. Then, except for
+    AMX_BFLOAT16: whether each half of the rows belongs to one side of the threads; counters of the pieces
+    that each side has begun to quantize, of all tiles taken for a half, and of those that each side took."""
     outputs, inputs, group = arguments[5], arguments[6], arguments[7]
     groups, steps = inputs // group, group // 4
     group_bytes = VECTOR * (2 if has_offsets else 1) + steps * VECTOR * bits // 4
@@ -261,8 +294,13 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     if arguments[20] == AMX_BFLOAT16:
         multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind)
         return
-    _quantize(arguments, has_offsets)
-    memory = arguments[18] + fetch_add(shifted(arguments, 19), 1) * arguments[21]
+    number = fetch_add(shifted(arguments, 19), 1)
+    memory = arguments[18] + number * arguments[21]
+    side = number % 2 if arguments[23] != 0 else WHOLE
+    _quantize(arguments, has_offsets, side)
+    if side != WHOLE:
+        _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_kind, memory, side)
+        return
     if arguments[20] == AMX_BYTES:
         start_panels(memory)
     # At the start of each block of tiles a thread waits for the first lines, which nothing has prefetched.
@@ -273,11 +311,13 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
         if begin >= tiles:
             break
         for tile in range(begin, min(tiles, begin + block)):
-            address = arguments[14] + tile * tile_bytes
+            at, output = arguments[14] + tile * tile_bytes, tile * TILE
             if arguments[20] == AMX_BYTES:
-                _multiply_panels(arguments, address, bits, has_offsets, sum_kind, memory, tile * TILE)
+                _multiply_panels(arguments, at, bits, has_offsets, sum_kind, memory, output)
             else:
-                _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, memory, tile * TILE)
+                _multiply_tile(
+                    arguments, at, group_bytes, four_codes, sum_kind, memory, output, 0, arguments[4]
+                )
     if arguments[20] == AMX_BYTES:
         release_tiles()
 

@@ -20,7 +20,7 @@ from arbora.kernels.linear import (
     takes,
 )
 from arbora.kernels.linear.quantized import AMX_ROWS, groups_of_activations, stored_group
-from arbora.kernels.linear.quantized_cpu import AMX_BFLOAT16, AMX_BYTES, NO_AMX
+from arbora.kernels.linear.quantized_cpu import AMX_BFLOAT16, AMX_BYTES, HALVED_ROWS, NO_AMX
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from llvmlite import binding
@@ -234,6 +234,24 @@ def test_many_rows_are_multiplied_by_amx_if_the_processor_has_it(
 ) -> None:
     ways = [QuantizedPacker(shape).product(None, each).many_rows for each in (False, True)]
     assert ways == ([way, invariant] if amx.available() else [NO_AMX, NO_AMX])
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("rows", [HALVED_ROWS, 85])
+@pytest.mark.parametrize("bits, group", [(8, 128), (4, 32)])
+def test_halved_rows_have_the_bits_of_one_thread(bits: int, group: int, rows: int, threads: int) -> None:
+    product = make_case(QuantizedShape(1000, 256, bits, group, 8), batch_invariant=True).product
+    x = activations(rows, 256, 1, torch.bfloat16)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        expected = product(x)
+        torch.set_num_threads(threads)
+        assert product._halves(rows) == (product.many_rows == NO_AMX)
+        for _ in range(20):  # the threads share the tiles differently
+            assert torch.equal(product(x), expected)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_more_rows_than_are_multiplied_at_a_time_have_the_bits_of_each_alone() -> None:
