@@ -35,7 +35,7 @@ SHARED = (
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 SPEC = {"runtime.grammar_spec"}
-CODE = {"runtime.compiled_code", "runtime.cache_directory"}
+CODE = {"runtime.compiled_code", "runtime.loaded_code", "runtime.cache_directory"}
 FORMAT = {"runtime.automaton_format"}
 COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
 SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}
