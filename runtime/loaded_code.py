@@ -1,8 +1,9 @@
 # mypy: disable-error-code="no-untyped-call"
-"""Functions whose machine code numba keeps on disk, and loads without what only compiling needs.
+"""Functions whose machine code numba keeps on disk, loaded without the modules that only compiling needs.
 
 Before numba loads any code, it imports its implementations of Python's and NumPy's operations, which takes
-11 MiB and 0.1 s in each process. Compiling needs and imports them; here loading does not.
+11 MiB and 0.1 s in each process. Compiling needs and imports them; here loading does not. So such a function
+must not hash text or bytes: one of those modules gives machine code the key for it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class _Cache(FunctionCache):
         rtsys.initialize(target)  # of the functions that machine code calls for its memory
         with self._guard_against_spurious_io_errors():
             return self._load_overload(signature, target)
-        return None  # the context suppresses errors of a directory that can't be used
+        return None  # on Windows, the context suppresses errors of access to the directory
 
 
 def cached_njit(function: Callable[..., Any], **options: Any) -> Any:
@@ -31,19 +32,19 @@ def cached_njit(function: Callable[..., Any], **options: Any) -> Any:
     """
     compiler: Any = numba.njit
     compiled = compiler(**options)(function)
-    _keep(compiled, function)
+    _use_disk_cache(compiled, function)
     return compiled
 
 
 def cached_cfunc(function: Callable[..., Any], signature: Any, **options: Any) -> Any:
     """As `cached_njit`, for `numba.cfunc`. signature: for example `types.void(types.int64)`."""
     compiled: Any = CFunc(function, (signature.args, signature.return_type), {}, options)
-    _keep(compiled, function)
+    _use_disk_cache(compiled, function)
     compiled.compile()
     return compiled
 
 
-def _keep(compiled: Any, function: Callable[..., Any]) -> None:
+def _use_disk_cache(compiled: Any, function: Callable[..., Any]) -> None:
     try:
         compiled._cache = _Cache(function)
     except RuntimeError:  # no directory is writable

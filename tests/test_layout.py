@@ -263,6 +263,11 @@ def test_the_scheduler_process_loads_no_tensors_no_web_server_and_no_compiler(mo
     assert loaded_by(f"import arbora.{module}", heavy) == set()
 
 
+@pytest.mark.parametrize("module", ["runtime.scheduler.process", "grammars.host.server"])
+def test_processes_without_an_event_loop_do_not_load_asyncio(module: str) -> None:
+    assert loaded_by(f"import arbora.{module}", {"asyncio"}) == set()
+
+
 def test_the_processes_that_run_llguidance_load_no_compiler() -> None:
     assert loaded_by("import arbora.grammars.host.server", {"numba"}) == set()
 

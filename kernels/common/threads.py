@@ -73,10 +73,7 @@ class Callback:
             _recorded.append((self, tuple(arguments)))
             return
         packing = _packing(len(arguments) + 1)
-        try:
-            buffer = self._buffers.pop()
-        except IndexError:
-            buffer = ctypes.create_string_buffer(packing.size)
+        buffer = self._buffer(packing.size)
         packing.pack_into(buffer, 0, 0, *arguments)
         parallel = _gomp_parallel() if threads > 1 else None
         if parallel is None:
@@ -84,6 +81,13 @@ class Callback:
         else:
             parallel(self.address, buffer, threads, 0)
         self._buffers.append(buffer)
+
+    def _buffer(self, size: int) -> ctypes.Array[ctypes.c_char]:
+        try:
+            buffer = self._buffers.pop()
+        except IndexError:
+            return ctypes.create_string_buffer(size)
+        return buffer if len(buffer) >= size else ctypes.create_string_buffer(size)
 
 
 def _compile(function: Callable[[Any], None]) -> Any:

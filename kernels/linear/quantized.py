@@ -171,16 +171,22 @@ class QuantizedProduct:
         x = x.contiguous() if self._input_order is None else gathered(x, self._input_order)
         rows = len(x)
         y = torch.empty(rows, self._shape.outputs, dtype=x.dtype)
-        halved = min(rows, MOST_ROWS, 2 * self._rows)  # a core's cache has to hold the codes of a half
-        most = halved if self._halves(halved) else self._rows
-        if rows <= most:
+        size = self._part(rows)
+        if rows <= size:
             self._multiply(x, y, rows)
             return y
-        parts = -(-rows // most)
-        size = -(-rows // parts)
         for part, results in zip(x.split(size), y.split(size), strict=True):
             self._multiply(part, results, len(part))
         return y
+
+    def _part(self, rows: int) -> int:
+        """How many of `rows` rows are multiplied at a time: equal parts."""
+        in_halves = min(MOST_ROWS, 2 * self._rows)  # a core's cache has to hold the codes of a half
+        for most in (in_halves, self._rows):
+            size = -(-rows // max(1, -(-rows // most)))
+            if self._halves(size):
+                break
+        return size
 
     def _halves(self, rows: int) -> bool:
         """Whether each half of so many rows is multiplied by one side of the threads."""

@@ -42,8 +42,9 @@ AHEAD, AHEAD_OF_ONE_ROW = 4096, 2048
 with 4 KB as with 2 KB; with 3 to 8 rows a step with 2 KB takes 1.07 to 1.11 times as long as with 4 KB."""
 
 HALVED_ROWS, OUTPUTS_OF_A_ROW = 64, 16
-"""The rows of a product are halved from this many rows on, if it has at most so many outputs for each row:
-each half reads all weights, but fewer codes of activations pass from core to core."""
+"""From HALVED_ROWS rows on, each half of the rows belongs to one side of the threads, if there are at most
+OUTPUTS_OF_A_ROW outputs for each row. Each side reads all weights, but fewer codes of activations pass from
+core to core."""
 
 WHOLE = 2
 """the side of a thread if rows are not halved"""
@@ -263,8 +264,8 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
 def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_kind, memory, side):
     """Multiplies the half of the rows that belongs to this thread's side with one tile after another.
 
-    When all its tiles are taken, it helps the other side, whose last tiles come first. So most codes of
-    activations are read by the core that has written them, and a slower core does less.
+    A thread whose side has no tiles left takes the other side's, from the last one backwards. So most codes
+    of activations are read by the core that has written them, and a slower core does less.
     """
     rows = arguments[4]
     while fetch_add(shifted(arguments, 26), 1) < 2 * tiles:

@@ -39,7 +39,8 @@ class Decoder:
         self.progress: Callable[[], None] = lambda: None
 
     def cover(self, positions: int) -> None:
-        """Must be called before a step has tokens at these positions for the first time."""
+        """Computes the rotary embeddings of positions 0 to `positions` - 1. Must be called before the first
+        step with these positions."""
         self._rotary.cover(positions)
 
     def forward(

@@ -17,8 +17,8 @@ def outside_heap() -> Iterator[None]:
     """Gives each block of a MiB or more its own mapping inside the context.
 
     Temporary copies of weights would leave gaps in the heap, which keep their memory, and a block from the
-    heap may have memory before it is written. Later blocks come from the heap again, because a step must not
-    wait for the system's memory. No effect without glibc.
+    heap may have the memory of an earlier block before it is written. Later blocks come from the heap again,
+    because a step must not wait for the system's memory. No effect without glibc.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

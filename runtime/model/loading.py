@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple
@@ -121,7 +121,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     runner_with = partial(Runner, decoder, kvs, tables, states, shape.vocab_size, transfers, page_memory)
     runner = runner_with(replays)
     if not warm_up(runner, shape, pool, config):
-        _explain_bad_logits(checkpoint, dtype)
+        _explain_bad_logits(checkpoint, expected_tensors(shape, formats.choose), dtype)
     if transfers is not None:
         transfers.warm_up()
     if graphs is not None:
@@ -147,13 +147,17 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     return LoadedModel(runner, ready, store)
 
 
-def _explain_bad_logits(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none."""
-    checkpoint.check_finite(sorted(checkpoint.names))
+def _explain_bad_logits(checkpoint: Checkpoint, used: Iterable[str], dtype: torch.dtype) -> None:
+    """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none.
+
+    used: names of tensors, of which the checkpoint may lack optional ones
+    """
+    checkpoint.check_finite(sorted(checkpoint.names & set(used)))
     log.warning(
         "the logits of the test step are NaN or infinite, though all weights are finite: sums may be too "
-        "large for %s. If requests fail, try --dtype float32",
+        "large for %s. If requests fail, %s",
         str(dtype).removeprefix("torch."),
+        "use another checkpoint" if dtype == torch.float32 else "try --dtype float32",
     )
 
 

@@ -1,6 +1,6 @@
 """A ZeroMQ inbox for processes with an asyncio loop.
 
-It is not in `sockets.py`, because the scheduler process saves the memory of asyncio.
+It is not in `sockets.py`, so that the scheduler process does not import asyncio.
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@ import pytest
 import torch
 from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.common.cores import cores
-from arbora.kernels.common.numba_tools import fetch_add
+from arbora.kernels.common.numba_tools import fetch_add, pointer, shifted
 from arbora.kernels.common.program import Program, _system_call
 from arbora.kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from arbora.kernels.common.threads import Call, Callback, recorded_calls
+from arbora.kernels.linear import QuantizedPacker, QuantizedShape, quantized_cpu
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.norm import cpu as norm_cpu
 
@@ -96,6 +97,41 @@ def test_each_thread_is_bound_to_a_core_while_a_program_runs() -> None:
             kernel.run([SCHED_GETAFFINITY[platform.machine()], masks.ctypes.data], number)
             bits = np.unpackbits(masks[0], axis=1, bitorder="little")
             assert all(set(np.flatnonzero(mask).tolist()) == everywhere for mask in bits), "not released"
+
+
+def _add(arguments):  # type: ignore[no-untyped-def]
+    """Arguments: the counter, where the sum of the others is written, and numbers up to a 0."""
+    total, at = 0, 2
+    while arguments[at] != 0:
+        total += arguments[at]
+        at += 1
+    shifted(pointer(arguments[1], np.int64(0)), 0)[0] = total  # type: ignore[call-arg,arg-type]
+
+
+def test_a_kernel_may_get_more_arguments_than_before() -> None:
+    kernel, total = Callback(_add), np.zeros(1, np.int64)
+    for numbers in ([1, 2], list(range(1, 40)), [3], list(range(1, 100))):
+        kernel.run([total.ctypes.data, *numbers, 0], 1)
+        assert total[0] == sum(numbers)
+
+
+def test_a_program_begins_a_product_of_halved_rows_anew_in_each_run() -> None:
+    """The product counts which rows and outputs its threads have taken."""
+    rows, inputs, outputs = quantized_cpu.HALVED_ROWS + 5, 256, 1000
+    packer = QuantizedPacker(QuantizedShape(outputs, inputs, 4, 32, 8))
+    codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
+    packer.write(0, codes, torch.rand(outputs, inputs // 32), None)
+    product = packer.product(None, batch_invariant=True)
+    x = torch.randn(rows, inputs)
+    expected = product(x)
+    with threads(2):
+        with recorded_calls() as calls, ReusedMemory(Blocks()):
+            result = product(x)
+        program = Program(calls)
+        for _ in range(3):
+            result.zero_()
+            program.run()
+            assert torch.equal(result, expected)
 
 
 def test_intermediate_tensors_share_memory() -> None:

@@ -254,6 +254,36 @@ def test_halved_rows_have_the_bits_of_one_thread(bits: int, group: int, rows: in
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(
+    "outputs, inputs, rows, part",
+    [
+        (1024, 1024, 512, 512),
+        (1024, 3072, 340, 340),
+        (1024, 3072, 342, 171),  # 170 without halves
+        (4096, 4096, 256, 256),
+        (4096, 4096, 257, 86),  # halves of 129 rows would have too many outputs
+        (8192, 4096, 256, 128),
+        (1024, 8192, 0, 0),
+    ],
+)
+def test_twice_as_many_rows_are_multiplied_at_a_time_if_they_are_halved(
+    outputs: int, inputs: int, rows: int, part: int
+) -> None:
+    shape = QuantizedShape(outputs, inputs, 4, inputs, 8)
+    product = make_case(shape, batch_invariant=True, step=outputs).product
+    if product.many_rows != NO_AMX:
+        assert product._part(rows) <= product._rows
+        return
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert product._part(rows) == part
+        torch.set_num_threads(1)
+        assert product._part(rows) <= product._rows
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_more_rows_than_are_multiplied_at_a_time_have_the_bits_of_each_alone() -> None:
     product = make_case(QuantizedShape(40, 8192, 4, 32, 8), batch_invariant=True).product
     x = activations(150, 8192, 1, torch.bfloat16)

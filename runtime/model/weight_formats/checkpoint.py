@@ -129,12 +129,17 @@ def _is_gguf(model: Path) -> bool:
 def _gguf_files(model: Path) -> dict[Path, TensorFile]:
     """Opens the GGUF files. The first one has the metadata of all.
 
-    Links are resolved for the sake of errors: the user knows the file, not the directory with a link to it.
+    `arbora serve model.gguf` makes a directory with a link. Errors then name the file that it leads to.
     """
-    paths = [path.resolve() for path in sorted(model.glob("*.gguf"))]
+    paths = [_linked_gguf(path) for path in sorted(model.glob("*.gguf"))]
     files = [GgufFile(path) for path in paths]
     metadata = files[0].metadata
     return {path: GgufTensors(file, metadata) for path, file in zip(paths, files, strict=True)}
+
+
+def _linked_gguf(path: Path) -> Path:
+    target = path.readlink() if path.is_symlink() else path
+    return target if target.suffix == ".gguf" else path  # in other caches links lead to names that are hashes
 
 
 def _file_of_tensor(model: Path) -> dict[str, Path]:

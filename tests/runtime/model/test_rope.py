@@ -10,6 +10,7 @@ import torch
 from arbora.runtime.model import rope
 from arbora.runtime.model.rope import RotaryTable
 from arbora.runtime.model.rope_config import RopeConfig
+from arbora.runtime.model.runner import NO_REPLAYS
 from checkpoints import random_model, save_model
 from step_driver import StepDriver
 
@@ -52,16 +53,18 @@ def test_rows_are_computed_in_blocks_and_have_the_same_bits(monkeypatch: pytest.
         assert table.values[computed:].isnan().all()
 
 
-@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("eager", [True, False], ids=["kernel by kernel", "programs"])
 def test_steps_compute_the_rows_of_their_positions_first(
     eager: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both prompts, decoding beyond a block, and a slot that begins with pages of another one."""
-    model = save_model(random_model("qwen3"), tmp_path)
+    """Prompts, decoding beyond a block, and a slot that begins with pages of another one."""
+    model = save_model(random_model("qwen3"), tmp_path / "model")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tokens = []
     for block in (4096, 4):
         monkeypatch.setattr(rope, "BLOCK", block)
-        driver = StepDriver.load(model, page_size=2, max_model_len=64, enforce_eager=eager)
+        driver = StepDriver.load(model, page_size=2, max_model_len=64, enforce_eager=eager, quantize="int8")
+        assert (driver.runner._replays.whole is NO_REPLAYS.whole) == eager
         values = not_a_number(driver)
         driver.start(0)
         sampled = [driver.prefill(0, list(range(11)), chunk=5)]
