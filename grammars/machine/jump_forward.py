@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ...runtime.automaton_format import DEAD
-from ...runtime.vocabulary import Vocabulary
 from .stack_automaton import CHOICE, END, StackAutomaton
 
 MAX_TEXT = 256  # bytes; a longer text comes in parts
@@ -60,17 +58,19 @@ class Segmenter:
     prefixes after which a token may span the end.
     """
 
-    def __init__(self, encode: Encode, vocabulary: Vocabulary) -> None:
-        """vocabulary: as automata read it, see `Vocabulary.for_automata`"""
-        spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
+    def __init__(
+        self, encode: Encode, spelled: Sequence[bytes], special: Iterable[int], ends: Sequence[int]
+    ) -> None:
+        """
+        spelled: the bytes of each token id, as automata read them
+        ends: the end-of-sequence tokens, the usual one first
+        """
         self._encode = encode
-        self._token_bytes = vocabulary.token_bytes
-        self._special = frozenset(np.flatnonzero(vocabulary.special).tolist())
-        self._end = vocabulary.eos[:1]
-        plain = [token for token in range(vocabulary.size) if token not in self._special]
-        self._sorted = array("i", sorted(plain, key=spelled.__getitem__))
-        """the tokens that are not special, in the order of their bytes"""
-        self._longest = max((len(spelled[token]) for token in plain), default=0)
+        self._spelled = spelled
+        self._special = frozenset(special)
+        self._end = tuple(ends[:1])
+        self._sorted = sorted({text for token, text in enumerate(spelled) if token not in self._special})
+        self._longest = max(map(len, self._sorted), default=0)
         single = ((text, token) for token, text in enumerate(spelled) if len(text) == 1)
         self._token_of_byte = {text[0]: token for text, token in single if token not in self._special}
         self._special_tokens = {spelled[token]: token for token in self._special if spelled[token]}
@@ -135,22 +135,24 @@ class Segmenter:
 
     def _first_from(self, text: bytes) -> bytes:
         """The first token, in sorted order, that is not less than `text`; empty if there is none."""
-        place = bisect_left(self._sorted, text, key=self._token_bytes)
-        return self._token_bytes(self._sorted[place]) if place < len(self._sorted) else b""
+        place = bisect_left(self._sorted, text)
+        return self._sorted[place] if place < len(self._sorted) else b""
 
     def _tokens(self, text: str) -> Sequence[int]:
         """The text's tokens; empty if the tokenizer changes the text or finds special tokens in it."""
         anchor, tokens = list(self._encode(self._anchor)), list(self._encode(self._anchor + text))
         own = tokens[len(anchor) :]
-        spelled = b"".join(map(self._token_bytes, own))
+        spelled = b"".join(self._spelled[token] for token in own)
         is_plain = spelled == text.encode() and self._special.isdisjoint(own)
         return own if is_plain and tokens[: len(anchor)] == anchor else []
 
 
-def load_segmenter(path: Path, vocabulary: Vocabulary) -> Segmenter:
-    """A segmenter for the tokenizer.json at `path`. vocabulary: see `Segmenter`."""
+def load_segmenter(
+    path: Path, spelled: Sequence[bytes], special: Iterable[int], ends: Sequence[int]
+) -> Segmenter:
+    """A segmenter for the tokenizer.json at `path`; for the other arguments see `Segmenter`."""
     encode = Tokenizer.from_file(str(path)).encode
-    return Segmenter(lambda text: encode(text, add_special_tokens=False).ids, vocabulary)
+    return Segmenter(lambda text: encode(text, add_special_tokens=False).ids, spelled, special, ends)
 
 
 def _whole_characters(text: bytes) -> bytes:

@@ -74,12 +74,13 @@ class Decoder:
         for index, layer in enumerate(layers):
             if arrive is not None:
                 arrive(index)
-            attended = self._attention(layer, normal, batch, kvs[index], self._config.windows[index])
             last = index + 1 == len(layers)
+            q = self._write_kv(layer, normal, batch, kvs[index])
+            if last and batch.outputs is not None and not batch.outputs.numel():
+                return take_rows(residual, batch.outputs)
+            attended = self._attention(q, batch, kvs[index], self._config.windows[index])
             if last and batch.outputs is not None:
                 attended, residual = take_rows(attended, batch.outputs), take_rows(residual, batch.outputs)
-                if not batch.outputs.numel():
-                    return residual
             normal = add_rms_norm(layer.output(attended), residual, layer.post_attention_norm, eps)
             next_norm = self._weights.norm if last else layers[index + 1].input_norm
             normal = add_rms_norm(_feed_forward(layer, normal), residual, next_norm, eps)
@@ -90,14 +91,19 @@ class Decoder:
         """float32 [tokens, vocab] of hidden states [tokens, hidden]."""
         return as_float32(self._weights.head(hidden))
 
-    def _attention(
-        self, layer: LayerWeights, x: torch.Tensor, batch: InputBatch, kv: torch.Tensor, window: int | None
+    def _write_kv(
+        self, layer: LayerWeights, x: torch.Tensor, batch: InputBatch, kv: torch.Tensor
     ) -> torch.Tensor:
-        """[tokens, heads × head_dim] from x [tokens, hidden]"""
-        config = self._config
-        heads = layer.qkv(x).view(x.shape[0], -1, config.head_dim)
+        """Writes the keys and values of x [tokens, hidden]; returns the queries [tokens, heads, head_dim]."""
+        heads = layer.qkv(x).view(x.shape[0], -1, self._config.head_dim)
         q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
         rotary_write_kv(q, k, v, self._rotary.values, batch.positions, batch.places, kv, layer.head_norms)
+        return q
+
+    def _attention(
+        self, q: torch.Tensor, batch: InputBatch, kv: torch.Tensor, window: int | None
+    ) -> torch.Tensor:
+        """[tokens, heads × head_dim] from queries [tokens, heads, head_dim]"""
         attended = paged_attention(q, kv, batch.attention, self._scale, window, self._batch_invariant)
         return attended.flatten(1)
 

@@ -154,8 +154,10 @@ class StepPrograms:
             return None
         program = Program(calls)
         attention: dict[int | None, list[int]] = {window: [] for window in self._windows}
+        # Without output tokens the last layer computes no attention.
+        attending = self._windows if len(inputs.outputs) else self._windows[:-1]
         for kernel in plans[self._windows[0]].kernels:
-            for window, call in zip(self._windows, program.calls_of(kernel), strict=True):
+            for window, call in zip(attending, program.calls_of(kernel), strict=True):
                 attention[window].append(call)
         return Recorded(program, batch, slots, hidden, attention)
 

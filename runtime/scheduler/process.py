@@ -263,7 +263,10 @@ def _compiler(vocabulary: Vocabulary, on_finished: Callable[[], None]) -> Gramma
 
 
 def _segmenter(directory: Path, vocabulary: Vocabulary) -> Segmenter:
-    return load_segmenter(directory / TOKENIZER_NAME, vocabulary.for_automata())
+    for_automata = vocabulary.for_automata()
+    spelled = [for_automata.token_bytes(token) for token in range(vocabulary.size)]
+    special = vocabulary.special.nonzero()[0].tolist()
+    return load_segmenter(directory / TOKENIZER_NAME, spelled, special, vocabulary.eos)
 
 
 def _scheduler(

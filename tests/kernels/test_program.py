@@ -105,7 +105,7 @@ def _add(arguments):  # type: ignore[no-untyped-def]
     while arguments[at] != 0:
         total += arguments[at]
         at += 1
-    shifted(pointer(arguments[1], np.int64(0)), 0)[0] = total  # type: ignore[call-arg,arg-type]
+    shifted(pointer(arguments[1], np.int64(0)), 0)[0] = total  # type: ignore[call-arg]
 
 
 def test_a_kernel_may_get_more_arguments_than_before() -> None:

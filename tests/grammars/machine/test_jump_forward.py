@@ -71,9 +71,15 @@ def backend(kind: str) -> tokenizers.Tokenizer:
 @functools.cache
 def segmenter(kind: str) -> Segmenter:
     tokenizer = tokenizer_of_kind(kind)
-    encode = backend(kind).encode
     vocabulary = tokenizer.vocabulary(tokenizer.vocab_size).for_automata()
-    return Segmenter(lambda text: encode(text, add_special_tokens=False).ids, vocabulary)
+    spelled = [vocabulary.token_bytes(token) for token in range(vocabulary.size)]
+    encode = backend(kind).encode
+    return Segmenter(
+        lambda text: encode(text, add_special_tokens=False).ids,
+        spelled,
+        tokenizer.special_tokens,
+        tokenizer.eos_tokens,
+    )
 
 
 def tokens_of(kind: str, text: str) -> list[int]:
