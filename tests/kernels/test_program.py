@@ -124,8 +124,9 @@ def test_a_program_begins_a_product_of_halved_rows_anew_in_each_run() -> None:
     product = packer.product(None, batch_invariant=True)
     x = torch.randn(rows, inputs)
     expected = product(x)
+    blocks = Blocks()  # kept, because the program writes to them
     with threads(2):
-        with recorded_calls() as calls, ReusedMemory(Blocks()):
+        with recorded_calls() as calls, ReusedMemory(blocks):
             result = product(x)
         program = Program(calls)
         for _ in range(3):
