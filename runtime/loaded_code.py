@@ -19,7 +19,7 @@ from numba.core.runtime.nrt import rtsys
 
 class _Cache(FunctionCache):
     def load_overload(self, signature: object, target: object) -> object:
-        rtsys.initialize(target)  # of the functions that machine code calls for its memory
+        rtsys.initialize(target)  # gives machine code the functions that it calls for memory
         with self._guard_against_spurious_io_errors():
             return self._load_overload(signature, target)
         return None  # on Windows, the context suppresses errors of access to the directory
