@@ -3,7 +3,7 @@
 
 Before numba loads any code, it imports its implementations of Python's and NumPy's operations, which takes
 11 MiB and 0.1 s in each process. Compiling needs and imports them; here loading does not. So such a function
-must not hash text or bytes: one of those modules gives machine code the key for it.
+must not hash text or bytes: one of those modules tells machine code the secret key of Python's hashes.
 """
 
 from __future__ import annotations

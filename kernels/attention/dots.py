@@ -30,8 +30,8 @@ _FLOATS = ir.VectorType(F32, WIDTH)
 
 @intrinsic
 def queries_at(typing, address, kind, stored):
-    """Pointer to queries as they are multiplied with keys: in bfloat16 if both are stored so and the
-    processor multiplies pairs, otherwise in float32.
+    """A pointer to copied queries. They are bfloat16 if the model's queries and the cache are bfloat16 and
+    the processor multiplies pairs of bfloat16, otherwise float32.
 
     kind, stored: values with the types of the elements of q and of the cache
     """

@@ -6,8 +6,8 @@ from ..pages.cells_cpu import is_scaled, line_elements
 from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH
 
 AHEAD = 24
-"""A key or value is prefetched while the one this many places before it is computed: the fastest of 12 to 32.
-In int8 twice as many places are as many bytes."""
+"""How many keys or values ahead of the current one are prefetched: the fastest number from 12 to 32. An int8
+cell has half the bytes, so twice as many are prefetched there."""
 
 
 @compiled
@@ -21,9 +21,9 @@ def prefetch_cells(run, position, count, source):
     """Prefetches `count` cells of an item and KV head from `position` on, and in place of those after the
     item's end the first cells of the next item.
 
-    run: the run of `position`, or an earlier one. source: the item's end, where the head's cells begin in the
-    cache, the next item's first cell, and the elements of a cell. The next item's cells are taken to be
-    contiguous: prefetching others is only a waste. Returns the last run that was reached.
+    run: the run of `position`, or an earlier one. source, four values: the item's end, where the head's cells
+    begin in the cache, the next item's first cell, and the elements of a cell. The next item's cells are taken
+    to be contiguous: prefetching others is only a waste. Returns the last run that was reached.
     """
     end, head_cells, next_cells, cell = source
     while count > 0:

@@ -180,7 +180,7 @@ class QuantizedProduct:
         return y
 
     def _part(self, rows: int) -> int:
-        """How many of `rows` rows are multiplied at a time: equal parts."""
+        """How many rows are multiplied at a time if there are `rows` in all. The parts are nearly equal."""
         in_halves = min(MOST_ROWS, 2 * self._rows)  # a core's cache has to hold the codes of a half
         for most in (in_halves, self._rows):
             size = -(-rows // max(1, -(-rows // most)))
@@ -189,7 +189,7 @@ class QuantizedProduct:
         return size
 
     def _halves(self, rows: int) -> bool:
-        """Whether each half of so many rows is multiplied by one side of the threads."""
+        """Whether two sides of threads multiply half of these rows each (see `quantized_cpu.HALVED_ROWS`)."""
         if self.many_rows != NO_AMX or torch.get_num_threads() == 1:
             return False
         most_outputs = quantized_cpu.OUTPUTS_OF_A_ROW * rows

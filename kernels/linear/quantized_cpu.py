@@ -42,9 +42,9 @@ AHEAD, AHEAD_OF_ONE_ROW = 4096, 2048
 with 4 KB as with 2 KB; with 3 to 8 rows a step with 2 KB takes 1.07 to 1.11 times as long as with 4 KB."""
 
 HALVED_ROWS, OUTPUTS_OF_A_ROW = 64, 16
-"""From HALVED_ROWS rows on, each half of the rows belongs to one side of the threads, if there are at most
-OUTPUTS_OF_A_ROW outputs for each row. Each side reads all weights, but fewer codes of activations pass from
-core to core."""
+"""A product of at least HALVED_ROWS rows is computed by two sides of threads, each for half of the rows, if
+it has at most OUTPUTS_OF_A_ROW outputs for each row. Threads with even numbers are side 0, the others side 1.
+Both sides read all weights, but fewer codes of activations pass from core to core."""
 
 WHOLE = 2
 """the side of a thread if rows are not halved"""
@@ -89,7 +89,7 @@ def _size_of_passes(rows):
 def _quantize(arguments, has_offsets, side):
     """Quantizes rows together with the other threads, and waits until all are quantized.
 
-    side: 1 begins with the last rows, otherwise with the first ones
+    side: threads of side 1 begin with the last rows, all others with the first ones
     """
     rows, inputs, group, parts, x = arguments[4], arguments[6], arguments[7], arguments[8], arguments[10]
     zero = np.int32(arguments[9])

@@ -39,8 +39,8 @@ class Decoder:
         self.progress: Callable[[], None] = lambda: None
 
     def cover(self, positions: int) -> None:
-        """Computes the rotary embeddings of positions 0 to `positions` - 1. Must be called before the first
-        step with these positions."""
+        """Computes the rotary embeddings of the first `positions` positions. Call it before a step that has
+        tokens there."""
         self._rotary.cover(positions)
 
     def forward(

@@ -150,7 +150,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
 def _explain_bad_logits(checkpoint: Checkpoint, used: Iterable[str], dtype: torch.dtype) -> None:
     """Raises ConfigError for a weight that is NaN or infinite; logs a warning if there is none.
 
-    used: names of tensors, of which the checkpoint may lack optional ones
+    used: the names of all tensors that the model may have; the checkpoint may lack some
     """
     checkpoint.check_finite(sorted(checkpoint.names & set(used)))
     log.warning(

@@ -30,7 +30,7 @@ class PageTables:
         self._counts[slot] = 0
 
     def append(self, slot: int, pages: NDArray[np.int32]) -> int:
-        """Returns how many positions the slot's pages have now."""
+        """Adds pages to the slot's table. Returns how many tokens all its pages hold."""
         start = self._counts[slot]
         self._counts[slot] = start + len(pages)
         self._pages[slot, start : start + len(pages)] = pages

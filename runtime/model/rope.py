@@ -18,7 +18,7 @@ from .heap import outside_heap
 from .rope_config import RopeConfig
 
 BLOCK = 4096
-"""Positions whose rows are computed at a time."""
+"""How many rows are computed at a time."""
 CPU = torch.device("cpu")
 
 

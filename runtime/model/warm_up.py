@@ -28,7 +28,8 @@ FILTERED = SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01)
 
 
 def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> bool:
-    """Returns whether all rows could be sampled; none can if a logit is NaN or the largest is infinite.
+    """Runs test steps. Returns whether all rows could be sampled; a row can't if one of its logits is NaN or
+    the largest one is infinite.
 
     Leaves no state: slots are set up and pages written again before they are read.
     """
@@ -41,7 +42,8 @@ def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeC
 def warm_up_cuda(
     runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig, device: torch.device
 ) -> bool:
-    """Compiles every kernel that a step of an ordinary request launches. Returns what `warm_up` does."""
+    """Compiles every kernel that a step of an ordinary request launches. Returns whether all
+    rows could be sampled."""
     warm_up_sampling(shape.vocab_size, device)
     return _run(runner, cuda_plans(shape, pool, config))
 

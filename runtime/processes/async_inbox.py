@@ -1,6 +1,6 @@
 """A ZeroMQ inbox for processes with an asyncio loop.
 
-It is not in `sockets.py`, so that the scheduler process does not import asyncio.
+It is not in `sockets.py`: the scheduler and model processes import that module and need no asyncio.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class AsyncInbox(Generic[T]):
         self._decoder.epoch = epoch
 
     async def receive(self) -> T:
-        """The next message. Other tasks of the event loop run before it is received. During a backlog they
-        run only once for every `MOST_IN_A_ROW` messages."""
+        """Waits for the next message. Before it is received, the event loop runs other tasks; while messages
+        are queued, it does so only before every `MOST_IN_A_ROW`th message."""
         while True:
             if not self.has_more or self._in_a_row == MOST_IN_A_ROW:
                 self._in_a_row = 0

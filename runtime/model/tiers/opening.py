@@ -77,8 +77,8 @@ def page_model(
 ) -> bytes:
     """A hash (32 bytes) of everything that a page's content depends on beside its tokens and namespace.
 
-    shape: parameters of the decoder and the pages. cos_sin: `RotaryTable.values`, of
-    which two rows are read.
+    shape: parameters of the decoder and the pages. cos_sin: `RotaryTable.values`,
+    of which only the first two rows are read.
     """
     rotation = cos_sin[:2].cpu().numpy().tobytes()
     state = hashlib.blake2b(f"{LAYOUT} {shape} {dtype}".encode() + rotation, digest_size=32)

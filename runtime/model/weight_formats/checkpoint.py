@@ -21,7 +21,7 @@ INDEX_FILE = "model.safetensors.index.json"
 SUPERFLUOUS = ("rotary_emb.inv_freq", "lm_head.weight")
 """name endings of tensors that some checkpoints have but the model does not need, such as a tied head"""
 PIECE = 1 << 20
-"""Values that are checked at a time, so that little memory is needed."""
+"""How many values are checked at a time. More would need more memory."""
 
 
 class TensorFile(Protocol):
@@ -30,7 +30,7 @@ class TensorFile(Protocol):
         """The names of the tensors, as in Hugging Face's checkpoints."""
 
     def stored_name(self, name: str) -> str:
-        """The tensor's name in the file; of a missing tensor, the name that it should have."""
+        """The name in the file of a tensor that we call `name`. The file may lack the tensor."""
 
     def describe(self, name: str) -> tuple[Shape, str]:
         """The tensor's shape and dtype, the latter by its name in safetensors or GGUF."""
@@ -92,7 +92,8 @@ class Checkpoint:
                 raise ConfigError(f"{self.label(name)} {problem}.")
 
     def label(self, name: str) -> str:
-        """The tensor's file and its name there, for errors."""
+        """The path of the file that has the tensor, and the tensor's name in that file: the start of an error
+        message."""
         path = self._file_of[name]
         return f"{path}: tensor {self._files[path].stored_name(name)}"
 
@@ -111,8 +112,8 @@ class Checkpoint:
 
     @property
     def _place(self) -> Path:
-        """The file in which a missing tensor should be or be listed; of several GGUF files, their
-        directory."""
+        """What an error about a missing tensor names: the only file, the index of several safetensors files,
+        or the directory of several GGUF files."""
         first, *others = self._files
         if not others:
             return first

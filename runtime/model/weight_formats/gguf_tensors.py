@@ -116,7 +116,7 @@ def _name(name: str) -> str:
 
 
 def _stored_name(name: str) -> str:
-    """The name in a GGUF file of a tensor that the file lacks."""
+    """The name that GGUF files give to a tensor of ours. For tensors that a file lacks."""
     base, _, part = name.rpartition(".")
     layer = _OUR_LAYER.fullmatch(base)
     if layer is None:

@@ -133,7 +133,7 @@ class ProjectionLoader:
         return torch.cat([self.checkpoint.read(name).to(self.device, self.dtype) for name in names])
 
     def _read(self, projection: Projection) -> torch.Tensor | CodedWeight:
-        """The weight. This and its `rows` raise ConfigError for values that no valid checkpoint has."""
+        """Reads a projection's weight. Raises ConfigError for values that can't be used; so do its `rows`."""
         weight_format = self.choose(projection)
         names = {name: f"{projection.name}.{name}" for name in weight_format.tensors(projection)}
         stored = {

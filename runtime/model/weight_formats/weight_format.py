@@ -23,10 +23,10 @@ class Projection(NamedTuple):
 
 
 class TensorError(Exception):
-    """A projection's tensor has values that no valid checkpoint has.
+    """A tensor of a projection can't be used because of its values: a scale is NaN, say.
 
-    part: the last part of the tensor's name
-    problem: what is wrong and what to do; the message is the tensor's name followed by it
+    part: the end of the tensor's name, such as `scales` for `…q_proj.scales`
+    problem: what is wrong and how to mend it, as the rest of a sentence that begins with the tensor's name
     """
 
     def __init__(self, part: str, problem: str) -> None:
@@ -69,7 +69,7 @@ class CodedWeight:
     zero: int | None
     """the zero point, if it is the same for all groups and there are no offsets"""
     scale_part: str
-    """the last part of the name of the tensor that has the scales and offsets"""
+    """the end of the name of the tensor with the scales and offsets: `scales` for `…q_proj.scales`"""
     rows: Callable[[slice], CodedRows]
 
 
