@@ -21,9 +21,10 @@ def prefetch_cells(run, position, count, source):
     """Prefetches `count` cells of an item and KV head from `position` on, and in place of those after the
     item's end the first cells of the next item.
 
-    run: the run of `position`, or an earlier one. source, four values: the item's end, where the head's cells
-    begin in the cache, the next item's first cell, and the elements of a cell. The next item's cells are taken
-    to be contiguous: prefetching others is only a waste. Returns the last run that was reached.
+    run: the run of `position`, or an earlier one
+    source: the item's end, where the head's cells begin in the cache, the next item's first cell, and the
+    elements of a cell. The next item's cells are taken to be contiguous: prefetching others is only a waste.
+    Returns the last run that was reached.
     """
     end, head_cells, next_cells, cell = source
     while count > 0:
