@@ -23,10 +23,10 @@ from ..common.lanes import (
     store_pairs,
     times,
 )
-from ..common.numba_tools import compiled, fetch_add, float_of, pointer, prefetch, shifted
+from ..common.numba_tools import compiled, fetch_add, float_of, pointer, shifted
 from ..common.threads import Callback
 from ..common.vectors import LANES
-from ..pages.cells_cpu import bfloat16_at, is_scaled, line_elements, pair_at, scale_of
+from ..pages.cells_cpu import is_scaled
 from . import items as column
 from .items import (
     BY_AMX,
@@ -50,12 +50,13 @@ from .items import (
     Q,
 )
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
-from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH
+from .runs import RUN_COLUMNS
+from .tile_cells import interleave, prefetch_some, run_of, some_keys
 from .tile_product import ROWS, multiply_narrow, multiply_wide
 from .transposing import transpose_words
 
 QUERIES = 64
-"""Query heads of an item: four vectors. Its keys and values are copied once for all of them."""
+"""Query heads of an item: four vectors. Its values are copied once for all of them."""
 
 AMX_QUERIES = 128
 """The same with AMX. The times of 64, 128 and 256 could not be told apart."""
@@ -66,91 +67,32 @@ FEWEST_QUERIES = 9
 FEWEST_AMX_QUERIES = 8
 """`FEWEST_QUERIES` on processors with AMX. Whether 9 would be faster there was not measured."""
 
-BLOCK = 64
-"""Keys of each turn of the online softmax; with their values they fit into the first-level cache."""
-
-AMX_BLOCK = 128
-"""The same with AMX. The times of 64, 128 and 256 could not be told apart."""
+BLOCK = 128
+"""Keys of each turn of the online softmax. With AMX, the times of 64, 128 and 256 could not be told apart."""
 
 
 @compiled
-def _copy_block(run, begin, end, padded, head_keys, head_values, empty, cell, half, keys, values, scales):
-    """Copy keys [begin, end) as words of bfloat16 and interleave their values in pairs of keys. Returns the
-    run of the first key.
-
-    Both copies are padded to `padded` keys with the cell `empty`. scales: AMX_BLOCK factors of keys, then of
-    values, if their cells are scaled.
-    """
-    run = _run_of(run, begin)
-    first = run
-    for t in range(0, padded, 2):
-        key, value, next_key, next_value = empty, empty, empty, empty
-        if begin + t < end:
-            run = _run_of(run, begin + t)
-            place = (run[RUN_CELL] + begin + t - run[RUN_BEGIN]) * cell
-            key, value = shifted(head_keys, place), shifted(head_values, place)
-        if begin + t + 1 < end:
-            run = _run_of(run, begin + t + 1)
-            place = (run[RUN_CELL] + begin + t + 1 - run[RUN_BEGIN]) * cell
-            next_key, next_value = shifted(head_keys, place), shifted(head_values, place)
-        to = shifted(keys, t * half)
-        pair = shifted(values, t * half)
-        for w in range(half):
-            to[w] = pair_at(key, w)
-            to[half + w] = pair_at(next_key, w)
-        for d in range(2 * half):
-            pair[d] = bfloat16_at(value, d) | bfloat16_at(next_value, d) << np.uint32(16)
-        if is_scaled(key):
-            scales[t] = scale_of(key, 2 * half)
-            scales[t + 1] = scale_of(next_key, 2 * half)
-            scales[AMX_BLOCK + t] = scale_of(value, 2 * half)
-            scales[AMX_BLOCK + t + 1] = scale_of(next_value, 2 * half)
-    return first
+def _score(keys, key_row, query, half, lanes, score):
+    """score[t, lane] = key t · query lane, for ROWS keys"""
+    lane = 0
+    while lane + 2 * LANES <= lanes:
+        to = shifted(score, lane)
+        multiply_wide(half, keys, key_row, 1, shifted(query, lane), lanes, to, lanes, False)
+        lane += 2 * LANES
+    if lane < lanes:
+        multiply_narrow(
+            half, keys, key_row, 1, shifted(query, lane), lanes, shifted(score, lane), lanes, False
+        )
 
 
 @compiled
-def _run_of(run, key):
-    """The run of a key, which is this run or a later one."""
-    while run[RUN_BEGIN] + run[RUN_LENGTH] <= key:
-        run = shifted(run, RUN_COLUMNS)
-    return run
-
-
-@compiled
-def _prefetch_block(run, begin, end, head_keys, head_values, cell):
-    """Prefetch keys and values [begin, end), which are copied next."""
-    for t in range(begin, end):
-        run = _run_of(run, t)
-        place = (run[RUN_CELL] + t - run[RUN_BEGIN]) * cell
-        for i in range(0, cell, line_elements(head_keys)):
-            prefetch(head_keys, place + i)
-            prefetch(head_values, place + i)
-
-
-@compiled
-def _score(keys, count, query, half, lanes, score):
-    """score[t, lane] = key t · query lane"""
-    for t in range(0, count, ROWS):
-        block = shifted(keys, t * half)
-        lane = 0
-        while lane + 2 * LANES <= lanes:
-            to = shifted(score, t * lanes + lane)
-            multiply_wide(half, block, half, 1, shifted(query, lane), lanes, to, lanes, False)
-            lane += 2 * LANES
-        if lane < lanes:
-            to = shifted(score, t * lanes + lane)
-            multiply_narrow(half, block, half, 1, shifted(query, lane), lanes, to, lanes, False)
-
-
-@compiled
-def _score_by_amx(keys, count, query, half, lanes, score):
-    """As `_score`."""
-    for t in range(0, count, SIDE):
-        block = shifted(keys, t * half)
-        for lane in range(0, lanes, SIDE):
-            to = shifted(score, t * lanes + lane)
-            of_lane = shifted(query, lane)
-            multiply_square(half, block, half, DEPTH, of_lane, lanes, to, lanes, False, block, 0)
+def _score_by_amx(keys, key_row, query, half, lanes, score):
+    """As `_score`, for SIDE keys."""
+    for lane in range(0, lanes, SIDE):
+        of_lane = shifted(query, lane)
+        multiply_square(
+            half, keys, key_row, DEPTH, of_lane, lanes, shifted(score, lane), lanes, False, keys, 0
+        )
 
 
 @compiled
@@ -163,11 +105,18 @@ def _scale_scores(score, count, lanes, scales):
 
 
 @compiled
-def _hide(score, begin, count, padded, position, window, queries, repeat, lanes):
-    """Set the scores of keys that a query does not see to -inf."""
+def _hide(score, begin, count, padded, position, window, tokens, repeat, lanes):
+    """Set the scores of keys that a query does not see to -inf.
+
+    The scores are of `padded` keys from position `begin` on, of which `count` exist; the first of the item's
+    query tokens is at `position`.
+    """
+    queries = tokens * repeat
     for t in range(count, padded):
         for lane in range(lanes):
             score[t * lanes + lane] = np.float32(-np.inf)
+    if begin + count - 1 <= position and begin - position + window >= tokens:
+        return
     for t in range(count):
         ahead = begin + t - position  # of the first query
         for lane in range(min(ahead * repeat, queries)):
@@ -185,9 +134,11 @@ def _softmax(score, count, queries, lanes, scale, scaled, scales, largest, summe
     """
     for lane in range(0, queries, LANES):
         before = load_lanes(largest, lane)
-        top = before
-        for t in range(count):
+        top, other = before, before
+        for t in range(0, count, 2):
             top = larger(load_lanes(score, t * lanes + lane), top)
+            other = larger(load_lanes(score, (t + 1) * lanes + lane), other)
+        top = larger(other, top)
         factor = exp_of_difference(before, top, scale)
         total = times(load_lanes(summed, lane), factor)
         for t in range(0, count, 2):
@@ -214,15 +165,16 @@ def _correct(queries, head_dim, correction, total):
 @compiled
 def _accumulate(weight, values, pairs, queries, head_dim, lanes, total):
     """total[query, d] += sum of weight · value"""
-    for query in range(0, queries, ROWS):
-        d = 0
-        while d + 2 * LANES <= head_dim:
+    d = 0
+    while d + 2 * LANES <= head_dim:
+        for query in range(0, queries, ROWS):
             to = shifted(total, query * head_dim + d)
             multiply_wide(
                 pairs, shifted(weight, query), 1, lanes, shifted(values, d), head_dim, to, head_dim, True
             )
-            d += 2 * LANES
-        if d < head_dim:
+        d += 2 * LANES
+    if d < head_dim:
+        for query in range(0, queries, ROWS):
             to = shifted(total, query * head_dim + d)
             multiply_narrow(
                 pairs, shifted(weight, query), 1, lanes, shifted(values, d), head_dim, to, head_dim, True
@@ -235,13 +187,13 @@ def _accumulate_by_amx(weight, values, pairs, head_dim, lanes, turned, total):
     for lane in range(0, lanes, LANES):
         for pair in range(0, pairs, LANES):
             source = shifted(weight, pair * lanes + lane)
-            transpose_words(source, lanes, shifted(turned, lane * AMX_BLOCK // 2 + pair), AMX_BLOCK // 2)
+            transpose_words(source, lanes, shifted(turned, lane * BLOCK // 2 + pair), BLOCK // 2)
     for lane in range(0, lanes, SIDE):
         for d in range(0, head_dim, SIDE):
-            of_query, of_pair = shifted(turned, lane * AMX_BLOCK // 2), shifted(values, d)
+            of_query, of_pair = shifted(turned, lane * BLOCK // 2), shifted(values, d)
             to = shifted(total, lane * head_dim + d)
             multiply_square(
-                pairs, of_query, AMX_BLOCK // 2, DEPTH, of_pair, head_dim, to, head_dim, True, of_pair, 0
+                pairs, of_query, BLOCK // 2, DEPTH, of_pair, head_dim, to, head_dim, True, of_pair, 0
             )
 
 
@@ -278,42 +230,51 @@ def _attend(arguments, item, run, head, empty, words, floats, state, total):
     half = head_dim // 2
     queries = item[TOKENS] * repeat
     by_amx = arguments[BY_AMX] != 0
-    lane_step, key_step, block = (SIDE, SIDE, AMX_BLOCK) if by_amx else (LANES, ROWS, BLOCK)
+    lane_step, key_step = (SIDE, SIDE) if by_amx else (LANES, ROWS)
     lanes = -(-queries // lane_step) * lane_step
     scale = float_of(arguments[SCALE])
     query = words
-    keys = shifted(query, half * lanes)
-    values = shifted(keys, block * half)
-    weight = shifted(values, block * half)
-    turned = shifted(weight, block // 2 * lanes)
+    copied = shifted(query, half * lanes)
+    values = shifted(copied, SIDE * half)
+    weight = shifted(values, BLOCK * half)
+    turned = shifted(weight, BLOCK // 2 * lanes)
     score = floats
-    largest = shifted(score, block * lanes)
+    largest = shifted(score, BLOCK * lanes)
     summed = shifted(largest, lanes)
     correction = shifted(summed, lanes)
-    scales = shifted(correction, lanes)
+    key_scales = shifted(correction, lanes)
+    value_scales = shifted(key_scales, BLOCK)
     _load_queries(arguments, item, head, lanes, query)
     _clear(lanes, head_dim, largest, summed, total)
     first = head * arguments[HEAD_CELLS] * cell
     stored = empty[0]  # only its type counts
-    head_keys = shifted(pointer(arguments[KEYS], stored), first)
+    head_keys = arguments[KEYS], first, stored
     head_values = shifted(pointer(arguments[VALUES], stored), first)
-    scaled = is_scaled(head_keys)
-    for begin in range(item[BEGIN], item[END], block):
-        end = min(begin + block, item[END])
+    scaled = is_scaled(head_values)
+    for begin in range(item[BEGIN], item[END], BLOCK):
+        end = min(begin + BLOCK, item[END])
         padded = -(-(end - begin) // key_step) * key_step
-        run = _copy_block(
-            run, begin, end, padded, head_keys, head_values, empty, cell, half, keys, values, scales
-        )
-        _prefetch_block(run, end, min(end + block, item[END]), head_keys, head_values, cell)
-        if by_amx:
-            _score_by_amx(keys, padded, query, half, lanes, score)
-        else:
-            _score(keys, padded, query, half, lanes, score)
+        run = run_of(run, begin)
+        interleave(run, begin, end, padded, head_values, empty, cell, half, values, value_scales)
+        for t in range(0, padded, key_step):
+            next_begin = begin + BLOCK + t
+            prefetch_some(
+                run, next_begin, min(next_begin + key_step, item[END]), head_keys, head_values, cell
+            )
+            keys, key_row = some_keys(
+                run, begin + t, key_step, end, head_keys, empty, cell, half, copied, shifted(key_scales, t)
+            )
+            to = shifted(score, t * lanes)
+            if by_amx:
+                _score_by_amx(keys, key_row, query, half, lanes, to)
+            else:
+                _score(keys, key_row, query, half, lanes, to)
         if scaled:
-            _scale_scores(score, padded, lanes, scales)
-        _hide(score, begin, end - begin, padded, item[POSITION], window, queries, repeat, lanes)
-        factors = shifted(scales, AMX_BLOCK)
-        _softmax(score, padded, queries, lanes, scale, scaled, factors, largest, summed, correction, weight)
+            _scale_scores(score, padded, lanes, key_scales)
+        _hide(score, begin, end - begin, padded, item[POSITION], window, item[TOKENS], repeat, lanes)
+        _softmax(
+            score, padded, queries, lanes, scale, scaled, value_scales, largest, summed, correction, weight
+        )
         _correct(queries, head_dim, correction, total)
         if by_amx:
             _accumulate_by_amx(weight, values, padded // 2, head_dim, lanes, turned, total)
@@ -329,9 +290,9 @@ def _scratch(arguments):
     """Arrays for `_run_item`: words, scores and the state of each lane, totals, states, an empty cell."""
     head_dim = arguments[HEAD_DIM]
     lanes = -(-arguments[MAX_QUERIES] // SIDE) * SIDE
-    block = AMX_BLOCK if arguments[BY_AMX] != 0 else BLOCK
-    words = np.empty(block * (head_dim + lanes) + head_dim // 2 * lanes + LANES, np.uint32)
-    floats = np.empty((block + 3) * lanes + 2 * AMX_BLOCK + LANES, np.float32)
+    half = head_dim // 2
+    words = np.empty((lanes + SIDE + BLOCK) * half + BLOCK * lanes + LANES, np.uint32)
+    floats = np.empty((BLOCK + 3) * lanes + 2 * BLOCK + LANES, np.float32)
     total, state = np.empty(lanes * head_dim + LANES, np.float32), np.empty(2 * lanes, np.float32)
     return words, floats, total, state, np.zeros(arguments[CELL], np.float32)
 

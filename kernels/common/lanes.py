@@ -8,13 +8,11 @@ from numba.extending import intrinsic, models, register_model
 
 from .bfloat16_dots import rounded_pairs
 from .llvm import F32, I16, I32, read, word, write
-from .vectors import FLOATS, LANES, WORDS, apply, floats, fma, splat
+from .vectors import FLOATS, LANES, WORDS, floats, fma, splat
 
 _LOG2E = 1.4426950408889634
-_LOWEST = -150.0
-"""2 ** x is 0 in float32 below this. Minus infinity itself would become NaN."""
-_POWER_OF_TWO = (1.5353362e-4, 1.3398874e-3, 9.6184374e-3, 5.5503325e-2, 2.4022648e-1, 6.931472e-1, 1.0)
-"""2 ** x for |x| <= 0.5, highest power first"""
+_POWER_OF_TWO = (1.8671307e-3, 9.017029e-3, 5.5799913e-2, 2.4016444e-1, 6.931513e-1, 1.0)
+"""2 ** x for 0 <= x < 1 with a relative error of at most 2e-7, highest power first; 1 for 0"""
 
 
 class _Lanes(types.Type):
@@ -105,20 +103,17 @@ def multiplied(typing, one, factor):
 
 @intrinsic
 def exp_of_difference(typing, one, other, scale):
-    """exp((one - other) * scale), at most 1, with the precision of `numba_tools.exp`; NaN stays NaN."""
+    """exp((one - other) * scale) with a relative error of about 2e-7, for results up to 1; NaN stays NaN."""
 
     def generate(context, builder, signature, arguments):
         one, other, scale = arguments
         log2e_scale = builder.fmul(scale, ir.Constant(F32, _LOG2E))
-        scaled = builder.fmul(builder.fsub(one, other), splat(builder, log2e_scale, FLOATS))
-        below = builder.fcmp_ordered("<", scaled, floats(_LOWEST))
-        exponent = builder.select(below, floats(_LOWEST), scaled)
-        whole = apply(builder, "llvm.rint", exponent)
-        part = builder.fsub(exponent, whole)
+        exponent = builder.fmul(builder.fsub(one, other), splat(builder, log2e_scale, FLOATS))
+        part = _above_whole(builder, exponent)
         power = floats(_POWER_OF_TWO[0])
         for factor in _POWER_OF_TWO[1:]:
             power = fma(builder, power, part, floats(factor))
-        return _times_power_of_two(builder, power, whole)
+        return _times_power_of_two(builder, power, exponent)
 
     return lanes(lanes, lanes, types.float32), generate
 
@@ -135,7 +130,16 @@ def store_pairs(typing, start, index, low, high):
     return types.void(start, types.int64, lanes, lanes), generate
 
 
+def _above_whole(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """value - floor(value); 0 for an infinite value."""
+    kind = ir.FunctionType(FLOATS, [FLOATS, I32, FLOATS, I16, I32])
+    reduce = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.mask.reduce.ps.512")
+    to_floor, all_lanes, rounding = word(1), ir.Constant(I16, -1), word(4)
+    return builder.call(reduce, [value, to_floor, value, all_lanes, rounding])
+
+
 def _times_power_of_two(builder: ir.IRBuilder, value: ir.Value, exponent: ir.Value) -> ir.Value:
+    """value * 2 ** floor(exponent)"""
     kind = ir.FunctionType(FLOATS, [FLOATS] * 3 + [I16, I32])
     scale = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.mask.scalef.ps.512")
     all_lanes, rounding = ir.Constant(I16, -1), word(4)
