@@ -304,7 +304,7 @@ def column_scratch(arguments):
 
 
 @compiled
-def _run_of(arguments, index):
+def run_of_item(arguments, index):
     """The run of an item's first key."""
     run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
     return shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
@@ -325,13 +325,13 @@ def run_item(arguments, index, head, next_index, next_head, kind, stored, scratc
     _load_queries(arguments, item, head, kind, query, state, total)
     keys, values = pointer(arguments[KEYS], stored), pointer(arguments[VALUES], stored)
     first = head * head_cells * cell
-    next_run = _run_of(arguments, next_index)
+    next_run = run_of_item(arguments, next_index)
     next_begin = pointer(arguments[ITEMS], np.int64(0))[next_index * COLUMNS + BEGIN]
     next_cell = (next_head * head_cells + next_run[RUN_CELL] + next_begin - next_run[RUN_BEGIN]) * cell
     _attend(
         arguments,
         item,
-        _run_of(arguments, index),
+        run_of_item(arguments, index),
         shifted(keys, first),
         shifted(values, first),
         shifted(keys, next_cell),

@@ -4,7 +4,7 @@
 import numpy as np
 
 from ..common.numba_tools import compiled, pointer, prefetch, shifted
-from ..pages.cells_cpu import bfloat16_at, is_scaled, line_elements, pair_at, scale_of
+from ..pages.cells_cpu import LINE_BYTES, bfloat16_at, is_scaled, pair_at, scale_of
 from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH
 
 
@@ -17,11 +17,49 @@ def run_of(run, position):
 
 
 @compiled
-def some_keys(run, begin, count, end, head_keys, empty, cell, half, copied, scales):
-    """`count` keys from `begin` on as words of bfloat16, and the number of words from one key to the next.
+def find_places(run, position, count, item, next_item, cell_bytes, places):
+    """places[i]: where the cell of `position` + i lies, in bytes after the first key or value of the cache.
+    After an item's end come the cells of the next item.
 
-    Keys that lie side by side are read in the cache, also those from `end` on. Others are copied, with the
-    cell `empty` in place of the keys from `end` on.
+    run: the run of the position, or an earlier one
+    item: the item's end and the first cell of its KV head
+    next_item: the same, then the run of its first key and that key's position
+    """
+    end, head_cell = item
+    next_end, next_head_cell, next_run, next_begin = next_item
+    i = 0
+    while i < count:
+        at = position + i
+        if at < end:
+            run = run_of(run, at)
+            some = min(end, run[RUN_BEGIN] + run[RUN_LENGTH]) - at
+            cell = head_cell + run[RUN_CELL] + at - run[RUN_BEGIN]
+        else:
+            at = min(next_begin + at - end, next_end - 1)
+            next_run = run_of(next_run, at)
+            some = min(next_end, next_run[RUN_BEGIN] + next_run[RUN_LENGTH]) - at
+            cell = next_head_cell + next_run[RUN_CELL] + at - next_run[RUN_BEGIN]
+        some = min(some, count - i)
+        for j in range(some):
+            places[i + j] = (cell + j) * cell_bytes
+        i += some
+
+
+@compiled
+def prefetch_cells_at(places, count, cell_bytes, keys, values):
+    """Prefetches the keys and values at some places. keys, values: the first bytes of the cache's"""
+    for i in range(count):
+        for line in range(0, cell_bytes, LINE_BYTES):
+            prefetch(keys, places[i] + line)
+            prefetch(values, places[i] + line)
+
+
+@compiled
+def some_keys(run, begin, count, end, head_keys, empty, cell, half, copied, scales):
+    """`count` keys from `begin` on as words of bfloat16, and the words from one to the next.
+
+    Keys that lie side by side are read in the cache, even those from `end` on. Others are copied, with the
+    cell `empty` in place of those from `end` on.
 
     head_keys: the address of the cache's keys, where the head's cells begin, and a value of their type
     scales: receives the factors of the keys if their cells are scaled
@@ -46,13 +84,14 @@ def some_keys(run, begin, count, end, head_keys, empty, cell, half, copied, scal
 
 
 @compiled
-def interleave(run, begin, end, padded, head_values, empty, cell, half, values, scales):
-    """Copies values [begin, end), and the cell `empty` from `end` on, to pairs of `padded` values.
+def interleave(run, begin, count, end, head_values, empty, cell, half, values, scales):
+    """Copies `count` values from `begin` on, with the cell `empty` in place of those from `end` on, in pairs.
 
-    values: bfloat16 [padded // 2, 2 * half, 2]
+    head_values: the head's cells
+    values: bfloat16 [count // 2, 2 * half, 2]
     scales: receives the factors of the values if their cells are scaled
     """
-    for t in range(0, padded, 2):
+    for t in range(0, count, 2):
         value, next_value = empty, empty
         if begin + t < end:
             run = run_of(run, begin + t)
@@ -66,16 +105,3 @@ def interleave(run, begin, end, padded, head_values, empty, cell, half, values, 
         if is_scaled(value):
             scales[t] = scale_of(value, 2 * half)
             scales[t + 1] = scale_of(next_value, 2 * half)
-
-
-@compiled
-def prefetch_some(run, begin, end, head_keys, head_values, cell):
-    """Prefetches the keys and values [begin, end). head_keys: as in `some_keys`"""
-    address, first, stored = head_keys
-    cells = shifted(pointer(address, stored), first)
-    for t in range(begin, end):
-        run = run_of(run, t)
-        place = (run[RUN_CELL] + t - run[RUN_BEGIN]) * cell
-        for i in range(0, cell, line_elements(cells)):
-            prefetch(cells, place + i)
-            prefetch(head_values, place + i)

@@ -1,65 +1,101 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Products of bfloat16 matrices with float32 sums; a word holds a pair (see `bfloat16_dots`)."""
 
+from collections.abc import Callable
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.bfloat16_dots import add_pair_products
-from ..common.llvm import read, size, write
-from ..common.vectors import FLOATS, LANES, WORDS
+from ..common.bfloat16_dots import add_lane_products
+from ..common.llvm import I32, SECOND_LEVEL, prefetch_line, read, size, write
+from ..common.vectors import FLOATS, LANES, WORDS, splat
 
 ROWS = 8
-"""Rows of C for each call: with two vectors a row, half of the 32 registers hold sums."""
+"""Rows of C that a product computes. With two vectors a row, half of the 32 registers hold sums."""
+
+_Ahead = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], None]
+"""Emits prefetches for an i, from the address and the number or table that a product gets for them."""
 
 
-def _tile_product(vectors: int):
-    """C[r, :] = sum over i < count of A[r, i] · B[i, :], for ROWS rows and vectors × LANES columns.
+def _product(columns: int, ahead: _Ahead | None, words: int = 1, add: bool = False):
+    """The function that computes ROWS rows and some columns of C = A · B, or of C += A · B if `add`:
+    C[r, :] = sum over i < count of A[r, i] · B[i, :].
 
-    a: words, `a_row` from one row to the next and `a_step` from one i to the next; b: words, `b_step` from
-    one i to the next; c: float32, `c_row` from one row to the next, added to if `add`.
+    a: words, `a_row` from one row to the next and `a_step` from one i to the next; b: words, `b_row` from one
+    i to the next; c: float32, `c_row` from one row to the next
+    words: with few columns, i counts groups of so many neighbouring words. Each word of a group has a lane of
+    its own: B[i] holds the words of its first column, then those of the second one.
+    later, ahead_by: what `ahead` gets
     """
+    vectors = columns * words // LANES
 
     @intrinsic
-    def multiply(typing, count, a, a_row, a_step, b, b_step, c, c_row, add):
+    def multiply(typing, count, a, a_row, a_step, b, b_row, c, c_row, later, ahead_by):
         def generate(context, builder, signature, arguments):
-            count, a, a_row, a_step, b, b_step, c, c_row, add = arguments
-            places = _places(builder, c, c_row, vectors)
-            sums = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in places]
-            with builder.if_then(add):
-                for total, place in zip(sums, places, strict=True):
+            count, a, a_row, a_step, b, b_row, c, c_row, later, ahead_by = arguments
+            starts = [builder.gep(c, [builder.mul(c_row, size(row))]) for row in range(ROWS)]
+            targets = [builder.gep(start, [size(at * LANES)]) for start in starts for at in range(vectors)]
+            sums = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in targets]
+            if add:
+                for total, place in zip(sums, targets, strict=True):
                     builder.store(read(builder, place, FLOATS), total)
             with cgutils.for_range(builder, count) as loop:
-                column = builder.gep(b, [builder.mul(loop.index, b_step)])
-                row = builder.gep(a, [builder.mul(loop.index, a_step)])
-                _add_products(builder, sums, row, a_row, column, vectors)
-            for total, place in zip(sums, places, strict=True):
-                write(builder, builder.load(total), place)
+                if ahead is not None:
+                    ahead(builder, loop.index, later, ahead_by)
+                column = builder.gep(b, [builder.mul(loop.index, b_row)])
+                sources = [builder.gep(column, [size(at * LANES)]) for at in range(vectors)]
+                right = [read(builder, place, WORDS) for place in sources]
+                start = builder.gep(a, [builder.mul(loop.index, a_step)])
+                for row in range(ROWS):
+                    left = _repeated(builder, builder.gep(start, [builder.mul(a_row, size(row))]), words)
+                    for at in range(vectors):
+                        add_lane_products(builder, sums[row * vectors + at], left, right[at])
+            for total, place in zip(sums, targets, strict=True):
+                write(builder, _joined(builder, builder.load(total), words), place)
             return context.get_dummy_value()
 
-        words, sums = types.CPointer(types.uint32), types.CPointer(types.float32)
-        i64 = types.int64
-        return types.void(i64, words, i64, i64, words, i64, sums, i64, types.boolean), generate
+        i64, words_, floats = types.int64, types.CPointer(types.uint32), types.CPointer(types.float32)
+        bytes_ = types.CPointer(types.uint8)
+        return types.void(i64, words_, i64, i64, words_, i64, floats, i64, bytes_, ahead_by), generate
 
     return multiply
 
 
-def _places(builder: ir.IRBuilder, c: ir.Value, c_row: ir.Value, vectors: int) -> list[ir.Value]:
-    """The addresses of the vectors of the result, row by row."""
-    rows = [builder.gep(c, [builder.mul(c_row, size(row))]) for row in range(ROWS)]
-    return [builder.gep(row, [size(vector * LANES)]) for row in rows for vector in range(vectors)]
+def _next_line(builder: ir.IRBuilder, i: ir.Value, later: ir.Value, step: ir.Value) -> None:
+    """The line that is i steps of bytes after `later`."""
+    prefetch_line(builder, builder.gep(later, [builder.mul(i, step)]), SECOND_LEVEL)
 
 
-def _add_products(
-    builder: ir.IRBuilder, sums: list[ir.Value], a: ir.Value, a_row: ir.Value, b: ir.Value, vectors: int
-) -> None:
-    """Add the products of one column of A and one row of B."""
-    columns = [read(builder, builder.gep(b, [size(vector * LANES)]), WORDS) for vector in range(vectors)]
-    for row in range(ROWS):
-        word = builder.load(builder.gep(a, [builder.mul(a_row, size(row))]))
-        add_pair_products(builder, sums[row * vectors : (row + 1) * vectors], word, columns)
+def _two_places(builder: ir.IRBuilder, i: ir.Value, later: ir.Value, places: ir.Value) -> None:
+    """The lines that are places[2i] and places[2i + 1] bytes after `later`."""
+    for number in range(2):
+        at = builder.add(builder.mul(i, size(2)), size(number))
+        place = builder.load(builder.gep(places, [at]))
+        prefetch_line(builder, builder.gep(later, [place]), SECOND_LEVEL)
 
 
-multiply_narrow = _tile_product(1)
-multiply_wide = _tile_product(2)
+def _repeated(builder: ir.IRBuilder, place: ir.Value, count: int) -> ir.Value:
+    """A vector that repeats the `count` words at a place."""
+    if count == 1:
+        return splat(builder, builder.load(place), WORDS)
+    some = read(builder, place, ir.VectorType(I32, count))
+    return builder.shuffle_vector(some, some, ir.Constant(WORDS, [lane % count for lane in range(LANES)]))
+
+
+def _joined(builder: ir.IRBuilder, total: ir.Value, words: int) -> ir.Value:
+    """The sums of each `words` neighbouring lanes."""
+    while words > 1:
+        half = ir.VectorType(I32, total.type.count // 2)
+        even, odd = (ir.Constant(half, list(range(first, total.type.count, 2))) for first in (0, 1))
+        total = builder.fadd(*(builder.shuffle_vector(total, total, lanes) for lanes in (even, odd)))
+        words //= 2
+    return total
+
+
+score_8 = _product(LANES // 2, _next_line, words=2)
+score_16 = _product(LANES, _next_line)
+score_32_ahead, score_32 = (_product(2 * LANES, ahead) for ahead in (_next_line, None))
+add_16 = _product(LANES, None, add=True)
+add_32_ahead, add_32 = (_product(2 * LANES, ahead, add=True) for ahead in (_two_places, None))

@@ -13,20 +13,10 @@ import torch
 
 from ..common import amx
 from ..common.amx_product import DEPTH, SIDE, multiply_square
-from ..common.lanes import (
-    exp_of_difference,
-    larger,
-    load_lanes,
-    multiplied,
-    plus,
-    store_lanes,
-    store_pairs,
-    times,
-)
 from ..common.numba_tools import compiled, fetch_add, float_of, pointer, shifted
 from ..common.threads import Callback
 from ..common.vectors import LANES
-from ..pages.cells_cpu import is_scaled
+from ..pages.cells_cpu import LINE_BYTES, is_scaled, line_elements
 from . import items as column
 from .items import (
     BY_AMX,
@@ -35,14 +25,12 @@ from .items import (
     HEAD_CELLS,
     HEAD_DIM,
     ITEM_COUNT,
-    ITEM_RUNS,
     ITEMS,
     KEYS,
     KV_HEADS,
     MAX_QUERIES,
     Q_STRIDE,
     REPEAT,
-    RUNS,
     SCALE,
     THREADS,
     VALUES,
@@ -50,9 +38,18 @@ from .items import (
     Q,
 )
 from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
-from .runs import RUN_COLUMNS
-from .tile_cells import interleave, prefetch_some, run_of, some_keys
-from .tile_product import ROWS, multiply_narrow, multiply_wide
+from .tile_cells import find_places, interleave, prefetch_cells_at, run_of, some_keys
+from .tile_product import (
+    ROWS,
+    add_16,
+    add_32,
+    add_32_ahead,
+    score_8,
+    score_16,
+    score_32,
+    score_32_ahead,
+)
+from .tile_softmax import correct, hide, scale_scores, softmax
 from .transposing import transpose_words
 
 QUERIES = 64
@@ -61,28 +58,35 @@ QUERIES = 64
 AMX_QUERIES = 128
 """The same with AMX. The times of 64, 128 and 256 could not be told apart."""
 
-FEWEST_QUERIES = 9
-"""An item with fewer query heads is not computed in tiles: its keys are read where they are, not copied."""
+FEWEST_QUERIES = 5
+"""An item with fewer query heads is not computed in tiles, of which it would fill too little."""
 
 FEWEST_AMX_QUERIES = 8
 """`FEWEST_QUERIES` on processors with AMX. Whether 9 would be faster there was not measured."""
+
+FEW = LANES // 2
+"""Query heads for which `score_8` is faster than `score_16`."""
 
 BLOCK = 128
 """Keys of each turn of the online softmax. With AMX, the times of 64, 128 and 256 could not be told apart."""
 
 
 @compiled
-def _score(keys, key_row, query, half, lanes, score):
-    """score[t, lane] = key t · query lane, for ROWS keys"""
-    lane = 0
-    while lane + 2 * LANES <= lanes:
-        to = shifted(score, lane)
-        multiply_wide(half, keys, key_row, 1, shifted(query, lane), lanes, to, lanes, False)
-        lane += 2 * LANES
-    if lane < lanes:
-        multiply_narrow(
-            half, keys, key_row, 1, shifted(query, lane), lanes, shifted(score, lane), lanes, False
-        )
+def _score(keys, key_row, query, half, queries, lanes, score, later, key_bytes):
+    """score[t, lane] = key t · query lane, for ROWS keys. Prefetches ROWS keys from `later` on."""
+    step = ROWS * key_bytes // half
+    if queries <= FEW:
+        score_8(half // 2, keys, key_row, 2, query, LANES, score, lanes, later, 2 * step)
+    elif lanes == LANES:
+        score_16(half, keys, key_row, 1, query, lanes, score, lanes, later, step)
+    else:
+        score_32_ahead(half, keys, key_row, 1, query, lanes, score, lanes, later, step)
+        for lane in range(2 * LANES, lanes, 2 * LANES):
+            of_lane, to = shifted(query, lane), shifted(score, lane)
+            if lane + LANES == lanes:
+                score_16(half, keys, key_row, 1, of_lane, lanes, to, lanes, later, step)
+            else:
+                score_32(half, keys, key_row, 1, of_lane, lanes, to, lanes, later, step)
 
 
 @compiled
@@ -96,89 +100,18 @@ def _score_by_amx(keys, key_row, query, half, lanes, score):
 
 
 @compiled
-def _scale_scores(score, count, lanes, scales):
-    """score[t, lane] *= scales[t]"""
-    for t in range(count):
-        for lane in range(0, lanes, LANES):
-            at = t * lanes + lane
-            store_lanes(score, at, multiplied(load_lanes(score, at), scales[t]))
-
-
-@compiled
-def _hide(score, begin, count, padded, position, window, tokens, repeat, lanes):
-    """Set the scores of keys that a query does not see to -inf.
-
-    The scores are of `padded` keys from position `begin` on, of which `count` exist; the first of the item's
-    query tokens is at `position`.
-    """
-    queries = tokens * repeat
-    for t in range(count, padded):
-        for lane in range(lanes):
-            score[t * lanes + lane] = np.float32(-np.inf)
-    if begin + count - 1 <= position and begin - position + window >= tokens:
-        return
-    for t in range(count):
-        ahead = begin + t - position  # of the first query
-        for lane in range(min(ahead * repeat, queries)):
-            score[t * lanes + lane] = np.float32(-np.inf)
-        for lane in range(max(0, (ahead + window) * repeat), queries):
-            score[t * lanes + lane] = np.float32(-np.inf)
-
-
-@compiled
-def _softmax(score, count, queries, lanes, scale, scaled, scales, largest, summed, correction, weight):
-    """Turn scores into weights, in pairs of keys, and update each query's largest score and sum.
-
-    scales: factors of the weights, if `scaled`; the sums are of the weights without them.
-    correction: the factor by which the caller must multiply the totals of earlier blocks.
-    """
-    for lane in range(0, queries, LANES):
-        before = load_lanes(largest, lane)
-        top, other = before, before
-        for t in range(0, count, 2):
-            top = larger(load_lanes(score, t * lanes + lane), top)
-            other = larger(load_lanes(score, (t + 1) * lanes + lane), other)
-        top = larger(other, top)
-        factor = exp_of_difference(before, top, scale)
-        total = times(load_lanes(summed, lane), factor)
-        for t in range(0, count, 2):
-            low = exp_of_difference(load_lanes(score, t * lanes + lane), top, scale)
-            high = exp_of_difference(load_lanes(score, (t + 1) * lanes + lane), top, scale)
-            total = plus(total, plus(low, high))
-            if scaled:
-                low, high = multiplied(low, scales[t]), multiplied(high, scales[t + 1])
-            store_pairs(weight, t // 2 * lanes + lane, low, high)
-        store_lanes(largest, lane, top)
-        store_lanes(summed, lane, total)
-        store_lanes(correction, lane, factor)
-
-
-@compiled
-def _correct(queries, head_dim, correction, total):
-    """total[query, d] *= correction[query]"""
-    for query in range(queries):
-        if correction[query] != np.float32(1):
-            for d in range(head_dim):
-                total[query * head_dim + d] *= correction[query]
-
-
-@compiled
-def _accumulate(weight, values, pairs, queries, head_dim, lanes, total):
-    """total[query, d] += sum of weight · value"""
-    d = 0
-    while d + 2 * LANES <= head_dim:
+def _accumulate(weight, values, pairs, queries, head_dim, lanes, total, later, places, value_bytes):
+    """total[query, d] += sum of weight · value. Prefetches the values at the places after `later`."""
+    for d in range(0, head_dim, 2 * LANES):
+        of_d, some = shifted(later, d * value_bytes // head_dim), shifted(values, d)
         for query in range(0, queries, ROWS):
-            to = shifted(total, query * head_dim + d)
-            multiply_wide(
-                pairs, shifted(weight, query), 1, lanes, shifted(values, d), head_dim, to, head_dim, True
-            )
-        d += 2 * LANES
-    if d < head_dim:
-        for query in range(0, queries, ROWS):
-            to = shifted(total, query * head_dim + d)
-            multiply_narrow(
-                pairs, shifted(weight, query), 1, lanes, shifted(values, d), head_dim, to, head_dim, True
-            )
+            of_query, to = shifted(weight, query), shifted(total, query * head_dim + d)
+            if d + LANES == head_dim:
+                add_16(pairs, of_query, 1, lanes, some, head_dim, to, head_dim, of_d, places)
+            elif query == 0:
+                add_32_ahead(pairs, of_query, 1, lanes, some, head_dim, to, head_dim, of_d, places)
+            else:
+                add_32(pairs, of_query, 1, lanes, some, head_dim, to, head_dim, of_d, places)
 
 
 @compiled
@@ -198,8 +131,11 @@ def _accumulate_by_amx(weight, values, pairs, head_dim, lanes, turned, total):
 
 
 @compiled
-def _load_queries(arguments, item, head, lanes, query):
-    """query[w, lane]: words of an item's queries; zeros in unused lanes."""
+def _load_queries(arguments, item, head, lanes, words, query):
+    """query[w // words, lane, w % words] = word w of a query, for an item's queries; zeros in unused lanes.
+
+    words: 1 or 2
+    """
     half, repeat = arguments[HEAD_DIM] // 2, arguments[REPEAT]
     queries = item[TOKENS] * repeat
     for i in range(half * lanes):
@@ -210,11 +146,14 @@ def _load_queries(arguments, item, head, lanes, query):
         place = token * arguments[Q_STRIDE] + (head * repeat + lane % repeat) * 2 * half
         for w in range(half):
             low, high = source[place + 2 * w], source[place + 2 * w + 1]
-            query[w * lanes + lane] = np.uint32(low) | np.uint32(high) << np.uint32(16)
+            at = (w >> words - 1) * lanes + lane * words + (w & words - 1)
+            query[at] = np.uint32(low) | np.uint32(high) << np.uint32(16)
 
 
 @compiled
-def _clear(lanes, head_dim, largest, summed, total):
+def _clear(lanes, head_dim, score, largest, summed, total):
+    for lane in range(BLOCK * LANES):  # with few queries, the products write to half of these lanes only
+        score[lane] = np.float32(0)
     for lane in range(lanes):
         largest[lane] = np.float32(-3e38)
         summed[lane] = np.float32(0)
@@ -223,13 +162,19 @@ def _clear(lanes, head_dim, largest, summed, total):
 
 
 @compiled
-def _attend(arguments, item, run, head, empty, words, floats, state, total):
-    """Run one item for the queries of one KV head."""
+def _attend(arguments, item, run, head, next_item, empty, words, floats, places, state, total):
+    """Run one item for the queries of one KV head.
+
+    next_item: that which the thread probably takes next (see `find_places`). Its first cells are prefetched
+    at the end of this item.
+    """
     head_dim, repeat, window = arguments[HEAD_DIM], arguments[REPEAT], arguments[WINDOW]
     cell = arguments[CELL]
+    cell_bytes = cell * LINE_BYTES // line_elements(pointer(arguments[KEYS], empty[0]))
     half = head_dim // 2
     queries = item[TOKENS] * repeat
     by_amx = arguments[BY_AMX] != 0
+    words_of_lane = 2 if queries <= FEW and not by_amx else 1
     lane_step, key_step = (SIDE, SIDE) if by_amx else (LANES, ROWS)
     lanes = -(-queries // lane_step) * lane_step
     scale = float_of(arguments[SCALE])
@@ -244,42 +189,57 @@ def _attend(arguments, item, run, head, empty, words, floats, state, total):
     correction = shifted(summed, lanes)
     key_scales = shifted(correction, lanes)
     value_scales = shifted(key_scales, BLOCK)
-    _load_queries(arguments, item, head, lanes, query)
-    _clear(lanes, head_dim, largest, summed, total)
+    _load_queries(arguments, item, head, lanes, words_of_lane, query)
+    _clear(lanes, head_dim, score, largest, summed, total)
     first = head * arguments[HEAD_CELLS] * cell
     stored = empty[0]  # only its type counts
     head_keys = arguments[KEYS], first, stored
     head_values = shifted(pointer(arguments[VALUES], stored), first)
     scaled = is_scaled(head_values)
+    later_keys = pointer(arguments[KEYS], np.uint8(0))
+    later_values = pointer(arguments[VALUES], np.uint8(0))
+    of_item = item[END], head * arguments[HEAD_CELLS]
+    ahead = min(BLOCK, item[END] - item[BEGIN])
     for begin in range(item[BEGIN], item[END], BLOCK):
         end = min(begin + BLOCK, item[END])
         padded = -(-(end - begin) // key_step) * key_step
         run = run_of(run, begin)
-        interleave(run, begin, end, padded, head_values, empty, cell, half, values, value_scales)
+        find_places(run, begin + ahead, padded, of_item, next_item, cell_bytes, places)
+        interleave(run, begin, padded, end, head_values, empty, cell, half, values, value_scales)
         for t in range(0, padded, key_step):
-            next_begin = begin + BLOCK + t
-            prefetch_some(
-                run, next_begin, min(next_begin + key_step, item[END]), head_keys, head_values, cell
-            )
+            scales = shifted(key_scales, t)
             keys, key_row = some_keys(
-                run, begin + t, key_step, end, head_keys, empty, cell, half, copied, shifted(key_scales, t)
+                run, begin + t, key_step, end, head_keys, empty, cell, half, copied, scales
             )
             to = shifted(score, t * lanes)
             if by_amx:
+                prefetch_cells_at(shifted(places, t), key_step, cell_bytes, later_keys, later_values)
                 _score_by_amx(keys, key_row, query, half, lanes, to)
             else:
-                _score(keys, key_row, query, half, lanes, to)
+                later = shifted(later_keys, places[t])
+                _score(keys, key_row, query, half, queries, lanes, to, later, cell_bytes)
         if scaled:
-            _scale_scores(score, padded, lanes, key_scales)
-        _hide(score, begin, end - begin, padded, item[POSITION], window, item[TOKENS], repeat, lanes)
-        _softmax(
+            scale_scores(score, padded, lanes, key_scales)
+        hide(score, begin, end - begin, padded, item[POSITION], window, item[TOKENS], repeat, lanes)
+        softmax(
             score, padded, queries, lanes, scale, scaled, value_scales, largest, summed, correction, weight
         )
-        _correct(queries, head_dim, correction, total)
+        correct(queries, head_dim, correction, total)
         if by_amx:
             _accumulate_by_amx(weight, values, padded // 2, head_dim, lanes, turned, total)
         else:
-            _accumulate(weight, values, padded // 2, queries, head_dim, lanes, total)
+            _accumulate(
+                weight,
+                values,
+                padded // 2,
+                queries,
+                head_dim,
+                lanes,
+                total,
+                later_values,
+                places,
+                cell_bytes,
+            )
     for lane in range(queries):
         state[2 * lane] = largest[lane] * scale
         state[2 * lane + 1] = summed[lane]
@@ -287,14 +247,16 @@ def _attend(arguments, item, run, head, empty, words, floats, state, total):
 
 @compiled
 def _scratch(arguments):
-    """Arrays for `_run_item`: words, scores and the state of each lane, totals, states, an empty cell."""
+    """Arrays for `_run_item`: words, scores and the state of each lane, totals, states, an empty cell, places
+    of cells."""
     head_dim = arguments[HEAD_DIM]
     lanes = -(-arguments[MAX_QUERIES] // SIDE) * SIDE
     half = head_dim // 2
     words = np.empty((lanes + SIDE + BLOCK) * half + BLOCK * lanes + LANES, np.uint32)
     floats = np.empty((BLOCK + 3) * lanes + 2 * BLOCK + LANES, np.float32)
     total, state = np.empty(lanes * head_dim + LANES, np.float32), np.empty(2 * lanes, np.float32)
-    return words, floats, total, state, np.zeros(arguments[CELL], np.float32)
+    empty, places = np.zeros(arguments[CELL], np.float32), np.empty(BLOCK, np.int64)
+    return words, floats, total, state, empty, places
 
 
 @compiled
@@ -304,17 +266,20 @@ def _aligned(array):
 
 
 @compiled
-def _run_item(arguments, index, head, stored, scratch):
+def _run_item(arguments, index, head, next_index, next_head, stored, scratch):
     """Item number `index` for the queries of one KV head."""
     words = pointer(_aligned(scratch[0]), np.uint32(0))
     floats = pointer(_aligned(scratch[1]), np.float32(0))
     total = pointer(_aligned(scratch[2]), np.float32(0))
     state = pointer(scratch[3].ctypes.data, np.float32(0))
     item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
-    run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
-    runs = shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
+    run = column.run_of_item(arguments, index)
     empty = pointer(scratch[4].ctypes.data, stored)
-    _attend(arguments, item, runs, head, empty, words, floats, state, total)
+    places = pointer(scratch[5].ctypes.data, np.int64(0))
+    following = shifted(pointer(arguments[ITEMS], np.int64(0)), next_index * COLUMNS)
+    next_run = column.run_of_item(arguments, next_index)
+    next_item = following[END], next_head * arguments[HEAD_CELLS], next_run, following[BEGIN]
+    _attend(arguments, item, run, head, next_item, empty, words, floats, places, state, total)
     column.write(arguments, item, head, np.uint16(0), state, total)
 
 
@@ -338,15 +303,15 @@ def _run_items(arguments, stored):
             break
         index, head = work % items, work // items
         tokens = pointer(arguments[ITEMS], np.int64(0))[index * COLUMNS + TOKENS]
+        next_work = min(work + arguments[THREADS], all_work - 1)
+        next_index, next_head = next_work % items, next_work // items
         # Callees get arrays, not pointers: numba frees an array after the last use of its name.
         if tokens * arguments[REPEAT] < arguments[FEWEST_TILED]:
-            next_work = min(work + arguments[THREADS], all_work - 1)
-            next_index, next_head = next_work % items, next_work // items
             column.run_item(
                 arguments, index, head, next_index, next_head, np.uint16(0), stored, column_scratch
             )
         else:
-            _run_item(arguments, index, head, stored, tile_scratch)
+            _run_item(arguments, index, head, next_index, next_head, stored, tile_scratch)
     if arguments[BY_AMX] != 0:
         amx.release_tiles()
 

@@ -40,9 +40,9 @@ def write_floats(builder: ir.IRBuilder, value: ir.Value, place: ir.Value, stored
 
 
 def splat(builder: ir.IRBuilder, value: ir.Value, kind: ir.VectorType) -> ir.Value:
-    """The vector of 16 lanes whose lanes all have this value."""
+    """The vector whose lanes all have this value."""
     single = builder.insert_element(ir.Constant(kind, ir.Undefined), value, word(0))
-    return builder.shuffle_vector(single, single, ir.Constant(WORDS, None))
+    return builder.shuffle_vector(single, single, ir.Constant(ir.VectorType(I32, kind.count), None))
 
 
 def apply(builder: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
