@@ -24,6 +24,8 @@ from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, join, splat, spl
 TILE = 2 * LANES
 """outputs of a tile"""
 VECTOR = 64  # bytes
+WHOLE_PACE = 256
+"""the pace at which as many bytes are prefetched as are multiplied"""
 UNROLLED = 4
 """Steps of 4 inputs in a turn of the innermost loop: each group has a multiple of 16 inputs."""
 
@@ -52,14 +54,15 @@ def tile_products(rows: int):
     sums: of a group's activation codes, [rows, groups × parts], `sums_row` from one row to the next: float32
     if the tile has offsets; otherwise int32, multiplied by -zero
     out: float32 [rows, 32], added to
-    ahead: bytes between the vectors that the first pass multiplies and those that it prefetches
+    fetch: int64 (ahead, pace). While the first pass multiplies the codes from byte n of the tile on, it
+    prefetches those from byte `ahead` + n * `pace` / WHOLE_PACE on.
 
     A group's sum is exact and groups are added in order, so a row's result depends on nothing else.
     """
 
     @intrinsic
     def multiply(
-        typing, passes, groups, parts, steps, codes, x, x_row, scales, scales_row, sums, sums_row, out, ahead
+        typing, passes, groups, parts, steps, codes, x, x_row, scales, scales_row, sums, sums_row, out, fetch
     ):
         def generate(context, builder, signature, arguments):
             bits, offsets = codes.dtype.bitwidth // 4, sums.dtype == types.float32
@@ -67,7 +70,21 @@ def tile_products(rows: int):
             return context.get_dummy_value()
 
         i64, floats, bytes_ = types.int64, types.CPointer(types.float32), types.CPointer(types.int8)
-        kinds = (i64, i64, i64, i64, codes, bytes_, i64, floats, i64, sums, i64, floats, i64)
+        kinds = (
+            i64,
+            i64,
+            i64,
+            i64,
+            codes,
+            bytes_,
+            i64,
+            floats,
+            i64,
+            sums,
+            i64,
+            floats,
+            types.UniTuple(i64, 2),
+        )
         return types.void(*kinds), generate
 
     return multiply
@@ -102,6 +119,7 @@ class _Rows(NamedTuple):
     sums: ir.Value
     out: ir.Value
     ahead: ir.Value
+    pace: ir.Value
 
 
 class _TileProducts:
@@ -111,7 +129,8 @@ class _TileProducts:
         self._builder = builder
         self._rows, self._bits, self._offsets = rows, bits, offsets
         self._passes, self._groups, self._parts, self._steps, codes, self._x, self._x_row, *tables = arguments
-        self._scales, self._scales_row, self._sums, self._sums_row, self._out, self._ahead = tables
+        self._scales, self._scales_row, self._sums, self._sums_row, self._out, fetch = tables
+        self._ahead, self._pace = cgutils.unpack_tuple(builder, fetch)
         self._codes = builder.bitcast(codes, I8.as_pointer())
         self._step_bytes = VECTOR * bits // 4
         self._head = 2 * VECTOR if offsets else VECTOR
@@ -146,7 +165,8 @@ class _TileProducts:
             builder.gep(start, [builder.mul(first, step)]) for start, step in zip(starts, steps, strict=True)
         )
         is_first = builder.icmp_signed("==", turn, size(0))
-        return _Rows(x, scales, sums, out, builder.select(is_first, self._ahead, size(0)))
+        ahead = builder.select(is_first, self._ahead, size(0))
+        return _Rows(x, scales, sums, out, ahead, builder.select(is_first, self._pace, size(WHOLE_PACE)))
 
     def _add_group(
         self,
@@ -158,30 +178,35 @@ class _TileProducts:
     ) -> None:
         """Add the products of a group that has one scale for each output, without the activations' scale."""
         builder = self._builder
-        group = builder.gep(self._codes, [builder.mul(index, group_bytes)])
+        at = builder.mul(index, group_bytes)
+        group = builder.gep(self._codes, [at])
         codes = builder.gep(group, [size(self._head)])
         x = builder.gep(rows.x, [builder.mul(builder.mul(index, self._steps), size(4))])
         self._start(rows, ints, index)
-        self._prefetch(rows, group, self._head)
+        self._prefetch(rows, at, self._head)
         with cgutils.for_range(builder, builder.udiv(self._steps, size(UNROLLED))) as loop:
-            here = builder.gep(codes, [builder.mul(loop.index, size(UNROLLED * self._step_bytes))])
+            done = builder.mul(loop.index, size(UNROLLED * self._step_bytes))
+            here = builder.gep(codes, [done])
             activations = builder.gep(x, [builder.mul(loop.index, size(4 * UNROLLED))])
-            self._prefetch(rows, here, UNROLLED * self._step_bytes)
+            self._prefetch(
+                rows, builder.add(builder.add(at, size(self._head)), done), UNROLLED * self._step_bytes
+            )
             for step in range(UNROLLED):
                 place = builder.gep(here, [size(step * self._step_bytes)])
                 self._add_dots(ints, place, builder.gep(activations, [size(4 * step)]))
         self._scale(rows, totals, ints, group, index)
 
-    def _prefetch(self, rows: _Rows, place: ir.Value, count: int) -> None:
-        """Prefetch `count` bytes, a distance after a place.
+    def _prefetch(self, rows: _Rows, at: ir.Value, count: int) -> None:
+        """Prefetch what belongs to `count` bytes from byte `at` of the tile on (see `fetch`).
 
         The bytes go to the second-level cache. Prefetched into the first-level cache, weights were read at
         27 GB/s by a processor that could read 36 to 63 (bench/results/cpu-notes.md).
         """
         builder = self._builder
         for start in range(0, count, VECTOR):
-            line = builder.gep(place, [builder.add(rows.ahead, size(start))])
-            prefetch_line(builder, line, SECOND_LEVEL)
+            paced = builder.mul(builder.add(at, size(start)), rows.pace)
+            byte = builder.add(rows.ahead, builder.sdiv(paced, size(WHOLE_PACE)))
+            prefetch_line(builder, builder.gep(self._codes, [byte]), SECOND_LEVEL)
 
     def _start(self, rows: _Rows, ints: list[ir.Value], group: ir.Value) -> None:
         """Set the integer sums to their values before the first product of a group."""

@@ -12,7 +12,7 @@ from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, prefetch, shifted
 from ..common.threads import Callback
 from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, pack_rows, wait_until
-from .byte_dots import TILE, VECTOR, tile_products, write_results
+from .byte_dots import TILE, VECTOR, WHOLE_PACE, tile_products, write_results
 from .quantized_panels import PANEL, PANEL_BYTES, block_offset, multiply_panel, start_panels
 from .quantized_rows import quantize_groups
 from .widened_tiles import widen_groups
@@ -59,20 +59,20 @@ _one, _two, _three, _four, _five, _six = (tile_products(rows) for rows in range(
 
 
 @compiled
-def _multiply_rows(rows, passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead):
+def _multiply_rows(rows, passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch):
     """See `byte_dots.tile_products`; `rows` of each pass, up to ROWS."""
     if rows == 1:
-        _one(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+        _one(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
     elif rows == 2:
-        _two(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+        _two(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
     elif rows == 3:
-        _three(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+        _three(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
     elif rows == 4:
-        _four(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+        _four(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
     elif rows == 5:
-        _five(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+        _five(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
     else:
-        _six(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, ahead)
+        _six(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
 
 
 @compiled
@@ -175,10 +175,12 @@ def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals
     """Multiplies rows `begin` to `end` with one tile, whose first output is `output`.
 
     Up to FEW_ROWS rows are multiplied with a part of the weight before the next part, so that it is read
-    evenly. More rows are multiplied with the whole tile, up to ROWS at a time.
+    evenly. More rows are multiplied with the whole tile, up to ROWS at a time. Each time but the first, a
+    part of the next tile is prefetched.
     """
     rows, inputs, group, parts = end - begin, arguments[6], arguments[7], arguments[8]
     groups, steps = inputs // (group * parts), group // 4
+    tile_bytes = groups * parts * group_bytes
     codes = pointer(address, four_codes)
     out = pointer(totals, np.float32(0))
     turns = 1 if rows <= FEW_ROWS else (rows + ROWS - 1) // ROWS
@@ -192,14 +194,15 @@ def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals
         x = shifted(pointer(arguments[11], np.int8(0)), row * inputs)
         scales = shifted(pointer(arguments[12], np.float32(0)), row * groups)
         sums = shifted(pointer(arguments[13], sum_kind), row * groups * parts)
-        ahead = 0
-        if number == 0:
-            ahead = AHEAD if rows > 1 else AHEAD_OF_ONE_ROW
+        fetch = AHEAD if rows > 1 else AHEAD_OF_ONE_ROW, WHOLE_PACE
+        if number > 0:  # a part of the next tile
+            first = tile_bytes * (number - 1) // (turns - 1)
+            fetch = tile_bytes + first, -(-WHOLE_PACE // (turns - 1))
         if rows > FEW_ROWS:
             _prefetch_results(arguments, row, some, output)
         wide = groups * parts
         _multiply_rows(
-            size, passes, groups, parts, steps, codes, x, inputs, scales, groups, sums, wide, out, ahead
+            size, passes, groups, parts, steps, codes, x, inputs, scales, groups, sums, wide, out, fetch
         )
         _store_rows(arguments, totals, row, some, output)
 

@@ -174,9 +174,9 @@ def test_rows_with_few_query_heads_are_read_as_a_group() -> None:
     assert [tokens for tokens, end in items[:, [TOKENS, END]].tolist() if end == 12 * 16] == [2]
 
 
-@pytest.mark.parametrize("rows", [3, 4, 5])
+@pytest.mark.parametrize("rows", [2, 3, 4, 5])
 def test_items_at_the_limit_of_tiles_match_the_reference(rows: int) -> None:
-    """Six, eight and ten query heads of a KV head."""
+    """Four, six, eight and ten query heads of a KV head."""
     step = Step(16, (Sharing(rows, 12),), (), ((rows, 100),))
     assert_matches_reference(build_case(step, (4, 2), 128, None, torch.bfloat16, True, 1))
 
