@@ -6,8 +6,10 @@ from functools import cache
 import numpy as np
 import torch
 
+from ..common.lanes import load_wide, rounded_lanes, silu, store_narrow, times
 from ..common.numba_tools import compiled, exp, fetch_add, load, pointer, rounded, shifted, store
 from ..common.threads import PIECE, Callback, thread_count
+from ..common.vectors import LANES
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
@@ -33,7 +35,12 @@ def _silu_and_mul(arguments, kind):
         gate = shifted(pointer(arguments[3], kind), token * arguments[4])
         out = shifted(pointer(arguments[5], kind), token * width)
         begin = work % pieces * PIECE
-        for i in range(begin, min(width, begin + PIECE)):
+        end = min(width, begin + PIECE)
+        vectors_end = end - (end - begin) % LANES
+        for i in range(begin, vectors_end, LANES):
+            gated = rounded_lanes(silu(load_wide(gate, i)), kind)
+            store_narrow(out, i, times(gated, load_wide(gate, width + i)))
+        for i in range(vectors_end, end):
             x = load(gate, i)
             tail = exp(-abs(x))
             sigmoid = (np.float32(1) if x >= np.float32(0) else tail) / (np.float32(1) + tail)

@@ -8,18 +8,11 @@ from functools import cache
 
 from llvmlite import binding, ir
 
-from .llvm import F32
+from .llvm import BF16, F32
 from .numba_tools import has_feature
 from .vectors import FLOATS, LANES, WORDS, splat
 
-
-class _BFloat16(ir.Type):  # type: ignore[misc]
-    def _to_string(self) -> str:
-        return "bfloat"
-
-
-_BFLOAT16 = _BFloat16()
-_PAIRS = ir.VectorType(_BFLOAT16, 2 * LANES)
+_PAIRS = ir.VectorType(BF16, 2 * LANES)
 _ROUND = ir.FunctionType(_PAIRS, [FLOATS, FLOATS])
 
 
@@ -65,7 +58,7 @@ def add_pair_products(
 def add_lane_products(builder: ir.IRBuilder, total: ir.Value, one: ir.Value, other: ir.Value) -> None:
     """Add the products of the pairs in two vectors of 8 or 16 words, by lane, to the vector at `total`."""
     lanes = one.type.count
-    floats, pairs = ir.VectorType(F32, lanes), ir.VectorType(_BFLOAT16, 2 * lanes)
+    floats, pairs = ir.VectorType(F32, lanes), ir.VectorType(BF16, 2 * lanes)
     kind = ir.FunctionType(floats, [floats, pairs, pairs])
     dot = builder.module.declare_intrinsic(f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}", (), kind)
     values = [builder.bitcast(words, pairs) for words in (one, other)]

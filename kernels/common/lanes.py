@@ -7,10 +7,25 @@ from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
 from .bfloat16_dots import rounded_pairs
-from .llvm import F32, I16, I32, read, word, write
-from .vectors import FLOATS, LANES, WORDS, floats, fma, splat
+from .llvm import F32, I16, I32, read, widen, word, write
+from .numba_tools import has_feature
+from .vectors import (
+    FLOATS,
+    LANES,
+    WORDS,
+    apply,
+    floats,
+    fma,
+    narrow_floats,
+    read_floats,
+    splat,
+    words,
+    write_floats,
+)
 
 _LOG2E = 1.4426950408889634
+_LOWEST = -127.0
+"""2 ** x counts as 0 from here down."""
 _POWER_OF_TWO = (1.8671307e-3, 9.017029e-3, 5.5799913e-2, 2.4016444e-1, 6.931513e-1, 1.0)
 """2 ** x for 0 <= x < 1 with a relative error of at most 2e-7, highest power first; 1 for 0"""
 
@@ -84,6 +99,14 @@ def plus(typing, one, other):
 
 
 @intrinsic
+def minus(typing, one, other):
+    def generate(context, builder, signature, arguments):
+        return builder.fsub(*arguments)
+
+    return lanes(lanes, lanes), generate
+
+
+@intrinsic
 def times(typing, one, other):
     def generate(context, builder, signature, arguments):
         return builder.fmul(*arguments)
@@ -109,13 +132,89 @@ def exp_of_difference(typing, one, other, scale):
         one, other, scale = arguments
         log2e_scale = builder.fmul(scale, ir.Constant(F32, _LOG2E))
         exponent = builder.fmul(builder.fsub(one, other), splat(builder, log2e_scale, FLOATS))
-        part = _above_whole(builder, exponent)
-        power = floats(_POWER_OF_TWO[0])
-        for factor in _POWER_OF_TWO[1:]:
-            power = fma(builder, power, part, floats(factor))
-        return _times_power_of_two(builder, power, exponent)
+        return _power_of_two(builder, exponent)
 
     return lanes(lanes, lanes, types.float32), generate
+
+
+@intrinsic
+def load_wide(typing, start, index):
+    """Elements index … index + 15 of a pointer to stored elements (see `llvm`), as float32."""
+
+    def generate(context, builder, signature, arguments):
+        return read_floats(builder, builder.gep(arguments[0], [arguments[1]]), start.dtype)
+
+    return lanes(start, types.int64), generate
+
+
+@intrinsic
+def store_narrow(typing, start, index, value):
+    """Write elements index … index + 15, rounded to nearest even; not int8."""
+
+    def generate(context, builder, signature, arguments):
+        write_floats(builder, arguments[2], builder.gep(arguments[0], [arguments[1]]), start.dtype)
+        return context.get_dummy_value()
+
+    return types.void(start, types.int64, lanes), generate
+
+
+@intrinsic
+def rounded_lanes(typing, value, kind):
+    """The lanes after a round trip through the storage type of `kind`; not int8."""
+
+    def generate(context, builder, signature, arguments):
+        return widen(builder, narrow_floats(builder, arguments[0], kind), kind)
+
+    return lanes(lanes, kind), generate
+
+
+@intrinsic
+def repeated(typing, number):
+    """A float32 number in all lanes."""
+
+    def generate(context, builder, signature, arguments):
+        return splat(builder, arguments[0], FLOATS)
+
+    return lanes(types.float32), generate
+
+
+@intrinsic
+def fused(typing, a, b, c):
+    """a * b + c, rounded once."""
+
+    def generate(context, builder, signature, arguments):
+        return fma(builder, *arguments)
+
+    return lanes(lanes, lanes, lanes), generate
+
+
+@intrinsic
+def sum_of(typing, one):
+    """The sum of all lanes as float32."""
+
+    def generate(context, builder, signature, arguments):
+        (total,), distance = arguments, LANES
+        while distance > 1:
+            distance //= 2
+            order = ir.Constant(WORDS, [(lane + distance) % LANES for lane in range(LANES)])
+            total = builder.fadd(total, builder.shuffle_vector(total, total, order))
+        return builder.extract_element(total, word(0))
+
+    return types.float32(lanes), generate
+
+
+@intrinsic
+def silu(typing, value):
+    """x / (1 + exp(-x))"""
+
+    def generate(context, builder, signature, arguments):
+        (x,) = arguments
+        one = floats(1.0)
+        tail = _power_of_two(builder, builder.fmul(apply(builder, "llvm.fabs", x), floats(-_LOG2E)))
+        top = builder.select(builder.fcmp_ordered(">=", x, floats(0.0)), one, tail)
+        return builder.fmul(x, builder.fdiv(top, builder.fadd(one, tail)))
+
+    return lanes(lanes), generate
 
 
 @intrinsic
@@ -128,6 +227,24 @@ def store_pairs(typing, start, index, low, high):
         return context.get_dummy_value()
 
     return types.void(start, types.int64, lanes, lanes), generate
+
+
+def _power_of_two(builder: ir.IRBuilder, exponent: ir.Value) -> ir.Value:
+    """2 ** exponent, for exponents up to 0; it may be 0 below -126."""
+    by_processor = has_feature("avx512dq")
+    if not by_processor:
+        lowest = floats(_LOWEST)
+        is_below = builder.fcmp_ordered("<", exponent, lowest)
+        exponent = builder.select(is_below, lowest, exponent)
+    whole = None if by_processor else apply(builder, "llvm.floor", exponent)
+    part = _above_whole(builder, exponent) if by_processor else builder.fsub(exponent, whole)
+    power = floats(_POWER_OF_TWO[0])
+    for factor in _POWER_OF_TWO[1:]:
+        power = fma(builder, power, part, floats(factor))
+    if by_processor:
+        return _times_power_of_two(builder, power, exponent)
+    biased = builder.add(builder.fptosi(whole, WORDS), words(127))
+    return builder.fmul(power, builder.bitcast(builder.shl(biased, words(23)), FLOATS))
 
 
 def _above_whole(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:

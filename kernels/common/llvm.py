@@ -13,6 +13,14 @@ from numba.core import cgutils
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
 
+
+class _BFloat16(ir.Type):  # type: ignore[misc]
+    def _to_string(self) -> str:
+        return "bfloat"
+
+
+BF16 = _BFloat16()
+
 FIRST_LEVEL, SECOND_LEVEL = 3, 2
 """the caches that a line can be prefetched into"""
 

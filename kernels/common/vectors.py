@@ -5,7 +5,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from .llvm import F16, F32, I8, I16, I32, narrow, read, widen, word, write
+from .llvm import BF16, F16, F32, I8, I16, I32, narrow, read, widen, word, write
+from .numba_tools import has_feature
 
 LANES = 16
 
@@ -35,8 +36,18 @@ def read_floats(builder: ir.IRBuilder, place: ir.Value, stored: types.Type, lane
 
 
 def write_floats(builder: ir.IRBuilder, value: ir.Value, place: ir.Value, stored: types.Type) -> None:
-    """Write FLOATS as stored elements, rounded to nearest even; not int8."""
-    write(builder, narrow(builder, value, stored), place)
+    """Write FLOATS as stored elements (see `narrow_floats`)."""
+    write(builder, narrow_floats(builder, value, stored), place)
+
+
+def narrow_floats(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Value:
+    """FLOATS as stored elements, rounded to nearest even; not int8. Processors that round to bfloat16 write 0
+    in place of its denormal numbers."""
+    if stored != types.uint16 or not has_feature("avx512bf16"):
+        return narrow(builder, value, stored)
+    kind = ir.FunctionType(ir.VectorType(BF16, LANES), [FLOATS])
+    convert = builder.module.declare_intrinsic("llvm.x86.avx512bf16.cvtneps2bf16.512", (), kind)
+    return builder.bitcast(builder.call(convert, [value]), SHORTS)
 
 
 def splat(builder: ir.IRBuilder, value: ir.Value, kind: ir.VectorType) -> ir.Value:

@@ -6,6 +6,17 @@ from functools import cache
 import numpy as np
 import torch
 
+from ..common.lanes import (
+    fused,
+    load_wide,
+    multiplied,
+    plus,
+    repeated,
+    rounded_lanes,
+    store_narrow,
+    sum_of,
+    times,
+)
 from ..common.numba_tools import (
     compiled,
     fetch_add,
@@ -18,6 +29,7 @@ from ..common.numba_tools import (
     store,
 )
 from ..common.threads import PIECE, Callback, thread_count
+from ..common.vectors import LANES
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -67,20 +79,54 @@ def _norm(arguments, kind):
         for row in range(begin, min(rows, begin + step)):
             x = shifted(pointer(arguments[3], kind), row * size)
             out = shifted(pointer(arguments[6], kind), row * size)
-            squares = np.float32(0)
             if add:
                 residual = shifted(pointer(arguments[4], kind), row * size)
-                for i in range(size):
-                    value = rounded(load(residual, i) + load(x, i), kind)
-                    squares += value * value
-                    store(residual, i, value)
+                squares = _add(residual, x, size, kind)
                 x = residual
             else:
-                for i in range(size):
-                    squares += load(x, i) * load(x, i)
+                squares = _squares(x, size)
             scale = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
-            for i in range(size):
-                store(out, i, rounded(load(x, i) * scale, kind) * load(weight, i))
+            _scale(x, scale, weight, size, kind, out)
+
+
+@compiled
+def _add(residual, x, size, kind):
+    """Adds x to the residual. Returns the sum of the squares of the results."""
+    several = repeated(np.float32(0))
+    vectors_end = size - size % LANES
+    for i in range(0, vectors_end, LANES):
+        value = rounded_lanes(plus(load_wide(residual, i), load_wide(x, i)), kind)
+        several = fused(value, value, several)
+        store_narrow(residual, i, value)
+    squares = sum_of(several)
+    for i in range(vectors_end, size):
+        value = rounded(load(residual, i) + load(x, i), kind)
+        squares += value * value
+        store(residual, i, value)
+    return squares
+
+
+@compiled
+def _squares(x, size):
+    several = repeated(np.float32(0))
+    vectors_end = size - size % LANES
+    for i in range(0, vectors_end, LANES):
+        value = load_wide(x, i)
+        several = fused(value, value, several)
+    squares = sum_of(several)
+    for i in range(vectors_end, size):
+        squares += load(x, i) * load(x, i)
+    return squares
+
+
+@compiled
+def _scale(x, scale, weight, size, kind, out):
+    vectors_end = size - size % LANES
+    for i in range(0, vectors_end, LANES):
+        value = rounded_lanes(multiplied(load_wide(x, i), scale), kind)
+        store_narrow(out, i, times(value, load_wide(weight, i)))
+    for i in range(vectors_end, size):
+        store(out, i, rounded(load(x, i) * scale, kind) * load(weight, i))
 
 
 def _bfloat16(arguments):

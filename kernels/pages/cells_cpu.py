@@ -10,8 +10,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ..common.lanes import load_lanes, store_narrow
 from ..common.llvm import F32, I16, I32, read, size, word
 from ..common.numba_tools import compiled, float_with_bits, load, store
+from ..common.vectors import LANES
 from .cells import MOST, SMALLEST, WORD
 
 LINE_BYTES = 64
@@ -107,7 +109,10 @@ def _magnitude(typing, value):
 def write_cell(cell, head_dim, values):
     """Store float32 values, rounded to nearest even."""
     if not is_scaled(cell):
-        for i in range(head_dim):
+        vectors_end = head_dim - head_dim % LANES
+        for i in range(0, vectors_end, LANES):
+            store_narrow(cell, i, load_lanes(values, i))
+        for i in range(vectors_end, head_dim):
             store(cell, i, values[i])
         return
     magnitude = np.uint32(0)
@@ -128,6 +133,10 @@ def write_cell(cell, head_dim, values):
 @compiled
 def copy_to_cell(cell, head_dim, source, buffer):
     """Store the values at `source`; buffer: capacity for head_dim float32 values."""
+    if not is_scaled(cell):
+        for i in range(head_dim):
+            cell[i] = source[i]
+        return
     for i in range(head_dim):
         buffer[i] = load(source, i)
     write_cell(cell, head_dim, buffer)

@@ -6,10 +6,22 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..common.numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted
+from ..common.lanes import (
+    fused,
+    load_lanes,
+    load_wide,
+    minus,
+    multiplied,
+    repeated,
+    store_narrow,
+    sum_of,
+    times,
+)
+from ..common.numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted, store
 from ..common.threads import Callback, thread_count
+from ..common.vectors import LANES
 from ..pages.cells import CellFormat
-from ..pages.cells_cpu import copy_to_cell, write_cell
+from ..pages.cells_cpu import copy_to_cell, is_scaled, write_cell
 from ..pages.segments import Segments
 from .head_norms import HeadNorms
 
@@ -59,35 +71,50 @@ def rotary_write_kv(
 
 
 @compiled
-def _read(source, weight, normal, eps, head_dim, head):
-    """head = the head at `source` as float32, normalised and scaled by `weight` if `normal`."""
-    squares = np.float32(0)
-    for i in range(head_dim):
-        value = load(source, i)
-        head[i] = value
-        squares += value * value
-    if normal:
-        scale = np.float32(1) / np.sqrt(squares / np.float32(head_dim) + eps)
-        for i in range(head_dim):
-            head[i] *= scale * load(weight, i)
+def _inverse_norm(source, eps, head_dim):
+    """1 / the root of the mean square of the head at `source`, plus eps."""
+    several = repeated(np.float32(0))
+    vectors_end = head_dim - head_dim % LANES
+    for i in range(0, vectors_end, LANES):
+        values = load_wide(source, i)
+        several = fused(values, values, several)
+    squares = sum_of(several)
+    for i in range(vectors_end, head_dim):
+        squares += load(source, i) * load(source, i)
+    return np.float32(1) / np.sqrt(squares / np.float32(head_dim) + eps)
 
 
 @compiled
-def _rotate(head, cos_sin, half, head_dim, target):
-    """`head` has capacity for as many rotated values after its own."""
-    rotated = shifted(head, head_dim)
-    for i in range(half):
-        cos, sin = cos_sin[i], cos_sin[half + i]
-        rotated[i] = head[i] * cos - head[half + i] * sin
-        rotated[half + i] = head[half + i] * cos + head[i] * sin
+def _rotate(source, normal, scale, weight, cos_sin, half, head_dim, target):
+    """target = the head at `source`, times `scale` and `weight` if `normal`, then rotated. They may be the
+    same memory."""
+    vectors_end = half - half % LANES
+    for i in range(0, vectors_end, LANES):
+        low, high = load_wide(source, i), load_wide(source, half + i)
+        if normal:
+            low = times(low, multiplied(load_wide(weight, i), scale))
+            high = times(high, multiplied(load_wide(weight, half + i), scale))
+        cos, sin = load_lanes(cos_sin, i), load_lanes(cos_sin, half + i)
+        store_narrow(target, i, minus(times(low, cos), times(high, sin)))
+        store_narrow(target, half + i, fused(low, sin, times(high, cos)))
+    for i in range(vectors_end, half):
+        below, above = load(source, i), load(source, half + i)
+        if normal:
+            below *= scale * load(weight, i)
+            above *= scale * load(weight, half + i)
+        cosine, sine = cos_sin[i], cos_sin[half + i]
+        store(target, i, below * cosine - above * sine)
+        store(target, half + i, above * cosine + below * sine)
     for i in range(2 * half, head_dim):
-        rotated[i] = head[i]
-    write_cell(target, head_dim, rotated)
+        value = load(source, i)
+        if normal:
+            value *= scale * load(weight, i)
+        store(target, i, value)
 
 
 @compiled
 def _rotate_token(arguments, token, kind, stored, buffer):
-    """buffer: float32 [2 * head_dim]; the caller must keep it alive."""
+    """buffer: float32 [head_dim]; the caller must keep it alive."""
     heads, kv_heads = arguments[2], arguments[3]
     head_dim, half, head_cells = arguments[4], arguments[5], arguments[6]
     normal, eps, cell = arguments[17] != 0, float_of(arguments[19]), arguments[20]
@@ -102,22 +129,37 @@ def _rotate_token(arguments, token, kind, stored, buffer):
     q = shifted(pointer(arguments[7], kind), token * arguments[8])
     for head in range(heads):
         query = shifted(q, head * head_dim)
-        _read(query, q_weight, normal, eps, head_dim, floats)
-        _rotate(floats, cos_sin, half, head_dim, query)
+        scale = _inverse_norm(query, eps, head_dim) if normal else np.float32(1)
+        _rotate(query, normal, scale, q_weight, cos_sin, half, head_dim, query)
     k = shifted(pointer(arguments[9], kind), token * arguments[10])
     v = shifted(pointer(arguments[11], kind), token * arguments[12])
     first = slot // segment_tokens * segment_cells + slot % segment_tokens
     for head in range(kv_heads):
-        keys = shifted(pointer(arguments[16], stored), (first + head * head_cells) * cell)
-        _read(shifted(k, head * head_dim), k_weight, normal, eps, head_dim, floats)
-        _rotate(floats, cos_sin, half, head_dim, keys)
+        place = (first + head * head_cells) * cell
+        keys = shifted(pointer(arguments[16], stored), place)
+        key = shifted(k, head * head_dim)
+        scale = _inverse_norm(key, eps, head_dim) if normal else np.float32(1)
+        if is_scaled(keys):
+            _rotate(key, normal, scale, k_weight, cos_sin, half, head_dim, floats)
+            write_cell(keys, head_dim, floats)
+        else:
+            _rotate(
+                key,
+                normal,
+                scale,
+                k_weight,
+                cos_sin,
+                half,
+                head_dim,
+                shifted(pointer(arguments[16], kind), place),
+            )
         copy_to_cell(shifted(keys, value_cells * cell), head_dim, shifted(v, head * head_dim), floats)
 
 
 @compiled
 def _rotate_and_write(arguments, kind, stored):
     """Arguments: the counter of tokens, then those of `rotary_write_kv`."""
-    buffer = np.empty(2 * arguments[4], np.float32)
+    buffer = np.empty(arguments[4], np.float32)
     while True:
         token = fetch_add(arguments, 1)
         if token >= arguments[1]:
