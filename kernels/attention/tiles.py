@@ -64,18 +64,19 @@ FEWEST_QUERIES = 5
 FEWEST_AMX_QUERIES = 8
 """`FEWEST_QUERIES` on processors with AMX. Whether 9 would be faster there was not measured."""
 
-FEW = LANES // 2
-"""Query heads for which `score_8` is faster than `score_16`."""
-
 BLOCK = 128
 """Keys of each turn of the online softmax. With AMX, the times of 64, 128 and 256 could not be told apart."""
 
 
 @compiled
-def _score(keys, key_row, query, half, queries, lanes, score, later, key_bytes):
-    """score[t, lane] = key t · query lane, for ROWS keys. Prefetches ROWS keys from `later` on."""
+def _score(keys, key_row, query, half, few, lanes, score, later, key_bytes):
+    """score[t, lane] = key t · query lane, for ROWS keys. Prefetches ROWS keys from `later` on.
+
+    few: two lanes share a query, so up to LANES // 2 queries take half of the time, and words are added in
+    another order
+    """
     step = ROWS * key_bytes // half
-    if queries <= FEW:
+    if few:
         score_8(half // 2, keys, key_row, 2, query, LANES, score, lanes, later, 2 * step)
     elif lanes == LANES:
         score_16(half, keys, key_row, 1, query, lanes, score, lanes, later, step)
@@ -174,7 +175,8 @@ def _attend(arguments, item, run, head, next_item, empty, words, floats, places,
     half = head_dim // 2
     queries = item[TOKENS] * repeat
     by_amx = arguments[BY_AMX] != 0
-    words_of_lane = 2 if queries <= FEW and not by_amx else 1
+    # If all items are computed in tiles, results must not depend on the number of queries.
+    few = queries <= LANES // 2 and not by_amx and arguments[FEWEST_TILED] > 0
     lane_step, key_step = (SIDE, SIDE) if by_amx else (LANES, ROWS)
     lanes = -(-queries // lane_step) * lane_step
     scale = float_of(arguments[SCALE])
@@ -189,7 +191,7 @@ def _attend(arguments, item, run, head, next_item, empty, words, floats, places,
     correction = shifted(summed, lanes)
     key_scales = shifted(correction, lanes)
     value_scales = shifted(key_scales, BLOCK)
-    _load_queries(arguments, item, head, lanes, words_of_lane, query)
+    _load_queries(arguments, item, head, lanes, 2 if few else 1, query)
     _clear(lanes, head_dim, score, largest, summed, total)
     first = head * arguments[HEAD_CELLS] * cell
     stored = empty[0]  # only its type counts
@@ -217,7 +219,7 @@ def _attend(arguments, item, run, head, next_item, empty, words, floats, places,
                 _score_by_amx(keys, key_row, query, half, lanes, to)
             else:
                 later = shifted(later_keys, places[t])
-                _score(keys, key_row, query, half, queries, lanes, to, later, cell_bytes)
+                _score(keys, key_row, query, half, few, lanes, to, later, cell_bytes)
         if scaled:
             scale_scores(score, padded, lanes, key_scales)
         hide(score, begin, end - begin, padded, item[POSITION], window, item[TOKENS], repeat, lanes)

@@ -149,7 +149,7 @@ def load_wide(typing, start, index):
 
 @intrinsic
 def store_narrow(typing, start, index, value):
-    """Write elements index … index + 15, rounded to nearest even; not int8."""
+    """Write elements index … index + 15, rounded to nearest even."""
 
     def generate(context, builder, signature, arguments):
         write_floats(builder, arguments[2], builder.gep(arguments[0], [arguments[1]]), start.dtype)
@@ -160,7 +160,7 @@ def store_narrow(typing, start, index, value):
 
 @intrinsic
 def rounded_lanes(typing, value, kind):
-    """The lanes after a round trip through the storage type of `kind`; not int8."""
+    """The lanes after a round trip through the storage type of `kind`."""
 
     def generate(context, builder, signature, arguments):
         return widen(builder, narrow_floats(builder, arguments[0], kind), kind)

@@ -41,7 +41,7 @@ def write_floats(builder: ir.IRBuilder, value: ir.Value, place: ir.Value, stored
 
 
 def narrow_floats(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Value:
-    """FLOATS as stored elements, rounded to nearest even; not int8. Processors that round to bfloat16 write 0
+    """FLOATS as stored elements, rounded to nearest even. Processors that round to bfloat16 write 0
     in place of its denormal numbers."""
     if stored != types.uint16 or not has_feature("avx512bf16"):
         return narrow(builder, value, stored)

@@ -18,7 +18,7 @@ from arbora.kernels.linear.widened import WidenedProduct
 from arbora.kernels.linear.widened_once import WidenedOnceProduct
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages.cells import CellFormat
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from segmented import segmented
 
@@ -121,6 +121,16 @@ def nested(levels: list[tuple[int, int]], page_size: int) -> tuple[tuple[int, in
     chunks=st.lists(st.tuples(st.integers(0, 1000), st.integers(2, 200)), max_size=3),
     levels=st.lists(st.tuples(st.integers(2, 12), st.integers(1, 1150)), max_size=3),
     seed=st.integers(0, 1000),
+)
+@example(  # differs if few queries are multiplied in another order
+    heads=(4, 2),
+    head_dim=32,
+    page_size=1,
+    window=100,
+    decoded=[],
+    chunks=[(192, 200)],
+    levels=[],
+    seed=11,
 )
 def test_attention_to_a_token_is_the_same_in_any_step(
     dtype: torch.dtype,
