@@ -5,8 +5,9 @@
 
 Rows in decode have `--keys` tokens already, the prompt's chunks begin at half as many. `--busy` starts
 processes that compute without end, to see what a full machine does to a step. What follows `--` are options
-of `arbora serve`. Printed are the median and the range in milliseconds. With `--kernels`, kernels run one by
-one, and the time of each kind is printed too.
+of `arbora serve`. Printed are the median and the range in milliseconds, and the part that the step's kernels
+do not take: Python's work and copies of small arrays. With `--kernels`, kernels run one by one, and the time
+of each kind is printed too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "lib"))
@@ -35,32 +37,48 @@ def compute() -> None:
         sum(range(10_000))
 
 
-def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> list[tuple[str, float]]:
-    """Returns the milliseconds that the kernels of each module take in a step; the slowest come first."""
-    spent: defaultdict[str, float] = defaultdict(float)
+@contextmanager
+def measured_kernels(add: Callable[[str, float], None]) -> Iterator[None]:
+    """Calls `add` with the module and the seconds of each kernel or program that runs meanwhile."""
     run = Callback.run
 
     def timed(callback: Callback, arguments: Sequence[int], threads: int) -> None:
         begin = time.perf_counter()
         run(callback, arguments, threads)
         name = sys._getframe(1).f_code.co_filename.partition("/kernels/")[2]
-        spent[name] += (time.perf_counter() - begin) * 1e3 / count
+        add(name, time.perf_counter() - begin)
+
+    Callback.run = timed  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        Callback.run = run  # type: ignore[method-assign]
+
+
+def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> list[tuple[str, float]]:
+    """Returns the milliseconds that the kernels of each module take in a step; the slowest come first."""
+    spent: defaultdict[str, float] = defaultdict(float)
+
+    def add(name: str, seconds: float) -> None:
+        spent[name] += seconds * 1e3 / count
 
     for _ in range(count):
         steps.begin_prompt()
-        Callback.run = timed  # type: ignore[assignment, method-assign]
-        steps.run(decode, chunk)
-        Callback.run = run  # type: ignore[method-assign]
+        with measured_kernels(add):
+            steps.run(decode, chunk)
     return sorted(spent.items(), key=lambda each: -each[1])
 
 
-def times(steps: Steps, decode: int, chunk: int, count: int) -> list[float]:
-    """Returns the milliseconds of each step, in ascending order."""
-    found = []
+def times(steps: Steps, decode: int, chunk: int, count: int) -> tuple[list[float], float]:
+    """Returns the milliseconds of each step, in ascending order, and the median outside of kernels."""
+    found, outside = [], []
     for _ in range(count + UNMEASURED):
         steps.begin_prompt()
-        found.append(steps.run(decode, chunk))
-    return sorted(found[UNMEASURED:])
+        spent: list[float] = []
+        with measured_kernels(lambda _, seconds, spent=spent: spent.append(seconds)):  # type: ignore[misc]
+            found.append(steps.run(decode, chunk))
+        outside.append(found[-1] - sum(spent) * 1e3)
+    return sorted(found[UNMEASURED:]), statistics.median(outside[UNMEASURED:])
 
 
 def main() -> None:
@@ -91,13 +109,16 @@ def main() -> None:
     for chunk in chunks:
         for decode in decodes:
             if chunk or decode:
-                taken = times(steps, decode, chunk, asked.count)
-                cells = [f"{statistics.median(taken):.1f}", f"{taken[0]:.1f} to {taken[-1]:.1f}"]
+                taken, outside = times(steps, decode, chunk, asked.count)
+                middle = statistics.median(taken)
+                cells = [f"{middle:.1f}", f"{taken[0]:.1f} to {taken[-1]:.1f}"]
+                cells.append(f"{outside:.2f} ({100 * outside / middle:.1f} %)")
                 if asked.kernels:
                     spent = kernel_times(steps, decode, chunk, asked.count)
                     cells.append(", ".join(f"{name} {ms:.1f}" for name, ms in spent[:5]))
                 found.append([str(decode), str(chunk), *cells])
-    head = ["rows in decode", "prompt tokens", "median", "range", *(["kernels"] if asked.kernels else [])]
+    head = ["rows in decode", "prompt tokens", "median", "range", "outside of kernels"]
+    head += ["kernels"] if asked.kernels else []
     print(markdown(head, found))
     for other in others:
         other.terminate()

@@ -22,6 +22,7 @@ from .launch.program_name import program_name
 from .launch.serve import serve
 from .option_table import OPTIONS, Option, Setting
 from .options import build_config, from_environment, unknown_variables
+from .text.close_names import did_you_mean
 from .unknown_options import ELSEWHERE, unknown_arguments
 
 INTERRUPTED = 130
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given:
         build_parser().print_help(sys.stderr)
         return 2
+    _check_command(given[0])
     parsed, unknown = build_parser(given[:1]).parse_known_args(with_values(given))
     if parsed.command == "run":  # argparse takes no positional arguments behind options
         parsed.arguments += [argument for argument in unknown if not argument.startswith("-")]
@@ -88,6 +90,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _check_command(name: str) -> None:
+    """Exits with an error if the first argument is neither a command nor an option."""
+    known = ("serve", *COMMANDS, "key")
+    if name in known or name.startswith("-"):
+        return
+    is_model = "/" in name or Path(name).exists()
+    meant = f" Did you mean `{program_name()} serve {name}`?" if is_model else did_you_mean(name, known)
+    build_parser().error(f"there is no command {name}.{meant} The commands are {', '.join(known)}.")
 
 
 def serve_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> ServeConfig:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from .errors import ConfigError
+from .type_mismatch import TypeMismatch
 
 CONFIG_FILE = "config.json"
 GET_IT_AGAIN = "Copy or download it again"
@@ -35,6 +36,18 @@ def decode_file(path: Path, text: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: {_wrong_type(error, text)} {GET_IT_AGAIN}.") from None
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path}: not a whole JSON file ({error}). {GET_IT_AGAIN}.") from None
+
+
+def _wrong_type(error: msgspec.ValidationError, text: bytes) -> str:
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:  # the file is no object
+        fields = {}
+    mismatch = TypeMismatch.of(error)
+    if mismatch.missing is not None:
+        name = f"{mismatch.path}.{mismatch.missing}" if mismatch.path else mismatch.missing
+        return f"the field {name} is missing."
+    return mismatch.sentence(mismatch.path, fields, "the file")

@@ -31,6 +31,7 @@ SHARED = (
     "processes",
     "sampling_params",
     "system_memory",
+    "type_mismatch",
     "vocabulary",
 )
 SHARED_MODULES = {f"runtime.{name}" for name in SHARED}

@@ -11,7 +11,8 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
-from ..request.type_errors import in_words, type_error
+from ...runtime.type_mismatch import in_words
+from ..request.type_errors import type_error
 from ..work.caller import LARGE_BODY, Caller, ClientGoneError
 from ..work.fair_threads import FairThreads
 from ..work.steps import Steps, run_now

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...runtime.errors import RequestError
-from ..request.type_errors import SHOWN_CHARACTERS
+from ...runtime.type_mismatch import SHOWN_CHARACTERS
 from .body_kind import FieldCheck
 
 READ_BYTES = 400  # of a value, which may be as long as the body; the values in the tables are shorter

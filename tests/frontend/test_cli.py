@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from arbora.frontend import option_checks
 from arbora.frontend.cli import build_parser, main, option_help, serve_config, with_values
+from arbora.frontend.launch.program_name import program_name
 from arbora.frontend.option_table import OPTIONS
 from arbora.frontend.options import from_environment, unknown_variables
 from arbora.runtime.api_keys import ApiKey, plain_key
@@ -32,6 +33,24 @@ def test_without_a_command_all_commands_are_listed(capsys: pytest.CaptureFixture
     assert main([]) == 2
     listed = capsys.readouterr().err
     assert "serve     start a server" in listed and "doctor    check this machine" in listed
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("serv", " Did you mean serve?"),
+        ("benhc", " Did you mean bench?"),
+        ("./model", f" Did you mean `{program_name()} serve ./model`?"),
+        ("unlike", ""),
+    ],
+)
+def test_an_unknown_command_is_refused_with_a_guess(
+    name: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([name])
+    refusal = capsys.readouterr().err
+    assert f"there is no command {name}.{meant} The commands are serve, chat" in refusal
 
 
 def plain(*keys: str) -> tuple[ApiKey, ...]:

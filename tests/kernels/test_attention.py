@@ -24,7 +24,7 @@ from arbora.kernels.pages.cells import CellFormat
 from attention_cases import TREE, AttentionCase, Sharing, Step, build_case, steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llvmlite import binding
+from lesser_processor import output_without
 from sapphire_rapids import output_for_sapphire_rapids
 from segmented import segmented
 
@@ -197,20 +197,7 @@ for head_dim in (16, 48, 64, 90):
 
 @pytest.mark.parametrize("lacking", ["avx512bf16", "avx512"])
 def test_code_for_other_processors_matches_the_reference(lacking: str, tmp_path: Path) -> None:
-    """Compiled for this processor without some of its instructions, so that it runs on any."""
-    has = {
-        name: bool(on) and not name.startswith(lacking)
-        for name, on in binding.get_host_cpu_features().items()
-    }
-    environment = {
-        **os.environ,
-        "NUMBA_CPU_FEATURES": ",".join(f"{'+' if on else '-'}{name}" for name, on in has.items()),
-        "NUMBA_CACHE_DIR": str(tmp_path),
-        "PYTHONPATH": str(ONE_HEAP.parent),
-    }
-    command = [sys.executable, "-c", OTHER_PROCESSOR]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+    output_without(lacking, ["-c", OTHER_PROCESSOR], tmp_path)
 
 
 def test_words_are_transposed() -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages, page_moves
 from arbora.kernels.pages.cells import CellFormat
 from arbora.kernels.rotary import HeadNorms, rotary_write_kv
+from lesser_processor import output_without
 from segmented import segmented
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -57,9 +59,37 @@ def test_silu_and_mul_agrees_with_torch(shape: tuple[int, int], dtype: torch.dty
     assert_close(silu_and_mul(gate_up), reference.silu_and_mul(gate_up))
 
 
-def test_silu_and_mul_is_zero_far_below_zero_and_linear_far_above() -> None:
-    gate_up = torch.tensor([[-1000.0, 1000.0, 1.0, 1.0]])
-    assert silu_and_mul(gate_up).tolist() == [[0.0, 1000.0]]
+@pytest.mark.parametrize("width", [1, 20])
+def test_silu_and_mul_is_zero_far_below_zero_and_linear_far_above(width: int) -> None:
+    gate_up = torch.tensor([[-1000.0] * width + [1000.0] * width + [1.0] * 2 * width])
+    assert silu_and_mul(gate_up).tolist() == [[0.0] * width + [1000.0] * width]
+
+
+OTHER_PROCESSOR = """
+import torch
+from arbora.kernels import reference
+from arbora.kernels.activation import silu_and_mul
+from arbora.kernels.norm import add_rms_norm
+for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)):
+    gate_up = torch.randn(5, 2 * 99).to(dtype) * 4
+    edges = torch.tensor([[-1000.0, -87.0, 0.0, 1000.0] * 8 + [1.0] * 32]).to(dtype)
+    for case in (gate_up, edges):
+        torch.testing.assert_close(
+            silu_and_mul(case), reference.silu_and_mul(case), atol=tolerance, rtol=tolerance
+        )
+    x, residual = torch.randn(2, 5, 99).to(dtype)
+    arguments = x, torch.rand(99).to(dtype), 1e-6
+    got = add_rms_norm(arguments[0], residual.clone(), *arguments[1:])
+    expected = reference.add_rms_norm(arguments[0], residual.clone(), *arguments[1:])
+    torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
+"""
+
+
+@pytest.mark.parametrize("lacking", ["avx512bf16", "avx512", ("avx512", "fma")])
+def test_code_for_other_processors_matches_the_reference(
+    lacking: str | tuple[str, ...], tmp_path: Path
+) -> None:
+    output_without(lacking, ["-c", OTHER_PROCESSOR], tmp_path)
 
 
 def test_a_nan_passes_through_norm_and_activation() -> None:

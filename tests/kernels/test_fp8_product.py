@@ -1,9 +1,6 @@
 """Products with FP8 weights against float64, and the independence of a row's bits."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +13,7 @@ from arbora.kernels.linear.fp8_cpu import PANEL
 from fp8_probe import results
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llvmlite import binding
+from lesser_processor import features_without, output_without
 
 CPU = torch.device("cpu")
 PROBE = Path(__file__).parents[1] / "support" / "fp8_probe.py"
@@ -133,22 +130,8 @@ def test_rows_of_several_panels_have_the_bits_of_a_single_row(dtype: torch.dtype
 
 @pytest.mark.parametrize("lacking", list(WITHOUT.values()), ids=list(WITHOUT))
 def test_code_for_other_processors_agrees_with_float64(lacking: tuple[str, ...]) -> None:
-    """Compiled for this processor without some of its instructions, so that it runs on any."""
-    has = {
-        name: bool(on) and not name.startswith(lacking)
-        for name, on in binding.get_host_cpu_features().items()
-    }
-    features = ",".join(f"{'+' if on else '-'}{name}" for name, on in has.items())
-    done = subprocess.run(
-        [sys.executable, str(PROBE)],
-        env={**os.environ, "NUMBA_CPU_FEATURES": features, "PYTHONSAFEPATH": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    got = json.loads(done.stdout)
-    assert got["pairs"] == bool(has.get("avx512bf16"))
+    got = json.loads(output_without(lacking, [str(PROBE)]))
+    assert got["pairs"] == bool(features_without(lacking).get("avx512bf16"))
     assert max(got["errors"].values()) < 1, got
     if got["pairs"] and bfloat16_dots.available():
         assert got["digest"] == results()["digest"], "another way to widen the codes gives the same bits"

@@ -1,11 +1,8 @@
 """Quantized products against float64, and the independence of a row's bits."""
 
 import json
-import os
 import platform
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +20,7 @@ from arbora.kernels.linear.quantized import AMX_ROWS, groups_of_activations, sto
 from arbora.kernels.linear.quantized_cpu import AMX_BFLOAT16, AMX_BYTES, HALVED_ROWS, NO_AMX
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from llvmlite import binding
+from lesser_processor import features_without, output_without
 from quantized_probe import digest
 from sapphire_rapids import output_for_sapphire_rapids
 
@@ -164,21 +161,8 @@ def test_a_rows_bits_depend_neither_on_other_rows_nor_on_threads(
     ids=["without AVX-512", "without AVX-512 and AVX-VNNI"],
 )
 def test_code_for_other_processors_gives_the_same_bits(lacking: tuple[str, ...]) -> None:
-    """Compiled for this processor without some of its instructions, so that it runs on any."""
-    has = {
-        name: bool(on) and not name.startswith(lacking)
-        for name, on in binding.get_host_cpu_features().items()
-    }
-    features = ",".join(f"{'+' if on else '-'}{name}" for name, on in has.items())
-    done = subprocess.run(
-        [sys.executable, str(PROBE)],
-        env={**os.environ, "NUMBA_CPU_FEATURES": features, "PYTHONSAFEPATH": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [256 if has.get("avxvnni") else 0, digest()]
+    width = 256 if features_without(lacking).get("avxvnni") else 0
+    assert json.loads(output_without(lacking, [str(PROBE)])) == [width, digest()]
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AMX is a unit of x86")

@@ -128,7 +128,7 @@ def test_a_window_is_only_used_where_the_family_says_so(tmp_path: Path) -> None:
         ({"hidden_act": "gelu"}, ["gelu", "silu"]),
         ({"num_attention_heads": 6, "num_key_value_heads": 4}, ["6", "num_key_value_heads 4"]),
         ({"head_dim": 15}, ["head_dim 15"]),
-        ({"hidden_size": "big"}, ["hidden_size", "str"]),
+        ({"hidden_size": "big"}, ["hidden_size", '"big"', "an integer"]),
         ({"vocab_size": None}, ["vocab_size", "missing"]),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, ["longrope", "llama3"]),
         ({"rope_scaling": {"rope_type": "linear"}}, ["linear", "factor"]),
@@ -162,6 +162,25 @@ def test_broken_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"hidden_size": ')
     with pytest.raises(ConfigError, match=r"config\.json"):
         load_decoder_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (
+            '{"architectures": ["LlamaForCausalLM"], "hidden_size": "1024"}',
+            'hidden_size is "1024", but must be an integer.',
+        ),
+        ('{"architectures": "Qwen3ForCausalLM"}', 'architectures is "Qwen3ForCausalLM", but must be a list.'),
+        ("[1]", "the file is a list, but must be an object."),
+    ],
+)
+def test_a_value_of_another_type_is_named(tmp_path: Path, text: str, wrong: str) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_decoder_config(tmp_path)
+    assert str(refused.value) == f"{config}: {wrong} Copy or download it again."
 
 
 def test_a_directory_without_weights_is_refused(model: Path) -> None:
