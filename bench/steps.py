@@ -5,9 +5,9 @@
 
 Rows in decode have `--keys` tokens already, the prompt's chunks begin at half as many. `--busy` starts
 processes that compute without end, to see what a full machine does to a step. What follows `--` are options
-of `arbora serve`. Printed are the median and the range in milliseconds, and the part that the step's kernels
-do not take: Python's work and copies of small arrays. With `--kernels`, kernels run one by one, and the time
-of each kind is printed too.
+of `arbora serve`. Printed are the median and the range in milliseconds, and the part outside of our kernels:
+Python's work, copies of small arrays, and what PyTorch computes. With `--kernels`, kernels run one by one,
+and the time of each kind is printed too.
 """
 
 from __future__ import annotations
@@ -74,10 +74,15 @@ def times(steps: Steps, decode: int, chunk: int, count: int) -> tuple[list[float
     found, outside = [], []
     for _ in range(count + UNMEASURED):
         steps.begin_prompt()
-        spent: list[float] = []
-        with measured_kernels(lambda _, seconds, spent=spent: spent.append(seconds)):  # type: ignore[misc]
+        spent = 0.0
+
+        def add(_: str, seconds: float) -> None:
+            nonlocal spent
+            spent += seconds
+
+        with measured_kernels(add):
             found.append(steps.run(decode, chunk))
-        outside.append(found[-1] - sum(spent) * 1e3)
+        outside.append(found[-1] - spent * 1e3)
     return sorted(found[UNMEASURED:]), statistics.median(outside[UNMEASURED:])
 
 

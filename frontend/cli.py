@@ -97,7 +97,7 @@ def _check_command(name: str) -> None:
     known = ("serve", *COMMANDS, "key")
     if name in known or name.startswith("-"):
         return
-    is_model = "/" in name or Path(name).exists()
+    is_model = bool(name) and ("/" in name or os.path.exists(name))  # Path refuses long names
     meant = f" Did you mean `{program_name()} serve {name}`?" if is_model else did_you_mean(name, known)
     build_parser().error(f"there is no command {name}.{meant} The commands are {', '.join(known)}.")
 

@@ -44,7 +44,7 @@ def decode_file(path: Path, text: bytes, kind: type[T]) -> T:
 def _wrong_type(error: msgspec.ValidationError, text: bytes) -> str:
     try:
         fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except msgspec.ValidationError:  # the file is no object
+    except msgspec.DecodeError:  # the file is no object, or not whole
         fields = {}
     mismatch = TypeMismatch.of(error)
     if mismatch.missing is not None:

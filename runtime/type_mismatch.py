@@ -31,7 +31,7 @@ class TypeMismatch(NamedTuple):
     message: str
     """msgspec's"""
     path: str
-    """of the value, from the decoded one on; empty for this itself"""
+    """where the value is within the decoded one; empty if it is the decoded one"""
     is_key: bool
     """whether a key of the object at the path is wrong, not the object"""
 
@@ -50,7 +50,11 @@ class TypeMismatch(NamedTuple):
         return found["field"] if found else None
 
     def sentence(self, name: str, fields: Mapping[str, Raw], whole: str) -> str:
-        """name: of the value for the user, or empty; fields: of the decoded value; whole: its name"""
+        """What is wrong, and what is allowed.
+
+        name: what the sentence calls the value, or empty
+        fields: of the decoded value, which the sentence calls `whole`
+        """
         if self.message == "Number out of range":
             return f"{name or whole} is too large a number."
         mismatch = _mismatch.search(self.message)
@@ -74,8 +78,8 @@ def value_at(path: str, fields: Mapping[str, Raw]) -> object:
         value = msgspec.json.decode(fields[first])
         for step in steps:
             value = value[int(step)] if isinstance(value, list) else value[step]
-    except (LookupError, ValueError, TypeError):  # the path leaves out a key, or what follows is no JSON
-        return None
+    except (LookupError, ValueError, TypeError, msgspec.DecodeError):
+        return None  # the path leaves out a key, or what follows is no JSON
     return value
 
 

@@ -67,7 +67,8 @@ SCORES = BLOCK + KEYS_AT_ONCE
 ) = range(26)
 """Arguments of the callbacks: addresses, counts and element strides. CELL: elements of a cell (see
 `pages.cells`). HEAD_CELLS: cells from one KV head to the next one. FEWEST_TILED: query heads from which an
-item is computed in tiles, if the processor supports them. BY_AMX: whether AMX multiplies the tiles. THREADS:
+item is computed in tiles, if the processor supports them; 0 if results must not depend on the batch, so that
+all items are computed in tiles and in the same way. BY_AMX: whether AMX multiplies the tiles. THREADS:
 how many threads probably run items. From it a thread guesses which item it will take next."""
 
 

@@ -17,16 +17,16 @@ def run_of(run, position):
 
 
 @compiled
-def find_places(run, position, count, item, next_item, cell_bytes, places):
+def find_places(run, position, count, of_item, of_next, cell_bytes, places):
     """places[i]: where the cell of `position` + i lies, in bytes after the first key or value of the cache.
     After an item's end come the cells of the next item.
 
     run: the run of the position, or an earlier one
-    item: the item's end and the first cell of its KV head
-    next_item: the same, then the run of its first key and that key's position
+    of_item: the item's end and the first cell of its KV head
+    of_next: the same for the next item, then the run of its first key and that key's position
     """
-    end, head_cell = item
-    next_end, next_head_cell, next_run, next_begin = next_item
+    end, head_cell = of_item
+    next_end, next_head_cell, next_run, next_begin = of_next
     i = 0
     while i < count:
         at = position + i
@@ -47,7 +47,7 @@ def find_places(run, position, count, item, next_item, cell_bytes, places):
 
 @compiled
 def prefetch_cells_at(places, count, cell_bytes, keys, values):
-    """Prefetches the keys and values at some places. keys, values: the first bytes of the cache's"""
+    """Prefetches the keys and values at some places. keys, values: the addresses of the cache's first ones"""
     for i in range(count):
         for line in range(0, cell_bytes, LINE_BYTES):
             prefetch(keys, places[i] + line)

@@ -16,7 +16,7 @@ ROWS = 8
 """Rows of C that a product computes. With two vectors a row, half of the 32 registers hold sums."""
 
 _Ahead = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], None]
-"""Emits prefetches for an i, from the address and the number or table that a product gets for them."""
+"""Emits the prefetches for an i, from a product's arguments `later` and `ahead_by`."""
 
 
 def _product(columns: int, ahead: _Ahead | None, words: int = 1, add: bool = False):
@@ -25,8 +25,8 @@ def _product(columns: int, ahead: _Ahead | None, words: int = 1, add: bool = Fal
 
     a: words, `a_row` from one row to the next and `a_step` from one i to the next; b: words, `b_row` from one
     i to the next; c: float32, `c_row` from one row to the next
-    words: with few columns, i counts groups of so many neighbouring words. Each word of a group has a lane of
-    its own: B[i] holds the words of its first column, then those of the second one.
+    words: 1, or 2 for half as many columns. Then each i stands for two neighbouring words of a row of A: lane
+    2j + k multiplies word k for column j, and at the end the two lanes of a column are added.
     later, ahead_by: what `ahead` gets
     """
     vectors = columns * words // LANES
@@ -86,16 +86,15 @@ def _repeated(builder: ir.IRBuilder, place: ir.Value, count: int) -> ir.Value:
 
 def _joined(builder: ir.IRBuilder, total: ir.Value, words: int) -> ir.Value:
     """The sums of each `words` neighbouring lanes."""
-    while words > 1:
-        half = ir.VectorType(I32, total.type.count // 2)
-        even, odd = (ir.Constant(half, list(range(first, total.type.count, 2))) for first in (0, 1))
-        total = builder.fadd(*(builder.shuffle_vector(total, total, lanes) for lanes in (even, odd)))
-        words //= 2
-    return total
+    if words == 1:
+        return total
+    half = ir.VectorType(I32, LANES // 2)
+    even, odd = (ir.Constant(half, list(range(first, LANES, 2))) for first in (0, 1))
+    return builder.fadd(*(builder.shuffle_vector(total, total, lanes) for lanes in (even, odd)))
 
 
 score_8 = _product(LANES // 2, _next_line, words=2)
-score_16 = _product(LANES, _next_line)
+score_16_ahead, score_16 = (_product(LANES, ahead) for ahead in (_next_line, None))
 score_32_ahead, score_32 = (_product(2 * LANES, ahead) for ahead in (_next_line, None))
 add_16 = _product(LANES, None, add=True)
 add_32_ahead, add_32 = (_product(2 * LANES, ahead, add=True) for ahead in (_two_places, None))

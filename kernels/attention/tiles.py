@@ -16,7 +16,7 @@ from ..common.amx_product import DEPTH, SIDE, multiply_square
 from ..common.numba_tools import compiled, fetch_add, float_of, pointer, shifted
 from ..common.threads import Callback
 from ..common.vectors import LANES
-from ..pages.cells_cpu import LINE_BYTES, is_scaled, line_elements
+from ..pages.cells_cpu import element_bytes, is_scaled
 from . import items as column
 from .items import (
     BY_AMX,
@@ -46,6 +46,7 @@ from .tile_product import (
     add_32_ahead,
     score_8,
     score_16,
+    score_16_ahead,
     score_32,
     score_32_ahead,
 )
@@ -59,18 +60,21 @@ AMX_QUERIES = 128
 """The same with AMX. The times of 64, 128 and 256 could not be told apart."""
 
 FEWEST_QUERIES = 5
-"""An item with fewer query heads is not computed in tiles, of which it would fill too little."""
+"""An item with fewer query heads is not computed in tiles: it would leave most of their lanes unused."""
 
 FEWEST_AMX_QUERIES = 8
-"""`FEWEST_QUERIES` on processors with AMX. Whether 9 would be faster there was not measured."""
+"""`FEWEST_QUERIES` on processors with AMX. Whether another number would be faster there was not measured."""
 
 BLOCK = 128
-"""Keys of each turn of the online softmax. With AMX, the times of 64, 128 and 256 could not be told apart."""
+"""Keys of each turn of the online softmax. 64 take 1 to 2 % longer; with AMX, the times of 64, 128 and 256
+could not be told apart."""
 
 
 @compiled
 def _score(keys, key_row, query, half, few, lanes, score, later, key_bytes):
-    """score[t, lane] = key t · query lane, for ROWS keys. Prefetches ROWS keys from `later` on.
+    """score[t, lane] = key t · query lane, for ROWS keys.
+
+    Prefetches the ROWS keys that begin at `later` if they lie side by side.
 
     few: two lanes share a query, so up to LANES // 2 queries take half of the time, and words are added in
     another order
@@ -79,7 +83,7 @@ def _score(keys, key_row, query, half, few, lanes, score, later, key_bytes):
     if few:
         score_8(half // 2, keys, key_row, 2, query, LANES, score, lanes, later, 2 * step)
     elif lanes == LANES:
-        score_16(half, keys, key_row, 1, query, lanes, score, lanes, later, step)
+        score_16_ahead(half, keys, key_row, 1, query, lanes, score, lanes, later, step)
     else:
         score_32_ahead(half, keys, key_row, 1, query, lanes, score, lanes, later, step)
         for lane in range(2 * LANES, lanes, 2 * LANES):
@@ -92,7 +96,7 @@ def _score(keys, key_row, query, half, few, lanes, score, later, key_bytes):
 
 @compiled
 def _score_by_amx(keys, key_row, query, half, lanes, score):
-    """As `_score`, for SIDE keys."""
+    """As `_score`, for SIDE keys, without prefetching."""
     for lane in range(0, lanes, SIDE):
         of_lane = shifted(query, lane)
         multiply_square(
@@ -102,7 +106,7 @@ def _score_by_amx(keys, key_row, query, half, lanes, score):
 
 @compiled
 def _accumulate(weight, values, pairs, queries, head_dim, lanes, total, later, places, value_bytes):
-    """total[query, d] += sum of weight · value. Prefetches the values at the places after `later`."""
+    """total[query, d] += sum of weight · value. Prefetches values `places` bytes after `later`."""
     for d in range(0, head_dim, 2 * LANES):
         of_d, some = shifted(later, d * value_bytes // head_dim), shifted(values, d)
         for query in range(0, queries, ROWS):
@@ -152,9 +156,10 @@ def _load_queries(arguments, item, head, lanes, words, query):
 
 
 @compiled
-def _clear(lanes, head_dim, score, largest, summed, total):
-    for lane in range(BLOCK * LANES):  # with few queries, the products write to half of these lanes only
-        score[lane] = np.float32(0)
+def _clear(few, lanes, head_dim, score, largest, summed, total):
+    if few:
+        for lane in range(BLOCK * LANES):  # the products write to half of these lanes only
+            score[lane] = np.float32(0)
     for lane in range(lanes):
         largest[lane] = np.float32(-3e38)
         summed[lane] = np.float32(0)
@@ -171,11 +176,10 @@ def _attend(arguments, item, run, head, next_item, empty, words, floats, places,
     """
     head_dim, repeat, window = arguments[HEAD_DIM], arguments[REPEAT], arguments[WINDOW]
     cell = arguments[CELL]
-    cell_bytes = cell * LINE_BYTES // line_elements(pointer(arguments[KEYS], empty[0]))
+    cell_bytes = cell * element_bytes(empty)
     half = head_dim // 2
     queries = item[TOKENS] * repeat
     by_amx = arguments[BY_AMX] != 0
-    # If all items are computed in tiles, results must not depend on the number of queries.
     few = queries <= LANES // 2 and not by_amx and arguments[FEWEST_TILED] > 0
     lane_step, key_step = (SIDE, SIDE) if by_amx else (LANES, ROWS)
     lanes = -(-queries // lane_step) * lane_step
@@ -192,7 +196,7 @@ def _attend(arguments, item, run, head, next_item, empty, words, floats, places,
     key_scales = shifted(correction, lanes)
     value_scales = shifted(key_scales, BLOCK)
     _load_queries(arguments, item, head, lanes, 2 if few else 1, query)
-    _clear(lanes, head_dim, score, largest, summed, total)
+    _clear(few, lanes, head_dim, score, largest, summed, total)
     first = head * arguments[HEAD_CELLS] * cell
     stored = empty[0]  # only its type counts
     head_keys = arguments[KEYS], first, stored

@@ -8,12 +8,13 @@ from functools import cache
 
 from llvmlite import binding, ir
 
-from .llvm import BF16, F32
+from .llvm import BF16
 from .numba_tools import has_feature
 from .vectors import FLOATS, LANES, WORDS, splat
 
 _PAIRS = ir.VectorType(BF16, 2 * LANES)
 _ROUND = ir.FunctionType(_PAIRS, [FLOATS, FLOATS])
+_DOT = ir.FunctionType(FLOATS, [FLOATS, _PAIRS, _PAIRS])
 
 
 @cache
@@ -50,16 +51,13 @@ def add_pair_products(
     builder: ir.IRBuilder, sums: list[ir.Value], pair: ir.Value, columns: list[ir.Value]
 ) -> None:
     """Add the products of the pair and the pairs in each of `columns` to the vectors at `sums`."""
-    pairs = splat(builder, pair, columns[0].type)
+    pairs = splat(builder, pair, WORDS)
     for total, column in zip(sums, columns, strict=True):
         add_lane_products(builder, total, pairs, column)
 
 
 def add_lane_products(builder: ir.IRBuilder, total: ir.Value, one: ir.Value, other: ir.Value) -> None:
-    """Add the products of the pairs in two vectors of 8 or 16 words, by lane, to the vector at `total`."""
-    lanes = one.type.count
-    floats, pairs = ir.VectorType(F32, lanes), ir.VectorType(BF16, 2 * lanes)
-    kind = ir.FunctionType(floats, [floats, pairs, pairs])
-    dot = builder.module.declare_intrinsic(f"llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}", (), kind)
-    values = [builder.bitcast(words, pairs) for words in (one, other)]
-    builder.store(builder.call(dot, [builder.load(total), *values]), total)
+    """Add the products of the pairs in two vectors of WORDS, lane by lane, to the vector at `total`."""
+    dot = builder.module.declare_intrinsic("llvm.x86.avx512bf16.dpbf16ps.512", (), _DOT)
+    pairs = [builder.bitcast(words, _PAIRS) for words in (one, other)]
+    builder.store(builder.call(dot, [builder.load(total), *pairs]), total)

@@ -25,7 +25,7 @@ from .vectors import (
 
 _LOG2E = 1.4426950408889634
 _LOWEST = -127.0
-"""2 ** x counts as 0 from here down."""
+"""2 ** x counts as 0 from here down, if the processor can't scale by a power of two."""
 _POWER_OF_TWO = (1.8671307e-3, 9.017029e-3, 5.5799913e-2, 2.4016444e-1, 6.931513e-1, 1.0)
 """2 ** x for 0 <= x < 1 with a relative error of at most 2e-7, highest power first; 1 for 0"""
 
@@ -126,7 +126,7 @@ def multiplied(typing, one, factor):
 
 @intrinsic
 def exp_of_difference(typing, one, other, scale):
-    """exp((one - other) * scale) with a relative error of about 2e-7, for results up to 1; NaN stays NaN."""
+    """exp((one - other) * scale) with an error of about 2e-7, for results up to 1; NaN stays NaN."""
 
     def generate(context, builder, signature, arguments):
         one, other, scale = arguments
@@ -231,20 +231,25 @@ def store_pairs(typing, start, index, low, high):
 
 def _power_of_two(builder: ir.IRBuilder, exponent: ir.Value) -> ir.Value:
     """2 ** exponent, for exponents up to 0; it may be 0 below -126."""
-    by_processor = has_feature("avx512dq")
-    if not by_processor:
-        lowest = floats(_LOWEST)
-        is_below = builder.fcmp_ordered("<", exponent, lowest)
-        exponent = builder.select(is_below, lowest, exponent)
-    whole = None if by_processor else apply(builder, "llvm.floor", exponent)
-    part = _above_whole(builder, exponent) if by_processor else builder.fsub(exponent, whole)
+    if has_feature("avx512dq"):
+        power = _power_of_part(builder, _above_whole(builder, exponent))
+        return _times_power_of_two(builder, power, exponent)
+    is_within = builder.fcmp_ordered(">=", exponent, floats(_LOWEST))
+    clamped = builder.select(is_within, exponent, floats(_LOWEST))
+    whole = apply(builder, "llvm.floor", clamped)
+    power = _power_of_part(builder, builder.fsub(clamped, whole))
+    biased = builder.add(builder.fptosi(whole, WORDS), words(127))
+    result = builder.fmul(power, builder.bitcast(builder.shl(biased, words(23)), FLOATS))
+    is_nan = builder.fcmp_unordered("uno", exponent, exponent)
+    return builder.select(is_nan, exponent, result)
+
+
+def _power_of_part(builder: ir.IRBuilder, part: ir.Value) -> ir.Value:
+    """2 ** part, for 0 <= part < 1"""
     power = floats(_POWER_OF_TWO[0])
     for factor in _POWER_OF_TWO[1:]:
         power = fma(builder, power, part, floats(factor))
-    if by_processor:
-        return _times_power_of_two(builder, power, exponent)
-    biased = builder.add(builder.fptosi(whole, WORDS), words(127))
-    return builder.fmul(power, builder.bitcast(builder.shl(biased, words(23)), FLOATS))
+    return power
 
 
 def _above_whole(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:

@@ -85,14 +85,13 @@ def widen(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Valu
 
 
 def narrow(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Value:
-    """float32 as stored elements, rounded to nearest even. int8: values within its range."""
+    """float32 as stored elements, rounded to nearest even. int8: single values within its range."""
     if stored == types.float32:
         return value
     if stored == types.int8:
-        suffix = f"v{value.type.count}f32" if isinstance(value.type, ir.VectorType) else "f32"
-        kind = ir.FunctionType(value.type, [value.type])
-        nearest = cgutils.get_or_insert_function(builder.module, kind, f"llvm.rint.{suffix}")
-        return builder.fptosi(builder.call(nearest, [value]), _like(value, I8))
+        kind = ir.FunctionType(F32, [F32])
+        nearest = builder.module.declare_intrinsic("llvm.rint", (F32,), kind)
+        return builder.fptosi(builder.call(nearest, [value]), I8)
     if stored == types.int16:
         return builder.bitcast(builder.fptrunc(value, _like(value, F16)), _like(value, I16))
     assert stored == types.uint16

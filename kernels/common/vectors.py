@@ -41,8 +41,10 @@ def write_floats(builder: ir.IRBuilder, value: ir.Value, place: ir.Value, stored
 
 
 def narrow_floats(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) -> ir.Value:
-    """FLOATS as stored elements, rounded to nearest even. Processors that round to bfloat16 write 0
-    in place of its denormal numbers."""
+    """FLOATS as stored elements, rounded to nearest even; not int8.
+
+    Processors with AVX512-BF16 write 0 in place of denormal bfloat16 numbers.
+    """
     if stored != types.uint16 or not has_feature("avx512bf16"):
         return narrow(builder, value, stored)
     kind = ir.FunctionType(ir.VectorType(BF16, LANES), [FLOATS])
@@ -51,9 +53,9 @@ def narrow_floats(builder: ir.IRBuilder, value: ir.Value, stored: types.Type) ->
 
 
 def splat(builder: ir.IRBuilder, value: ir.Value, kind: ir.VectorType) -> ir.Value:
-    """The vector whose lanes all have this value."""
+    """The vector of 16 lanes whose lanes all have this value."""
     single = builder.insert_element(ir.Constant(kind, ir.Undefined), value, word(0))
-    return builder.shuffle_vector(single, single, ir.Constant(ir.VectorType(I32, kind.count), None))
+    return builder.shuffle_vector(single, single, ir.Constant(WORDS, None))
 
 
 def apply(builder: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:

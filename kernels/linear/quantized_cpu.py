@@ -171,12 +171,14 @@ def _store(arguments, totals, first, rows, output, y, kind):
 
 
 @compiled
-def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals, output, begin, end):
+def _multiply_tile(
+    arguments, address, group_bytes, four_codes, sum_kind, totals, output, begin, end, tiles_ahead
+):
     """Multiplies rows `begin` to `end` with one tile, whose first output is `output`.
 
     Up to FEW_ROWS rows are multiplied with a part of the weight before the next part, so that it is read
     evenly. More rows are multiplied with the whole tile, up to ROWS at a time. Each time but the first, a
-    part of the next tile is prefetched.
+    part of the thread's next tile is prefetched. It is `tiles_ahead` tiles further; 0 if that is not known.
     """
     rows, inputs, group, parts = end - begin, arguments[6], arguments[7], arguments[8]
     groups, steps = inputs // (group * parts), group // 4
@@ -195,9 +197,11 @@ def _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, totals
         scales = shifted(pointer(arguments[12], np.float32(0)), row * groups)
         sums = shifted(pointer(arguments[13], sum_kind), row * groups * parts)
         fetch = AHEAD if rows > 1 else AHEAD_OF_ONE_ROW, WHOLE_PACE
-        if number > 0:  # a part of the next tile
-            first = tile_bytes * (number - 1) // (turns - 1)
-            fetch = tile_bytes + first, -(-WHOLE_PACE // (turns - 1))
+        if number > 0:
+            fetch = 0, WHOLE_PACE  # prefetches what is multiplied anyway
+            if tiles_ahead > 0:
+                first = tile_bytes * (number - 1) // (turns - 1)
+                fetch = tile_bytes * tiles_ahead + first, -(-WHOLE_PACE // (turns - 1))
         if rows > FEW_ROWS:
             _prefetch_results(arguments, row, some, output)
         wide = groups * parts
@@ -277,7 +281,11 @@ def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_
             tile, half = 2 * tiles - 1 - tile, 1 - side
         begin, end = rows * half // 2, rows * (half + 1) // 2
         address = arguments[14] + tile * tile_bytes
-        _multiply_tile(arguments, address, group_bytes, four_codes, sum_kind, memory, tile * TILE, begin, end)
+        # Between two tiles of a thread, each other thread of its side probably takes one.
+        ahead = max(1, arguments[22] // 4) if half == side else 0
+        _multiply_tile(
+            arguments, address, group_bytes, four_codes, sum_kind, memory, tile * TILE, begin, end, ahead
+        )
 
 
 @compiled
@@ -314,13 +322,15 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
         begin = fetch_add(arguments, block)
         if begin >= tiles:
             break
-        for tile in range(begin, min(tiles, begin + block)):
+        end = min(tiles, begin + block)
+        for tile in range(begin, end):
             at, output = arguments[14] + tile * tile_bytes, tile * TILE
             if arguments[20] == AMX_BYTES:
                 _multiply_panels(arguments, at, bits, has_offsets, sum_kind, memory, output)
             else:
+                ahead = 1 if tile + 1 < end else 0
                 _multiply_tile(
-                    arguments, at, group_bytes, four_codes, sum_kind, memory, output, 0, arguments[4]
+                    arguments, at, group_bytes, four_codes, sum_kind, memory, output, 0, arguments[4], ahead
                 )
     if arguments[20] == AMX_BYTES:
         release_tiles()

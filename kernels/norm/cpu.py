@@ -92,13 +92,13 @@ def _norm(arguments, kind):
 @compiled
 def _add(residual, x, size, kind):
     """Adds x to the residual. Returns the sum of the squares of the results."""
-    several = repeated(np.float32(0))
+    partial_sums = repeated(np.float32(0))
     vectors_end = size - size % LANES
     for i in range(0, vectors_end, LANES):
         value = rounded_lanes(plus(load_wide(residual, i), load_wide(x, i)), kind)
-        several = fused(value, value, several)
+        partial_sums = fused(value, value, partial_sums)
         store_narrow(residual, i, value)
-    squares = sum_of(several)
+    squares = sum_of(partial_sums)
     for i in range(vectors_end, size):
         value = rounded(load(residual, i) + load(x, i), kind)
         squares += value * value
@@ -108,12 +108,12 @@ def _add(residual, x, size, kind):
 
 @compiled
 def _squares(x, size):
-    several = repeated(np.float32(0))
+    partial_sums = repeated(np.float32(0))
     vectors_end = size - size % LANES
     for i in range(0, vectors_end, LANES):
         value = load_wide(x, i)
-        several = fused(value, value, several)
-    squares = sum_of(several)
+        partial_sums = fused(value, value, partial_sums)
+    squares = sum_of(partial_sums)
     for i in range(vectors_end, size):
         squares += load(x, i) * load(x, i)
     return squares

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """The cells of the KV cache (see `cells`) in the CPU kernels.
 
 A cell is a pointer to its elements: uint16 for bfloat16, int16 for float16, float32, or int8 with a scale.
@@ -10,10 +10,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from ..common.lanes import load_lanes, store_narrow
 from ..common.llvm import F32, I16, I32, read, size, word
 from ..common.numba_tools import compiled, float_with_bits, load, store
-from ..common.vectors import LANES
 from .cells import MOST, SMALLEST, WORD
 
 LINE_BYTES = 64
@@ -29,6 +27,16 @@ def is_scaled(typing, cell):
         return ir.Constant(ir.IntType(1), _has_scale(cell))
 
     return types.boolean(cell), generate
+
+
+@intrinsic
+def element_bytes(typing, cell):
+    """The bytes of an element of cells of this type; a constant."""
+
+    def generate(context, builder, signature, arguments):
+        return size(cell.dtype.bitwidth // 8)
+
+    return types.int64(cell), generate
 
 
 @intrinsic
@@ -107,14 +115,7 @@ def _magnitude(typing, value):
 
 @compiled
 def write_cell(cell, head_dim, values):
-    """Store float32 values, rounded to nearest even."""
-    if not is_scaled(cell):
-        vectors_end = head_dim - head_dim % LANES
-        for i in range(0, vectors_end, LANES):
-            store_narrow(cell, i, load_lanes(values, i))
-        for i in range(vectors_end, head_dim):
-            store(cell, i, values[i])
-        return
+    """Store float32 values in a cell with a scale, rounded to nearest even."""
     magnitude = np.uint32(0)
     for i in range(head_dim):
         magnitude = max(magnitude, _magnitude(values[i]))

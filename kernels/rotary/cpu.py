@@ -72,13 +72,13 @@ def rotary_write_kv(
 
 @compiled
 def _inverse_norm(source, eps, head_dim):
-    """1 / the root of the mean square of the head at `source`, plus eps."""
-    several = repeated(np.float32(0))
+    """1 / sqrt(mean square of the head at `source` + eps)"""
+    partial_sums = repeated(np.float32(0))
     vectors_end = head_dim - head_dim % LANES
     for i in range(0, vectors_end, LANES):
         values = load_wide(source, i)
-        several = fused(values, values, several)
-    squares = sum_of(several)
+        partial_sums = fused(values, values, partial_sums)
+    squares = sum_of(partial_sums)
     for i in range(vectors_end, head_dim):
         squares += load(source, i) * load(source, i)
     return np.float32(1) / np.sqrt(squares / np.float32(head_dim) + eps)
@@ -86,8 +86,10 @@ def _inverse_norm(source, eps, head_dim):
 
 @compiled
 def _rotate(source, normal, scale, weight, cos_sin, half, head_dim, target):
-    """target = the head at `source`, times `scale` and `weight` if `normal`, then rotated. They may be the
-    same memory."""
+    """target = the head at `source`, times `scale` and `weight` if `normal`, then rotated.
+
+    Source and target may be the same memory.
+    """
     vectors_end = half - half % LANES
     for i in range(0, vectors_end, LANES):
         low, high = load_wide(source, i), load_wide(source, half + i)

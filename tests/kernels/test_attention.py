@@ -235,6 +235,21 @@ print(function.inspect_asm(function.signatures[0]))
         assert re.search(rf"\b{name}\b", assembly), name
 
 
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AMX is a unit of x86")
+@pytest.mark.parametrize("stored", ["bfloat16", "int8"])
+def test_items_are_compiled_with_amx(stored: str, tmp_path: Path) -> None:
+    program = f"""
+from arbora.kernels.attention import tiles
+from numba import njit, types
+function = njit(tiles._{stored})
+function.compile((types.CPointer(types.int64),))
+print(function.inspect_asm(function.signatures[0]))
+"""
+    assembly = output_for_sapphire_rapids(program, tmp_path)
+    for name in ("tdpbf16ps", "vdpbf16ps", "vreduceps", "vscalefps"):
+        assert re.search(rf"\b{name}\b", assembly), name
+
+
 def test_tiles_are_not_used_when_numba_compiles_for_an_older_processor() -> None:
     program = "from arbora.kernels.common import bfloat16_dots\nprint(bfloat16_dots.available())"
     environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}

@@ -70,18 +70,28 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.norm import add_rms_norm
+from arbora.kernels.rotary import HeadNorms, rotary_write_kv
 for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7), (torch.float16, 2**-10)):
     gate_up = torch.randn(5, 2 * 99).to(dtype) * 4
-    edges = torch.tensor([[-1000.0, -87.0, 0.0, 1000.0] * 8 + [1.0] * 32]).to(dtype)
+    edges = torch.tensor([[-1000.0, -87.0, 0.0, torch.nan] * 8 + [1.0] * 32]).to(dtype)
     for case in (gate_up, edges):
-        torch.testing.assert_close(
-            silu_and_mul(case), reference.silu_and_mul(case), atol=tolerance, rtol=tolerance
-        )
+        got, expected = silu_and_mul(case), reference.silu_and_mul(case)
+        torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance, equal_nan=True)
     x, residual = torch.randn(2, 5, 99).to(dtype)
     arguments = x, torch.rand(99).to(dtype), 1e-6
     got = add_rms_norm(arguments[0], residual.clone(), *arguments[1:])
     expected = reference.add_rms_norm(arguments[0], residual.clone(), *arguments[1:])
     torch.testing.assert_close(got, expected, atol=tolerance, rtol=tolerance)
+    for half in (32, 16):
+        q, k, v = torch.randn(3, 9, 2, 64).to(dtype)
+        kv = torch.zeros(2, 2, 1, 9, 64, dtype=dtype)
+        cos_sin, places = torch.randn(9, 2 * half), torch.arange(9)
+        norms = HeadNorms(torch.rand(64).to(dtype), torch.rand(64).to(dtype), 1e-6)
+        expected_q, expected_kv = q.clone(), kv.clone()
+        reference.rotary_write_kv(expected_q, k, v, cos_sin, places, places, expected_kv, norms)
+        rotary_write_kv(q, k, v, cos_sin, places, places, kv, norms)
+        for got, expected in ((q, expected_q), (kv, expected_kv)):
+            torch.testing.assert_close(got, expected, atol=2 * tolerance, rtol=2 * tolerance)
 """
 
 

@@ -11,7 +11,6 @@ from llvmlite import binding
 
 SUPPORT = Path(__file__).parent
 
-
 Lacking = str | tuple[str, ...]
 """beginnings of LLVM's names of features"""
 
@@ -24,15 +23,13 @@ def features_without(lacking: Lacking) -> dict[str, bool]:
     }
 
 
-def output_without(
-    lacking: str | tuple[str, ...], arguments: Sequence[str], cache: Path | None = None
-) -> str:
+def output_without(lacking: Lacking, arguments: Sequence[str], cache: Path | None = None) -> str:
     """What Python prints when it runs with `arguments`. cache: numba's directory, if not the usual one"""
     features = features_without(lacking)
     environment = {
         **os.environ,
         "NUMBA_CPU_FEATURES": ",".join(f"{'+' if on else '-'}{name}" for name, on in features.items()),
-        "PYTHONPATH": str(SUPPORT),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(SUPPORT), os.environ.get("PYTHONPATH")))),
         "PYTHONSAFEPATH": "1",
         **({} if cache is None else {"NUMBA_CACHE_DIR": str(cache)}),
     }

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FEATURES = "amx-bf16 amx-int8 amx-tile avx512bf16 avx512f avx512bw avx512vl f16c fma"
+FEATURES = "amx-bf16 amx-int8 amx-tile avx512bf16 avx512f avx512bw avx512dq avx512vl avx512vnni f16c fma"
 
 
 def output_for_sapphire_rapids(program: str, cache: Path) -> str:

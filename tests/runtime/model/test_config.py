@@ -173,6 +173,7 @@ def test_broken_json_is_refused(tmp_path: Path) -> None:
         ),
         ('{"architectures": "Qwen3ForCausalLM"}', 'architectures is "Qwen3ForCausalLM", but must be a list.'),
         ("[1]", "the file is a list, but must be an object."),
+        ('{"architectures": "Qwen3ForCausalLM", "x": [', "architectures is a string, but must be a list."),
     ],
 )
 def test_a_value_of_another_type_is_named(tmp_path: Path, text: str, wrong: str) -> None:
