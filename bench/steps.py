@@ -63,7 +63,8 @@ def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> list[tupl
         spent[name] += seconds * 1e3 / count
 
     for _ in range(count):
-        steps.begin_prompt()
+        if chunk:
+            steps.begin_prompt()
         with measured_kernels(add):
             steps.run(decode, chunk)
     return sorted(spent.items(), key=lambda each: -each[1])
@@ -73,7 +74,8 @@ def times(steps: Steps, decode: int, chunk: int, count: int) -> tuple[list[float
     """Returns the milliseconds of each step, in ascending order, and the median outside of kernels."""
     found, outside = [], []
     for _ in range(count + UNMEASURED):
-        steps.begin_prompt()
+        if chunk:
+            steps.begin_prompt()
         spent = 0.0
 
         def add(_: str, seconds: float) -> None:
