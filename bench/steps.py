@@ -39,7 +39,7 @@ def compute() -> None:
 
 @contextmanager
 def measured_kernels(add: Callable[[str, float], None]) -> Iterator[None]:
-    """Calls `add` with the module and the seconds of each kernel or program that runs meanwhile."""
+    """While it is entered, `add` gets the module and the seconds of each kernel or program that runs."""
     run = Callback.run
 
     def timed(callback: Callback, arguments: Sequence[int], threads: int) -> None:
@@ -56,7 +56,7 @@ def measured_kernels(add: Callable[[str, float], None]) -> Iterator[None]:
 
 
 def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> list[tuple[str, float]]:
-    """Returns the milliseconds that the kernels of each module take in a step; the slowest come first."""
+    """Returns how many milliseconds of a step the kernels of each module take, the slowest module first."""
     spent: defaultdict[str, float] = defaultdict(float)
 
     def add(name: str, seconds: float) -> None:
@@ -71,7 +71,7 @@ def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> list[tupl
 
 
 def times(steps: Steps, decode: int, chunk: int, count: int) -> tuple[list[float], float]:
-    """Returns the milliseconds of each step, in ascending order, and the median outside of kernels."""
+    """Returns the milliseconds of each step in ascending order, and the median outside of kernels."""
     found, outside = [], []
     for _ in range(count + UNMEASURED):
         if chunk:

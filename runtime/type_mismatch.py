@@ -29,7 +29,7 @@ class TypeMismatch(NamedTuple):
     """What is wrong with a value that msgspec refused."""
 
     message: str
-    """msgspec's"""
+    """the text of msgspec's error without the path"""
     path: str
     """where the value is within the decoded one; empty if it is the decoded one"""
     is_key: bool

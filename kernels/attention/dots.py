@@ -30,8 +30,10 @@ _FLOATS = ir.VectorType(F32, WIDTH)
 
 @intrinsic
 def queries_at(typing, address, kind, stored):
-    """A pointer to copied queries. They are bfloat16 if the model's queries and the cache are bfloat16 and
-    the processor multiplies pairs of bfloat16, otherwise float32.
+    """Returns the address of copied queries as a pointer to their elements.
+
+    The elements are bfloat16 if the model's queries and the cache are bfloat16 and the processor multiplies
+    pairs of bfloat16, otherwise float32.
 
     kind, stored: values with the types of the elements of q and of the cache
     """

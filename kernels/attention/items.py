@@ -199,7 +199,7 @@ def _softmax(score, low, high, count, state, total, head_dim):
 
 @compiled
 def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values, query, score, state, total):
-    """Run one item for the queries of one KV head.
+    """Computes the attention of the query heads of one KV head to the keys of one work item.
 
     next_keys, next_values: the first cells of the item that the thread probably takes next. They are
     prefetched at the end of this item.

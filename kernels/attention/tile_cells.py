@@ -18,8 +18,10 @@ def run_of(run, position):
 
 @compiled
 def find_places(run, position, count, of_item, of_next, cell_bytes, places):
-    """places[i]: where the cell of `position` + i lies, in bytes after the first key or value of the cache.
-    After an item's end come the cells of the next item.
+    """Finds where the cells of `count` positions lie, so that they can be prefetched.
+
+    places[i]: how many bytes after the first key of the cache the key of `position` + i lies. Its value lies
+    as far after the first value. Positions after the item's end are those of the next item.
 
     run: the run of the position, or an earlier one
     of_item: the item's end and the first cell of its KV head
@@ -47,7 +49,11 @@ def find_places(run, position, count, of_item, of_next, cell_bytes, places):
 
 @compiled
 def prefetch_cells_at(places, count, cell_bytes, keys, values):
-    """Prefetches the keys and values at some places. keys, values: the addresses of the cache's first ones"""
+    """Prefetches `count` keys and values.
+
+    places: how many bytes after the first key, and the first value, each of them lies
+    keys, values: the addresses of the first key and the first value of the cache
+    """
     for i in range(count):
         for line in range(0, cell_bytes, LINE_BYTES):
             prefetch(keys, places[i] + line)
@@ -56,7 +62,9 @@ def prefetch_cells_at(places, count, cell_bytes, keys, values):
 
 @compiled
 def some_keys(run, begin, count, end, head_keys, empty, cell, half, copied, scales):
-    """`count` keys from `begin` on as words of bfloat16, and the words from one to the next.
+    """Returns a pointer to `count` keys from position `begin` on, and the distance from one key to the next.
+
+    Both are in words of two bfloat16 elements.
 
     Keys that lie side by side are read in the cache, even those from `end` on. Others are copied, with the
     cell `empty` in place of those from `end` on.
@@ -85,7 +93,9 @@ def some_keys(run, begin, count, end, head_keys, empty, cell, half, copied, scal
 
 @compiled
 def interleave(run, begin, count, end, head_values, empty, cell, half, values, scales):
-    """Copies `count` values from `begin` on, with the cell `empty` in place of those from `end` on, in pairs.
+    """Copies `count` values from position `begin` on. The elements of two neighbouring values alternate.
+
+    The cell `empty` takes the place of values from `end` on.
 
     head_values: the head's cells
     values: bfloat16 [count // 2, 2 * half, 2]

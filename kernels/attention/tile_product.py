@@ -13,21 +13,24 @@ from ..common.llvm import I32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.vectors import FLOATS, LANES, WORDS, splat
 
 ROWS = 8
-"""Rows of C that a product computes. With two vectors a row, half of the 32 registers hold sums."""
+"""Rows of the result that a product computes at a time. With two vectors for each row, their sums fill half
+of the 32 vector registers."""
 
 _Ahead = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], None]
-"""Emits the prefetches for an i, from a product's arguments `later` and `ahead_by`."""
+"""Emits what a product prefetches in one turn of its loop, from the number of the turn and the product's
+arguments `later` and `ahead_by`."""
 
 
 def _product(columns: int, ahead: _Ahead | None, words: int = 1, add: bool = False):
-    """The function that computes ROWS rows and some columns of C = A · B, or of C += A · B if `add`:
-    C[r, :] = sum over i < count of A[r, i] · B[i, :].
+    """Returns the function that multiplies ROWS rows of a matrix A by `columns` columns of a matrix B.
+
+    It writes C[r, :] = sum over i < count of A[r, i] · B[i, :], or adds it to C if `add`.
 
     a: words, `a_row` from one row to the next and `a_step` from one i to the next; b: words, `b_row` from one
     i to the next; c: float32, `c_row` from one row to the next
     words: 1, or 2 for half as many columns. Then each i stands for two neighbouring words of a row of A: lane
     2j + k multiplies word k for column j, and at the end the two lanes of a column are added.
-    later, ahead_by: what `ahead` gets
+    later, ahead_by: say what to prefetch (see `_next_line` and `_two_places`)
     """
     vectors = columns * words // LANES
 
@@ -64,12 +67,12 @@ def _product(columns: int, ahead: _Ahead | None, words: int = 1, add: bool = Fal
 
 
 def _next_line(builder: ir.IRBuilder, i: ir.Value, later: ir.Value, step: ir.Value) -> None:
-    """The line that is i steps of bytes after `later`."""
+    """Prefetches the cache line that is i * `step` bytes after `later`."""
     prefetch_line(builder, builder.gep(later, [builder.mul(i, step)]), SECOND_LEVEL)
 
 
 def _two_places(builder: ir.IRBuilder, i: ir.Value, later: ir.Value, places: ir.Value) -> None:
-    """The lines that are places[2i] and places[2i + 1] bytes after `later`."""
+    """Prefetches the cache lines that are places[2i] and places[2i + 1] bytes after `later`."""
     for number in range(2):
         at = builder.add(builder.mul(i, size(2)), size(number))
         place = builder.load(builder.gep(places, [at]))

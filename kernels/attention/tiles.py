@@ -54,7 +54,8 @@ from .tile_softmax import correct, hide, scale_scores, softmax
 from .transposing import transpose_words
 
 QUERIES = 64
-"""Query heads of an item: four vectors. Its values are copied once for all of them."""
+"""Query heads of a work item, at most: one for each lane of four vectors. The values are copied once for all
+of them."""
 
 AMX_QUERIES = 128
 """The same with AMX. The times of 64, 128 and 256 could not be told apart."""
@@ -66,7 +67,7 @@ FEWEST_AMX_QUERIES = 8
 """`FEWEST_QUERIES` on processors with AMX. Whether another number would be faster there was not measured."""
 
 BLOCK = 128
-"""Keys of each turn of the online softmax. 64 take 1 to 2 % longer; with AMX, the times of 64, 128 and 256
+"""Keys of each turn of the online softmax. 64 take about 1 % longer; with AMX, the times of 64, 128 and 256
 could not be told apart."""
 
 
@@ -106,7 +107,10 @@ def _score_by_amx(keys, key_row, query, half, lanes, score):
 
 @compiled
 def _accumulate(weight, values, pairs, queries, head_dim, lanes, total, later, places, value_bytes):
-    """total[query, d] += sum of weight · value. Prefetches values `places` bytes after `later`."""
+    """total[query, d] += sum of weight · value
+
+    Meanwhile it prefetches the values that lie `places` bytes after `later`.
+    """
     for d in range(0, head_dim, 2 * LANES):
         of_d, some = shifted(later, d * value_bytes // head_dim), shifted(values, d)
         for query in range(0, queries, ROWS):
@@ -169,10 +173,10 @@ def _clear(few, lanes, head_dim, score, largest, summed, total):
 
 @compiled
 def _attend(arguments, item, run, head, next_item, empty, words, floats, places, state, total):
-    """Run one item for the queries of one KV head.
+    """Computes the attention of the query heads of one KV head to the keys of one work item.
 
-    next_item: that which the thread probably takes next (see `find_places`). Its first cells are prefetched
-    at the end of this item.
+    next_item: the work item that the thread probably takes next (see `find_places`). Its first cells are
+    prefetched at the end of this item.
     """
     head_dim, repeat, window = arguments[HEAD_DIM], arguments[REPEAT], arguments[WINDOW]
     cell = arguments[CELL]

@@ -1,6 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Vectors of 16 float32 for numba kernels whose loops LLVM would not turn into vector instructions."""
 
+from collections.abc import Callable
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -79,13 +81,10 @@ def largest_of(typing, one):
     """The largest lane. If a lane is NaN: NaN, or the largest of the others."""
 
     def generate(context, builder, signature, arguments):
-        (top,), distance = arguments, LANES
-        while distance > 1:
-            distance //= 2
-            mask = ir.Constant(WORDS, [(lane + distance) % LANES for lane in range(LANES)])
-            turned = builder.shuffle_vector(top, top, mask)
-            top = builder.select(builder.fcmp_ordered(">", top, turned), top, turned)
-        return builder.extract_element(top, word(0))
+        def top(one: ir.Value, other: ir.Value) -> ir.Value:
+            return builder.select(builder.fcmp_ordered(">", one, other), one, other)
+
+        return _combined(builder, arguments[0], top)
 
     return types.float32(lanes), generate
 
@@ -193,12 +192,7 @@ def sum_of(typing, one):
     """The sum of all lanes as float32."""
 
     def generate(context, builder, signature, arguments):
-        (total,), distance = arguments, LANES
-        while distance > 1:
-            distance //= 2
-            order = ir.Constant(WORDS, [(lane + distance) % LANES for lane in range(LANES)])
-            total = builder.fadd(total, builder.shuffle_vector(total, total, order))
-        return builder.extract_element(total, word(0))
+        return _combined(builder, arguments[0], builder.fadd)
 
     return types.float32(lanes), generate
 
@@ -229,8 +223,20 @@ def store_pairs(typing, start, index, low, high):
     return types.void(start, types.int64, lanes, lanes), generate
 
 
+def _combined(
+    builder: ir.IRBuilder, value: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]
+) -> ir.Value:
+    """All lanes combined to one number."""
+    distance = LANES
+    while distance > 1:
+        distance //= 2
+        order = ir.Constant(WORDS, [(lane + distance) % LANES for lane in range(LANES)])
+        value = combine(value, builder.shuffle_vector(value, value, order))
+    return builder.extract_element(value, word(0))
+
+
 def _power_of_two(builder: ir.IRBuilder, exponent: ir.Value) -> ir.Value:
-    """2 ** exponent, for exponents up to 0; it may be 0 below -126."""
+    """2 to the power of each lane of `exponent`, which is at most 0. Results below 2 ** -126 may be 0."""
     if has_feature("avx512dq"):
         power = _power_of_part(builder, _above_whole(builder, exponent))
         return _times_power_of_two(builder, power, exponent)

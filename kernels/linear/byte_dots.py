@@ -25,7 +25,7 @@ TILE = 2 * LANES
 """outputs of a tile"""
 VECTOR = 64  # bytes
 WHOLE_PACE = 256
-"""the pace at which as many bytes are prefetched as are multiplied"""
+"""The value of `pace` (see `tile_products`) with which as many bytes are prefetched as are multiplied."""
 UNROLLED = 4
 """Steps of 4 inputs in a turn of the innermost loop: each group has a multiple of 16 inputs."""
 
@@ -197,7 +197,7 @@ class _TileProducts:
         self._scale(rows, totals, ints, group, index)
 
     def _prefetch(self, rows: _Rows, at: ir.Value, count: int) -> None:
-        """Prefetch what belongs to `count` bytes from byte `at` of the tile on (see `fetch`).
+        """Emits the prefetches that go with multiplying `count` bytes from byte `at` of the tile on.
 
         The bytes go to the second-level cache. Prefetched into the first-level cache, weights were read at
         27 GB/s by a processor that could read 36 to 63 (bench/results/cpu-notes.md).

@@ -28,6 +28,7 @@ from ..common.numba_tools import (
     shifted,
     store,
 )
+from ..common.squares import sum_of_squares
 from ..common.threads import PIECE, Callback, thread_count
 from ..common.vectors import LANES
 
@@ -84,7 +85,7 @@ def _norm(arguments, kind):
                 squares = _add(residual, x, size, kind)
                 x = residual
             else:
-                squares = _squares(x, size)
+                squares = sum_of_squares(x, size)
             scale = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
             _scale(x, scale, weight, size, kind, out)
 
@@ -107,20 +108,8 @@ def _add(residual, x, size, kind):
 
 
 @compiled
-def _squares(x, size):
-    partial_sums = repeated(np.float32(0))
-    vectors_end = size - size % LANES
-    for i in range(0, vectors_end, LANES):
-        value = load_wide(x, i)
-        partial_sums = fused(value, value, partial_sums)
-    squares = sum_of(partial_sums)
-    for i in range(vectors_end, size):
-        squares += load(x, i) * load(x, i)
-    return squares
-
-
-@compiled
 def _scale(x, scale, weight, size, kind, out):
+    """out = x times `scale`, rounded, times `weight`"""
     vectors_end = size - size % LANES
     for i in range(0, vectors_end, LANES):
         value = rounded_lanes(multiplied(load_wide(x, i), scale), kind)

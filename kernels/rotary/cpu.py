@@ -12,12 +12,11 @@ from ..common.lanes import (
     load_wide,
     minus,
     multiplied,
-    repeated,
     store_narrow,
-    sum_of,
     times,
 )
 from ..common.numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted, store
+from ..common.squares import sum_of_squares
 from ..common.threads import Callback, thread_count
 from ..common.vectors import LANES
 from ..pages.cells import CellFormat
@@ -71,17 +70,9 @@ def rotary_write_kv(
 
 
 @compiled
-def _inverse_norm(source, eps, head_dim):
-    """1 / sqrt(mean square of the head at `source` + eps)"""
-    partial_sums = repeated(np.float32(0))
-    vectors_end = head_dim - head_dim % LANES
-    for i in range(0, vectors_end, LANES):
-        values = load_wide(source, i)
-        partial_sums = fused(values, values, partial_sums)
-    squares = sum_of(partial_sums)
-    for i in range(vectors_end, head_dim):
-        squares += load(source, i) * load(source, i)
-    return np.float32(1) / np.sqrt(squares / np.float32(head_dim) + eps)
+def _inverse_norm(head, eps, head_dim):
+    """1 / sqrt(mean square of the head's elements + eps)"""
+    return np.float32(1) / np.sqrt(sum_of_squares(head, head_dim) / np.float32(head_dim) + eps)
 
 
 @compiled
