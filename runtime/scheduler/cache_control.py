@@ -41,7 +41,7 @@ class CacheController:
 
     def answer(
         self,
-        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix | ExplainPrompt,
+        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix,
         now: float,
         most_needed: int,
         store: StoreCounts,
@@ -58,8 +58,6 @@ class CacheController:
                 return answer
             case UnpinPrefix():
                 return self._unpin(message)
-            case ExplainPrompt(_, query, namespace, tokens):
-                return PromptExplained(query, *self._cache.views.divergence(namespace, tokens, SHOWN_TOKENS))
             case _:
                 assert_never(message)
 
@@ -111,6 +109,10 @@ class CacheController:
         return CacheDropped(
             message.query, sum(each.pages for each in dropped), sum(each.tokens for each in dropped)
         )
+
+    def explain(self, message: ExplainPrompt) -> PromptExplained:
+        found = self._cache.views.divergence(message.namespace, message.tokens, SHOWN_TOKENS)
+        return PromptExplained(message.query, *found)
 
     def _unpin(self, message: UnpinPrefix) -> PrefixPinned | QueryRefused:
         ended = self.pins.unpin(message.pin, message.scope)

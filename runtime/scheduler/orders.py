@@ -1,17 +1,17 @@
-"""Orders, such as dropping the cache, that wait until ended requests have released their pages."""
+"""Orders, such as dropping the cache, that wait until ended requests have given their pages to the tree."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import TypeAlias
 
-from ..messages import AwaitTools, DropCache, EndLease, Message
+from ..messages import AwaitTools, DropCache, EndLease, ExplainPrompt, Message
 from .cache_control import CacheController
 from .lifecycle import Lifecycle
 from .replies import Replies
 from .stored_pages import StoredPages
 
-Order: TypeAlias = DropCache | AwaitTools | EndLease
+Order: TypeAlias = DropCache | ExplainPrompt | AwaitTools | EndLease
 
 
 class Orders:
@@ -50,6 +50,8 @@ class Orders:
             match order:
                 case DropCache():
                     self._drop_cache(order)
+                case ExplainPrompt():
+                    self._replies.add(order.client, self._cache_control.explain(order))
                 case AwaitTools(request, tools):
                     self._cache_control.leases.await_tools(request, tools)
                 case EndLease():

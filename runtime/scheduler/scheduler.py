@@ -15,6 +15,7 @@ from ..messages import (
     Accepted,
     CacheControl,
     DropCache,
+    ExplainPrompt,
     Fetched,
     Forgotten,
     Found,
@@ -187,7 +188,7 @@ class Scheduler:
 
     def control_cache(self, message: CacheControl, now: float) -> None:
         """`now` is in seconds since 1970."""
-        if isinstance(message, DropCache):
+        if isinstance(message, DropCache | ExplainPrompt):
             self._orders.add(message)
             return
         if isinstance(message, QueryTree):

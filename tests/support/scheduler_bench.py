@@ -210,7 +210,7 @@ class SchedulerBench:
                 self.scheduler.forgotten(self.model.store.forgotten.pop())
                 self.deliver()
             else:
-                self.step()  # a drop waits for requests that ended with a step in flight
+                self.step()  # some wait for requests that ended with a step in flight
         return self.answers.pop()
 
     def pin(

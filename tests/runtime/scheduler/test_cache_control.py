@@ -6,13 +6,15 @@ import pytest
 from arbora.runtime.messages import (
     CacheDropped,
     DropCache,
+    ExplainPrompt,
     ModelReady,
     PrefixPinned,
+    PromptExplained,
     QueryRefused,
     UnpinPrefix,
 )
 from arbora.runtime.scheduler import process
-from fake_model import reply_alone, unpack
+from fake_model import EOS, pack, reply_alone, unpack
 from scheduler_bench import SchedulerBench
 
 DOCUMENT = list(range(1, 41))  # ten pages
@@ -280,3 +282,22 @@ def test_a_drop_asked_for_after_a_reply_takes_all_of_that_reply() -> None:
     assert bench.report().pages_used
     assert isinstance(bench.control(DropCache(0, 1, "", None)), CacheDropped)
     assert bench.report().pages_free == 64
+
+
+# Explaining
+
+
+def test_an_explanation_asked_for_after_a_reply_knows_all_of_that_reply() -> None:
+    prompt = next(
+        found for number in range(60) if EOS in reply_alone(found := [*DOCUMENT, 7, number], max_tokens=7)
+    )
+    bench = SchedulerBench(64)
+    bench.submit("a", prompt, max_tokens=8)
+    while not bench.finish("a"):
+        while bench.plan():
+            pass
+        bench.step()
+    assert bench.report().pages_used, "no step in flight holds pages of the request"
+    answer = bench.control(ExplainPrompt(0, 1, "", pack(prompt)))
+    assert isinstance(answer, PromptExplained)
+    assert answer.matched == len(prompt)
