@@ -25,7 +25,7 @@ from .quantized_checkpoint import write_quantized
 from .tensor_spec import TensorSpec
 from .weight_format import ChooseFormat, Projection
 
-VERSION = 1
+VERSION = 2
 """version of the method of quantizing"""
 MOST_BYTES = 64 << 30
 """limit for all copies; the least recently used ones are removed first"""

@@ -22,13 +22,16 @@ from .expand import pieces
 from .quantize import round_to_fp8, round_to_int4, round_to_int8
 from .weight_format import Projection
 
-INT4_GROUPS = (32, 16)
-INT8_GROUPS = (128, 64, 32, 16)
+GROUPS = (128, 64, 32, 16)
 """sizes of groups that share a scale; the first one that divides all projections' inputs is used"""
 SHARD = 512 << 20
 """Bytes of a file, approximately. Files are small so that little memory is needed."""
 OF_VOCABULARY = ("lm_head", "model.embed_tokens")
 """These matrices get int8 with every method."""
+DOWN = ".mlp.down_proj"
+"""How the names of the projections end of which about half get int8 in place of int4. With groups of 128, this
+takes as many bits, and is as exact, as int4 alone with groups of 32, whose products are slower
+(docs/quantization.md)."""
 
 
 def write_quantized(
@@ -42,7 +45,7 @@ def write_quantized(
     """Writes the files into the directory `target`. The checkpoint was checked to have the projections in 16
     or 32 bits. `progress` is told after each matrix. Raises ConfigError for values or sizes that can't be
     quantized."""
-    of_layers, of_vocabulary = _schemes(method, projections)
+    schemes = _schemes(method, projections)
     quantized = {f"{each.name}.weight" for each in projections}
     writer = _Writer(target)
     others = sorted(checkpoint.names - quantized)
@@ -51,7 +54,7 @@ def write_quantized(
         writer.add({name: checkpoint.read(name).clone()})
     with _one_thread_each() as threads:
         for done, each in enumerate(projections, start=1):
-            scheme = of_vocabulary if each.name in OF_VOCABULARY else of_layers
+            scheme = schemes.of(each.name)
             weight = checkpoint.read(f"{each.name}.weight")
 
             def rounded(piece: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,7 +70,7 @@ def write_quantized(
             writer.add({f"{each.name}.weight_scale": scales})
             progress(f"quantizing to {method}: {done} of {len(projections)} matrices")
     writer.close()
-    config = json.loads(config_text(model)) | {"quantization_config": _config(of_layers, of_vocabulary)}
+    config = json.loads(config_text(model)) | {"quantization_config": _config(schemes)}
     (target / CONFIG_FILE).write_text(json.dumps(config, indent=1))
 
 
@@ -93,31 +96,56 @@ class _Scheme(NamedTuple):
     """Returns codes and scales of float32 [n, inputs]."""
 
 
-def _schemes(method: QuantizeMethod, projections: Sequence[Projection]) -> tuple[_Scheme, _Scheme]:
-    """The schemes of the layers and of the vocabulary's matrices."""
-    grouped = [each.inputs for each in projections if method != "fp8" or each.name in OF_VOCABULARY]
-    large = _group(INT8_GROUPS, grouped, method)
-    int8 = _Scheme("int-quantized", _integers(8, large), partial(round_to_int8, group=large))
+class _Schemes(NamedTuple):
+    of_layers: _Scheme
+    int8: _Scheme
+    with_int8: Sequence[str]
+    """names of the matrices that get `int8`; the others get `of_layers`"""
+
+    def of(self, name: str) -> _Scheme:
+        return self.int8 if name in self.with_int8 else self.of_layers
+
+
+def _schemes(method: QuantizeMethod, projections: Sequence[Projection]) -> _Schemes:
+    group = _group(
+        [each.inputs for each in projections if method != "fp8" or each.name in OF_VOCABULARY], method
+    )
+    int8 = _Scheme("int-quantized", _integers(8, group), partial(round_to_int8, group=group))
     if method == "int8":
-        return int8, int8
+        return _Schemes(int8, int8, OF_VOCABULARY)
     if method == "fp8":
         weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
-        return _Scheme("float-quantized", weights, round_to_fp8), int8
-    small = _group(INT4_GROUPS, grouped, method)
-    return _Scheme(PACKED, _integers(4, small), partial(round_to_int4, group=small)), int8
+        return _Schemes(_Scheme("float-quantized", weights, round_to_fp8), int8, OF_VOCABULARY)
+    int4 = _Scheme(PACKED, _integers(4, group), partial(round_to_int4, group=group))
+    return _Schemes(int4, int8, (*OF_VOCABULARY, *_sensitive(projections)))
+
+
+def _sensitive(projections: Sequence[Projection]) -> list[str]:
+    """Names of the projections `DOWN` of the first and the last eighth of the layers, and of every third
+    layer in between.
+
+    llama.cpp's Q4_K_M chooses nearly the same layers for 6 bits in place of 4.
+    """
+    downs = [each.name for each in projections if each.name.endswith(DOWN)]
+    edge = max(1, len(downs) // 8)
+    return [
+        name
+        for layer, name in enumerate(downs)
+        if layer < edge or layer >= len(downs) - edge or (layer - edge) % 3 == 2
+    ]
 
 
 def _integers(bits: int, group: int) -> dict[str, Any]:
     return {"num_bits": bits, "strategy": "group", "group_size": group}
 
 
-def _group(sizes: Sequence[int], inputs: Sequence[int], method: QuantizeMethod) -> int:
-    for size in sizes:
+def _group(inputs: Sequence[int], method: QuantizeMethod) -> int:
+    for size in GROUPS:
         if not any(count % size for count in inputs):
             return size
     raise ConfigError(
-        f"--quantize {method}: a projection of this model has {next(n for n in inputs if n % sizes[-1])} "
-        f"inputs, which is no multiple of {sizes[-1]}. Leave the option out."
+        f"--quantize {method}: a projection of this model has {next(n for n in inputs if n % GROUPS[-1])} "
+        f"inputs, which is no multiple of {GROUPS[-1]}. Leave the option out."
     )
 
 
@@ -130,10 +158,10 @@ def _words(codes: torch.Tensor) -> torch.Tensor:
 def quantization_config(method: QuantizeMethod, projections: Sequence[Projection]) -> dict[str, Any]:
     """The `quantization_config` of the checkpoint that `write_quantized` makes. Raises ConfigError for sizes
     that can't be quantized."""
-    return _config(*_schemes(method, projections))
+    return _config(_schemes(method, projections))
 
 
-def _config(of_layers: _Scheme, of_vocabulary: _Scheme) -> dict[str, Any]:
+def _config(schemes: _Schemes) -> dict[str, Any]:
     def group(targets: Sequence[str], scheme: _Scheme) -> dict[str, Any]:
         return {"targets": list(targets), "format": scheme.layout, "weights": scheme.weights}
 
@@ -141,8 +169,8 @@ def _config(of_layers: _Scheme, of_vocabulary: _Scheme) -> dict[str, Any]:
         "quant_method": "compressed-tensors",
         "format": "mixed-precision",
         "config_groups": {
-            "layers": group(("Linear",), of_layers),
-            "vocabulary": group(OF_VOCABULARY, of_vocabulary),
+            "layers": group(("Linear",), schemes.of_layers),
+            "int8": group(schemes.with_int8, schemes.int8),
         },
     }
 

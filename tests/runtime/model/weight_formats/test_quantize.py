@@ -14,7 +14,12 @@ from arbora.frontend.gguf.config import model_config
 from arbora.frontend.text.tokenizer import Tokenizer
 from arbora.runtime.config import BUILTIN_MODEL
 from arbora.runtime.gguf_file import GgufFile
-from arbora.runtime.model.weight_formats import Checkpoint, quantized_cache, quantized_checkpoint
+from arbora.runtime.model.weight_formats import (
+    Checkpoint,
+    Projection,
+    quantized_cache,
+    quantized_checkpoint,
+)
 from arbora.runtime.model.weight_formats.quantize import round_to_fp8, round_to_int4, round_to_int8
 from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import change_tensor, random_model, save_model
@@ -300,12 +305,34 @@ def test_an_error_about_an_unwritable_cache_says_where_it_is(tmp_path: Path, cac
 
 
 def test_the_copy_holds_4_bits_for_layers_and_8_for_the_vocabulary(tmp_path: Path, cache: Path) -> None:
-    save_model(random_model("qwen2"), tmp_path / "model")
+    save_model(random_model("qwen2", num_hidden_layers=3), tmp_path / "model")
     load(tmp_path / "model", quantize="int4")
     copy = Checkpoint(next(cache.iterdir()))
-    assert copy.dtype("model.layers.0.mlp.down_proj.weight_packed") == "I32"
+    for name in ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj"):
+        assert all(copy.dtype(f"model.layers.{layer}.{name}.weight_packed") == "I32" for layer in range(3))
+    assert copy.dtype("model.layers.0.mlp.down_proj.weight") == "I8"
+    assert copy.dtype("model.layers.1.mlp.down_proj.weight_packed") == "I32"
+    assert copy.dtype("model.layers.2.mlp.down_proj.weight") == "I8"
     assert copy.dtype("lm_head.weight") == copy.dtype("model.embed_tokens.weight") == "I8"
     assert copy.dtype("model.layers.0.input_layernorm.weight") == "F32"
+
+
+@pytest.mark.parametrize(
+    ("layers", "with_int8"),
+    [
+        (1, [0]),
+        (4, [0, 3]),
+        (28, [0, 1, 2, 5, 8, 11, 14, 17, 20, 23, 25, 26, 27]),
+        (32, [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]),
+    ],
+)
+def test_about_half_of_the_down_projections_hold_8_bits(layers: int, with_int8: list[int]) -> None:
+    names = [f"model.layers.{layer}.mlp.{part}_proj" for layer in range(layers) for part in ("up", "down")]
+    projections = [Projection(name, 256, 256) for name in names]
+    groups = quantized_checkpoint.quantization_config("int4", projections)["config_groups"]
+    downs = [f"model.layers.{layer}.mlp.down_proj" for layer in with_int8]
+    assert groups["int8"]["targets"] == ["lm_head", "model.embed_tokens", *downs]
+    assert groups["layers"]["weights"] == {"num_bits": 4, "strategy": "group", "group_size": 128}
 
 
 def test_the_copy_holds_fp8_for_layers_and_int8_for_the_vocabulary(tmp_path: Path, cache: Path) -> None:
