@@ -37,9 +37,10 @@ ROWS_BEYOND = BLOCK_ROWS
 PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
 
-AHEAD, AHEAD_OF_ONE_ROW = 4096, 2048
-"""Bytes between multiplying and prefetching. With 4 bits, a step of one row takes 1.07 to 1.14 times as long
-with 4 KB as with 2 KB; with 3 to 8 rows a step with 2 KB takes 1.07 to 1.11 times as long as with 4 KB."""
+NEAR, FAR = 1024, 8192
+"""Bytes between multiplying and prefetching: NEAR for up to 2 rows with 4 bits and up to 4 rows with 8 bits,
+FAR for more. 4 rows with 8 bits take 1.08 times as long with FAR as with NEAR, 4 rows with 4 bits 1.12 times
+as long with NEAR as with FAR (bench/results/cpu-notes.md)."""
 
 HALVED_ROWS, OUTPUTS_OF_A_ROW = 64, 16
 """A product of at least HALVED_ROWS rows is computed by two sides of threads, each for half of the rows, if
@@ -172,13 +173,14 @@ def _store(arguments, totals, first, rows, output, y, kind):
 
 @compiled
 def _multiply_tile(
-    arguments, address, group_bytes, four_codes, sum_kind, totals, output, begin, end, tiles_ahead
+    arguments, address, group_bytes, four_codes, sum_kind, totals, output, begin, end, near, tiles_ahead
 ):
     """Multiplies rows `begin` to `end` with one tile, whose first output is `output`.
 
     Up to FEW_ROWS rows are multiplied with a part of the weight before the next part, so that it is read
     evenly. More rows are multiplied with the whole tile, up to ROWS at a time. Each time but the first, a
     part of the thread's next tile is prefetched. It is `tiles_ahead` tiles further; 0 if that is not known.
+    near: whether the first time prefetches NEAR bytes ahead in place of FAR
     """
     rows, inputs, group, parts = end - begin, arguments[6], arguments[7], arguments[8]
     groups, steps = inputs // (group * parts), group // 4
@@ -196,7 +198,7 @@ def _multiply_tile(
         x = shifted(pointer(arguments[11], np.int8(0)), row * inputs)
         scales = shifted(pointer(arguments[12], np.float32(0)), row * groups)
         sums = shifted(pointer(arguments[13], sum_kind), row * groups * parts)
-        fetch = AHEAD if rows > 1 else AHEAD_OF_ONE_ROW, WHOLE_PACE
+        fetch = NEAR if near else FAR, WHOLE_PACE
         if number > 0:
             fetch = 0, WHOLE_PACE  # prefetches what is multiplied anyway
             if tiles_ahead > 0:
@@ -284,7 +286,17 @@ def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_
         # Between two tiles of a thread, each other thread of its side probably takes one.
         ahead = max(1, arguments[22] // 4) if half == side else 0
         _multiply_tile(
-            arguments, address, group_bytes, four_codes, sum_kind, memory, tile * TILE, begin, end, ahead
+            arguments,
+            address,
+            group_bytes,
+            four_codes,
+            sum_kind,
+            memory,
+            tile * TILE,
+            begin,
+            end,
+            False,
+            ahead,
         )
 
 
@@ -315,6 +327,7 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
         return
     if arguments[20] == AMX_BYTES:
         start_panels(memory)
+    near = 2 * arguments[4] <= bits
     # At the start of each block of tiles a thread waits for the first lines, which nothing has prefetched.
     # So the first blocks are large, and the last ones small.
     while True:
@@ -328,9 +341,9 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
             if arguments[20] == AMX_BYTES:
                 _multiply_panels(arguments, at, bits, has_offsets, sum_kind, memory, output)
             else:
-                ahead = 1 if tile + 1 < end else 0
+                rows, ahead = arguments[4], 1 if tile + 1 < end else 0
                 _multiply_tile(
-                    arguments, at, group_bytes, four_codes, sum_kind, memory, output, 0, arguments[4], ahead
+                    arguments, at, group_bytes, four_codes, sum_kind, memory, output, 0, rows, near, ahead
                 )
     if arguments[20] == AMX_BYTES:
         release_tiles()

@@ -24,9 +24,9 @@ from ..common.vectors import LANES
 from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
 from .bfloat16_tile import MOST_ROWS, OUTPUTS, VECTORS, tile, write_strip
 
-AHEAD = 8
-"""Pairs of inputs between prefetching and multiplying: 2 KB of weights. With 4 KB, steps of 3 to 5 rows took
-1.06 to 1.25 times as long; with one or two rows there was no difference."""
+AHEAD = 4
+"""Pairs of inputs between prefetching and multiplying: 1 KB of weights. With 2 KB, products of 1 to 4 rows
+take 1.01 to 1.02 times as long, of 5 rows 1.04 and of 6 rows 1.14 times as long; 0.5 KB is not faster."""
 
 BLOCK = 128
 """Pairs of inputs that are multiplied with all rows before the next ones: 32 KB of weights, which stay in the
