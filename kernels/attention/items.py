@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from ..common.lanes import larger, largest_of, load_lanes
+from ..common.lanes import larger, largest_of, load_lanes, store_scaled
 from ..common.numba_tools import (
     compiled,
     exp,
@@ -20,7 +20,6 @@ from ..common.numba_tools import (
     load,
     pointer,
     shifted,
-    store,
 )
 from ..common.threads import Callback
 from ..common.vectors import LANES
@@ -282,14 +281,11 @@ def write(arguments, item, head, kind, state, total):
         column = head * repeat + j % repeat
         if item[PARTIAL] < 0:
             row = (item[TOKEN] + j // repeat) * heads + column
-            out = shifted(pointer(arguments[OUT], kind), row * head_dim)
-            for d in range(head_dim):
-                store(out, d, result[d] * inverse)
+            store_scaled(result, inverse, shifted(pointer(arguments[OUT], kind), row * head_dim), head_dim)
         else:
             row = (item[PARTIAL] + j // repeat * item[STRIDE]) * heads + column
-            partial = shifted(pointer(arguments[PARTIAL_OUT], np.float32(0)), row * head_dim)
-            for d in range(head_dim):
-                partial[d] = result[d] * inverse
+            partial = pointer(arguments[PARTIAL_OUT], np.float32(0))
+            store_scaled(result, inverse, shifted(partial, row * head_dim), head_dim)
             logsum = state[2 * j] + np.log(summed) if summed > np.float32(0) else np.float32(-np.inf)
             pointer(arguments[PARTIAL_SUM], np.float32(0))[row] = logsum
 

@@ -140,23 +140,48 @@ def _accumulate_by_amx(weight, values, pairs, head_dim, lanes, turned, total):
 
 
 @compiled
-def _load_queries(arguments, item, head, lanes, words, query):
-    """query[w // words, lane, w % words] = word w of a query, for an item's queries; zeros in unused lanes.
+def _load_queries(arguments, item, head, lanes, query, copied):
+    """query[w, lane] = word w of a query, for an item's queries; zeros in unused lanes.
+
+    copied: memory for LANES queries
+    """
+    half = arguments[HEAD_DIM] // 2
+    if half % LANES > 0:
+        _load_words(arguments, item, head, lanes, 1, query)
+        return
+    for first in range(0, lanes, LANES):
+        some = min(LANES, item[TOKENS] * arguments[REPEAT] - first)
+        for w in range(max(0, some) * half, LANES * half):
+            copied[w] = np.uint32(0)
+        for lane in range(some):
+            source, to = _query_at(arguments, item, head, first + lane), shifted(copied, lane * half)
+            for w in range(half):
+                to[w] = source[w]
+        for w in range(0, half, LANES):
+            transpose_words(shifted(copied, w), half, shifted(query, w * lanes + first), lanes)
+
+
+@compiled
+def _load_words(arguments, item, head, lanes, words, query):
+    """As `_load_queries`, word by word: query[w // words, lane, w % words] = word w of a query.
 
     words: 1 or 2
     """
-    half, repeat = arguments[HEAD_DIM] // 2, arguments[REPEAT]
-    queries = item[TOKENS] * repeat
+    half = arguments[HEAD_DIM] // 2
     for i in range(half * lanes):
         query[i] = np.uint32(0)
-    for lane in range(queries):
-        token = item[TOKEN] + lane // repeat
-        source = pointer(arguments[Q], np.uint16(0))
-        place = token * arguments[Q_STRIDE] + (head * repeat + lane % repeat) * 2 * half
+    for lane in range(item[TOKENS] * arguments[REPEAT]):
+        source = _query_at(arguments, item, head, lane)
         for w in range(half):
-            low, high = source[place + 2 * w], source[place + 2 * w + 1]
-            at = (w >> words - 1) * lanes + lane * words + (w & words - 1)
-            query[at] = np.uint32(low) | np.uint32(high) << np.uint32(16)
+            query[(w >> words - 1) * lanes + lane * words + (w & words - 1)] = source[w]
+
+
+@compiled
+def _query_at(arguments, item, head, lane):
+    """An item's query, as a pointer to words of two elements."""
+    head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
+    row, column = item[TOKEN] + lane // repeat, head * repeat + lane % repeat
+    return shifted(pointer(arguments[Q], np.uint32(0)), (row * arguments[Q_STRIDE] + column * head_dim) // 2)
 
 
 @compiled
@@ -199,7 +224,10 @@ def _attend(arguments, item, run, head, next_item, empty, words, floats, places,
     correction = shifted(summed, lanes)
     key_scales = shifted(correction, lanes)
     value_scales = shifted(key_scales, BLOCK)
-    _load_queries(arguments, item, head, lanes, 2 if few else 1, query)
+    if few:
+        _load_words(arguments, item, head, lanes, 2, query)
+    else:
+        _load_queries(arguments, item, head, lanes, query, copied)
     _clear(few, lanes, head_dim, score, largest, summed, total)
     first = head * arguments[HEAD_CELLS] * cell
     stored = empty[0]  # only its type counts

@@ -10,7 +10,7 @@ from numba.extending import intrinsic, models, register_model
 
 from .bfloat16_dots import rounded_pairs
 from .llvm import F32, I16, I32, read, widen, word, write
-from .numba_tools import has_feature
+from .numba_tools import compiled, has_feature, store
 from .vectors import (
     FLOATS,
     LANES,
@@ -272,3 +272,13 @@ def _times_power_of_two(builder: ir.IRBuilder, value: ir.Value, exponent: ir.Val
     scale = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.avx512.mask.scalef.ps.512")
     all_lanes, rounding = ir.Constant(I16, -1), word(4)
     return builder.call(scale, [value, exponent, value, all_lanes, rounding])
+
+
+@compiled
+def store_scaled(values, factor, out, count):
+    """out[i] = values[i] * factor, rounded to nearest even, for `count` float32 values."""
+    whole = count // LANES * LANES
+    for i in range(0, whole, LANES):
+        store_narrow(out, i, multiplied(load_lanes(values, i), factor))
+    for i in range(whole, count):
+        store(out, i, values[i] * factor)
