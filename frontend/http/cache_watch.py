@@ -55,7 +55,8 @@ class CacheWatch:
         return watch
 
     async def ask_tree(self) -> int:
-        """Adds to the question what the tree knows; returns how many tokens it has now."""
+        """Adds to the question what the tree knows; returns how many of the prompt's tokens a request would
+        match now: never the last one, which it computes."""
         if len(self._questions) > 1:
             raise RequestError(
                 f"explain_cache is for one prompt, but the request has {len(self._questions)}: send "
@@ -79,7 +80,7 @@ class CacheWatch:
             self._questions[0] = replace(
                 self._questions[0], remembered=answer.remembered, behind=answer.behind
             )
-        return answer.matched
+        return min(answer.matched, self._questions[0].length - 1)
 
     async def explanation(self, matched: int) -> Explanation:
         question, decode = self._questions[0], self._decode

@@ -139,7 +139,7 @@ class QuantizedProduct:
         self._tiles, self._factors = tiles, factors
         self._bias = None if bias is None else F.pad(bias.float(), (0, len(factors) - len(bias)))
         self._input_order = input_order
-        self._run = quantized_cpu.products(shape.bits, shape.zero is None).run
+        self._kernel = quantized_cpu.products(shape.bits, shape.zero is None)
         parts = groups_of_activations(shape)
         self._sizes = (shape.outputs, shape.inputs, group, parts, shape.zero or 0)
         bias_address = 0 if self._bias is None else self._bias.data_ptr()
@@ -214,7 +214,7 @@ class QuantizedProduct:
         addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
         kind = quantized_cpu.KINDS[x.dtype]
         more = (0, way, quantized_cpu.MEMORY_BYTES, 2 * threads, self._halves(count), 0, 0, 0, 0, 0)
-        self._run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
+        self._kernel.run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
 
     def _multiply_widened(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         threads = torch.get_num_threads()
@@ -228,7 +228,7 @@ class QuantizedProduct:
         addresses = (x.data_ptr(), blocks, 0, 0, *self._weight, y.data_ptr(), memory)
         kind = quantized_cpu.KINDS[x.dtype]
         more = (0, AMX_BFLOAT16, of_thread, some)
-        self._run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
+        self._kernel.run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """The stored weights of these outputs, [n, inputs], in the order of x. ids: int32 or int64 [n],
