@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """Vectors of 16 float32 for numba kernels whose loops LLVM would not turn into vector instructions."""
 
 from collections.abc import Callable
