@@ -56,7 +56,8 @@ class CacheWatch:
 
     async def ask_tree(self) -> int:
         """Adds to the question what the tree knows; returns how many of the prompt's tokens a request would
-        match now: never the last one, which it computes."""
+        match now. The last one does not count: a request computes it, unless a grammar or a schema forces the
+        beginning of its reply."""
         if len(self._questions) > 1:
             raise RequestError(
                 f"explain_cache is for one prompt, but the request has {len(self._questions)}: send "
@@ -77,9 +78,9 @@ class CacheWatch:
             )
         config = self._http.service.config
         if name or not config.has_several_keys:  # otherwise several keys share it
-            self._questions[0] = replace(
-                self._questions[0], remembered=answer.remembered, behind=answer.behind
-            )
+            question = self._questions[0]
+            behind = answer.behind if answer.matched < question.length else b""  # a reply is no other text
+            self._questions[0] = replace(question, remembered=answer.remembered, behind=behind)
         return min(answer.matched, self._questions[0].length - 1)
 
     async def explanation(self, matched: int) -> Explanation:

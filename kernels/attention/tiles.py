@@ -178,10 +178,11 @@ def _load_words(arguments, item, head, lanes, words, query):
 
 @compiled
 def _query_at(arguments, item, head, lane):
-    """An item's query, as a pointer to words of two elements."""
+    """Query number `lane` of an item, as a pointer to words of two elements."""
     head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
-    row, column = item[TOKEN] + lane // repeat, head * repeat + lane % repeat
-    return shifted(pointer(arguments[Q], np.uint32(0)), (row * arguments[Q_STRIDE] + column * head_dim) // 2)
+    row, query_head = item[TOKEN] + lane // repeat, head * repeat + lane % repeat
+    place = row * arguments[Q_STRIDE] + query_head * head_dim
+    return shifted(pointer(arguments[Q], np.uint32(0)), place // 2)
 
 
 @compiled

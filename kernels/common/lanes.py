@@ -276,7 +276,7 @@ def _times_power_of_two(builder: ir.IRBuilder, value: ir.Value, exponent: ir.Val
 
 @compiled
 def store_scaled(values, factor, out, count):
-    """out[i] = values[i] * factor, rounded to nearest even, for `count` float32 values."""
+    """out[i] = values[i] * factor, rounded as by `narrow_floats`, for `count` float32 values."""
     whole = count // LANES * LANES
     for i in range(0, whole, LANES):
         store_narrow(out, i, multiplied(load_lanes(values, i), factor))

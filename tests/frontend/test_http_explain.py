@@ -169,3 +169,19 @@ async def test_a_path_whose_bodies_are_not_explained_is_refused(world: HttpWorld
     assert answer.status_code == 400
     message = answer.json()["error"]["message"]
     assert message.startswith("path is '/api/chat', but must be one of /v1/chat/completions, /v1/messages")
+
+
+async def test_a_cached_prompt_differs_from_nothing_if_a_reply_follows_it_in_the_cache() -> None:
+    async with http_world(context_length=1024) as world:  # which remembers no earlier prompt
+
+        def all_cached(message: CacheControl) -> CacheAnswer:
+            assert isinstance(message, ExplainPrompt)
+            length = len(message.tokens) // 4
+            reply = world.tokenizer.encode("a reply", add_special_tokens=False)
+            return PromptExplained(message.query, length, length, reply)
+
+        world.running.cache = all_cached
+        found = (await world.http.post("/cache/explain", json={"prompt": TEXT})).json()
+    assert found["matched_tokens"] == found["prompt_tokens"] - 1
+    assert found["causes"] == {"short": 1}
+    assert found["difference"] is None

@@ -210,7 +210,7 @@ class SchedulerBench:
                 self.scheduler.forgotten(self.model.store.forgotten.pop())
                 self.deliver()
             else:
-                self.step()  # some wait for requests that ended with a step in flight
+                self.step()  # drops and explanations wait for requests that ended meanwhile
         return self.answers.pop()
 
     def pin(

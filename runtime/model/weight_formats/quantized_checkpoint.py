@@ -30,8 +30,8 @@ OF_VOCABULARY = ("lm_head", "model.embed_tokens")
 """These matrices get int8 with every method."""
 DOWN = ".mlp.down_proj"
 """The end of the names of certain projections, about half of which get int8 in place of int4. With groups of
-128, this takes as many bits, and is as exact, as int4 alone with groups of 32, whose products are slower
-(docs/quantization.md)."""
+128, this takes about as many bits, and is about as exact, as int4 alone with groups of 32, whose products are
+slower (docs/quantization.md)."""
 
 
 def write_quantized(
