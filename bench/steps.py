@@ -39,7 +39,7 @@ def compute() -> None:
 
 @contextmanager
 def measured_kernels(add: Callable[[str, float], None]) -> Iterator[None]:
-    """While it is entered, `add` gets the module and the seconds of each kernel or program that runs."""
+    """Calls `add` with the module and the seconds of each kernel or program that runs in the context."""
     run = Callback.run
 
     def timed(callback: Callback, arguments: Sequence[int], threads: int) -> None:

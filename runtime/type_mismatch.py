@@ -26,7 +26,7 @@ _mismatch = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`")
 
 
 class TypeMismatch(NamedTuple):
-    """What is wrong with a value that msgspec refused."""
+    """The parts of msgspec's error for a value of the wrong type."""
 
     message: str
     """the text of msgspec's error without the path"""
@@ -50,7 +50,7 @@ class TypeMismatch(NamedTuple):
         return found["field"] if found else None
 
     def sentence(self, name: str, fields: Mapping[str, Raw], whole: str) -> str:
-        """What is wrong, and what is allowed.
+        """Returns a sentence with the field, its value and the allowed types.
 
         name: what the sentence calls the value, or empty
         fields: of the decoded value, which the sentence calls `whole`

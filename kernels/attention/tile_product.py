@@ -17,7 +17,7 @@ ROWS = 8
 of the 32 vector registers."""
 
 _Ahead = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], None]
-"""Emits what a product prefetches in one turn of its loop, from the number of the turn and the product's
+"""Emits the prefetches in one turn of a product's loop. It gets the number of the turn and the product's
 arguments `later` and `ahead_by`."""
 
 

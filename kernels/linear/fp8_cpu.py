@@ -22,8 +22,9 @@ BLOCK = 64
 or 32 KB of float32."""
 
 NEAR, FAR = 1024, 8192
-"""Bytes between widening and prefetching: NEAR for up to 3 rows, FAR for more. One row takes 1.07 times as
-long with FAR as with NEAR, 5 rows take 1.09 times as long with NEAR as with FAR."""
+"""While codes are widened, those so many bytes further are prefetched: NEAR for up to 3 rows, FAR for more.
+One row takes 1.07 times as long with FAR as with NEAR, 5 rows take 1.09 times as long with NEAR as with
+FAR."""
 
 PANEL = 252
 """Rows that a thread takes at a time. Their sums stay in the second-level cache."""

@@ -38,9 +38,9 @@ PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
 
 NEAR, FAR = 1024, 8192
-"""Bytes between multiplying and prefetching: NEAR for up to 2 rows with 4 bits and up to 4 rows with 8 bits,
-FAR for more. 4 rows with 8 bits take 1.08 times as long with FAR as with NEAR, 4 rows with 4 bits 1.12 times
-as long with NEAR as with FAR (bench/results/cpu-notes.md)."""
+"""While codes are multiplied, those so many bytes further are prefetched: NEAR for up to 2 rows with 4 bits
+and up to 4 rows with 8 bits, FAR for more. 4 rows with 8 bits take 1.08 times as long with FAR as with NEAR,
+4 rows with 4 bits 1.12 times as long with NEAR as with FAR (bench/results/cpu-notes.md)."""
 
 HALVED_ROWS, OUTPUTS_OF_A_ROW = 64, 16
 """A product of at least HALVED_ROWS rows is computed by two sides of threads, each for half of the rows, if

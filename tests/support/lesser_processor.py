@@ -24,7 +24,7 @@ def features_without(lacking: Lacking) -> dict[str, bool]:
 
 
 def output_without(lacking: Lacking, arguments: Sequence[str], cache: Path | None = None) -> str:
-    """What Python prints when it runs with `arguments`. cache: numba's directory, if not the usual one"""
+    """Returns the output of Python run with `arguments`. cache: numba's directory, if not the usual one."""
     features = features_without(lacking)
     environment = {
         **os.environ,

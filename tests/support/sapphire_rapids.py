@@ -9,7 +9,10 @@ FEATURES = "amx-bf16 amx-int8 amx-tile avx512bf16 avx512f avx512bw avx512dq avx5
 
 
 def output_for_sapphire_rapids(program: str, cache: Path) -> str:
-    """What `program` prints. `cache` is an empty directory: numba can't print code that it finds compiled."""
+    """Returns the output of `program`.
+
+    `cache` is an empty directory: numba can't print code that it finds compiled.
+    """
     environment = {
         **os.environ,
         "NUMBA_CPU_NAME": "sapphirerapids",

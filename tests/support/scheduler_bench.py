@@ -210,7 +210,7 @@ class SchedulerBench:
                 self.scheduler.forgotten(self.model.store.forgotten.pop())
                 self.deliver()
             else:
-                self.step()  # drops and explanations wait for requests that ended meanwhile
+                self.step()  # drops and explanations wait until ended requests are released
         return self.answers.pop()
 
     def pin(

@@ -34,6 +34,18 @@ def pinned_bench(num_pages: int = 20) -> SchedulerBench:
     return bench
 
 
+def replied_bench(prompt: list[int]) -> SchedulerBench:
+    """A scheduler whose request has just been answered, while a step in flight still holds its pages."""
+    bench = SchedulerBench(64)
+    bench.submit("a", prompt, max_tokens=8)
+    while not bench.finish("a"):
+        while bench.plan():
+            pass
+        bench.step()
+    assert bench.report().pages_used, "no step in flight holds pages of the request"
+    return bench
+
+
 def code(answer: object) -> str:
     assert isinstance(answer, QueryRefused), answer
     return answer.code
@@ -273,13 +285,7 @@ def test_a_drop_takes_nothing_from_running_requests_or_pins() -> None:
 
 
 def test_a_drop_asked_for_after_a_reply_takes_all_of_that_reply() -> None:
-    bench = SchedulerBench(64)
-    bench.submit("a", DOCUMENT, max_tokens=8)
-    while not bench.finish("a"):
-        while bench.plan():
-            pass
-        bench.step()
-    assert bench.report().pages_used
+    bench = replied_bench(DOCUMENT)
     assert isinstance(bench.control(DropCache(0, 1, "", None)), CacheDropped)
     assert bench.report().pages_free == 64
 
@@ -291,13 +297,7 @@ def test_an_explanation_asked_for_after_a_reply_knows_all_of_that_reply() -> Non
     prompt = next(
         found for number in range(60) if EOS in reply_alone(found := [*DOCUMENT, 7, number], max_tokens=7)
     )
-    bench = SchedulerBench(64)
-    bench.submit("a", prompt, max_tokens=8)
-    while not bench.finish("a"):
-        while bench.plan():
-            pass
-        bench.step()
-    assert bench.report().pages_used, "no step in flight holds pages of the request"
+    bench = replied_bench(prompt)
     answer = bench.control(ExplainPrompt(0, 1, "", pack(prompt)))
     assert isinstance(answer, PromptExplained)
     assert answer.matched == len(prompt)
