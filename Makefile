@@ -1,4 +1,5 @@
-# make serve            install what is needed, then serve the built-in model (MODEL=… another, ARGS=… more options)
+# make serve            install what is needed, then serve the built-in model (MODEL=… another, HOST=… and PORT=…
+#                       another address, ARGS=… more options)
 # make test             every check: lint, types, tests
 # make test-clients     other projects' clients (docs/clients.md), installed in .venv-clients*; needs Node
 # make test-browser     the page in a headless Chromium, which must be installed
@@ -11,6 +12,10 @@ PYTHON ?= python3
 MODEL ?=
 ARGS ?=
 URL ?= http://127.0.0.1:8000
+
+# HOST and PORT count on make's command line alone: in the environment they are often meant for other programs.
+given = $(if $(filter command,$(origin $(1))),$($(1)))
+ADDRESS := $(addprefix --host ,$(call given,HOST)) $(addprefix --port ,$(call given,PORT))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -36,7 +41,7 @@ TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores
 .DELETE_ON_ERROR:
 
 serve: $(COMPILED)
-	@exec $(BIN)/arbora serve $(MODEL) $(ARGS)
+	@exec $(BIN)/arbora serve $(MODEL) $(ADDRESS) $(ARGS)
 
 # Lint runs while the kernels are compiled. Each test process has one thread. There is one process more than
 # cores, but at most four, as many tests wait for servers. These start in less time from bytecode, which the

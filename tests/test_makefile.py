@@ -1,4 +1,7 @@
-"""`make` compiles once for each version of the compiled sources, without installing again."""
+"""`make` compiles once for each version of the compiled sources, without installing again.
+
+It tells the server where to listen.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +33,10 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def planned(checkout: Path, target: str = "serve") -> str:
-    """The commands that make would run."""
-    command = ["make", "--dry-run", target]
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+def planned(checkout: Path, *arguments: str, **environment: str) -> str:
+    """The commands that make would run; without arguments, those of `make serve`."""
+    command = ["make", "--dry-run", *(arguments or ("serve",))]
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | environment
     return subprocess.run(command, cwd=checkout, env=alone, capture_output=True, text=True, check=True).stdout
 
 
@@ -45,6 +48,14 @@ def finish(checkout: Path) -> None:
 
 def test_nothing_is_compiled_twice(checkout: Path) -> None:
     assert planned(checkout).split() == ["exec", ".venv/bin/arbora", "serve"]
+
+
+def test_a_server_listens_where_the_command_line_of_make_says(checkout: Path) -> None:
+    given = ("serve", "MODEL=tiny", "PORT=1234", "HOST=::1", "ARGS=--step-ms 9")
+    *_, flags = planned(checkout, *given).partition("arbora serve ")
+    assert flags.split() == ["tiny", "--host", "::1", "--port", "1234", "--step-ms", "9"]
+    for_other_programs = {"HOST": "x86_64-conda-linux-gnu", "PORT": "1234"}
+    assert planned(checkout, **for_other_programs).split()[-1] == "serve"
 
 
 @pytest.mark.parametrize("target", ["serve", "test", "bench"])
