@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,6 +39,14 @@ def decode_file(path: Path, text: bytes, kind: type[T]) -> T:
         raise ConfigError(f"{path}: {_wrong_type(error, text)} {GET_IT_AGAIN}.") from None
     except msgspec.DecodeError as error:
         raise ConfigError(f"{path}: not a whole JSON file ({error}). {GET_IT_AGAIN}.") from None
+
+
+def convert_part(part: dict[str, Any], kind: type[T]) -> T:
+    """An object of a file as `kind`. Raises ConfigError, without the file's path and a full stop."""
+    try:
+        return msgspec.convert(part, kind)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_wrong_type(error, msgspec.json.encode(part)).removesuffix(".")) from None
 
 
 def _wrong_type(error: msgspec.ValidationError, text: bytes) -> str:

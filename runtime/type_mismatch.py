@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 SHOWN_CHARACTERS = 60
+ANY_KEY = "..."  # in a path: msgspec does not say which member of an object it means
 _WORDS = {
     "array": "a list",
     "bool": "true or false",
@@ -20,7 +21,7 @@ _WORDS = {
     "str": "a string",
 }
 _place = re.compile(r"^(?P<message>.*) - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$", re.DOTALL)
-_step = re.compile(r"[^.\[\]]+")
+_step = re.compile(r"\.{3}|[^.\[\]]+")
 _missing = re.compile(r"missing required field `(?P<field>[^`]*)`")
 _mismatch = re.compile(r"Expected `(?P<wanted>[^`]*)`, got `(?P<got>[^`]*)`")
 
@@ -77,9 +78,12 @@ def value_at(path: str, fields: Mapping[str, Raw]) -> object:
     try:
         value = msgspec.json.decode(fields[first])
         for step in steps:
-            value = value[int(step)] if isinstance(value, list) else value[step]
-    except (LookupError, ValueError, TypeError, msgspec.DecodeError):
-        return None  # the path leaves out a key, or what follows is no JSON
+            if step == ANY_KEY:
+                [value] = value.values()
+            else:
+                value = value[int(step)] if isinstance(value, list) else value[step]
+    except (LookupError, ValueError, TypeError, AttributeError, msgspec.DecodeError):
+        return None  # the path leaves out one key of several, or what follows is no JSON
     return value
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from ..checkpoint_json import GET_IT_AGAIN, convert_part
 from ..errors import ConfigError
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn"]
@@ -94,9 +95,9 @@ def parse_rope(
 
 def _fields(path: Path, given: dict[str, Any]) -> _RopeFields:
     try:
-        return msgspec.convert(given, _RopeFields)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: rope_parameters: {error}") from None
+        return convert_part(given, _RopeFields)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: rope_parameters: {error}. {GET_IT_AGAIN}.") from None
 
 
 def _kind(path: Path, given: dict[str, Any], fields: _RopeFields) -> RopeKind:

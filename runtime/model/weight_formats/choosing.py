@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ...checkpoint_json import convert_part
 from ...errors import ConfigError
 from .byte_values import ByteFormat, ScaleGrid
 from .floats import FloatFormat
@@ -24,10 +25,10 @@ class _Fp8(msgspec.Struct):
     scale_fmt: str = "float"
 
 
-def choose_fp8(settings: object, stored: Set[str]) -> ChooseFormat:
+def choose_fp8(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:
     """With `weight_block_size`, each block has a scale; otherwise the whole weight has one, or each
     output."""
-    parsed = msgspec.convert(settings, _Fp8)
+    parsed = convert_part(settings, _Fp8)
     _only("fmt", parsed.fmt, "e4m3")
     _only("scale_fmt", parsed.scale_fmt, "float")
     _only("modules_to_convert", parsed.modules_to_convert or None, None)
@@ -55,8 +56,8 @@ class _Gptq(msgspec.Struct):
     modules_in_block_to_quantize: list[list[str]] | None = None
 
 
-def choose_gptq(settings: object, stored: Set[str]) -> ChooseFormat:
-    parsed = msgspec.convert(settings, _Gptq)
+def choose_gptq(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:
+    parsed = convert_part(settings, _Gptq)
     version = (parsed.checkpoint_format or parsed.format or "gptq").lower()
     _only("bits", parsed.bits, 4, 8)
     _only("checkpoint_format", version, "gptq", "gptq_v2")
@@ -87,8 +88,8 @@ class _Awq(msgspec.Struct):
     modules_to_not_convert: list[str] | None = None
 
 
-def choose_awq(settings: object, stored: Set[str]) -> ChooseFormat:
-    parsed = msgspec.convert(settings, _Awq)
+def choose_awq(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:
+    parsed = convert_part(settings, _Awq)
     _only("bits", parsed.bits or parsed.w_bit or 4, 4)
     _only("version", (parsed.version or parsed.checkpoint_format or parsed.format or "gemm").lower(), "gemm")
     _only("zero_point", parsed.zero_point, True)

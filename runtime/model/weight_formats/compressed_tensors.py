@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ...checkpoint_json import convert_part
 from ...errors import ConfigError
 from .byte_values import ByteFormat, ScaleGrid
 from .floats import FloatFormat
@@ -48,9 +49,9 @@ class _Settings(msgspec.Struct):
     transform_config: dict[str, Any] | None = None
 
 
-def choose_compressed_tensors(settings: object, stored: Set[str]) -> ChooseFormat:
+def choose_compressed_tensors(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:
     del stored  # not needed: the config is complete
-    parsed = msgspec.convert(settings, _Settings)
+    parsed = convert_part(settings, _Settings)
     if parsed.kv_cache_scheme:
         raise ConfigError(
             "kv_cache_scheme is not supported: use a checkpoint whose KV cache is not quantized"

@@ -18,7 +18,7 @@ from .gguf_blocks import BlockFormat
 from .tensor_spec import FLOATS
 from .weight_format import ChooseFormat, Projection, WeightFormat
 
-METHODS: dict[str, Callable[[object, Set[str]], ChooseFormat]] = {
+METHODS: dict[str, Callable[[dict[str, Any], Set[str]], ChooseFormat]] = {
     "awq": choose_awq,
     "compressed-tensors": choose_compressed_tensors,
     "fp8": choose_fp8,
@@ -75,7 +75,7 @@ def load_weight_formats(model: Path, stored: Set[str]) -> WeightFormats:
         )
     try:
         return WeightFormats(method, METHODS[method](settings, stored))
-    except (ConfigError, msgspec.ValidationError) as error:
+    except ConfigError as error:
         raise ConfigError(f"{path}: quantization_config ({method}): {error}. {FLOATS_INSTEAD}.") from None
 
 

@@ -219,8 +219,9 @@ async def test_the_default_length_of_a_completion_fits_a_short_context() -> None
         ({"stop": {}}, "stop", "stop is an object, but must be a string or a list."),
         ({"messages": None}, "messages", "messages is null, but must be a list."),
         ({"tools": "x" * 99}, "tools", f'tools is "{"x" * 59}…, but must be a list.'),
+        ({"logit_bias": {"5": "a"}}, "logit_bias[...]", 'logit_bias[...] is "a", but must be a number.'),
         (
-            {"logit_bias": {"5": "a"}},
+            {"logit_bias": {"5": "a", "6": "b"}},
             "logit_bias[...]",
             "logit_bias[...] is a string, but must be a number.",
         ),

@@ -132,7 +132,10 @@ def test_a_window_is_only_used_where_the_family_says_so(tmp_path: Path) -> None:
         ({"vocab_size": None}, ["vocab_size", "missing"]),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, ["longrope", "llama3"]),
         ({"rope_scaling": {"rope_type": "linear"}}, ["linear", "factor"]),
-        ({"rope_scaling": {"rope_type": "linear", "factor": "x"}}, ["factor", "str"]),
+        (
+            {"rope_scaling": {"rope_type": "linear", "factor": "x"}},
+            ['rope_parameters: factor is "x", but must be a number.'],
+        ),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, ["full_attention"]),
         (
             {
