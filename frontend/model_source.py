@@ -80,17 +80,33 @@ def _checked(directory: Path, what: str) -> Path:
         instead = f"Name one of its files: {', '.join(ggufs)}." if ggufs else "Name the directory of a model."
         raise ConfigError(f"{what}: {directory} has no config.json. {instead}")
     if not weights and not ggufs:
+        _check_config(directory)
         raise ConfigError(
             f"{what}: {directory} has no *.safetensors and no *.gguf file; other formats are not read."
         )
     if not weights and len(ggufs) > 1 and not all(SHARD.fullmatch(name) for name in ggufs):
         raise ConfigError(f"{what}: {directory} has several GGUF files. Name one: {', '.join(ggufs)}.")
     if not any(any(directory.glob(pattern)) for pattern in TOKENIZER_FILES):
+        _check_config(directory, is_gguf=not weights)
         raise ConfigError(
             f"{what}: {directory} has no tokenizer. Copy the model's tokenizer.json (or tokenizer.model, "
             "vocab.json with merges.txt, vocab.txt, *.tiktoken) into it."
         )
     return directory
+
+
+def _check_config(directory: Path, *, is_gguf: bool = False) -> None:
+    """Raises ConfigError if config.json describes a model that Arbora can't serve.
+
+    The model process checks this too, but only of a complete model. Here it is for a directory that lacks
+    files, so that nobody gets these for a model that would then be refused.
+    """
+    from ..runtime.model.decoder_config import load_decoder_config
+    from ..runtime.model.weight_formats import load_weight_formats  # loads torch
+
+    load_decoder_config(directory)
+    if not is_gguf:  # a GGUF file itself says how it is quantized
+        load_weight_formats(directory, frozenset())
 
 
 def _from_hub(model: str) -> Path:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from arbora.frontend.cli import build_parser, serve_config
 from arbora.frontend.launch.serve import _model_in_words
 from arbora.runtime.errors import ConfigError
+from checkpoints import edit_config
 from model_options import configured, make_model
 
 
@@ -70,6 +72,33 @@ def test_a_directory_without_a_tokenizer_is_refused(model: Path) -> None:
 def test_a_directory_without_weights_is_refused(model: Path) -> None:
     (model / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match=r"has no \*\.safetensors and no \*\.gguf file"):
+        configured(model)
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"architectures": ["GemmaForCausalLM"]}, "architecture GemmaForCausalLM is not supported"),
+        ({"quantization_config": {"load_in_4bit": True}}, "quant_method bitsandbytes is not supported"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "bits 3 is not supported"),
+        ({"hidden_act": "gelu"}, "hidden_act gelu is not supported"),
+    ],
+)
+def test_a_model_that_cant_be_served_is_refused_before_its_missing_files_are_named(
+    model: Path, missing: str, change: dict[str, Any], reason: str
+) -> None:
+    (model / missing).unlink()
+    edit_config(model, **change)
+    with pytest.raises(ConfigError, match=rf"config\.json: .*{reason}"):
+        configured(model)
+
+
+def test_the_config_beside_a_gguf_file_does_not_say_how_that_is_quantized(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model.gguf")
+    (model / "tokenizer.json").unlink()
+    edit_config(model, quantization_config={"load_in_4bit": True})
+    with pytest.raises(ConfigError, match="has no tokenizer"):
         configured(model)
 
 

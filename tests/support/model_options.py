@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from arbora.frontend.cli import build_parser, serve_config
-from arbora.runtime.config import ServeConfig
+from arbora.runtime.config import BUILTIN_MODEL, ServeConfig
 
 
 def make_model(parent: Path) -> Path:
     directory = parent / "tiny-model"
     directory.mkdir()
-    (directory / "config.json").write_text("{}")
+    shutil.copy(BUILTIN_MODEL / "config.json", directory)
     (directory / "model.safetensors").touch()
     (directory / "tokenizer.json").touch()
     return directory
