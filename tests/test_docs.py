@@ -6,9 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import arbora
 import pytest
+from arbora.runtime.messages import CacheControl
 
 ROOT = Path(arbora.__file__).parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -54,6 +56,11 @@ def test_every_file_that_a_page_names_exists(page: Path, sources: set[str]) -> N
 def test_the_index_has_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     assert {page.name for page in PAGES} - {"README.md"} == set(re.findall(r"\]\((\w+\.md)\)", index))
+
+
+def test_every_message_to_the_cache_is_named() -> None:
+    text = (ROOT / "docs" / "text.md").read_text().partition("## Messages to the cache")[2]
+    assert [kind.__name__ for kind in get_args(CacheControl) if f"`{kind.__name__}`" not in text] == []
 
 
 def defined(tree: ast.AST, names: list[str]) -> bool:
