@@ -40,6 +40,14 @@ class Orders:
         self._waiting.append((order, ended))
         self.carry_out()
 
+    def drop_client(self, client: int) -> None:
+        """Drops what a client that has died only asked to know. What it asked to do is still done."""
+        self._waiting = deque(
+            (order, ended)
+            for order, ended in self._waiting
+            if not (isinstance(order, ExplainPrompt) and order.client == client)
+        )
+
     def carry_out(self) -> None:
         """Carries out the orders whose requests have been released."""
         while self._waiting:

@@ -180,6 +180,7 @@ class Scheduler:
         """Ends the requests of a tokenizer process that died."""
         for request in [request for request in self._requests.open if request.client == client]:
             self._requests.end(request)
+        self._orders.drop_client(client)
         self._replies.drop_client(client)
         self._tree_reports.drop_client(client)
 
