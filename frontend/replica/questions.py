@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from collections.abc import Callable
 from typing import TypeAlias
 
 from ...runtime.messages import CacheAnswer, Message, Stats
 
+NUMBER_BITS = 48
 Answer: TypeAlias = Stats | CacheAnswer
 
 
 class Questions:
+    """The first number is random: the process that replaces one that has died receives the late answers to
+    it, and must not take them for answers to its own questions."""
+
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[Answer | None]] = {}
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(random.getrandbits(NUMBER_BITS))
 
     async def ask(
         self, question: Callable[[int], Message], send: Callable[[Message], None], seconds: float
