@@ -13,8 +13,9 @@ A run is spoilt if processes other than the server and this client used more tha
 machine's cores meanwhile. It is repeated with other texts, up to `--repeats` times. If all are spoilt, the
 run with the least other load counts, and the table says so.
 
-llama.cpp's JSON may contain white space, so for `json` compare requests/s with it, not tokens/s. The script
-needs the package psutil, which `make test` installs.
+For `json` compare requests/s too. Where a schema allows one text only, Arbora appends the tokenizer's tokens
+for it, while other servers sample any tokens that spell it: their replies have more tokens. llama.cpp's JSON
+may also contain white space. The script needs the package psutil, which `make test` installs.
 """
 
 from __future__ import annotations
