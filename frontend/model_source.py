@@ -98,8 +98,8 @@ def _checked(directory: Path, what: str) -> Path:
 def _check_config(directory: Path, *, is_gguf: bool = False) -> None:
     """Raises ConfigError if config.json describes a model that Arbora can't serve.
 
-    The model process checks this too, but only of a complete model. Here it is for a directory that lacks
-    files, so that nobody gets these for a model that would then be refused.
+    The model process checks the same, but is only started for a complete model. A user whose directory lacks
+    files should learn that the model is unsupported before looking for them.
     """
     from ..runtime.model.decoder_config import load_decoder_config
     from ..runtime.model.weight_formats import load_weight_formats  # loads torch

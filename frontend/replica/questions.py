@@ -10,13 +10,16 @@ from typing import TypeAlias
 
 from ...runtime.messages import CacheAnswer, Message, Stats
 
-NUMBER_BITS = 48
+NUMBER_BITS = 48  # of the random first number
 Answer: TypeAlias = Stats | CacheAnswer
 
 
 class Questions:
-    """The first number is random: the process that replaces one that has died receives the late answers to
-    it, and must not take them for answers to its own questions."""
+    """Numbers the questions of a process, and gives each answer to the question with its number.
+
+    A tokenizer process that replaces a dead one also receives late answers to the dead one's questions. The
+    first number is random, so that no late answer has the number of a new question.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[Answer | None]] = {}

@@ -41,7 +41,8 @@ class Orders:
         self.carry_out()
 
     def drop_client(self, client: int) -> None:
-        """Drops what a client that has died only asked to know. What it asked to do is still done."""
+        """Drops the waiting explanations of a client that has died. Its other orders, which change something,
+        are still carried out."""
         self._waiting = deque(
             (order, ended)
             for order, ended in self._waiting
