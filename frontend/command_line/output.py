@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -16,8 +17,12 @@ JSON_HELP = "print JSON instead of text"
 
 
 def print_json(value: object) -> None:
-    """Writes one line of JSON to standard output."""
-    print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
+    """Writes one line of JSON to standard output. If nobody reads that any more, the program ends."""
+    try:
+        print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again at its end
+        raise SystemExit(1) from None
 
 
 def is_terminal() -> bool:

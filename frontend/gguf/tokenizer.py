@@ -236,7 +236,11 @@ class Vocabulary:
 
     def _value(self, key: str) -> object:
         if not self._has(key):
-            raise self._wrong(key, "is missing, so the file has no tokenizer")
+            raise self._wrong(
+                key,
+                "is missing, so the file has no tokenizer. Put the file into a directory with the model's "
+                "config.json and tokenizer.json, and name the directory",
+            )
         return self._file.metadata[PREFIX + key]
 
     def _list(self, key: str, kind: type) -> list[Any]:

@@ -27,7 +27,7 @@ METHODS: dict[str, Callable[[dict[str, Any], Set[str]], ChooseFormat]] = {
 """by `quant_method`; the arguments are the config and the names of the stored tensors"""
 
 FLOATS_INSTEAD = (
-    "Otherwise use the checkpoint in bfloat16, float16 or float32, which --quantize int4 or --quantize int8 "
+    "Otherwise use the checkpoint in bfloat16, float16 or float32, which --quantize int4, int8 or fp8 "
     "quantizes, or a GGUF file"
 )
 

@@ -181,7 +181,7 @@ def test_chat_templates_are_kept_with_their_names(tmp_path: Path) -> None:
     [
         ({"pre": "falcon"}, ["pre 'falcon'", "llama-bpe, ", "tokenizer.json"]),
         ({"model": "bert"}, ["model 'bert'", "gpt2"]),
-        ({"model": None}, ["model is missing"]),
+        ({"model": None}, ["model is missing", "Put the file into a directory with the model's config.json"]),
         ({"tokens": []}, ["tokens is empty"]),
         ({"tokens": [1, 2]}, ["tokens should be a list of str"]),
         ({"token_type": [1]}, ["token_type has 1 entries for 486 tokens"]),

@@ -111,8 +111,7 @@ def test_the_old_name_of_the_config_is_read(tmp_path: Path) -> None:
             [
                 "bitsandbytes",
                 "awq, compressed-tensors, fp8, gptq",
-                "--quantize int4",
-                "--quantize int8",
+                "--quantize int4, int8 or fp8",
                 "GGUF",
             ],
         ),
