@@ -42,7 +42,7 @@ def decode_file(path: Path, text: bytes, kind: type[T]) -> T:
 
 
 def convert_part(part: dict[str, Any], kind: type[T]) -> T:
-    """An object of a file as `kind`. Raises ConfigError, without the file's path and a full stop."""
+    """An object of a file as `kind`. Raises ConfigError; the caller adds the file's path and a full stop."""
     try:
         return msgspec.convert(part, kind)
     except msgspec.ValidationError as error:

@@ -239,7 +239,7 @@ class Vocabulary:
             raise self._wrong(
                 key,
                 "is missing, so the file has no tokenizer. Put the file into a directory with the model's "
-                "config.json and tokenizer.json, and name the directory",
+                "config.json and tokenizer.json, and give the directory as MODEL",
             )
         return self._file.metadata[PREFIX + key]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
+import secrets
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -18,12 +18,12 @@ class Questions:
     """Numbers the questions of a process, and gives each answer to the question with its number.
 
     A tokenizer process that replaces a dead one also receives late answers to the dead one's questions. The
-    first number is random, so that no late answer has the number of a new question.
+    first number is random, so that hardly ever a late answer has the number of a new question.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[Answer | None]] = {}
-        self._numbers = itertools.count(random.getrandbits(NUMBER_BITS))
+        self._numbers = itertools.count(secrets.randbits(NUMBER_BITS))
 
     async def ask(
         self, question: Callable[[int], Message], send: Callable[[Message], None], seconds: float
