@@ -13,7 +13,8 @@ MODEL ?=
 ARGS ?=
 URL ?= http://127.0.0.1:8000
 
-# HOST and PORT count on make's command line alone: in the environment they are often meant for other programs.
+# HOST and PORT are read from make's command line alone. In the environment they are often meant for other
+# programs.
 given = $(if $(filter command,$(origin $(1))),$($(1)))
 ADDRESS := $(addprefix --host ,$(call given,HOST)) $(addprefix --port ,$(call given,PORT))
 

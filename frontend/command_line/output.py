@@ -17,11 +17,15 @@ JSON_HELP = "print JSON instead of text"
 
 
 def print_json(value: object) -> None:
-    """Writes one line of JSON to standard output. If nobody reads that any more, the program ends."""
+    """Writes one line of JSON to standard output.
+
+    If standard output is a pipe whose reader has closed it, as `head` does, the program exits with code 1.
+    """
     try:
         print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it again at its end
+        # When Python exits, it flushes standard output again, which must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
 
 

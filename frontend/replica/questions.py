@@ -18,7 +18,7 @@ class Questions:
     """Numbers the questions of a process, and gives each answer to the question with its number.
 
     A tokenizer process that replaces a dead one also receives late answers to the dead one's questions. The
-    first number is random, so that hardly ever a late answer has the number of a new question.
+    first number is random, so that a late answer hardly ever has the number of a new question.
     """
 
     def __init__(self) -> None:

@@ -41,8 +41,8 @@ class Orders:
         self.carry_out()
 
     def drop_client(self, client: int) -> None:
-        """Drops the waiting explanations of a client that has died. Its other orders, which change something,
-        are still carried out."""
+        """Removes the waiting `ExplainPrompt` orders of a client that has died. Its other orders change the
+        cache, so they are still carried out."""
         self._waiting = deque(
             (order, ended)
             for order, ended in self._waiting

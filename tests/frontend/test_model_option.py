@@ -85,7 +85,7 @@ def test_a_directory_without_weights_is_refused(model: Path) -> None:
         ({"hidden_act": "gelu"}, "hidden_act gelu is not supported"),
     ],
 )
-def test_a_model_that_cant_be_served_is_refused_before_its_missing_files_are_named(
+def test_an_unsupported_config_is_reported_before_missing_files(
     model: Path, missing: str, change: dict[str, Any], reason: str
 ) -> None:
     (model / missing).unlink()
@@ -94,7 +94,7 @@ def test_a_model_that_cant_be_served_is_refused_before_its_missing_files_are_nam
         configured(model)
 
 
-def test_the_config_beside_a_gguf_file_does_not_say_how_that_is_quantized(model: Path) -> None:
+def test_quantization_config_is_ignored_beside_a_gguf_file(model: Path) -> None:
     (model / "model.safetensors").rename(model / "model.gguf")
     (model / "tokenizer.json").unlink()
     edit_config(model, quantization_config={"load_in_4bit": True})

@@ -1,4 +1,4 @@
-"""Output of the commands for programs."""
+"""JSON that commands print for other programs."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ PRINT = (
 
 
 def run(stdout: int) -> tuple[int, str]:
-    """The exit code of the program `PRINT` and what it writes to standard error."""
+    """Runs `PRINT` in a process. Returns its exit code and what it wrote to standard error."""
     done = subprocess.run([sys.executable, "-c", PRINT], stdout=stdout, stderr=subprocess.PIPE, text=True)
     return done.returncode, done.stderr
 
@@ -23,7 +23,7 @@ def test_each_value_is_a_line() -> None:
         assert lines.read() == '{"a":1}\n{"b":2}\n'
 
 
-def test_a_program_whose_output_nobody_reads_ends_without_a_traceback() -> None:
+def test_a_closed_pipe_ends_the_program_without_a_traceback() -> None:
     read, write = os.pipe()
     os.close(read)
     assert run(write) == (1, "")

@@ -1,4 +1,4 @@
-"""Questions to the scheduler and their answers."""
+"""A tokenizer process's question gets the scheduler's answer with the same number, and no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_a_question_gets_the_answer_with_its_number() -> None:
     assert isinstance(answer, CacheDropped) and answer.pages == 10
 
 
-async def test_a_process_takes_no_answer_to_the_process_that_it_replaces() -> None:
+async def test_a_late_answer_to_a_dead_process_is_not_taken_by_its_replacement() -> None:
     sent: list[Message] = []
     before, after = Questions(), Questions()
     assert await before.ask(lambda number: QueryStats(0, number), sent.append, 0.0) is None

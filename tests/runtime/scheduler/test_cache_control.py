@@ -290,7 +290,7 @@ def test_a_drop_asked_for_after_a_reply_takes_all_of_that_reply() -> None:
     assert bench.report().pages_free == 64
 
 
-def test_a_drop_is_carried_out_though_its_client_has_died() -> None:
+def test_a_drop_is_carried_out_even_if_its_client_has_died() -> None:
     bench = replied_bench(DOCUMENT)
     bench.scheduler.control_cache(DropCache(1, 1, "", None), bench.now)
     bench.scheduler.drop_client(1)
@@ -311,7 +311,7 @@ def test_an_explanation_asked_for_after_a_reply_knows_all_of_that_reply() -> Non
     assert answer.matched == len(prompt)
 
 
-def test_of_the_explanations_that_wait_those_for_a_dead_client_are_dropped() -> None:
+def test_waiting_explanations_for_a_dead_client_are_dropped() -> None:
     bench = replied_bench(DOCUMENT)
     for client in (1, 2):
         bench.scheduler.control_cache(ExplainPrompt(client, client, "", pack(DOCUMENT)), bench.now)

@@ -341,10 +341,11 @@ def test_another_server_finds_the_pages_that_the_first_computed(served_model: Pa
         check_sharing(served_model, url)
 
 
-def test_servers_share_the_pages_of_an_int8_cache_only_with_their_like(
-    served_model: Path, tmp_path: Path
-) -> None:
-    """Two rounds of both dtypes on one store. The second round restores what the first of its dtype saved."""
+def test_a_server_restores_only_pages_of_its_own_kv_dtype(served_model: Path, tmp_path: Path) -> None:
+    """Four servers use one store, one after the other: int8, unquantized, int8, unquantized.
+
+    The third restores the pages of the first, the fourth those of the second.
+    """
     prompt = "The fox and the crow met by the river, and this is what they said to each other. " * 6
     replies: dict[str, list[Any]] = {"int8": [], "auto": []}
     with running(SERVERS[-1], tmp_path) as url:
