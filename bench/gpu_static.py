@@ -169,14 +169,9 @@ def print_plans(kernels: Mapping[Variant, Compiled]) -> None:
     def line(name: str, queries: list[int], lengths: list[int]) -> None:
         tables = [np.arange(-(-length // PAGE_SIZE), dtype=np.int32) for length in lengths]
         batch = AttentionBatch.build(queries, lengths, tables, PAGE_SIZE, device, ())
-        most = max(queries) * shape.repeat
-        if max(queries) == 1:
-            tiles, kind = cuda.decode_tiles(shape, (), 2), "decode"
-            plan = cuda.plan_decode(batch, (), shape, tiles, device)
-        else:
-            tiles = Tiles.choose(most, shape.repeat, HEAD_DIM, 2)
-            kind = {16: "decode", 64: "group", 128: "chunk"}[tiles.queries]
-            plan = cuda.plan_chunks(batch, shape, tiles, device)
+        tiles = Tiles.choose(max(queries) * shape.repeat, shape.repeat, HEAD_DIM, 2)
+        kind = {16: "decode", 64: "group", 128: "chunk"}[tiles.queries]
+        plan = cuda.plan_rows(batch, np.ones(len(queries), np.bool_), (), shape, tiles, device)
         together = kernels[shown(None, kind, 90)].programs * H200.processors
         programs = len(plan.items) * KV_HEADS
         seen = sum(n * (end - n) + n * (n + 1) // 2 for n, end in zip(queries, lengths, strict=True))

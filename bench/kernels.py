@@ -161,14 +161,28 @@ def tree_cases() -> Iterator[list[Case]]:
             )
             for name, groups in {"no group": (), "a group": document}.items()
         ]
-    for rows, tokens in ((2, 8), (5, 35), (2, 64), (2, 256)):
-        document, chunks = ((0, rows, 2000),), ([tokens] * rows, [2000 + tokens] * rows)
-        name, together = f"{rows} chunks of {tokens} after 2000", rows * tokens
-        yield [
-            attention_case(f"{name}: own documents", *chunks),
-            attention_case(f"{name}: one document", *chunks, shared=document),
-            attention_case(f"chunk of {together} after 2000", [together], [2000 + together]),
-        ]
+    for rows, tokens in ((2, 4), (2, 8), (5, 8), (2, 16), (5, 16), (2, 35), (5, 35), (2, 64), (2, 256)):
+        yield chunk_cases(0, [tokens] * rows)
+    for decode_rows in (1, 2, 3, 7):
+        for chunks in ([2], [4], [4, 4], [8], [16], [64]):
+            yield chunk_cases(decode_rows, chunks)
+
+
+def chunk_cases(decode_rows: int, chunks: list[int]) -> list[Case]:
+    """A step of decode rows and chunks after the same 2,000 tokens, the chunks without a group and in it."""
+    queries = [1] * decode_rows + chunks
+    document, apart = ((0, len(queries), 2000),), ((0, decode_rows, 2000),)
+    tree = {"chunks apart": apart if decode_rows > 1 else (), "one group": document}
+    return [
+        attention_case(
+            f"{decode_rows} rows, chunks of {chunks}: {name}",
+            queries,
+            [2000 + tokens for tokens in queries],
+            groups,
+            shared=document,
+        )
+        for name, groups in tree.items()
+    ]
 
 
 def print_in_turns(cases: list[Case], bandwidth: float, arithmetic: float) -> None:

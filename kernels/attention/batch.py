@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..common.upload import upload
 
 Group = tuple[int, int, int]
-"""(first row, row count, shared tokens): decode rows whose first pages are the same"""
+"""(first row, row count, shared tokens): rows whose first pages are the same"""
 
 
 def first_keys(groups: Sequence[Group]) -> list[int]:
@@ -36,7 +36,7 @@ class DeviceTables(NamedTuple):
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """Rows of a step: decode rows (one query token) first, then prefill chunks.
+    """Rows of a step: decode rows (one query token) and chunks, in any order.
 
     The query tokens of row r are the last `query_lengths[r]` of its `kv_lengths[r]` tokens, and their keys
     and values are already in the cache. Token t of row r is in page `page_tables[r][t // page_size]`.
@@ -51,8 +51,6 @@ class AttentionBatch:
     page_size: int
     device: torch.device
     groups: tuple[Group, ...]
-    decode_rows: int
-    """number of leading rows with one query token"""
     kept_tables: DeviceTables | None = None
     """page tables that the device has already"""
     plans: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
@@ -70,20 +68,19 @@ class AttentionBatch:
     ) -> "AttentionBatch":
         """Describe a step.
 
-        `groups` name consecutive decode rows, in ascending order; `shared_tokens` is a multiple of
-        `page_size` and less than each row's length. Two groups are disjoint, or the first one contains all
-        rows of the second, which shares more tokens. Shared pages are read once for a group, and the results
-        are merged by log-sum-exp.
+        `groups` name consecutive rows, in ascending order. Their shared tokens fill whole pages and precede
+        the rows' query tokens. Two groups are disjoint, or the first one contains all rows of the second,
+        which shares more tokens. Shared pages are read once for a group, and the results are merged by
+        log-sum-exp.
         """
         queries = np.asarray(query_lengths, dtype=np.int32)
         lengths = np.asarray(kv_lengths, dtype=np.int32)
         assert len(queries) == len(lengths) and (kept_tables or len(page_tables) == len(lengths))
         assert bool(np.all(queries >= 1)) and bool(np.all(lengths >= queries))
-        longer = np.flatnonzero(queries > 1)
-        decode_rows = int(longer[0]) if len(longer) else len(queries)
         for (first, count, shared), begin in zip(groups, first_keys(groups), strict=True):
-            assert shared % page_size == 0 and first >= 0 and first + count <= decode_rows
-            assert begin < shared < int(lengths[first : first + count].min())
+            rows = slice(first, first + count)
+            assert shared % page_size == 0 and first >= 0 and rows.stop <= len(lengths)
+            assert begin < shared <= int((lengths[rows] - queries[rows]).min())
         return AttentionBatch(
             query_lengths=queries,
             kv_lengths=lengths,
@@ -91,7 +88,6 @@ class AttentionBatch:
             page_size=page_size,
             device=device,
             groups=tuple(groups),
-            decode_rows=decode_rows,
             kept_tables=kept_tables,
         )
 
@@ -112,6 +108,16 @@ class AttentionBatch:
         counts = self.page_counts().tolist()
         used = [table[:count] for table, count in zip(self.page_tables, counts, strict=True)]
         return np.concatenate(used) if used else np.empty(0, np.int32)
+
+    @property
+    def chunks(self) -> NDArray[np.bool_]:
+        """Whether each row is a chunk, which has more than one query token."""
+        longer: NDArray[np.bool_] = self.query_lengths > 1
+        return longer
+
+    def first_tokens(self) -> NDArray[np.int64]:
+        """The step's number of each row's first query token, then the number of all: int64 [rows + 1]."""
+        return np.concatenate([[0], np.cumsum(self.query_lengths, dtype=np.int64)])
 
     @property
     def tokens(self) -> int:

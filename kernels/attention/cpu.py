@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..common import amx, amx_product, bfloat16_dots
 from ..common.numba_tools import float_bits
@@ -120,8 +121,8 @@ class CpuAttention:
         flops = 4 * heads * head_dim
         self._by_amx = tiled and amx.available() and head_dim % amx_product.SIDE == 0
         may_flash = uses_flash(q.dtype, head_dim) and not batch_invariant
-        flash_rows = _flash_rows(batch, flops, repeat) & may_flash
-        flash_groups = _flash_groups(groups, flops, repeat) & (may_flash and not tiled)
+        flash_rows = _flash_rows(batch, groups, flops, repeat) & may_flash
+        flash_groups = _flash_groups(batch, groups, flops, repeat) & (may_flash and not tiled)
         covered = Share(~flash_rows, ~flash_groups)
         tile_queries = tiles.AMX_QUERIES if self._by_amx else tiles.QUERIES
         self._item_queries = max(repeat, tile_queries if tiled else MAX_ITEM_QUERIES)
@@ -181,7 +182,7 @@ class CpuAttention:
         """This plan for later steps, in which the same rows have one more token each. None if a row has more
         than one query token, or if a window hides keys."""
         batch = self._batch
-        if self._window is not None or batch.decode_rows < len(batch.query_lengths):
+        if self._window is not None or bool(batch.chunks.any()):
             return None
         return GrowingRows(
             self._items.items,
@@ -223,20 +224,29 @@ def _whole_items(groups: tuple[Group, ...]) -> tuple[Group, ...]:
     return tuple(group for group, begin in zip(cut, begins, strict=True) if group[2] > begin)
 
 
-def _flash_rows(batch: AttentionBatch, flops: int, repeat: int) -> np.ndarray:
-    """Rows that flash attention computes, bool. flops: operations for each pair of a query token and a
-    key."""
+def _flash_rows(
+    batch: AttentionBatch, groups: tuple[Group, ...], flops: int, repeat: int
+) -> NDArray[np.bool_]:
+    """Rows that flash attention computes: chunks in no group. flops: operations for each pair of a query
+    token and a key."""
     queries = batch.query_lengths.astype(np.int64)
     enough = queries * batch.kv_lengths * flops >= FLASH_FLOPS
-    chosen: np.ndarray = enough & (queries * repeat >= FLASH_QUERIES) & (queries > 1)
+    chosen: NDArray[np.bool_] = enough & (queries * repeat >= FLASH_QUERIES) & batch.chunks
+    for first, count, _ in groups:
+        chosen[first : first + count] = False
     return chosen
 
 
-def _flash_groups(groups: tuple[Group, ...], flops: int, repeat: int) -> np.ndarray:
+def _flash_groups(
+    batch: AttentionBatch, groups: tuple[Group, ...], flops: int, repeat: int
+) -> NDArray[np.bool_]:
+    """Groups whose shared keys flash attention computes."""
+    tokens = batch.first_tokens()
+    queries = [int(tokens[first + count] - tokens[first]) for first, count, _ in groups]
     return np.array(
         [
             count * (end - begin) * flops >= FLASH_FLOPS and count * repeat >= FLASH_QUERIES
-            for (_, count, end), begin in zip(groups, first_keys(groups), strict=True)
+            for count, (_, _, end), begin in zip(queries, groups, first_keys(groups), strict=True)
         ],
         dtype=np.bool_,
     )
@@ -254,12 +264,9 @@ def _split(batch_invariant: bool, kv_heads: int, rows: int, longest: int) -> int
 
 
 def _chunks(batch: AttentionBatch, runs: Runs, rows: np.ndarray, window: int | None) -> list[Chunk]:
-    ends = np.cumsum(batch.query_lengths)
-    chunks = []
-    for row in np.flatnonzero(rows).tolist():
-        token = int(ends[row] - batch.query_lengths[row])
-        chunks.append(plan_chunk(batch, runs.of_row(row), row, token, window))
-    return chunks
+    tokens = batch.first_tokens().tolist()
+    chosen = np.flatnonzero(rows).tolist()
+    return [plan_chunk(batch, runs.of_row(row), row, tokens[row], window) for row in chosen]
 
 
 def _shared_parts(
@@ -269,10 +276,12 @@ def _shared_parts(
     runs: Runs,
     chosen: np.ndarray,
 ) -> list[SharedPart]:
+    tokens = batch.first_tokens().tolist()
     parts = []
     for index in np.flatnonzero(chosen).tolist():
         first, count, end = groups[index]
         begin, partial, stride = items.levels[index].tolist()
         keys = KeyRange.find(batch, runs.of_row(first), first, begin, end)
-        parts.append(SharedPart(first, count, keys, partial, stride))
+        token, after = tokens[first], tokens[first + count]
+        parts.append(SharedPart(token, after - token, keys, partial, stride))
     return parts

@@ -131,9 +131,10 @@ class StepTiles(NamedTuple):
     @staticmethod
     def choose(batch: AttentionBatch, shape: Shape, element_size: int) -> "StepTiles":
         groups = visible_groups(batch, shape.window)
-        longest = int(batch.query_lengths.max(initial=1)) * shape.repeat
-        chunks = Tiles.choose(longest, shape.repeat, shape.head_dim, element_size)
-        return StepTiles(decode_tiles(shape, groups, element_size), chunks)
+        of_decode, of_chunks = _apart(groups, rows_of_chunks(batch, groups))
+        longest = max([int(batch.query_lengths.max(initial=1)), *_group_tokens(batch, of_chunks)])
+        chunks = Tiles.choose(longest * shape.repeat, shape.repeat, shape.head_dim, element_size)
+        return StepTiles(decode_tiles(shape, of_decode, element_size), chunks)
 
 
 class BatchPlan:
@@ -162,10 +163,11 @@ def plan_step(
     device: torch.device,
 ) -> StepItems:
     """The items of all rows. table_starts: where the page table of each row begins."""
-    decode = plan_decode(batch, visible_groups(batch, shape.window), shape, tiles.decode, device)
-    chunks = NOTHING
-    if batch.decode_rows < len(batch.kv_lengths):
-        chunks = plan_chunks(batch, shape, tiles.chunks, device)
+    groups = visible_groups(batch, shape.window)
+    with_chunks = rows_of_chunks(batch, groups)
+    of_decode, of_chunks = _apart(groups, with_chunks)
+    decode = plan_rows(batch, ~with_chunks, of_decode, shape, tiles.decode, device)
+    chunks = plan_rows(batch, with_chunks, of_chunks, shape, tiles.chunks, device)
     return StepItems.of(decode, chunks, table_starts, batch.tokens)
 
 
@@ -180,48 +182,72 @@ def visible_groups(batch: AttentionBatch, window: int | None) -> tuple[Group, ..
     )
 
 
+def rows_of_chunks(batch: AttentionBatch, groups: Sequence[Group]) -> NDArray[np.bool_]:
+    """Whether each row is a chunk or shares keys with one."""
+    rows = batch.chunks
+    for first, count, _ in groups:
+        rows[first : first + count] |= rows[first : first + count].any()
+    return rows
+
+
+def _apart(
+    groups: Sequence[Group], with_chunks: NDArray[np.bool_]
+) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """The groups of decode rows alone, and the others, in which some rows are chunks."""
+    return (
+        tuple(group for group in groups if not with_chunks[group[0]]),
+        tuple(group for group in groups if with_chunks[group[0]]),
+    )
+
+
+def _group_tokens(batch: AttentionBatch, groups: Sequence[Group]) -> list[int]:
+    """The query tokens of each group."""
+    tokens = batch.first_tokens()
+    return [int(tokens[first + count] - tokens[first]) for first, count, _ in groups]
+
+
 def decode_tiles(shape: Shape, groups: Sequence[Group], element_size: int) -> Tiles:
     """The tiles for single rows and for the rows of `groups`."""
     most = min(GROUP_QUERIES, max((count * shape.repeat for _, count, _ in groups), default=1))
     return Tiles.choose(max(shape.repeat, most), shape.repeat, shape.head_dim, element_size)
 
 
-def plan_decode(
-    batch: AttentionBatch, groups: tuple[Group, ...], shape: Shape, tiles: Tiles, device: torch.device
+def plan_rows(
+    batch: AttentionBatch,
+    rows: NDArray[np.bool_],
+    groups: tuple[Group, ...],
+    shape: Shape,
+    tiles: Tiles,
+    device: torch.device,
 ) -> ItemPlan:
-    """Items for the decode rows."""
-    covered = Share(np.arange(len(batch.kv_lengths)) < batch.decode_rows, np.ones(len(groups), np.bool_))
+    """Items for some of the rows. groups: those of these rows"""
+    if not rows.any():
+        return NOTHING
     together = max(1, tiles.queries // shape.repeat)
-    keys = keys_to_read(batch, groups, together, shape.window)
+    keys = keys_to_read(batch, rows, groups, together, shape.window)
+    covered = Share(rows, np.ones(len(groups), np.bool_))
     return plan_items(batch, groups, covered, together, _cut(keys, shape, tiles, device), shape.window)
 
 
-def plan_chunks(batch: AttentionBatch, shape: Shape, tiles: Tiles, device: torch.device) -> ItemPlan:
-    """Items for the other rows."""
-    covered = Share(np.arange(len(batch.kv_lengths)) >= batch.decode_rows, np.zeros(0, np.bool_))
-    together = max(1, tiles.queries // shape.repeat)
-    blocks = -(-batch.query_lengths[batch.decode_rows :] // together)
-    keys = _within(batch.kv_lengths[batch.decode_rows :], shape.window, together).repeat(blocks)
-    return plan_items(batch, (), covered, together, _cut(keys, shape, tiles, device), shape.window)
-
-
 def keys_to_read(
-    batch: AttentionBatch, groups: tuple[Group, ...], together: int, window: int | None
+    batch: AttentionBatch,
+    rows: NDArray[np.bool_],
+    groups: tuple[Group, ...],
+    together: int,
+    window: int | None,
 ) -> NDArray[np.int64]:
-    """The keys of each item of the decode rows before items are split. `together` rows of a group share one
-    item."""
-    keys = _within(batch.kv_lengths[: batch.decode_rows], window, 1)
+    """The keys of each item of `rows` before items are split. `together` query tokens share one item."""
+    keys = batch.kv_lengths.astype(np.int64)
+    if window is not None:
+        keys = np.minimum(keys, window - 1 + np.minimum(batch.query_lengths, together))
     shared: list[int] = []
-    for (first, rows, end), begin in zip(groups, first_keys(groups), strict=True):
-        keys[first : first + rows] -= end - begin
-        shared += [end - begin] * -(-rows // together)
-    return np.concatenate([keys, np.array(shared, np.int64)])
-
-
-def _within(lengths: NDArray[np.int32], window: int | None, tokens: int) -> NDArray[np.int64]:
-    """The keys that a block of `tokens` query tokens can see."""
-    keys = lengths.astype(np.int64)
-    return keys if window is None else np.minimum(keys, window + tokens - 1)
+    for (first, count, end), begin, tokens in zip(
+        groups, first_keys(groups), _group_tokens(batch, groups), strict=True
+    ):
+        keys[first : first + count] -= end - begin
+        shared += [end - begin] * -(-tokens // together)
+    blocks = -(-batch.query_lengths[rows] // together)
+    return np.concatenate([keys[rows].repeat(blocks), np.array(shared, np.int64)])
 
 
 def _cut(keys: NDArray[np.int64], shape: Shape, tiles: Tiles, device: torch.device) -> Cut:

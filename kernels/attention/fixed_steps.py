@@ -48,11 +48,11 @@ class Scratch:
     """float32 [partial results, heads]"""
 
     @staticmethod
-    def allocate(shape: Shape, rows: int, tokens: int, tables: torch.Tensor) -> "Scratch":
-        """Allocates buffers for frames of up to `rows` rows and `tokens` tokens."""
+    def allocate(shape: Shape, tokens: int, tables: torch.Tensor) -> "Scratch":
+        """Allocates buffers for frames of up to `tokens` tokens."""
         device = tables.device
         grouped, chunk = (max(1, queries // shape.repeat) for queries in (GROUP_QUERIES, CHUNK))
-        results = (grouped + chunk) * max_splits(shape, device) + LEVELS * rows + tokens
+        results = (grouped + chunk) * max_splits(shape, device) + LEVELS * tokens
         return Scratch(
             tables,
             torch.empty(results, shape.heads, shape.head_dim, device=device),
@@ -160,7 +160,6 @@ class Frame:
             page_size=0,
             device=scratch.tables.device,
             groups=(),
-            decode_rows=tokens,
             plans=dict(zip(shapes, self._plans, strict=True)),
         )
         """the batch to pass to the layers in place of the step's own"""

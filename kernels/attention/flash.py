@@ -134,9 +134,10 @@ def attend_chunk(q: torch.Tensor, kv: torch.Tensor, chunk: Chunk, scale: float, 
 
 @dataclass(frozen=True)
 class SharedPart:
-    """Keys that decode rows [row, row + count) share, and the place of their partial results."""
+    """Keys that the rows of the query tokens [token, token + count) share, and the place of their partial
+    results."""
 
-    row: int
+    token: int
     count: int
     keys: KeyRange
     partial: int
@@ -156,7 +157,7 @@ def attend_shared(
     partial: float32 [partials, heads, head_dim]; partial_sum: float32 [partials, heads].
     """
     kv_heads, head_dim = kv.shape[1], q.shape[2]
-    query = q[shared.row : shared.row + shared.count].view(shared.count, kv_heads, -1, head_dim)
+    query = q[shared.token : shared.token + shared.count].view(shared.count, kv_heads, -1, head_dim)
     keys, values = shared.keys.read(kv, q)
     folded = query.transpose(0, 1).reshape(kv_heads, -1, head_dim)
     output, logsum = flash(folded, keys, values, scale, False, None)

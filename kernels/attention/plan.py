@@ -34,8 +34,8 @@ class ItemPlan:
     """int64 [merges, 3]: query token, first partial result, number of partial results"""
     partials: int
     levels: np.ndarray
-    """int64 [groups, 3]: first key that no outer group covers, its partial result for the group's first row,
-    distance between the partial results of two rows"""
+    """int64 [groups, 3]: first key that no outer group covers, its partial result for the group's first
+    token, distance between the partial results of two tokens"""
 
 
 NOTHING = ItemPlan(
@@ -92,26 +92,28 @@ def plan_items(
     split, align = cut.split, cut.split if cut.aligned else 1
     lengths = batch.kv_lengths.astype(np.int64)
     table = np.asarray(groups, dtype=np.int64).reshape(-1, 3)
-    layout, levels, partials = _lay_out_groups(lengths, table, covered.groups, split)
-    rows = _Rows(batch.query_lengths.astype(np.int64), lengths, covered.rows, layout)
+    queries, first_tokens = batch.query_lengths.astype(np.int64), batch.first_tokens()
+    layout, levels, partials = _lay_out_groups(lengths, queries, table, covered.groups, split)
+    rows = _Rows(queries, lengths, covered.rows, layout)
     blocks = -(-rows.queries // tokens) * covered.rows
     capacity = int((blocks * (lengths // split + 2)).sum())
-    blocks = -(-table[:, 1] // tokens) * covered.groups
+    group_tokens = first_tokens[table[:, 0] + table[:, 1]] - first_tokens[table[:, 0]]
+    blocks = -(-group_tokens // tokens) * covered.groups
     capacity += int((blocks * ((table[:, 2] - levels[:, 0]) // split + 1)).sum())
     items = np.empty((capacity, COLUMNS), np.int64)
     merges = np.empty((batch.tokens, 3), np.int64)
-    made = _cut_groups(table, covered.groups, levels, tokens, split, items)
+    made = _cut_groups(table, first_tokens, covered.groups, levels, tokens, split, items)
     sizes = _Sizes(tokens, split, align, NO_WINDOW if window is None else window)
     made, merged, partials = _cut_rows(rows, sizes, partials, items, merges, made)
     return ItemPlan(items[:made], merges[:merged], partials, levels)
 
 
 @compiled
-def _lay_out_groups(lengths, groups, covered, split):
+def _lay_out_groups(lengths, queries, groups, covered, split):
     """Returns (layout, levels, number of partial results of groups).
 
-    layout: int64 [rows, 4]: shared keys, first partial result (-1: none), number of partial results of the
-    shared keys, and of all keys. levels: see `ItemPlan.levels`.
+    layout: int64 [rows, 4]: shared keys, first partial result (-1: none); for each of its query tokens the
+    number of partial results of the shared keys, and of all keys. levels: see `ItemPlan.levels`.
     """
     layout = np.zeros((len(lengths), 4), np.int64)
     layout[:, 1] = -1
@@ -133,14 +135,14 @@ def _lay_out_groups(lengths, groups, covered, split):
                 stride = max(stride, layout[row, 2] + (own + split - 1) // split)
             for row in range(first, first + count):
                 layout[row, 1], layout[row, 3] = partials, stride
-                partials += stride
+                partials += queries[row] * stride
         levels[g, 1] += layout[first, 1]
         levels[g, 2] = layout[first, 3]
     return layout, levels, partials
 
 
 @compiled
-def _cut_groups(groups, covered, levels, tokens, split, items):
+def _cut_groups(groups, first_tokens, covered, levels, tokens, split, items):
     """Writes items for the shared keys of groups. Returns their number."""
     made = 0
     for g in range(len(groups)):
@@ -149,11 +151,12 @@ def _cut_groups(groups, covered, levels, tokens, split, items):
         if not covered[g]:
             continue
         for begin in range(first_key, end, split):
-            for block in range(0, count, tokens):
-                to = first_partial + block * stride + (begin - first_key) // split
-                some = min(tokens, count - block)
+            first_token, all_tokens = first_tokens[first], first_tokens[first + count]
+            for token in range(first_token, all_tokens, tokens):
+                to = first_partial + (token - first_token) * stride + (begin - first_key) // split
+                some = min(tokens, all_tokens - token)
                 stop = min(end, begin + split)
-                items[made] = (first + block, some, UNLIMITED, begin, stop, first, to, stride)
+                items[made] = (token, some, UNLIMITED, begin, stop, first, to, stride)
                 made += 1
     return made
 
@@ -179,9 +182,12 @@ def _cut_rows(rows, sizes, partials, items, merges, made):
             first = -1
             stride = 0
             if layout[row, 1] >= 0:
-                first = layout[row, 1] + layout[row, 2]
-                merges[merged] = (token, layout[row, 1], layout[row, 2] + parts)
-                merged += 1
+                stride = layout[row, 3]
+                shared = layout[row, 1] + block * stride
+                first = shared + layout[row, 2]
+                for t in range(some):
+                    merges[merged] = (token + block + t, shared + t * stride, layout[row, 2] + parts)
+                    merged += 1
             elif parts > 1:
                 first = partials
                 stride = parts

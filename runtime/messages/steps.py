@@ -46,7 +46,7 @@ class PageCopy(Part):
 
 
 class RowGroup(Part):
-    """Consecutive decode rows that begin with the same pages.
+    """Consecutive rows that begin with the same pages.
 
     Two groups are disjoint, or the one that comes first has all rows of the other, which shares more.
     """
@@ -64,7 +64,7 @@ class StepPlan(Message):
     """
 
     step: int  # from 1
-    rows: list[Row]  # decode rows before prefill chunks
+    rows: list[Row]
     setups: list[SlotSetup] = []
     copies: list[PageCopy] = []
     groups: list[RowGroup] = []
@@ -94,10 +94,14 @@ class GroupCost(Part):
     """What groups of rows cost on the model's device. The defaults are a CPU's."""
 
     merged_tokens: float = 16.0
-    """a further partial result of a row costs as much as reading so many tokens"""
+    """a further partial result of a query token costs as much as reading so many tokens"""
     min_shared_tokens: int = 128
     """A group that is in no other group shares at least so many tokens. With fewer, it mostly costs less to
     read them once for each row than to merge the rows' partial results."""
+    chunk_tokens: int = 8
+    """chunks of more tokens are in no group"""
+    chunk_reads: float = 0.0
+    """a chunk in a group saves as much as so many decode rows"""
     levels: int = 0
     """groups that may be nested; 0: any number"""
 

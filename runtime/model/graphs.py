@@ -59,7 +59,7 @@ class ForwardGraphs:
         heads = (config.heads, config.kv_heads, config.head_dim)
         self._shapes = [Shape(*heads, window) for window in dict.fromkeys(config.windows)]
         self._most = max(MOST_TOKENS, rows)
-        self._scratch = Scratch.allocate(self._shapes[0], rows, self._most, tables)
+        self._scratch = Scratch.allocate(self._shapes[0], self._most, tables)
         self._hidden, self._states = hidden, states
         self._side = SideStream(hidden.device)
         self._sizes = sizes(self._most)

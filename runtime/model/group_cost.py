@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ...kernels.common.vectors import LANES
 from ...kernels.pages.cells import CellFormat
 from ..messages import GroupCost
 from .decoder_config import DecoderConfig
@@ -11,14 +12,25 @@ from .decoder_config import DecoderConfig
 CUDA_MIN_SHARED_TOKENS = 64
 """See `GroupCost.min_shared_tokens`. On a GPU only the cost of merging was measured."""
 
+CUDA_CHUNK_READS = 1.0
+"""See `GroupCost.chunk_reads`. A chunk reads the shared keys once, as a decode row does."""
+
 
 def group_cost(config: DecoderConfig, stored: torch.dtype, device: torch.device) -> GroupCost:
     """stored: the dtype of the KV cache"""
     if device.type == "cpu":
-        return GroupCost()
+        one_vector = LANES * config.kv_heads // config.heads
+        return GroupCost(chunk_tokens=max(1, one_vector))
     from ...kernels.attention.cuda import Shape, merged_tokens  # Triton may be missing without a GPU
+    from ...kernels.attention.cuda_tiles import CHUNK
     from ...kernels.attention.fixed_steps import LEVELS
 
     shape = Shape(config.heads, config.kv_heads, config.head_dim, None)
     merged = merged_tokens(shape, CellFormat(stored).bytes(config.head_dim))
-    return GroupCost(merged, CUDA_MIN_SHARED_TOKENS, LEVELS - 1)
+    return GroupCost(
+        merged,
+        CUDA_MIN_SHARED_TOKENS,
+        chunk_tokens=max(1, CHUNK // shape.repeat),  # one tile
+        chunk_reads=CUDA_CHUNK_READS,
+        levels=LEVELS - 1,
+    )

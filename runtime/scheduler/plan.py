@@ -59,7 +59,7 @@ class StepPlanner:
         self._group_cost = group_cost
         self._step = 0
         self._tables: dict[int, bytes] = {}  # a row's page table when it began to decode, by arrival
-        self._order: list[int] = []
+        self._order: list[int] | None = None  # of the rows of `_groups`, if they all decode
         self._groups: list[RowGroup] = []
 
     def wants_page(self, request: Request) -> bool:
@@ -104,11 +104,12 @@ class StepPlanner:
         self._step += 1
         flight.prefill_tokens = sum(tokens for _, tokens in chunks)
         flight.forced_tokens = sum(tokens for request, tokens in chunks if request.allocation.has_forced)
-        decoding, plan.groups = self._grouped_rows(decoding)
-        for request in decoding:
-            self._add_row(plan, flight, request, 1, sample=True)
-        for request, tokens in chunks:
-            self._add_chunk(plan, flight, request, tokens)
+        rows, plan.groups = self._grouped_rows(decoding, chunks)
+        for request, tokens in rows:
+            if tokens is None:
+                self._add_row(plan, flight, request, 1, sample=True)
+            else:
+                self._add_chunk(plan, flight, request, tokens)
         return plan, flight
 
     def copies_made(self, flight: StepInFlight) -> None:
@@ -203,16 +204,35 @@ class StepPlanner:
             plan.copies.append(PageCopy(copy.source, allocation.pages[len(allocation.lock.pages)]))
             allocation.copy_step = plan.step
 
-    def _grouped_rows(self, decoding: list[Request]) -> tuple[list[Request], list[RowGroup]]:
-        """Groups depend only on leading pages, so they hold while the same requests decode."""
-        if [request.arrival for request in decoding] != [*self._tables]:
+    def _grouped_rows(
+        self, decoding: list[Request], chunks: list[tuple[Request, int]]
+    ) -> tuple[list[tuple[Request, int | None]], list[RowGroup]]:
+        """The rows in the order of their groups, then the chunks that are too long for groups.
+
+        A row is a request and its chunk's tokens, None if it decodes. Groups depend only on leading pages, so
+        they hold while the same requests decode.
+        """
+        most = self._group_cost.chunk_tokens
+        short = [(request, tokens) for request, tokens in chunks if tokens <= most]
+        if short or self._order is None or [request.arrival for request in decoding] != [*self._tables]:
             self._tables = {
                 request.arrival: self._tables.get(request.arrival) or _packed(request.allocation.pages)
                 for request in decoding
             }
-            tables = [*self._tables.values()]
-            self._order, self._groups = order_and_group(tables, self._page_size, self._group_cost)
-        return [decoding[row] for row in self._order], self._groups
+            tables = [*self._tables.values(), *(self._computed_pages(request) for request, _ in short)]
+            cost, lengths = self._group_cost, [tokens for _, tokens in short]
+            self._order, self._groups = order_and_group(tables, self._page_size, cost, lengths)
+        rows: list[tuple[Request, int | None]] = [*((request, None) for request in decoding), *short]
+        ordered = [rows[row] for row in self._order]
+        ordered += [(request, tokens) for request, tokens in chunks if tokens > most]
+        if short:
+            self._order = None
+        return ordered, self._groups
+
+    def _computed_pages(self, request: Request) -> bytes:
+        """The whole pages before the tokens that come next, as a page table."""
+        allocation = request.allocation
+        return _packed(allocation.pages[: allocation.planned // self._page_size])
 
 
 def step_masks(flight: StepInFlight, words: int) -> StepMasks:

@@ -23,6 +23,8 @@ STEPS = {
     "short chunks": (Step(16, (), (5,), ((4, 30), (3, 0))), 1),
     "a group and a chunk": (Step(16, (Sharing(5, 2),), (33,), ((12, 40),)), 2),
     "nested groups and long chunks": (Step(16, (TREE,), (33,), ((35, 50), (30, 700))), 3),
+    "chunks in a group": (Step(16, (Sharing(4, 2, (Sharing(2, 1),)), Sharing(2, 1)), (33,), ((3, 9),), 5), 2),
+    "long chunks in a group": (Step(16, (Sharing(4, 2, (Sharing(2, 1),)),), (33,), ((3, 9),), 20), 3),
 }
 """and the tiles of the large items, by size"""
 
@@ -44,7 +46,7 @@ def test_a_frame_gives_the_attention_of_the_step_in_it(name: str, window: int | 
     assert needed in kinds and (window is not None or needed == kinds[kind - 1])
     q, kv = torch.zeros(TOKENS, 4, 64, dtype=torch.float16, device=DEVICE), case.kv.to(DEVICE)
     q[: len(case.q)] = case.q
-    scratch = Scratch.allocate(shape, TOKENS, TOKENS, tables)
+    scratch = Scratch.allocate(shape, TOKENS, tables)
     for tiles in kinds[kinds.index(needed) :]:
         frame = Frame([shape], TOKENS, scratch, 2, tiles, {})
         assert frame.load(batch, {})
@@ -65,21 +67,27 @@ def grown(source: random.Random, first: int, last: int, shared: int, levels: int
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("heads", [(32, 8), (7, 1), (8, 8)])
+@pytest.mark.parametrize("longest", [1, 10])
 def test_a_frame_holds_every_step_with_as_many_levels_of_groups_as_it_has(
-    heads: tuple[int, int], seed: int, monkeypatch: pytest.MonkeyPatch
+    longest: int, heads: tuple[int, int], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention_cuda, "processors", lambda device: 132)
     source, shape, device = random.Random(seed), Shape(*heads, 128, None), torch.device("cpu")
-    groups = list(grown(source, 0, TOKENS, 0, LEVELS - 1))
-    shared = np.zeros(TOKENS, np.int64)
+    queries: list[int] = []
+    while sum(queries) < TOKENS:
+        queries.append(min(source.randint(1, longest), TOKENS - sum(queries)))
+    count = len(queries)
+    groups = list(grown(source, 0, count, 0, LEVELS - 1))
+    shared = np.zeros(count, np.int64)
     for first, rows, end in groups:
         shared[first : first + rows] = end
-    lengths = [int(end) + source.choice([1, 30, 500, 40_000]) for end in shared]
+    own = [max(tokens, source.choice([1, 30, 500, 40_000])) for tokens in queries]
+    lengths = (shared + own).tolist()
     tables = torch.zeros(1, dtype=torch.int32)
-    kept = DeviceTables(tables, np.zeros(TOKENS, np.int64))
-    pages = [np.zeros(0, np.int32)] * TOKENS
-    batch = AttentionBatch.build([1] * TOKENS, lengths, pages, 16, device, groups, kept)
-    scratch = replace(Scratch.allocate(shape._replace(head_dim=1), TOKENS, TOKENS, tables), tables=tables)
+    kept = DeviceTables(tables, np.zeros(count, np.int64))
+    pages = [np.zeros(0, np.int32)] * count
+    batch = AttentionBatch.build(queries, lengths, pages, 16, device, groups, kept)
+    scratch = replace(Scratch.allocate(shape._replace(head_dim=1), TOKENS, tables), tables=tables)
     frame = Frame([shape], TOKENS, scratch, 2, needed_tiles(batch, shape, 2), {})
     assert frame.load(batch, {})
 

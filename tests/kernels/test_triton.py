@@ -126,10 +126,7 @@ def turns_of(rows: int, tokens: int, keys: int) -> tuple[float, int]:
     batch = build_case(step, (1, 1), 1, None, torch.float32, True, 6).batch
     tiles = Tiles.choose(tokens * REPEAT, REPEAT, 128, 2)
     device = torch.device("cpu")
-    if tokens == 1:
-        plan = attention_triton.plan_decode(batch, (), SHAPE, tiles, device)
-    else:
-        plan = attention_triton.plan_chunks(batch, SHAPE, tiles, device)
+    plan = attention_triton.plan_rows(batch, np.ones(rows, np.bool_), (), SHAPE, tiles, device)
     programs = len(plan.items) * KV_HEADS
     longest = int((plan.items[:, END] - plan.items[:, BEGIN]).max())
     return programs / attention_triton.programs_at_a_time(tiles, 128, device), longest
@@ -152,7 +149,8 @@ def test_items_of_small_groups_take_the_tiles_of_single_rows() -> None:
     shape = attention_triton.Shape(32, 8, 32, None)
     small = attention_triton.decode_tiles(shape, (), 2)
     large = attention_triton.decode_tiles(shape, batch.groups, 2)
-    plan = attention_triton.plan_decode(batch, batch.groups, shape, large, torch.device("cpu"))
+    every = np.ones(16, np.bool_)
+    plan = attention_triton.plan_rows(batch, every, batch.groups, shape, large, torch.device("cpu"))
     single, grouped = attention_triton.by_size(plan.items, small, shape)
     assert set(grouped[:, TOKENS]) == {9}
     assert set(single[:, TOKENS]) == {1, 2, 4}
@@ -161,16 +159,17 @@ def test_items_of_small_groups_take_the_tiles_of_single_rows() -> None:
 def test_shared_keys_of_a_group_count_once_for_each_read() -> None:
     step = Step(16, groups=(Sharing(9, 20), Sharing(2, 1)), decode_lengths=(33, 90), chunks=((20, 0),))
     batch = build_case(step, (4, 2), 32, None, torch.float32, True, 1).batch
-    own = int(batch.kv_lengths[:13].sum()) - 9 * 320 - 2 * 16
-    assert attention_triton.keys_to_read(batch, batch.groups, 4, None).sum() == own + 3 * 320 + 16
-    assert attention_triton.keys_to_read(batch, (), 4, None).sum() == int(batch.kv_lengths[:13].sum())
+    decode, every = ~batch.chunks, int(batch.kv_lengths[:13].sum())
+    own = every - 9 * 320 - 2 * 16
+    assert attention_triton.keys_to_read(batch, decode, batch.groups, 4, None).sum() == own + 3 * 320 + 16
+    assert attention_triton.keys_to_read(batch, decode, (), 4, None).sum() == every
 
 
 def test_a_group_within_another_one_reads_only_the_keys_after_the_outer_ones() -> None:
     batch = build_case(Step(16, (TREE,), (33,), ((20, 0),)), (4, 2), 32, None, torch.float32, True, 1).batch
     saved_pages = 5 * 2 + 1 * 18 + 2 * 1 + 1 * 1  # all rows of a group but one, times its pages
     expected = int(batch.kv_lengths[:7].sum()) - 16 * saved_pages
-    assert attention_triton.keys_to_read(batch, batch.groups, 8, None).sum() == expected
+    assert attention_triton.keys_to_read(batch, ~batch.chunks, batch.groups, 8, None).sum() == expected
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

@@ -27,8 +27,8 @@ class AttentionCase:
 
 
 class Sharing(NamedTuple):
-    """Decode rows that share pages, `inner` groups of which share more. The first row that is in no inner
-    group stands before them, the others after them."""
+    """Rows that share pages, `inner` groups of which share more. The first row that is in no inner group
+    stands before them, the others after them."""
 
     rows: int
     pages: int
@@ -49,13 +49,15 @@ TREE = Sharing(6, 2, (Sharing(2, 18), Sharing(3, 1, (Sharing(2, 1),))))
 
 @dataclass(frozen=True)
 class Step:
-    """The lengths of a step's rows; leading decode rows are in groups."""
+    """The lengths of a step's rows. Those in groups come first."""
 
     page_size: int
     groups: tuple[Sharing, ...]
     decode_lengths: tuple[int, ...]
     chunks: tuple[tuple[int, int], ...]
     """(query tokens, prefix)"""
+    grouped_tokens: int = 1
+    """the most query tokens of a row in a group"""
 
 
 def _with_inner(inner: st.SearchStrategy[Sharing]) -> st.SearchStrategy[Sharing]:
@@ -78,6 +80,7 @@ def steps(max_length: int = 150) -> st.SearchStrategy[Step]:
         groups=st.lists(SHARINGS, max_size=2).map(tuple),
         decode_lengths=st.lists(st.integers(1, max_length), max_size=5).map(tuple),
         chunks=st.lists(st.tuples(st.integers(1, 40), st.integers(0, max_length)), max_size=2).map(tuple),
+        grouped_tokens=st.sampled_from([1, 3, 20]),
     ).filter(lambda step: bool(step.groups or step.decode_lengths or step.chunks))
 
 
@@ -101,10 +104,10 @@ def build_case(
         groups += group.groups(start, 0, step.page_size)
     for first, count, keys in groups:
         shared[first : first + count] = keys
-    queries: list[int] = []
-    lengths: list[int] = (shared + random.integers(1, 31, size=rows)).tolist()
+    grouped = random.integers(1, step.grouped_tokens + 1, size=rows)
+    queries: list[int] = [*grouped.tolist(), *([1] * len(step.decode_lengths))]
+    lengths: list[int] = (shared + grouped + random.integers(0, 30, size=rows)).tolist()
     lengths += step.decode_lengths
-    queries += [1] * len(lengths)
     for count, prefix in step.chunks:
         queries.append(count)
         lengths.append(prefix + count)

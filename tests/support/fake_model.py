@@ -154,6 +154,7 @@ class FakeModel:
                 states.append(state)
                 slots.append(row.slot)
                 tokens.append(slot.last)
+        self._check_groups(plan)
         self.store.save(self.saves_after.pop(plan.step, []))
         forward = sum(max(1, len(row.tokens) // 4) for row in plan.rows)
         return StepResult(
@@ -165,6 +166,13 @@ class FakeModel:
             elapsed_ms=float(forward),
             restored_ms=float(sum(len(unpack(part.pages)) for part in plan.restores)),
         )
+
+    def _check_groups(self, plan: StepPlan) -> None:
+        for group in plan.groups:
+            rows = plan.rows[group.first_row : group.first_row + group.rows]
+            assert len(rows) == group.rows and all(row.start >= group.shared_tokens for row in rows)
+            pages = group.shared_tokens // self.page_size
+            assert len({tuple(self.slots[row.slot].pages[:pages]) for row in rows}) == 1
 
     def _sample(self, step: int, slot_number: int, length: int) -> int:
         slot = self.slots[slot_number]

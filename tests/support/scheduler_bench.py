@@ -19,6 +19,7 @@ from arbora.runtime.messages import (
     Found,
     Generate,
     GrammarSpec,
+    GroupCost,
     LeaseTerms,
     Output,
     Outputs,
@@ -34,6 +35,8 @@ from arbora.runtime.scheduler.refusals import Limits
 from arbora.runtime.scheduler.scheduler import Scheduler
 from arbora.runtime.scheduler.wait_budget import WaitBudget
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
+
+USUAL_GROUPS = GroupCost()
 
 
 class EvenTokens:
@@ -139,6 +142,7 @@ class SchedulerBench:
         write_through: bool = False,
         keys: int = 0,
         wait_budget: WaitBudget | None = None,
+        group_cost: GroupCost = USUAL_GROUPS,
     ) -> None:
         self.compiler = compiler or EvenTokens()
         self.cache = PrefixCache(
@@ -150,7 +154,7 @@ class SchedulerBench:
         )
         self.budget = budget or StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
-            Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned, keys),
+            Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned, keys, group_cost=group_cost),
             self.cache,
             self.budget,
             GrammarLoader(self.compiler),  # type: ignore[arg-type]

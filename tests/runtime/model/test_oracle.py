@@ -156,6 +156,30 @@ def test_greedy_tokens_are_the_same_on_a_shared_prefix(pair: Pair) -> None:
         assert outputs[slot] == expected_greedy(model, prompt, outputs[slot])
 
 
+def test_a_chunk_reads_shared_pages_in_one_group_with_decode_rows(
+    pair: tuple[PreTrainedModel, Path],
+) -> None:
+    model, directory = pair
+    prefix = random_tokens(37, 4)
+    prompts = {slot: [*prefix, *random_tokens(5 + slot, 10 + slot)] for slot in range(3)}
+    driver = StepDriver.load(directory, page_size=16)
+    driver.start(0)
+    outputs: dict[int, list[int]] = {0: [driver.prefill(0, prompts[0])], 1: [], 2: []}
+    for slot in (1, 2):
+        driver.start(slot)
+        driver.share(slot, 0, len(prefix))
+    outputs[1].append(driver.prefill(1, prompts[1][len(prefix) :]))
+    unread = prompts[2][len(prefix) :]
+    for chunk in (unread[:3], unread[3:], []):
+        for _ in range(1 if chunk else 8):
+            rows = [driver.row(0), driver.row(2, chunk, sample=chunk != unread[:3]), driver.row(1)]
+            slots = [row.slot for row in rows if row.sample]
+            collect(outputs, slots, driver.run(rows, [RowGroup(0, 3, 32)]).tokens)
+    for slot, prompt in prompts.items():
+        assert len(outputs[slot]) == (9 if slot == 2 else 11)
+        assert outputs[slot] == expected_greedy(model, prompt, outputs[slot])
+
+
 def collect(outputs: dict[int, list[int]], slots: list[int], tokens: bytes) -> None:
     sampled = torch.frombuffer(bytearray(tokens), dtype=torch.int32).tolist()
     for slot, token in zip(slots, sampled, strict=True):

@@ -63,6 +63,10 @@ def run_every_kind_of_step(driver: StepDriver) -> list[StepResult]:
     driver.start(4, GREEDY)
     masked = [driver.row(2), driver.row(4, PROMPT[:2], host_mask=True)]
     results.append(driver.run(masked, masks=lambda: StepMasks(1, packed([4]), bits([201, 202]))))
+    driver.start(5, REPORTED)
+    driver.share(5, 0, 8)
+    chunk_between = [driver.row(0), driver.row(5, PROMPT[8:12]), driver.row(1)]
+    results.append(driver.run(chunk_between, [RowGroup(first_row=0, rows=3, shared_tokens=8)]))
     return results
 
 
@@ -79,7 +83,7 @@ def test_the_cuda_path_gives_the_tokens_states_and_logprobs_of_the_cpu(model: Pa
     driver = started(model, DEVICE.type, eager=DEVICE.type == "cpu")
     with triton_kernels():
         results = run_every_kind_of_step(driver)
-    assert [len(logprobs(result)) for result in expected] == [9 * (VOCAB_SIZE + 1), 5, 5, 5, 5, 0]
+    assert [len(logprobs(result)) for result in expected] == [9 * (VOCAB_SIZE + 1), 5, 5, 5, 5, 0, 10]
     for got, want in zip(results, expected, strict=True):
         assert (unpacked(got.slots), unpacked(got.tokens)) == (unpacked(want.slots), unpacked(want.tokens))
         assert unpacked(got.states) == unpacked(want.states)

@@ -1,15 +1,17 @@
-"""Decode rows that share leading pages are grouped, in as many levels as save time."""
+"""Rows that share leading pages are grouped, in as many levels as save time."""
 
 from __future__ import annotations
 
 import random
 from functools import cache
 from itertools import combinations
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from arbora.runtime.messages import GroupCost, RowGroup
 from arbora.runtime.scheduler.groups import (
+    Node,
     _best_groups,
     _best_levels,
     _prefix_tree,
@@ -23,6 +25,25 @@ COST = GroupCost()
 OF_SHORT = GroupCost(min_shared_tokens=64)
 TABLES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=12)
 Table = tuple[int, ...]
+
+
+class OneRow(NamedTuple):
+    table: Table
+    reads: float = 1.0
+    """what reading a page costs it"""
+    tokens: int = 1
+
+
+ROWS = st.lists(
+    st.builds(
+        lambda table, kind: OneRow((9, *table), *kind),
+        st.lists(st.integers(0, 2), min_size=1, max_size=7),
+        st.sampled_from([(1.0, 1), (1.0, 1), (1.0, 3), (0.0, 2), (0.0, 5)]),
+    ),
+    min_size=2,
+    max_size=12,
+).map(lambda rows: sorted(rows, key=lambda row: packed(row.table)))
+"""decode rows and chunks whose first page is the same, sorted"""
 
 
 def packed(pages: list[int] | Table) -> bytes:
@@ -49,43 +70,45 @@ def tree_of_rows(source: random.Random, rows: int) -> list[list[int]]:
     return tables
 
 
-def cost(tables: list[Table], groups: list[tuple[int, int, int]], merged: float) -> float:
+def cost(rows: list[OneRow], groups: list[tuple[int, int, int]], merged: float) -> float:
     """Pages read, and those that could be read while partial results are merged.
 
     groups: (first row, rows, pages), outer ones first
     """
-    covered = [0] * len(tables)
+    covered = [0] * len(rows)
     total = 0.0
-    for first, rows, pages in groups:
-        assert len(set(covered[first : first + rows])) == 1 and pages > covered[first]
-        total += pages - covered[first] + rows * merged
-        covered[first : first + rows] = [pages] * rows
-    return total + sum(len(table) - pages for table, pages in zip(tables, covered, strict=True))
+    for first, count, pages in groups:
+        assert len(set(covered[first : first + count])) == 1 and pages > covered[first]
+        tokens = sum(row.tokens for row in rows[first : first + count])
+        total += pages - covered[first] + tokens * merged
+        covered[first : first + count] = [pages] * count
+    return total + sum(row.reads * (len(row.table) - done) for row, done in zip(rows, covered, strict=True))
 
 
-def lowest_cost(tables: list[Table], merged: float) -> float:
+def lowest_cost(every: list[OneRow], merged: float) -> float:
     """The lowest cost of all choices of groups among the shared prefixes of sorted tables."""
-    prefixes = {table[:pages] for table in tables for pages in range(len(table) + 1)}
+    prefixes = {row.table[:pages] for row in every for pages in range(len(row.table) + 1)}
 
     @cache
     def lowest(prefix: Table, covered: int) -> float:
-        rows = [table for table in tables if table[: len(prefix)] == prefix]
+        rows = [row for row in every if row.table[: len(prefix)] == prefix]
         if len(rows) == 1:
-            return float(len(rows[0]) - covered)
+            return rows[0].reads * (len(rows[0].table) - covered)
 
         def below(outer: int) -> float:
-            ends = sum(table == prefix for table in rows) * (len(prefix) - outer)
+            ends = sum(row.reads for row in rows if row.table == prefix) * (len(prefix) - outer)
             longer = {p for p in prefixes if len(p) == len(prefix) + 1 and p[:-1] == prefix}
             return float(ends + sum(lowest(p, outer) for p in longer))
 
-        grouped = len(prefix) - covered + len(rows) * merged + below(len(prefix))
+        merging = sum(row.tokens for row in rows) * merged
+        grouped = len(prefix) - covered + merging + below(len(prefix))
         return min(below(covered), grouped) if len(prefix) > covered else below(covered)
 
     return lowest((), 0)
 
 
 def lowest_of_levels(
-    rows: list[Table], groups: list[tuple[int, int, int]], merged: float, levels: int
+    rows: list[OneRow], groups: list[tuple[int, int, int]], merged: float, levels: int
 ) -> float:
     """The lowest cost of all subsets of groups, of which no more than `levels` contain one another."""
 
@@ -112,30 +135,22 @@ def lowest_single_level(tables: list[Table], merged: float) -> float:
     return best[-1]
 
 
-def sorted_by_bytes(tables: list[list[int]]) -> list[Table]:
-    return sorted(map(tuple, tables), key=packed)
+def tree_of(rows: list[OneRow]) -> list[Node]:
+    return _prefix_tree(
+        [packed(row.table) for row in rows], [row.reads for row in rows], [row.tokens for row in rows]
+    )
 
 
-@given(tables=TABLES.filter(lambda tables: len(tables) > 1), merged=st.sampled_from([0.25, 0.5, 1.0, 1.5]))
-def test_no_other_choice_of_groups_costs_less(tables: list[list[int]], merged: float) -> None:
-    same_start = [[9, *table] for table in tables]
-    rows = sorted_by_bytes(same_start)
-    nodes = _prefix_tree([packed(table) for table in rows])
-    groups = [(node.first, node.rows, node.pages) for node in _best_groups(nodes, merged, min_pages=1)]
+@given(rows=ROWS, merged=st.sampled_from([0.25, 0.5, 1.0, 1.5]))
+def test_no_other_choice_of_groups_costs_less(rows: list[OneRow], merged: float) -> None:
+    chosen = _best_groups(tree_of(rows), merged, min_pages=1)
+    groups = [(node.first, node.rows, node.pages) for node in chosen]
     assert cost(rows, groups, merged) == pytest.approx(lowest_cost(rows, merged))
 
 
-@given(
-    tables=TABLES.filter(lambda tables: len(tables) > 1),
-    merged=st.sampled_from([0.01, 0.5]),
-    levels=st.integers(1, 3),
-)
-def test_no_other_choice_of_so_many_levels_costs_less(
-    tables: list[list[int]], merged: float, levels: int
-) -> None:
-    rows = sorted_by_bytes([[9, *table] for table in tables])
-    nodes = _prefix_tree([packed(table) for table in rows])
-    every = _best_groups(nodes, merged, min_pages=1)
+@given(rows=ROWS, merged=st.sampled_from([0.01, 0.5]), levels=st.integers(1, 3))
+def test_no_other_choice_of_so_many_levels_costs_less(rows: list[OneRow], merged: float, levels: int) -> None:
+    every = _best_groups(tree_of(rows), merged, min_pages=1)
     kept = [(node.first, node.rows, node.pages) for node in _best_levels(every, merged, levels)]
     groups = [(node.first, node.rows, node.pages) for node in every]
     assert set(kept) <= set(groups)
@@ -155,7 +170,8 @@ def test_several_levels_cost_at_most_as_much_as_one(seed: int, rows: int) -> Non
     ordered = [tuple(tables[row]) for row in order]
     found = [(group.first_row, group.rows, group.shared_tokens // PAGE) for group in groups]
     merged = COST.merged_tokens / PAGE
-    assert cost(ordered, found, merged) <= lowest_single_level(ordered, merged) + 1e-9
+    lowest = lowest_single_level(ordered, merged)
+    assert cost([OneRow(table) for table in ordered], found, merged) <= lowest + 1e-9
 
 
 @given(tables=TABLES, page_size=st.sampled_from([16, 32, 64]))
@@ -203,6 +219,23 @@ def test_an_outermost_group_shares_at_least_so_many_tokens() -> None:
     for pages in (fewest - 1, fewest):
         tables = [packed([*range(pages), 1000 + row]) for row in range(20)]
         assert len(order_and_group(tables, PAGE, COST)[1]) == (pages == fewest)
+
+
+def test_a_short_chunk_joins_decode_rows_but_two_chunks_make_no_group_on_a_cpu() -> None:
+    document = list(range(16))
+    tables = [packed([*document, 100 + row]) for row in range(2)] + [packed(document)]
+    order, groups = order_and_group(tables, PAGE, COST, chunks=[4])
+    assert sorted(order) == [0, 1, 2] and groups == [RowGroup(0, 3, 256)]
+    assert order_and_group(tables, PAGE, COST, chunks=[4, 4])[1] == []
+    on_gpu = GroupCost(chunk_reads=1.0)
+    assert order_and_group(tables, PAGE, on_gpu, chunks=[4, 4])[1] == [RowGroup(0, 3, 256)]
+
+
+def test_a_chunk_with_more_partial_results_than_it_saves_reading_stays_alone() -> None:
+    document, on_gpu = list(range(16)), GroupCost(chunk_reads=1.0, chunk_tokens=64)
+    tables = [packed([*document, 100]), packed(document)]
+    assert order_and_group(tables, PAGE, on_gpu, chunks=[15])[1] == [RowGroup(0, 2, 256)]
+    assert order_and_group(tables, PAGE, on_gpu, chunks=[16])[1] == []
 
 
 @pytest.mark.parametrize("rows", [1024, 4096])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from arbora.runtime.messages import RowError
+from collections.abc import Callable
+
+from arbora.runtime.messages import RowError, RowGroup, StepPlan
 from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import long_reply_prompt, reply_alone, unpack
 from hypothesis import given, settings
@@ -219,6 +221,17 @@ def test_pages_of_a_failed_row_are_never_used_again() -> None:
     assert bench.tokens("b") == reply_alone(prompt, 10)
 
 
+def planned_until(bench: SchedulerBench, wanted: Callable[[StepPlan], bool]) -> StepPlan:
+    """Plans and runs steps until one is planned as wanted, and returns its plan."""
+    for _ in range(40):
+        bench.plan()
+        for plan in bench.model.plans:
+            if wanted(plan):
+                return plan
+        bench.step()
+    raise AssertionError("no step was planned so")
+
+
 def test_rows_that_share_pages_are_adjacent_as_a_group() -> None:
     bench = SchedulerBench(page_size=16, num_pages=64)
     document = long_reply_prompt(160, 20)
@@ -237,3 +250,22 @@ def test_rows_that_share_pages_are_adjacent_as_a_group() -> None:
     first = plan.groups[0].first_row
     shared = {tuple(bench.model.slots[row.slot].pages[:10]) for row in plan.rows[first : first + 3]}
     assert len(shared) == 1
+
+
+def test_a_short_chunk_joins_the_group_of_decode_rows_and_a_long_one_does_not() -> None:
+    bench = SchedulerBench(page_size=16, num_pages=64, budget=StepBudget(step_ms=1000.0))
+    document = long_reply_prompt(160, 20)
+    for tail in (3, 4, 5):
+        bench.submit(str(tail), [*document, tail], max_tokens=40)
+    grouped = RowGroup(first_row=0, rows=3, shared_tokens=160)
+    planned_until(bench, lambda plan: plan.groups == [grouped])
+    bench.submit("other", [9, 9], max_tokens=1)
+    bench.submit("short", [*document, 6, 7, 8], max_tokens=1)
+    bench.submit("long", [*document, *[6] * 9], max_tokens=1)
+    plan = planned_until(bench, lambda plan: len(plan.rows) == 6)
+    tokens = [len(unpack(row.tokens)) for row in plan.rows]
+    assert plan.groups == [RowGroup(first_row=0, rows=4, shared_tokens=160)]
+    assert sorted(tokens[:4]) == [0, 0, 0, 3] and tokens[4:] == [2, 9]
+    planned_until(bench, lambda plan: plan.groups == [grouped] and len(plan.rows) == 3)
+    bench.run()
+    assert all(bench.tokens(str(tail)) == reply_alone([*document, tail], 40) for tail in (3, 4, 5))

@@ -11,6 +11,7 @@ from arbora.runtime.messages import (
     AwaitTools,
     DropCache,
     EndLease,
+    GroupCost,
     LeaseTerms,
     PrefixPinned,
     RowError,
@@ -30,6 +31,7 @@ lease_terms = st.builds(
     end=st.none() | st.integers(0, 60),
     most=st.integers(1, 2),
 )
+GROUPS_COST_NOTHING = GroupCost(0.01, min_shared_tokens=1, chunk_tokens=8, chunk_reads=1.0)
 DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
 
 
@@ -51,6 +53,7 @@ class AnyOrder(RuleBasedStateMachine):
         most_stored=st.sampled_from([0, 3, 1000]),
         host_pages=st.sampled_from([3, 30]),
         write_through=st.booleans(),
+        group_cost=st.sampled_from([GroupCost(), GROUPS_COST_NOTHING]),
     )
     def start(
         self,
@@ -61,6 +64,7 @@ class AnyOrder(RuleBasedStateMachine):
         most_stored: int,
         host_pages: int,
         write_through: bool,
+        group_cost: GroupCost,
     ) -> None:
         pages = tokens // page_size
         self.most_protected = pages // 3
@@ -75,6 +79,7 @@ class AnyOrder(RuleBasedStateMachine):
             host_pages=host_pages if most_stored else 0,
             write_through=write_through,
             budget=FewRestored(step_ms=8.0),
+            group_cost=group_cost,
         )
         self.bench = self.new_bench()
         self.expected: dict[str, tuple[list[int], int, bool | Literal["bad"]]] = {}
