@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from .activation import cpu as activation_cpu
-from .attention import AttentionBatch, blend, items, merges, paged_attention, tiles
+from .attention import AttentionBatch, items, merges, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
 from .common import amx, bfloat16_dots, feed_cpu, program, rows
@@ -51,7 +51,6 @@ def _attention() -> None:
         for stored in (dtype, torch.int8):
             items.run_callback(dtype, stored)
         merges.merge_callback(dtype)
-        blend.callback(dtype)
     if bfloat16_dots.available():
         for stored in (torch.bfloat16, torch.int8):
             tiles.callback(stored)

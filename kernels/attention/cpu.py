@@ -1,11 +1,9 @@
-"""Attention on CPUs: our own kernels where memory bandwidth limits the speed or the processor multiplies
-bfloat16, PyTorch's flash attention where arithmetic limits it."""
+"""Attention on CPUs: in tiles where the processor multiplies bfloat16, otherwise key by key."""
 
 from functools import partial
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ..common import amx, amx_product, bfloat16_dots
 from ..common.numba_tools import float_bits
@@ -16,24 +14,17 @@ from ..pages.segments import Segments
 from . import items as column
 from . import tiles
 from .batch import AttentionBatch, Group, first_keys
-from .flash import Chunk, KeyRange, SharedPart, attend_chunk, attend_shared, plan_chunk
 from .growing import GrowingRows
 from .merges import merge_callback
-from .plan import BEGIN, END, NO_WINDOW, Cut, ItemPlan, Share, plan_items
+from .plan import BEGIN, END, NO_WINDOW, Cut, plan_items
 from .runs import Runs
 
-MAX_ITEM_QUERIES = 16
-"""Query heads that share one pass over the keys, without tiles. More gain nothing: they no longer fit into
-the first-level cache."""
+MAX_ITEM_QUERIES = 64
+"""Query heads that share one pass over the keys, without tiles. 16 take up to 1.5 times as long behind
+thousands of keys. 128 are up to 1.1 times as fast there, but up to 1.3 times as slow for short prompts."""
 
 MIN_SPLIT = 512
 """Keys below which an item is not split to give work to more threads."""
-
-FLASH_FLOPS = 10_000_000
-"""Floating-point operations from which flash attention is faster despite the overhead of its calls."""
-
-FLASH_QUERIES = 8
-"""Query heads for each KV head from which flash attention can be faster."""
 
 INVARIANT_SPLIT = 512
 """Keys of an item where results must not depend on the batch: a multiple of both kernels' blocks. Fewer keys
@@ -82,16 +73,6 @@ def plan_attention(
     return plan
 
 
-def uses_flash(dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether long chunks are computed by PyTorch's flash attention in place of our tiles.
-
-    That is so if this processor, dtype of queries or head_dim has no tiles, or if the processor has AMX but
-    our tiles can't use it for this head_dim. Keys that are not contiguous in the cache are copied for it.
-    """
-    by_amx = amx.available() and head_dim % amx_product.SIDE == 0
-    return not _has_tiles(dtype, head_dim) or (bfloat16_dots.has_matrix_unit() and not by_amx)
-
-
 def _has_tiles(dtype: torch.dtype, head_dim: int) -> bool:
     return dtype == torch.bfloat16 and head_dim % LANES == 0 and bfloat16_dots.available()
 
@@ -118,24 +99,18 @@ class CpuAttention:
         tiled = _has_tiles(q.dtype, head_dim)
         if batch_invariant:
             groups = _whole_items(groups)
-        flops = 4 * heads * head_dim
         self._by_amx = tiled and amx.available() and head_dim % amx_product.SIDE == 0
-        may_flash = uses_flash(q.dtype, head_dim) and not batch_invariant
-        flash_rows = _flash_rows(batch, groups, flops, repeat) & may_flash
-        flash_groups = _flash_groups(batch, groups, flops, repeat) & (may_flash and not tiled)
-        covered = Share(~flash_rows, ~flash_groups)
         tile_queries = tiles.AMX_QUERIES if self._by_amx else tiles.QUERIES
         self._item_queries = max(repeat, tile_queries if tiled else MAX_ITEM_QUERIES)
         tokens = self._item_queries // repeat
         self._split = partial(_split, batch_invariant, kv_heads, len(batch.kv_lengths))
         cut = Cut(self._split(int(batch.kv_lengths.max(initial=1))), aligned=batch_invariant)
         self._batch, self._window = batch, window
-        self._items = plan_items(batch, groups, covered, tokens, cut, window)
+        every_row = np.ones(len(batch.kv_lengths), np.bool_)
+        self._items = plan_items(batch, groups, every_row, tokens, cut, window)
         self._segments = Segments.of(kv)
         self._runs = Runs.find(batch, self._segments)
         self._item_runs = self._runs.of_items(self._items.items)
-        self._chunks = _chunks(batch, self._runs, flash_rows, window)
-        self._shared = _shared_parts(batch, groups, self._items, self._runs, flash_groups)
         self._partial = torch.empty(self._items.partials, heads, head_dim)
         self._partial_sum = torch.empty(self._items.partials, heads)
         keys_read = int((self._items.items[:, END] - self._items.items[:, BEGIN]).sum())
@@ -172,10 +147,8 @@ class CpuAttention:
     def kernels(self) -> set[Callback]:
         return {self._attend, self._merge}
 
-    def step_arguments(self) -> dict[int, int] | None:
-        """The arguments of `kernels` that differ between steps; None if they don't do all of the work."""
-        if self._shared or self._chunks:
-            return None
+    def step_arguments(self) -> dict[int, int]:
+        """The arguments of `kernels` that differ between steps."""
         return {index: self._arguments[index] for index in OF_STEP}
 
     def growing(self) -> GrowingRows | None:
@@ -196,12 +169,8 @@ class CpuAttention:
     def run(self, q: torch.Tensor, kv: torch.Tensor, scale: float) -> torch.Tensor:
         assert scale >= 0, "tiles look for the largest score before they scale"
         out = torch.empty(q.shape, dtype=q.dtype)
-        for shared in self._shared:
-            attend_shared(q, kv, shared, scale, self._partial, self._partial_sum)
         if len(self._items.items):
             self._run_items(q, kv, scale, out)
-        for chunk in self._chunks:
-            attend_chunk(q, kv, chunk, scale, out)
         return out
 
     def _run_items(self, q: torch.Tensor, kv: torch.Tensor, scale: float, out: torch.Tensor) -> None:
@@ -224,34 +193,6 @@ def _whole_items(groups: tuple[Group, ...]) -> tuple[Group, ...]:
     return tuple(group for group, begin in zip(cut, begins, strict=True) if group[2] > begin)
 
 
-def _flash_rows(
-    batch: AttentionBatch, groups: tuple[Group, ...], flops: int, repeat: int
-) -> NDArray[np.bool_]:
-    """Rows that flash attention computes: chunks in no group. flops: operations for each pair of a query
-    token and a key."""
-    queries = batch.query_lengths.astype(np.int64)
-    enough = queries * batch.kv_lengths * flops >= FLASH_FLOPS
-    chosen: NDArray[np.bool_] = enough & (queries * repeat >= FLASH_QUERIES) & batch.chunks
-    for first, count, _ in groups:
-        chosen[first : first + count] = False
-    return chosen
-
-
-def _flash_groups(
-    batch: AttentionBatch, groups: tuple[Group, ...], flops: int, repeat: int
-) -> NDArray[np.bool_]:
-    """Groups whose shared keys flash attention computes."""
-    tokens = batch.first_tokens()
-    queries = [int(tokens[first + count] - tokens[first]) for first, count, _ in groups]
-    return np.array(
-        [
-            count * (end - begin) * flops >= FLASH_FLOPS and count * repeat >= FLASH_QUERIES
-            for count, (_, _, end), begin in zip(queries, groups, first_keys(groups), strict=True)
-        ],
-        dtype=np.bool_,
-    )
-
-
 def _split(batch_invariant: bool, kv_heads: int, rows: int, longest: int) -> int:
     """Keys of each item. Rows are split if there are too few rows and heads to give all threads work.
 
@@ -261,27 +202,3 @@ def _split(batch_invariant: bool, kv_heads: int, rows: int, longest: int) -> int
         return INVARIANT_SPLIT
     pieces = -(-2 * thread_count() // (kv_heads * max(1, rows)))
     return max(MIN_SPLIT, -(-longest // pieces))
-
-
-def _chunks(batch: AttentionBatch, runs: Runs, rows: np.ndarray, window: int | None) -> list[Chunk]:
-    tokens = batch.first_tokens().tolist()
-    chosen = np.flatnonzero(rows).tolist()
-    return [plan_chunk(batch, runs.of_row(row), row, tokens[row], window) for row in chosen]
-
-
-def _shared_parts(
-    batch: AttentionBatch,
-    groups: tuple[Group, ...],
-    items: ItemPlan,
-    runs: Runs,
-    chosen: np.ndarray,
-) -> list[SharedPart]:
-    tokens = batch.first_tokens().tolist()
-    parts = []
-    for index in np.flatnonzero(chosen).tolist():
-        first, count, end = groups[index]
-        begin, partial, stride = items.levels[index].tolist()
-        keys = KeyRange.find(batch, runs.of_row(first), first, begin, end)
-        token, after = tokens[first], tokens[first + count]
-        parts.append(SharedPart(token, after - token, keys, partial, stride))
-    return parts

@@ -20,7 +20,7 @@ from ..pages.cells_cuda import codes_and_scales
 from .batch import AttentionBatch, Group, first_keys
 from .cuda_kernels import attend_kernel, merge_kernel
 from .cuda_tiles import GROUP, Tiles, programs_of_processor, stages
-from .plan import COLUMNS, NOTHING, PARTIAL, ROW, TOKEN, TOKENS, Cut, ItemPlan, Share, best_split, plan_items
+from .plan import COLUMNS, NOTHING, PARTIAL, ROW, TOKEN, TOKENS, Cut, ItemPlan, best_split, plan_items
 
 LOG2_E = 1.4426950408889634
 MIN_SPLIT = 128
@@ -225,8 +225,7 @@ def plan_rows(
         return NOTHING
     together = max(1, tiles.queries // shape.repeat)
     keys = keys_to_read(batch, rows, groups, together, shape.window)
-    covered = Share(rows, np.ones(len(groups), np.bool_))
-    return plan_items(batch, groups, covered, together, _cut(keys, shape, tiles, device), shape.window)
+    return plan_items(batch, groups, rows, together, _cut(keys, shape, tiles, device), shape.window)
 
 
 def keys_to_read(

@@ -33,22 +33,9 @@ class ItemPlan:
     merges: np.ndarray
     """int64 [merges, 3]: query token, first partial result, number of partial results"""
     partials: int
-    levels: np.ndarray
-    """int64 [groups, 3]: first key that no outer group covers, its partial result for the group's first
-    token, distance between the partial results of two tokens"""
 
 
-NOTHING = ItemPlan(
-    np.zeros((0, COLUMNS), np.int64), np.zeros((0, 3), np.int64), 0, np.zeros((0, 3), np.int64)
-)
-
-
-@dataclass(frozen=True)
-class Share:
-    """The rows, and the groups whose shared keys, a plan covers; bool arrays."""
-
-    rows: np.ndarray
-    groups: np.ndarray
+NOTHING = ItemPlan(np.zeros((0, COLUMNS), np.int64), np.zeros((0, 3), np.int64), 0)
 
 
 @dataclass(frozen=True)
@@ -78,42 +65,47 @@ class _Sizes(NamedTuple):
 def plan_items(
     batch: AttentionBatch,
     groups: tuple[Group, ...],
-    covered: Share,
+    covered: np.ndarray,
     tokens: int,
     cut: Cut,
     window: int | None,
 ) -> ItemPlan:
-    """Returns the step's items, each of at most `tokens` query tokens and of the keys that `cut` allows.
+    """Returns the items of the `covered` rows, each of at most `tokens` query tokens and of the keys that
+    `cut` allows.
 
-    The shared keys of rows in `groups` belong to items of the group. Its partial results have a place even if
-    the group is not covered. The items of an inner group have the keys that the outer group does not share.
-    With a window, the rows of `groups` must have no more keys than it.
+    covered: bool [rows]; `groups` have only such rows
+
+    The shared keys of rows in `groups` belong to items of the group. The items of an inner group have the
+    keys that the outer group does not share. With a window, the rows of `groups` must have no more keys than
+    it.
     """
     split, align = cut.split, cut.split if cut.aligned else 1
     lengths = batch.kv_lengths.astype(np.int64)
     table = np.asarray(groups, dtype=np.int64).reshape(-1, 3)
     queries, first_tokens = batch.query_lengths.astype(np.int64), batch.first_tokens()
-    layout, levels, partials = _lay_out_groups(lengths, queries, table, covered.groups, split)
-    rows = _Rows(queries, lengths, covered.rows, layout)
-    blocks = -(-rows.queries // tokens) * covered.rows
+    layout, levels, partials = _lay_out_groups(lengths, queries, table, split)
+    rows = _Rows(queries, lengths, covered, layout)
+    blocks = -(-rows.queries // tokens) * covered
     capacity = int((blocks * (lengths // split + 2)).sum())
     group_tokens = first_tokens[table[:, 0] + table[:, 1]] - first_tokens[table[:, 0]]
-    blocks = -(-group_tokens // tokens) * covered.groups
+    blocks = -(-group_tokens // tokens)
     capacity += int((blocks * ((table[:, 2] - levels[:, 0]) // split + 1)).sum())
     items = np.empty((capacity, COLUMNS), np.int64)
     merges = np.empty((batch.tokens, 3), np.int64)
-    made = _cut_groups(table, first_tokens, covered.groups, levels, tokens, split, items)
+    made = _cut_groups(table, first_tokens, levels, tokens, split, items)
     sizes = _Sizes(tokens, split, align, NO_WINDOW if window is None else window)
     made, merged, partials = _cut_rows(rows, sizes, partials, items, merges, made)
-    return ItemPlan(items[:made], merges[:merged], partials, levels)
+    return ItemPlan(items[:made], merges[:merged], partials)
 
 
 @compiled
-def _lay_out_groups(lengths, queries, groups, covered, split):
+def _lay_out_groups(lengths, queries, groups, split):
     """Returns (layout, levels, number of partial results of groups).
 
     layout: int64 [rows, 4]: shared keys, first partial result (-1: none); for each of its query tokens the
-    number of partial results of the shared keys, and of all keys. levels: see `ItemPlan.levels`.
+    number of partial results of the shared keys, and of all keys. levels: int64 [groups, 3]: first key that
+    no outer group shares, its partial result for the group's first token, distance between the partial
+    results of two tokens.
     """
     layout = np.zeros((len(lengths), 4), np.int64)
     layout[:, 1] = -1
@@ -122,7 +114,7 @@ def _lay_out_groups(lengths, queries, groups, covered, split):
         first, count, end = groups[g]
         begin, parts = layout[first, 0], layout[first, 2]
         levels[g] = (begin, parts, 0)
-        parts += (end - begin + split - 1) // split if covered[g] else 1
+        parts += (end - begin + split - 1) // split
         for row in range(first, first + count):
             layout[row, 0], layout[row, 2] = end, parts
     partials = 0
@@ -142,14 +134,12 @@ def _lay_out_groups(lengths, queries, groups, covered, split):
 
 
 @compiled
-def _cut_groups(groups, first_tokens, covered, levels, tokens, split, items):
+def _cut_groups(groups, first_tokens, levels, tokens, split, items):
     """Writes items for the shared keys of groups. Returns their number."""
     made = 0
     for g in range(len(groups)):
         first, count, end = groups[g]
         first_key, first_partial, stride = levels[g]
-        if not covered[g]:
-            continue
         for begin in range(first_key, end, split):
             first_token, all_tokens = first_tokens[first], first_tokens[first + count]
             for token in range(first_token, all_tokens, tokens):

@@ -6,7 +6,7 @@ A 32-bit word holds a pair: two values that are neighbours along the summed dime
 
 from functools import cache
 
-from llvmlite import binding, ir
+from llvmlite import ir
 
 from .llvm import BF16
 from .numba_tools import has_feature
@@ -21,12 +21,6 @@ _DOT = ir.FunctionType(FLOATS, [FLOATS, _PAIRS, _PAIRS])
 def available() -> bool:
     """Whether the processor that numba compiles for has the instruction."""
     return has_feature("avx512bf16")
-
-
-@cache
-def has_matrix_unit() -> bool:
-    """Whether the processor also has AMX, which oneDNN and PyTorch's flash attention use for bfloat16."""
-    return bool(binding.get_host_cpu_features().get("amx-bf16"))
 
 
 def rounded_words(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:

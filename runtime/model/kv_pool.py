@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 
-from ...kernels.attention.cpu import uses_flash
 from ...kernels.pages.cells import CellFormat
 from ..byte_sizes import in_units
 from ..errors import ConfigError
@@ -19,9 +18,6 @@ CPU_MOST = 4 << 30
 HUGE_PAGE = 2 << 20  # bytes
 SEGMENT_TOKENS = 256
 """The fewest tokens of a segment. Within a segment the keys of a head are contiguous."""
-FLASH_SEGMENT_TOKENS = 4096
-"""The fewest tokens of a segment where PyTorch's flash attention computes long prompts. Keys must be copied
-for it if they are in several segments, so segments are long there."""
 CUDA_SHARE = 0.9
 CUDA_STEP_TOKENS = 8192
 """tokens of a step; memory for their activations is kept free"""
@@ -89,10 +85,8 @@ def allocate_pool(
     page_size: int,
     dtype: torch.dtype,
     device: torch.device,
-    computed: torch.dtype,
 ) -> list[torch.Tensor]:
-    """Each layer's cache, zeros: [2, kv_heads, num_pages, page_size, cell] (see `CellFormat`). computed: the
-    dtype of queries.
+    """Each layer's cache, zeros: [2, kv_heads, num_pages, page_size, cell] (see `CellFormat`).
 
     On the CPU segments stand in place of pages (see `kernels.pages.segments`). The last one may have
     room for a few pages more.
@@ -102,8 +96,7 @@ def allocate_pool(
         shape = (2, config.kv_heads, num_pages, page_size, cell)
         return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
     layer_page_bytes = page_bytes(config, page_size, dtype) // config.layers
-    fewest = FLASH_SEGMENT_TOKENS if uses_flash(computed, config.head_dim) else SEGMENT_TOKENS
-    pages = segment_pages(layer_page_bytes, page_size, num_pages, fewest)
+    pages = segment_pages(layer_page_bytes, page_size, num_pages)
     segments = -(-num_pages // pages)
     shape = (segments, 2, config.kv_heads, pages * page_size, cell)
     return [_untouched_zeros(shape, dtype).permute(1, 2, 0, 3, 4) for _ in range(config.layers)]
@@ -114,11 +107,11 @@ def in_segments(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int, fewest_tokens: int) -> int:
+def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int) -> int:
     """The number of pages of a segment. In one layer it fills at least a huge page, and it has at least
-    `fewest_tokens` tokens. Up to twice as many pages are tried, so that the segments have little room for
+    `SEGMENT_TOKENS` tokens. Up to twice as many pages are tried, so that the segments have little room for
     more than `num_pages`."""
-    least = max(-(-HUGE_PAGE // layer_page_bytes), -(-fewest_tokens // page_size))
+    least = max(-(-HUGE_PAGE // layer_page_bytes), -(-SEGMENT_TOKENS // page_size))
     if num_pages <= least:
         return num_pages
     return min(range(least, 2 * least), key=lambda pages: -num_pages % pages)

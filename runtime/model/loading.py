@@ -96,15 +96,13 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         with _undisturbed(store):
             choose_products(weights)
             graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
-            few_pages = allocate_pool(
-                shape, 2, config.page_size, stored, device, dtype
-            )  # Triton takes a 1 as a constant
+            few_pages = allocate_pool(shape, 2, config.page_size, stored, device)  # 1 would be a constant
             one_position = Decoder(shape, weights, RotaryTable(shape.rope, 1, device))
             graph_bytes = graphs.forward_bytes(one_position, few_pages)
         del few_pages
     pool = _size_pool(config, shape, dtype, device, graph_bytes)
     rotary = RotaryTable(shape.rope, pool.max_model_len, device)
-    kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device, dtype)
+    kvs = allocate_pool(shape, pool.num_pages, config.page_size, stored, device)
     page_memory = None
     if device.type == "cpu":
         page_memory = PageMemory(kvs, config.page_size)

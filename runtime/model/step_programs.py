@@ -112,15 +112,12 @@ class StepPrograms:
             return None
         size = inputs.size, None if inputs.all_in_order else outputs, is_followed
         plans = self._plan_attention(inputs)
-        arguments = {window: plan.step_arguments() for window, plan in plans.items()}
-        if None in arguments.values():
-            return None
         recorded = self._recorded.get(size) or self._record(inputs, plans, after_forward)
         if recorded is None:
             return None
         self._keep(size, recorded)
         for window, calls in recorded.attention.items():
-            recorded.program.change(calls, arguments[window] or {})
+            recorded.program.change(calls, plans[window].step_arguments())
         recorded.load(inputs)
         return LoadedStep(recorded, plans)
 

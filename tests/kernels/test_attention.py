@@ -32,12 +32,11 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 HEADS = [(4, 4), (4, 2), (6, 2), (14, 2), (8, 1), (40, 1)]
 ONE_HEAP = Path(__file__).parents[1] / "support" / "kernels_in_one_heap.py"
 WAYS = {
-    "flash": (0, False, False),
-    "numba": (10**15, False, False),
-    "without AMX": (10**6, True, False),
-    "as the processor is": (10**6, True, True),
+    "key by key": (False, False),
+    "tiles without AMX": (True, False),
+    "as the processor is": (True, True),
 }
-"""(operations from which flash attention is used, whether tiles may be used, and whether by AMX)"""
+"""(whether tiles may be used, and whether by AMX)"""
 
 
 def poison_unused_slots(case: AttentionCase) -> None:
@@ -89,8 +88,7 @@ def test_every_step_matches_the_reference(
     seed: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        flash_flops, tiles, by_amx = WAYS[way]
-        patch.setattr(attention_cpu, "FLASH_FLOPS", flash_flops)
+        tiles, by_amx = WAYS[way]
         if not tiles:
             patch.setattr(bfloat16_dots, "available", lambda: False)
         if not by_amx:

@@ -20,7 +20,6 @@ from arbora.kernels.attention.plan import (
     UNLIMITED,
     Cut,
     ItemPlan,
-    Share,
     plan_items,
 )
 from attention_cases import Step, build_case, steps
@@ -33,8 +32,8 @@ CUTS = [Cut(40), Cut(512), Cut(16, aligned=True)]
 def plan_all(
     batch: AttentionBatch, groups: tuple[tuple[int, int, int], ...], tokens: int, cut: Cut
 ) -> ItemPlan:
-    everything = Share(np.ones(len(batch.kv_lengths), np.bool_), np.ones(len(groups), np.bool_))
-    return plan_items(batch, groups, everything, tokens, cut, None)
+    every_row = np.ones(len(batch.kv_lengths), np.bool_)
+    return plan_items(batch, groups, every_row, tokens, cut, None)
 
 
 def shortened(groups: tuple[tuple[int, int, int], ...], unit: int) -> tuple[tuple[int, int, int], ...]:

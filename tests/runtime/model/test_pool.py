@@ -11,11 +11,10 @@ import pytest
 import torch
 from arbora.kernels.common.step_tokens import NO_SLOT
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.model import kv_pool
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.kv_pool import (
-    FLASH_SEGMENT_TOKENS,
     HUGE_PAGE,
+    SEGMENT_TOKENS,
     PoolSize,
     allocate_pool,
     segment_pages,
@@ -65,12 +64,12 @@ def test_memory_for_less_than_a_page_is_refused() -> None:
 
 def test_a_segment_of_a_layer_fills_a_huge_page() -> None:
     page = 2 * 8 * 16 * 128 * 2  # 8 KV heads of 128 in bfloat16
-    assert segment_pages(page, 16, 3200, 256) == 32
+    assert segment_pages(page, 16, 3200) == 32
     assert 32 * page == HUGE_PAGE
 
 
 def test_a_segment_has_many_tokens_even_if_they_are_large() -> None:
-    assert segment_pages(2 * 64 * 16 * 256 * 4, 16, 1600, 256) * 16 == 256
+    assert segment_pages(2 * 64 * 16 * 256 * 4, 16, 1600) * 16 == 256
 
 
 @given(
@@ -79,28 +78,24 @@ def test_a_segment_has_many_tokens_even_if_they_are_large() -> None:
     page_size=st.sampled_from([1, 16, 64]),
 )
 def test_segments_have_little_room_for_more_pages(pages: int, page_bytes: int, page_size: int) -> None:
-    of_segment = segment_pages(page_bytes, page_size, pages, 256)
-    smallest = max(-(-HUGE_PAGE // page_bytes), -(-256 // page_size))
+    of_segment = segment_pages(page_bytes, page_size, pages)
+    smallest = max(-(-HUGE_PAGE // page_bytes), -(-SEGMENT_TOKENS // page_size))
     assert min(pages, smallest) <= of_segment < max(2 * smallest, pages + 1)
     assert -pages % of_segment <= min(-pages % smallest, max(2, 0.1 * pages))
 
 
-@pytest.mark.parametrize("with_flash", [False, True])
-def test_segments_are_long_where_flash_attention_would_copy_keys(
-    with_flash: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kv_pool, "uses_flash", lambda dtype, head_dim: with_flash)
+def test_the_cache_of_a_layer_is_stored_in_segments() -> None:
     built_in = load_decoder_config(Path(arbora.__file__).parent / "runtime" / "model" / "builtin")
     config = msgspec.structs.replace(built_in, kv_heads=16)
     cpu = torch.device("cpu")
-    kvs = allocate_pool(config, 4 * FLASH_SEGMENT_TOKENS // 16, 16, torch.bfloat16, cpu, torch.bfloat16)
+    kvs = allocate_pool(config, 1024, 16, torch.bfloat16, cpu)
     _, heads, segments, tokens, cell = kvs[0].shape
     assert (len(kvs), heads, cell) == (config.layers, 16, config.head_dim)
-    assert (segments, tokens) == ((4, FLASH_SEGMENT_TOKENS) if with_flash else (32, 512))
+    assert (segments, tokens) == (32, 512)
 
 
 def test_a_few_pages_are_one_segment() -> None:
-    assert segment_pages(1000, 16, 9, 256) == 9
+    assert segment_pages(1000, 16, 9) == 9
 
 
 @given(budget=st.integers(0, 10**6), slots=SMALL, context=LARGE, page_size=SMALL, bytes_per_page=LARGE)

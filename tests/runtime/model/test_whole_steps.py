@@ -60,6 +60,8 @@ class Twins:
         sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS}
         given = {"dtype": "float32", "quantize": "int8", "enforce_eager": eager, **sizes, **fields}
         loaded = load_model(serve_config(model, **given), byte_vocabulary)
+        for kv in loaded.runner._kvs:
+            kv.zero_()  # the warm-up writes many tokens to one page, with several threads in any order
         return StepDriver(loaded.runner, loaded.ready)
 
     def _begin_noted(self, *given: Any) -> SampledRows | None:
