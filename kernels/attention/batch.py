@@ -109,8 +109,7 @@ class AttentionBatch:
         used = [table[:count] for table, count in zip(self.page_tables, counts, strict=True)]
         return np.concatenate(used) if used else np.empty(0, np.int32)
 
-    @property
-    def chunks(self) -> NDArray[np.bool_]:
+    def is_chunk(self) -> NDArray[np.bool_]:
         """Whether each row is a chunk, which has more than one query token."""
         longer: NDArray[np.bool_] = self.query_lengths > 1
         return longer

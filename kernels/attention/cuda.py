@@ -1,8 +1,8 @@
 """Attention over pages on CUDA: flash attention (Dao 2023) for chunks, split-KV and tree decode for the rest.
 
-One kernel runs all work items (see `plan`). Single rows, groups and chunks are launched apart, each with
-tiles of its own size: the largest tiles take so many registers that fewer programs run at a time. The query
-heads of a KV head and the rows of a group form one block of queries, which reads its keys once.
+One kernel runs all work items (see `plan`). Items with few, more and most queries are launched apart, each
+with tiles of its own size: the largest tiles take so many registers that fewer programs run at a time. The
+query heads of a KV head and the rows of a group form one block of queries, which reads its keys once.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ MERGED_AT_ONCE, MERGING_WARPS = 8, 1
 for each other."""
 
 GROUP_QUERIES = GROUP
-"""Query heads for each KV head in the largest item of a group."""
+"""Query heads for each KV head in the largest item of a group of decode rows."""
 
 
 class Plan(Protocol):
@@ -104,6 +104,7 @@ class StepItems(NamedTuple):
 
     decode: NDArray[np.int64]
     chunks: NDArray[np.int64]
+    """of chunks, and of rows that are in a group with one"""
     merges: NDArray[np.int64]
     """[merges, 3]: query token, first partial result, how many"""
     places: NDArray[np.int64]
@@ -130,11 +131,10 @@ class StepTiles(NamedTuple):
 
     @staticmethod
     def choose(batch: AttentionBatch, shape: Shape, element_size: int) -> "StepTiles":
-        groups = visible_groups(batch, shape.window)
-        of_decode, of_chunks = _apart(groups, rows_of_chunks(batch, groups))
-        longest = max([int(batch.query_lengths.max(initial=1)), *_group_tokens(batch, of_chunks)])
+        parts = _apart(batch, visible_groups(batch, shape.window))
+        longest = max([int(batch.query_lengths.max(initial=1)), *_group_tokens(batch, parts.of_chunks)])
         chunks = Tiles.choose(longest * shape.repeat, shape.repeat, shape.head_dim, element_size)
-        return StepTiles(decode_tiles(shape, of_decode, element_size), chunks)
+        return StepTiles(decode_tiles(shape, parts.of_decode, element_size), chunks)
 
 
 class BatchPlan:
@@ -144,7 +144,10 @@ class BatchPlan:
         small, tiles = decode_tiles(shape, (), element_size), StepTiles.choose(batch, shape, element_size)
         tables, starts = batch.device_tables()
         plan = plan_step(batch, starts, shape, tiles, device)
-        arrays = [*by_size(plan.decode, small, shape), plan.chunks, plan.merges, plan.places]
+        (single, grouped), (few, chunks) = (
+            by_size(items, small, shape) for items in (plan.decode, plan.chunks)
+        )
+        arrays = [np.concatenate([single, few]), grouped, chunks, plan.merges, plan.places]
         *items, self._merges, places = upload([array.astype(np.int32) for array in arrays], device)
         self._launches = [Launch(*each) for each in zip((small, *tiles), items, strict=True)]
         partial = torch.empty(plan.partials, shape.heads, shape.head_dim, device=device)
@@ -163,11 +166,9 @@ def plan_step(
     device: torch.device,
 ) -> StepItems:
     """The items of all rows. table_starts: where the page table of each row begins."""
-    groups = visible_groups(batch, shape.window)
-    with_chunks = rows_of_chunks(batch, groups)
-    of_decode, of_chunks = _apart(groups, with_chunks)
-    decode = plan_rows(batch, ~with_chunks, of_decode, shape, tiles.decode, device)
-    chunks = plan_rows(batch, with_chunks, of_chunks, shape, tiles.chunks, device)
+    parts = _apart(batch, visible_groups(batch, shape.window))
+    decode = plan_rows(batch, ~parts.rows, parts.of_decode, shape, tiles.decode, device)
+    chunks = plan_rows(batch, parts.rows, parts.of_chunks, shape, tiles.chunks, device)
     return StepItems.of(decode, chunks, table_starts, batch.tokens)
 
 
@@ -182,28 +183,37 @@ def visible_groups(batch: AttentionBatch, window: int | None) -> tuple[Group, ..
     )
 
 
-def rows_of_chunks(batch: AttentionBatch, groups: Sequence[Group]) -> NDArray[np.bool_]:
-    """Whether each row is a chunk or shares keys with one."""
-    rows = batch.chunks
+class _Parts(NamedTuple):
+    """A step's rows in two parts, which are planned with tiles of different sizes."""
+
+    rows: NDArray[np.bool_]
+    """chunks, and rows that are in a group with one"""
+    of_chunks: tuple[Group, ...]
+    """the groups of `rows`"""
+    of_decode: tuple[Group, ...]
+    """the groups of the other rows"""
+
+
+def _apart(batch: AttentionBatch, groups: tuple[Group, ...]) -> _Parts:
+    rows = batch.is_chunk()
+    if not rows.any():
+        return _Parts(rows, (), groups)
     for first, count, _ in groups:
         rows[first : first + count] |= rows[first : first + count].any()
-    return rows
-
-
-def _apart(
-    groups: Sequence[Group], with_chunks: NDArray[np.bool_]
-) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """The groups of decode rows alone, and the others, in which some rows are chunks."""
-    return (
-        tuple(group for group in groups if not with_chunks[group[0]]),
-        tuple(group for group in groups if with_chunks[group[0]]),
+    in_rows = [bool(rows[first]) for first, _, _ in groups]
+    return _Parts(
+        rows,
+        tuple(group for group, chosen in zip(groups, in_rows, strict=True) if chosen),
+        tuple(group for group, chosen in zip(groups, in_rows, strict=True) if not chosen),
     )
 
 
 def _group_tokens(batch: AttentionBatch, groups: Sequence[Group]) -> list[int]:
     """The query tokens of each group."""
-    tokens = batch.first_tokens()
-    return [int(tokens[first + count] - tokens[first]) for first, count, _ in groups]
+    if not groups:
+        return []
+    tokens = batch.first_tokens().tolist()
+    return [tokens[first + count] - tokens[first] for first, count, _ in groups]
 
 
 def decode_tiles(shape: Shape, groups: Sequence[Group], element_size: int) -> Tiles:

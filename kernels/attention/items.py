@@ -1,5 +1,6 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
-"""Attention over runs of cached tokens, for few queries at a time: the memory-bound part of the work on CPUs.
+"""Attention key by key over runs of cached tokens: items with few queries, and all items where the processor
+or the model has no tiles.
 
 Each thread takes one (item, KV head) pair at a time (see `plan`). The softmax is computed
 online, a block of keys at a time (Milakov & Gimelshein 2018).

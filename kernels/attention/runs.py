@@ -31,9 +31,6 @@ class Runs:
         strides = segments.tokens, segments.segment
         return Runs(*_coalesce(tables, batch.kv_lengths, pages, batch.page_size, *strides))
 
-    def of_row(self, row: int) -> np.ndarray:
-        return self.table[self.starts[row] : self.ends[row]]
-
     def append(self, row: int, position: int, cell: int) -> bool:
         """Adds a run of one key at a row's end. False if the row has no free place."""
         end = int(self.ends[row])

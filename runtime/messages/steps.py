@@ -94,14 +94,12 @@ class GroupCost(Part):
     """What groups of rows cost on the model's device. The defaults are a CPU's."""
 
     merged_tokens: float = 16.0
-    """a further partial result of a query token costs as much as reading so many tokens"""
+    """a further partial result of a row costs as much as reading so many tokens"""
     min_shared_tokens: int = 128
     """A group that is in no other group shares at least so many tokens. With fewer, it mostly costs less to
     read them once for each row than to merge the rows' partial results."""
     chunk_tokens: int = 8
     """chunks of more tokens are in no group"""
-    chunk_reads: float = 0.0
-    """a chunk in a group saves as much as so many decode rows"""
     levels: int = 0
     """groups that may be nested; 0: any number"""
 

@@ -12,9 +12,6 @@ from .decoder_config import DecoderConfig
 CUDA_MIN_SHARED_TOKENS = 64
 """See `GroupCost.min_shared_tokens`. On a GPU only the cost of merging was measured."""
 
-CUDA_CHUNK_READS = 1.0
-"""See `GroupCost.chunk_reads`. A chunk reads the shared keys once, as a decode row does."""
-
 
 def group_cost(config: DecoderConfig, stored: torch.dtype, device: torch.device) -> GroupCost:
     """stored: the dtype of the KV cache"""
@@ -22,7 +19,7 @@ def group_cost(config: DecoderConfig, stored: torch.dtype, device: torch.device)
         one_vector = LANES * config.kv_heads // config.heads
         return GroupCost(chunk_tokens=max(1, one_vector))
     from ...kernels.attention.cuda import Shape, merged_tokens  # Triton may be missing without a GPU
-    from ...kernels.attention.cuda_tiles import CHUNK
+    from ...kernels.attention.cuda_tiles import GROUP
     from ...kernels.attention.fixed_steps import LEVELS
 
     shape = Shape(config.heads, config.kv_heads, config.head_dim, None)
@@ -30,7 +27,6 @@ def group_cost(config: DecoderConfig, stored: torch.dtype, device: torch.device)
     return GroupCost(
         merged,
         CUDA_MIN_SHARED_TOKENS,
-        chunk_tokens=max(1, CHUNK // shape.repeat),  # one tile
-        chunk_reads=CUDA_CHUNK_READS,
+        chunk_tokens=max(1, GROUP // shape.repeat),  # more would fill the largest tiles alone
         levels=LEVELS - 1,
     )

@@ -96,7 +96,8 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         with _undisturbed(store):
             choose_products(weights)
             graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
-            few_pages = allocate_pool(shape, 2, config.page_size, stored, device)  # 1 would be a constant
+            # Triton would take a 1 as a constant.
+            few_pages = allocate_pool(shape, 2, config.page_size, stored, device)
             one_position = Decoder(shape, weights, RotaryTable(shape.rope, 1, device))
             graph_bytes = graphs.forward_bytes(one_position, few_pages)
         del few_pages

@@ -22,26 +22,24 @@ PAGE_ID_BYTES = 4
 
 
 def order_and_group(
-    page_tables: Sequence[bytes], page_size: int, cost: GroupCost, chunks: Sequence[int] = ()
+    page_tables: Sequence[bytes], page_size: int, cost: GroupCost, chunks: int = 0
 ) -> tuple[list[int], list[RowGroup]]:
     """Returns an order of the rows (indices into `page_tables`) and the groups, outer ones first.
 
     page_tables: int32 page ids of each row, packed; of a chunk those before its first token
-    chunks: the last rows are chunks of so many tokens; those before them are decode rows
+    chunks: so many rows, the last ones, have several query tokens. They join the groups that the others form.
     """
     by_first_page: dict[bytes, list[int]] = defaultdict(list)
     for row, table in enumerate(page_tables):
         by_first_page[table[:PAGE_ID_BYTES]].append(row)
-    decode_rows = len(page_tables) - len(chunks)
-    reads = [1.0] * decode_rows + [cost.chunk_reads] * len(chunks)
-    tokens = [1] * decode_rows + [*chunks]
+    decode_rows = len(page_tables) - chunks
     order: list[int] = []
     groups: list[RowGroup] = []
     for rows in by_first_page.values():
         if len(rows) > 1:
             rows.sort(key=page_tables.__getitem__)
             tables = [page_tables[row] for row in rows]
-            nodes = _prefix_tree(tables, [reads[row] for row in rows], [tokens[row] for row in rows])
+            nodes = _prefix_tree(tables, [row < decode_rows for row in rows])
             merged = cost.merged_tokens / page_size
             chosen = _best_groups(nodes, merged, cost.min_shared_tokens / page_size)
             groups += [
@@ -60,13 +58,11 @@ class Node:
     last: int
     pages: int
     parent: Node | None
-    reads: float
-    """how often all its rows read a page; a decode row reads it once"""
-    tokens: int
-    """query tokens of all its rows"""
-    readers: float = 0.0
-    """how often rows and inner groups read its last page, if no group includes all rows of this node"""
-    falls: list[tuple[float, float]] = field(default_factory=list)
+    decode_rows: int
+    """how many of its rows decode; only these count in the choice of groups"""
+    readers: int = 0
+    """how many decode rows and inner groups read its last page, if no group includes all rows of this node"""
+    falls: list[tuple[float, int]] = field(default_factory=list)
     """pairs (page, count): the pages before `page` have `count` fewer readers than the node's last page"""
     limit: float = -1.0
     """the node should be a group if the outer groups share at most this many pages"""
@@ -78,26 +74,20 @@ class Node:
         return self.last - self.first
 
 
-def _prefix_tree(tables: list[bytes], reads: Sequence[float], tokens: Sequence[int]) -> list[Node]:
+def _prefix_tree(tables: list[bytes], decode: Sequence[bool]) -> list[Node]:
     """The tree of sorted tables, which have the same first page, in preorder.
 
-    reads, tokens: of each row, see `Node`
+    decode: whether each row decodes
     """
     nodes: list[Node] = []
     ranges: list[tuple[int, int, Node | None]] = [(0, len(tables), None)]
-    reads_before, tokens_before = [0.0, *accumulate(reads)], [0, *accumulate(tokens)]
+    before = [0, *accumulate(decode)]  # decode rows
     while ranges:
         first, last, parent = ranges.pop()
-        node = Node(
-            first,
-            last,
-            common_tokens(tables[first], tables[last - 1]),
-            parent,
-            reads_before[last] - reads_before[first],
-            tokens_before[last] - tokens_before[first],
-        )
+        pages = common_tokens(tables[first], tables[last - 1])
+        node = Node(first, last, pages, parent, before[last] - before[first])
         runs = _runs(tables, node)
-        node.readers = node.reads - sum(reads_before[end] - reads_before[begin] for begin, end in runs)
+        node.readers = node.decode_rows - sum(before[end] - before[begin] for begin, end in runs)
         nodes.append(node)
         ranges += [(begin, end, node) for begin, end in reversed(runs)]
     return nodes
@@ -123,7 +113,7 @@ def _runs(tables: list[bytes], node: Node) -> list[tuple[int, int]]:
 def _best_groups(nodes: list[Node], merged_pages: float, min_pages: float) -> list[Node]:
     """The nodes that should be groups so that reading and merging cost least, in preorder.
 
-    merged_pages: cost of a token's partial result, in pages read
+    merged_pages: cost of a decode row's partial result, in pages read
     """
     for node in reversed(nodes):
         _set_limit(node, merged_pages)
@@ -142,9 +132,9 @@ def _set_limit(node: Node, merged_pages: float) -> None:
     A group saves all readers but one of each page after the outer groups' pages. The fewer pages these share,
     the more it saves. At the limit it saves as much as its partial results cost.
     """
-    cost, place, readers = node.tokens * merged_pages, float(node.pages), node.readers
+    cost, place, readers = node.decode_rows * merged_pages, float(node.pages), node.readers
     ahead = sorted(node.falls)
-    falls: list[tuple[float, float]] = []
+    falls: list[tuple[float, int]] = []
     while True:
         saved = (place - (ahead[-1][0] if ahead else 0.0)) * (readers - 1)
         if saved >= cost:
@@ -219,7 +209,7 @@ def _compare(choice: _Choice, choices: list[_Choice], merged_pages: float, level
     inner = np.zeros((len(covered) + 1, levels + 1))
     for at in choice.inner:
         inner += choices[at].saved
-    own = (node.reads - 1) * (node.pages - covered) - node.tokens * merged_pages
+    own = (node.decode_rows - 1) * (node.pages - covered) - node.decode_rows * merged_pages
     with_it = own[:, None] + inner[-1, :-1]
     choice.saved, choice.kept = inner[:-1].copy(), np.zeros(inner[:-1].shape, np.bool_)
     choice.kept[:, 1:] = with_it > choice.saved[:, 1:]

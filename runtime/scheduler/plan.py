@@ -89,7 +89,7 @@ class StepPlanner:
     def build(
         self, decoding: list[Request], prefilling: Sequence[Request], streams_text: bool, budget: StepBudget
     ) -> tuple[StepPlan, StepInFlight] | None:
-        """The next step: a token for each of `decoding`, then chunks of `prefilling` within `budget`.
+        """The next step: a token for each of `decoding`, and chunks of `prefilling` within `budget`.
 
         `streams_text`: see `StepBudget`.
         """
@@ -207,27 +207,32 @@ class StepPlanner:
     def _grouped_rows(
         self, decoding: list[Request], chunks: list[tuple[Request, int]]
     ) -> tuple[list[tuple[Request, int | None]], list[RowGroup]]:
-        """The rows in the order of their groups, then the chunks that are too long for groups.
+        """The rows in the order of their groups, then the chunks that join none.
 
         A row is a request and its chunk's tokens, None if it decodes. Groups depend only on leading pages, so
         they hold while the same requests decode.
         """
-        most = self._group_cost.chunk_tokens
-        short = [(request, tokens) for request, tokens in chunks if tokens <= most]
+        short = sorted((chunk for chunk in chunks if self._may_join(*chunk)), key=lambda chunk: chunk[1])
+        long = [chunk for chunk in chunks if not self._may_join(*chunk)]
         if short or self._order is None or [request.arrival for request in decoding] != [*self._tables]:
             self._tables = {
                 request.arrival: self._tables.get(request.arrival) or _packed(request.allocation.pages)
                 for request in decoding
             }
             tables = [*self._tables.values(), *(self._computed_pages(request) for request, _ in short)]
-            cost, lengths = self._group_cost, [tokens for _, tokens in short]
-            self._order, self._groups = order_and_group(tables, self._page_size, cost, lengths)
+            several = sum(tokens > 1 for _, tokens in short)
+            cost = self._group_cost
+            self._order, self._groups = order_and_group(tables, self._page_size, cost, several)
         rows: list[tuple[Request, int | None]] = [*((request, None) for request in decoding), *short]
-        ordered = [rows[row] for row in self._order]
-        ordered += [(request, tokens) for request, tokens in chunks if tokens > most]
+        ordered = [*(rows[row] for row in self._order), *long]
         if short:
             self._order = None
         return ordered, self._groups
+
+    def _may_join(self, request: Request, tokens: int) -> bool:
+        """Whether a chunk may join a group: its partial results cost less than reading all that is cached."""
+        cost = self._group_cost
+        return tokens <= cost.chunk_tokens and tokens * cost.merged_tokens < request.allocation.planned
 
     def _computed_pages(self, request: Request) -> bytes:
         """The whole pages before the tokens that come next, as a page table."""

@@ -71,7 +71,8 @@ class Growing:
 
 def described(plan: CpuAttention) -> tuple[object, ...]:
     """All that kernels read of a plan. Rows may have more or fewer free places for runs."""
-    rows = [plan._runs.of_row(row).tolist() for row in range(len(plan._runs.starts))]
+    runs = plan._runs
+    rows = [runs.table[start:end].tolist() for start, end in zip(runs.starts, runs.ends, strict=True)]
     places = plan._item_runs - plan._runs.starts[plan._items.items[:, ROW]]
     fixed = {at: value for at, value in enumerate(plan._arguments) if at not in ADDRESSES}
     items = plan._items

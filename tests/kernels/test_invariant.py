@@ -120,6 +120,7 @@ def nested(levels: list[tuple[int, int]], page_size: int) -> tuple[tuple[int, in
     decoded=st.lists(st.integers(0, 1199), max_size=6),
     chunks=st.lists(st.tuples(st.integers(0, 1000), st.integers(2, 200)), max_size=3),
     levels=st.lists(st.tuples(st.integers(2, 12), st.integers(1, 1150)), max_size=3),
+    grouped_tokens=st.sampled_from([1, 20]),
     seed=st.integers(0, 1000),
 )
 @example(  # differs if few queries are multiplied in another order
@@ -130,6 +131,7 @@ def nested(levels: list[tuple[int, int]], page_size: int) -> tuple[tuple[int, in
     decoded=[],
     chunks=[(192, 200)],
     levels=[],
+    grouped_tokens=1,
     seed=11,
 )
 def test_attention_to_a_token_is_the_same_in_any_step(
@@ -143,6 +145,7 @@ def test_attention_to_a_token_is_the_same_in_any_step(
     decoded: list[int],
     chunks: list[tuple[int, int]],
     levels: list[tuple[int, int]],
+    grouped_tokens: int,
     seed: int,
 ) -> None:
     random = np.random.default_rng(seed)
@@ -155,8 +158,9 @@ def test_attention_to_a_token_is_the_same_in_any_step(
         groups = nested(levels, page_size)
         for row in range(max((rows for _, rows, _ in groups), default=0)):
             shared = max(keys for _, rows, keys in groups if row < rows)
-            at = int(random.integers(shared, 1200))
-            parts.append((at, at + 1))
+            tokens = int(random.integers(1, grouped_tokens + 1))
+            at = int(random.integers(shared, 1201 - tokens))
+            parts.append((at, at + tokens))
         copies = [0] * len(parts)
         others = [(at, at + 1) for at in decoded] + [(begin, begin + count) for begin, count in chunks]
         copies += random.integers(0, 2, len(others)).tolist()

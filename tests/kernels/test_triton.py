@@ -28,6 +28,8 @@ STEPS = {
     "pages of one token": Step(1, groups=(Sharing(2, 3),), decode_lengths=(5,), chunks=((7, 9),)),
     "pages of 64 tokens": Step(64, groups=(Sharing(2, 1),), decode_lengths=(130,), chunks=((70, 10),)),
     "groups within groups": Step(16, groups=(TREE,), decode_lengths=(33,), chunks=((20, 0),)),
+    "short chunks in groups": Step(16, (TREE, Sharing(2, 4)), (33,), ((20, 0),), grouped_tokens=3),
+    "long chunks in groups": Step(16, (TREE, Sharing(2, 4)), (33,), ((20, 0),), grouped_tokens=20),
     "a row long enough to be split": Step(16, groups=(Sharing(2, 20),), decode_lengths=(700,), chunks=()),
 }
 
@@ -63,17 +65,22 @@ def test_head_counts_and_sizes_may_be_any_number(heads: tuple[int, int], head_di
     assert_attention_matches(build_case(MIXED, heads, head_dim, None, torch.float32, True, 4))
 
 
+@pytest.mark.parametrize("grouped_tokens", [1, 9])
 @pytest.mark.parametrize("window", [None, 100])
 @pytest.mark.parametrize("processors", [2, 64])
-def test_keys_may_be_split(processors: int, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_may_be_split(
+    processors: int, window: int | None, grouped_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(attention_triton, "MIN_SPLIT", 64)
     monkeypatch.setattr(attention_triton, "processors", lambda device: processors)
-    step = Step(16, groups=(Sharing(2, 3),), decode_lengths=(500, 3), chunks=((40, 300), (1, 700), (9, 0)))
+    chunks = ((40, 300), (1, 700), (9, 0))
+    step = Step(16, (Sharing(2, 3), Sharing(2, 9)), (500, 3), chunks, grouped_tokens)
     assert_attention_matches(build_case(step, (4, 2), 32, window, torch.float32, True, 5))
 
 
-def test_rows_within_a_window_read_the_keys_that_they_share_once() -> None:
-    step = Step(16, groups=(Sharing(3, 2), TREE), decode_lengths=(33, 200), chunks=((20, 100),))
+@pytest.mark.parametrize("grouped_tokens", [1, 20])
+def test_rows_within_a_window_read_the_keys_that_they_share_once(grouped_tokens: int) -> None:
+    step = Step(16, (Sharing(3, 2), TREE), (33, 200), ((20, 100),), grouped_tokens)
     case = build_case(step, (4, 2), 32, 90, torch.float32, True, 5)
     visible = attention_triton.visible_groups(case.batch, 90)
     assert (0, 3, 32) in visible and 0 < len(visible) < len(case.batch.groups)
@@ -156,10 +163,20 @@ def test_items_of_small_groups_take_the_tiles_of_single_rows() -> None:
     assert set(single[:, TOKENS]) == {1, 2, 4}
 
 
+def test_decode_rows_in_a_group_with_a_chunk_take_the_tiles_of_single_rows_for_their_own_keys() -> None:
+    step = Step(16, groups=(Sharing(12, 20),), decode_lengths=(33,), chunks=(), grouped_tokens=2)
+    batch = build_case(step, (32, 8), 32, None, torch.float16, True, 7).batch
+    shape = attention_triton.Shape(32, 8, 32, None)
+    plan = attention_triton.BatchPlan(batch, shape, 2, DEVICE)
+    single, grouped, chunks = (launch.items[:, TOKENS].tolist() for launch in plan._launches)
+    assert batch.is_chunk().any() and sorted(single) == sorted(batch.query_lengths.tolist())
+    assert grouped == [] and set(chunks) == {batch.tokens - 1}
+
+
 def test_shared_keys_of_a_group_count_once_for_each_read() -> None:
     step = Step(16, groups=(Sharing(9, 20), Sharing(2, 1)), decode_lengths=(33, 90), chunks=((20, 0),))
     batch = build_case(step, (4, 2), 32, None, torch.float32, True, 1).batch
-    decode, every = ~batch.chunks, int(batch.kv_lengths[:13].sum())
+    decode, every = ~batch.is_chunk(), int(batch.kv_lengths[:13].sum())
     own = every - 9 * 320 - 2 * 16
     assert attention_triton.keys_to_read(batch, decode, batch.groups, 4, None).sum() == own + 3 * 320 + 16
     assert attention_triton.keys_to_read(batch, decode, (), 4, None).sum() == every
@@ -169,7 +186,7 @@ def test_a_group_within_another_one_reads_only_the_keys_after_the_outer_ones() -
     batch = build_case(Step(16, (TREE,), (33,), ((20, 0),)), (4, 2), 32, None, torch.float32, True, 1).batch
     saved_pages = 5 * 2 + 1 * 18 + 2 * 1 + 1 * 1  # all rows of a group but one, times its pages
     expected = int(batch.kv_lengths[:7].sum()) - 16 * saved_pages
-    assert attention_triton.keys_to_read(batch, ~batch.chunks, batch.groups, 8, None).sum() == expected
+    assert attention_triton.keys_to_read(batch, ~batch.is_chunk(), batch.groups, 8, None).sum() == expected
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

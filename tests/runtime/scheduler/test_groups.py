@@ -29,16 +29,14 @@ Table = tuple[int, ...]
 
 class OneRow(NamedTuple):
     table: Table
-    reads: float = 1.0
-    """what reading a page costs it"""
-    tokens: int = 1
+    decodes: bool = True
 
 
 ROWS = st.lists(
     st.builds(
-        lambda table, kind: OneRow((9, *table), *kind),
+        lambda table, decodes: OneRow((9, *table), decodes),
         st.lists(st.integers(0, 2), min_size=1, max_size=7),
-        st.sampled_from([(1.0, 1), (1.0, 1), (1.0, 3), (0.0, 2), (0.0, 5)]),
+        st.sampled_from([True, True, False]),
     ),
     min_size=2,
     max_size=12,
@@ -71,7 +69,7 @@ def tree_of_rows(source: random.Random, rows: int) -> list[list[int]]:
 
 
 def cost(rows: list[OneRow], groups: list[tuple[int, int, int]], merged: float) -> float:
-    """Pages read, and those that could be read while partial results are merged.
+    """Pages that decode rows read, and those that could be read while their partial results are merged.
 
     groups: (first row, rows, pages), outer ones first
     """
@@ -79,10 +77,10 @@ def cost(rows: list[OneRow], groups: list[tuple[int, int, int]], merged: float) 
     total = 0.0
     for first, count, pages in groups:
         assert len(set(covered[first : first + count])) == 1 and pages > covered[first]
-        tokens = sum(row.tokens for row in rows[first : first + count])
-        total += pages - covered[first] + tokens * merged
+        decoding = sum(row.decodes for row in rows[first : first + count])
+        total += pages - covered[first] + decoding * merged
         covered[first : first + count] = [pages] * count
-    return total + sum(row.reads * (len(row.table) - done) for row, done in zip(rows, covered, strict=True))
+    return total + sum(row.decodes * (len(row.table) - done) for row, done in zip(rows, covered, strict=True))
 
 
 def lowest_cost(every: list[OneRow], merged: float) -> float:
@@ -93,14 +91,14 @@ def lowest_cost(every: list[OneRow], merged: float) -> float:
     def lowest(prefix: Table, covered: int) -> float:
         rows = [row for row in every if row.table[: len(prefix)] == prefix]
         if len(rows) == 1:
-            return rows[0].reads * (len(rows[0].table) - covered)
+            return float(rows[0].decodes * (len(rows[0].table) - covered))
 
         def below(outer: int) -> float:
-            ends = sum(row.reads for row in rows if row.table == prefix) * (len(prefix) - outer)
+            ends = sum(row.decodes for row in rows if row.table == prefix) * (len(prefix) - outer)
             longer = {p for p in prefixes if len(p) == len(prefix) + 1 and p[:-1] == prefix}
             return float(ends + sum(lowest(p, outer) for p in longer))
 
-        merging = sum(row.tokens for row in rows) * merged
+        merging = sum(row.decodes for row in rows) * merged
         grouped = len(prefix) - covered + merging + below(len(prefix))
         return min(below(covered), grouped) if len(prefix) > covered else below(covered)
 
@@ -136,9 +134,7 @@ def lowest_single_level(tables: list[Table], merged: float) -> float:
 
 
 def tree_of(rows: list[OneRow]) -> list[Node]:
-    return _prefix_tree(
-        [packed(row.table) for row in rows], [row.reads for row in rows], [row.tokens for row in rows]
-    )
+    return _prefix_tree([packed(row.table) for row in rows], [row.decodes for row in rows])
 
 
 @given(rows=ROWS, merged=st.sampled_from([0.25, 0.5, 1.0, 1.5]))
@@ -221,21 +217,33 @@ def test_an_outermost_group_shares_at_least_so_many_tokens() -> None:
         assert len(order_and_group(tables, PAGE, COST)[1]) == (pages == fewest)
 
 
-def test_a_short_chunk_joins_decode_rows_but_two_chunks_make_no_group_on_a_cpu() -> None:
+def test_chunks_join_decode_rows_but_make_no_group() -> None:
     document = list(range(16))
     tables = [packed([*document, 100 + row]) for row in range(2)] + [packed(document)]
-    order, groups = order_and_group(tables, PAGE, COST, chunks=[4])
+    order, groups = order_and_group(tables, PAGE, COST, chunks=1)
     assert sorted(order) == [0, 1, 2] and groups == [RowGroup(0, 3, 256)]
-    assert order_and_group(tables, PAGE, COST, chunks=[4, 4])[1] == []
-    on_gpu = GroupCost(chunk_reads=1.0)
-    assert order_and_group(tables, PAGE, on_gpu, chunks=[4, 4])[1] == [RowGroup(0, 3, 256)]
+    assert order_and_group(tables, PAGE, COST, chunks=2)[1] == []
 
 
-def test_a_chunk_with_more_partial_results_than_it_saves_reading_stays_alone() -> None:
-    document, on_gpu = list(range(16)), GroupCost(chunk_reads=1.0, chunk_tokens=64)
-    tables = [packed([*document, 100]), packed(document)]
-    assert order_and_group(tables, PAGE, on_gpu, chunks=[15])[1] == [RowGroup(0, 2, 256)]
-    assert order_and_group(tables, PAGE, on_gpu, chunks=[16])[1] == []
+@given(rows=ROWS, page_size=st.sampled_from([64, 128]))
+def test_chunks_take_no_group_away_from_decode_rows(rows: list[OneRow], page_size: int) -> None:
+    decoding = [packed(row.table) for row in rows if row.decodes]
+    chunks = [packed(row.table) for row in rows if not row.decodes]
+    alone, with_chunks = (
+        saved_tokens(*order_and_group([*decoding, *more], page_size, COST, len(more)), len(decoding))
+        for more in ([], chunks)
+    )
+    assert with_chunks == alone
+
+
+def saved_tokens(order: list[int], groups: list[RowGroup], decode_rows: int) -> dict[int, list[int]]:
+    """The tokens that each decode row shares in a group with others, by row."""
+    shared: dict[int, list[int]] = {row: [] for row in range(decode_rows)}
+    for group in groups:
+        for row in order[group.first_row : group.first_row + group.rows]:
+            if row < decode_rows:
+                shared[row].append(group.shared_tokens)
+    return shared
 
 
 @pytest.mark.parametrize("rows", [1024, 4096])

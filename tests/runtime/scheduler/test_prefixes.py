@@ -265,7 +265,7 @@ def test_a_short_chunk_joins_the_group_of_decode_rows_and_a_long_one_does_not() 
     plan = planned_until(bench, lambda plan: len(plan.rows) == 6)
     tokens = [len(unpack(row.tokens)) for row in plan.rows]
     assert plan.groups == [RowGroup(first_row=0, rows=4, shared_tokens=160)]
-    assert sorted(tokens[:4]) == [0, 0, 0, 3] and tokens[4:] == [2, 9]
+    assert sorted(tokens[:4]) == [0, 0, 0, 3] and sorted(tokens[4:]) == [2, 9]
     planned_until(bench, lambda plan: plan.groups == [grouped] and len(plan.rows) == 3)
     bench.run()
     assert all(bench.tokens(str(tail)) == reply_alone([*document, tail], 40) for tail in (3, 4, 5))

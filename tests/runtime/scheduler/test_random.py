@@ -31,7 +31,7 @@ lease_terms = st.builds(
     end=st.none() | st.integers(0, 60),
     most=st.integers(1, 2),
 )
-GROUPS_COST_NOTHING = GroupCost(0.01, min_shared_tokens=1, chunk_tokens=8, chunk_reads=1.0)
+GROUPS_COST_NOTHING = GroupCost(0.01, min_shared_tokens=1, chunk_tokens=8)
 DOCUMENTS = [[1 + (i * k) % 50 for i in range(40)] for k in (3, 7, 11)]
 
 
