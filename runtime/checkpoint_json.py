@@ -42,7 +42,7 @@ def decode_file(path: Path, text: bytes, kind: type[T]) -> T:
 
 
 def convert_part(part: dict[str, Any], kind: type[T]) -> T:
-    """Converts an object of a JSON file to `kind`.
+    """Converts one object of a JSON file, such as its `rope_parameters`, to the class `kind`.
 
     Raises ConfigError. The caller adds the file's path before its text and a full stop after it.
     """

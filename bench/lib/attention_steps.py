@@ -33,7 +33,8 @@ def attention_case(
     dtype: torch.dtype = torch.bfloat16,
     shared: tuple[tuple[int, int, int], ...] | None = None,
 ) -> Case:
-    """shared: (first row, rows, keys) of rows with the same pages, also decode rows that are in no group"""
+    """shared: the rows that have the same pages, as (first row, number of rows, shared keys), whether or not
+    they are a group; by default as `groups`"""
     heads, kv_heads, head_dim = shape
     counts = [-(-length // PAGE_SIZE) for length in lengths]
     ids = np.random.default_rng(0).permutation(sum(counts)) if scattered else np.arange(sum(counts))
@@ -92,33 +93,32 @@ def kv_dtype_cases() -> Iterator[tuple[Case, Case]]:
 
 def tree_cases() -> Iterator[list[Case]]:
     """Yields cases to compare: one step with different groups, or steps that show what sharing saves."""
-    system, documents = (0, 64, 1024), tuple((first, 8, 2048) for first in range(0, 64, 8))
-    tree = {"no group": (), "system prompt": (system,), "documents": documents, "both": (system, *documents)}
-    yield [
-        attention_case(
-            f"64 rows x 2304 in 8 documents: {name}", [1] * 64, [2304] * 64, groups, shared=tree["both"]
-        )
-        for name, groups in tree.items()
-    ]
-    system, documents = (0, 16, 512), tuple((first, 2, 1536) for first in range(0, 16, 2))
-    tree = {"no group": (), "system prompt": (system,), "documents": documents, "both": (system, *documents)}
-    yield [
-        attention_case(
-            f"16 rows x 1600 in 8 documents: {name}", [1] * 16, [1600] * 16, groups, shared=tree["both"]
-        )
-        for name, groups in tree.items()
-    ]
+    for rows, system, together, document, length in ((64, 1024, 8, 2048, 2304), (16, 512, 2, 1536, 1600)):
+        everyone = ((0, rows, system),)
+        documents = tuple((first, together, document) for first in range(0, rows, together))
+        both = (*everyone, *documents)
+        tree = {"no group": (), "system prompt": everyone, "documents": documents, "both": both}
+        yield [
+            attention_case(
+                f"{rows} rows x {length} in 8 documents: {name}",
+                [1] * rows,
+                [length] * rows,
+                groups,
+                shared=both,
+            )
+            for name, groups in tree.items()
+        ]
     for rows in (2, 4, 8):
-        document = ((0, rows, 2000),)
+        of_all = ((0, rows, 2000),)
         yield [
             attention_case(
                 f"{rows} rows x 2100 in a document: {name}",
                 [1] * rows,
                 [2100] * rows,
                 groups,
-                shared=document,
+                shared=of_all,
             )
-            for name, groups in {"no group": (), "a group": document}.items()
+            for name, groups in {"no group": (), "a group": of_all}.items()
         ]
     for rows, tokens in ((2, 4), (2, 8), (5, 8), (2, 16), (5, 16), (2, 35), (5, 35), (2, 64), (2, 256)):
         yield chunk_cases(0, [tokens] * rows)

@@ -68,10 +68,10 @@ class AttentionBatch:
     ) -> "AttentionBatch":
         """Describe a step.
 
-        `groups` name consecutive rows, in ascending order. Their shared tokens fill whole pages and precede
-        the rows' query tokens. Two groups are disjoint, or the first one contains all rows of the second,
-        which shares more tokens. Shared pages are read once for a group, and the results are merged by
-        log-sum-exp.
+        Each group is a range of rows; groups are sorted by their first rows. The tokens that the rows of a
+        group share fill whole pages and come before the rows' query tokens. Two groups are disjoint, or the
+        first one contains all rows of the second, which shares more tokens. Shared pages are read once for a
+        group, and the results are merged by log-sum-exp.
         """
         queries = np.asarray(query_lengths, dtype=np.int32)
         lengths = np.asarray(kv_lengths, dtype=np.int32)
@@ -115,7 +115,7 @@ class AttentionBatch:
         return longer
 
     def first_tokens(self) -> NDArray[np.int64]:
-        """The step's number of each row's first query token, then the number of all: int64 [rows + 1]."""
+        """How many query tokens the rows before each row have, and at the end all rows: int64 [rows + 1]."""
         return np.concatenate([[0], np.cumsum(self.query_lengths, dtype=np.int64)])
 
     @property

@@ -140,11 +140,11 @@ def _cut_groups(groups, first_tokens, levels, tokens, split, items):
     for g in range(len(groups)):
         first, count, end = groups[g]
         first_key, first_partial, stride = levels[g]
+        first_token, end_token = first_tokens[first], first_tokens[first + count]
         for begin in range(first_key, end, split):
-            first_token, all_tokens = first_tokens[first], first_tokens[first + count]
-            for token in range(first_token, all_tokens, tokens):
+            for token in range(first_token, end_token, tokens):
                 to = first_partial + (token - first_token) * stride + (begin - first_key) // split
-                some = min(tokens, all_tokens - token)
+                some = min(tokens, end_token - token)
                 stop = min(end, begin + split)
                 items[made] = (token, some, UNLIMITED, begin, stop, first, to, stride)
                 made += 1

@@ -46,7 +46,7 @@ class PageCopy(Part):
 
 
 class RowGroup(Part):
-    """Consecutive rows that begin with the same pages.
+    """Consecutive rows of a step whose page tables begin with the same pages.
 
     Two groups are disjoint, or the one that comes first has all rows of the other, which shares more.
     """

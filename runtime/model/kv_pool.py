@@ -109,8 +109,8 @@ def in_segments(device: torch.device) -> bool:
 
 def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int) -> int:
     """The number of pages of a segment. In one layer it fills at least a huge page, and it has at least
-    `SEGMENT_TOKENS` tokens. Up to twice as many pages are tried, so that the segments have little room for
-    more than `num_pages`."""
+    `SEGMENT_TOKENS` tokens. Of the numbers from there to twice that, the one is returned whose segments
+    have the least room for more than `num_pages`."""
     least = max(-(-HUGE_PAGE // layer_page_bytes), -(-SEGMENT_TOKENS // page_size))
     if num_pages <= least:
         return num_pages

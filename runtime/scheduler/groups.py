@@ -59,9 +59,10 @@ class Node:
     pages: int
     parent: Node | None
     decode_rows: int
-    """how many of its rows decode; only these count in the choice of groups"""
+    """how many of its rows are in decode; chunks do not count in the choice of groups"""
     readers: int = 0
-    """how many decode rows and inner groups read its last page, if no group includes all rows of this node"""
+    """how often its last page is read if this node is no group: by each decode row, or by each group of rows
+    within it"""
     falls: list[tuple[float, int]] = field(default_factory=list)
     """pairs (page, count): the pages before `page` have `count` fewer readers than the node's last page"""
     limit: float = -1.0
@@ -75,9 +76,9 @@ class Node:
 
 
 def _prefix_tree(tables: list[bytes], decode: Sequence[bool]) -> list[Node]:
-    """The tree of sorted tables, which have the same first page, in preorder.
+    """Builds the tree of the prefixes that page tables share. Returns its nodes, each before those below it.
 
-    decode: whether each row decodes
+    tables: sorted, all with the same first page; decode: whether each row decodes
     """
     nodes: list[Node] = []
     ranges: list[tuple[int, int, Node | None]] = [(0, len(tables), None)]

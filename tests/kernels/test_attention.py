@@ -36,7 +36,7 @@ WAYS = {
     "tiles without AMX": (True, False),
     "as the processor is": (True, True),
 }
-"""(whether tiles may be used, and whether by AMX)"""
+"""for each: whether attention may be computed in tiles, and whether AMX may multiply them"""
 
 
 def poison_unused_slots(case: AttentionCase) -> None:

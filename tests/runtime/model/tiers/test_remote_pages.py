@@ -344,7 +344,7 @@ def test_another_server_finds_the_pages_that_the_first_computed(served_model: Pa
 def test_a_server_restores_only_pages_of_its_own_kv_dtype(served_model: Path, tmp_path: Path) -> None:
     """Four servers use one store, one after the other: int8, unquantized, int8, unquantized.
 
-    The third restores the pages of the first, the fourth those of the second.
+    The third server restores the pages that the first one stored, and the fourth those of the second.
     """
     prompt = "The fox and the crow met by the river, and this is what they said to each other. " * 6
     replies: dict[str, list[Any]] = {"int8": [], "auto": []}
