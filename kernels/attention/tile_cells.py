@@ -17,6 +17,12 @@ def run_of(run, position):
 
 
 @compiled
+def are_side_by_side(run, begin, end, cells):
+    """Whether the cells of positions [begin, end) lie side by side and hold bfloat16. run: of `begin`"""
+    return not is_scaled(cells) and end <= run[RUN_BEGIN] + run[RUN_LENGTH]
+
+
+@compiled
 def find_places(run, position, count, of_item, of_next, cell_bytes, places):
     """Finds where the cells of `count` positions lie, so that they can be prefetched.
 

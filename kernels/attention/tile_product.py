@@ -9,8 +9,9 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common.bfloat16_dots import add_lane_products
-from ..common.llvm import I32, SECOND_LEVEL, prefetch_line, read, size, write
+from ..common.llvm import I16, I32, SECOND_LEVEL, prefetch_line, read, size, write
 from ..common.vectors import FLOATS, LANES, WORDS, splat
+from ..pages.cells_cpu import LINE_BYTES
 
 ROWS = 8
 """Rows of the result that a product computes at a time. With two vectors for each row, their sums fill half
@@ -21,16 +22,25 @@ _Ahead = Callable[[ir.IRBuilder, ir.Value, ir.Value, ir.Value], None]
 arguments `later` and `ahead_by`."""
 
 
-def _product(columns: int, ahead: _Ahead | None, words: int = 1, add: bool = False):
-    """Returns the function that multiplies ROWS rows of a matrix A by `columns` columns of a matrix B.
+def _product(
+    columns: int,
+    ahead: _Ahead | None,
+    words: int = 1,
+    add: bool = False,
+    rows: int = ROWS,
+    apart: bool = False,
+):
+    """Returns the function that multiplies `rows` rows of a matrix A by `columns` columns of a matrix B.
 
     It writes C[r, :] = sum over i < count of A[r, i] · B[i, :], or adds it to C if `add`.
 
     a: words, `a_row` from one row to the next and `a_step` from one i to the next; b: words, `b_row` from one
     i to the next; c: float32, `c_row` from one row to the next
-    words: 1, or 2 for half as many columns. Then each i stands for two neighbouring words of a row of A: lane
-    2j + k multiplies word k for column j, and at the end the two lanes of a column are added.
-    later, ahead_by: say what to prefetch (see `_next_line` and `_two_places`)
+    words: 1, 2 or 4 neighbouring words of a row of A for which each i stands. Lane words * j + k multiplies
+    word k for column j, and at the end the lanes of a column are added.
+    apart: whether the elements of a pair are not neighbours in B, but lie `b_row` words apart. Each i stands
+    for two such rows of elements.
+    later, ahead_by: say what to prefetch (see `_next_lines` and `_two_places`)
     """
     vectors = columns * words // LANES
 
@@ -38,7 +48,7 @@ def _product(columns: int, ahead: _Ahead | None, words: int = 1, add: bool = Fal
     def multiply(typing, count, a, a_row, a_step, b, b_row, c, c_row, later, ahead_by):
         def generate(context, builder, signature, arguments):
             count, a, a_row, a_step, b, b_row, c, c_row, later, ahead_by = arguments
-            starts = [builder.gep(c, [builder.mul(c_row, size(row))]) for row in range(ROWS)]
+            starts = [builder.gep(c, [builder.mul(c_row, size(row))]) for row in range(rows)]
             targets = [builder.gep(start, [size(at * LANES)]) for start in starts for at in range(vectors)]
             sums = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, None)) for _ in targets]
             if add:
@@ -47,11 +57,14 @@ def _product(columns: int, ahead: _Ahead | None, words: int = 1, add: bool = Fal
             with cgutils.for_range(builder, count) as loop:
                 if ahead is not None:
                     ahead(builder, loop.index, later, ahead_by)
-                column = builder.gep(b, [builder.mul(loop.index, b_row)])
-                sources = [builder.gep(column, [size(at * LANES)]) for at in range(vectors)]
-                right = [read(builder, place, WORDS) for place in sources]
+                if apart:
+                    right = _paired(builder, b, b_row, loop.index, vectors)
+                else:
+                    column = builder.gep(b, [builder.mul(loop.index, b_row)])
+                    sources = [builder.gep(column, [size(at * LANES)]) for at in range(vectors)]
+                    right = [read(builder, place, WORDS) for place in sources]
                 start = builder.gep(a, [builder.mul(loop.index, a_step)])
-                for row in range(ROWS):
+                for row in range(rows):
                     left = _repeated(builder, builder.gep(start, [builder.mul(a_row, size(row))]), words)
                     for at in range(vectors):
                         add_lane_products(builder, sums[row * vectors + at], left, right[at])
@@ -66,9 +79,28 @@ def _product(columns: int, ahead: _Ahead | None, words: int = 1, add: bool = Fal
     return multiply
 
 
-def _next_line(builder: ir.IRBuilder, i: ir.Value, later: ir.Value, step: ir.Value) -> None:
-    """Prefetches the cache line that is i * `step` bytes after `later`."""
-    prefetch_line(builder, builder.gep(later, [builder.mul(i, step)]), SECOND_LEVEL)
+def _paired(builder: ir.IRBuilder, b: ir.Value, b_row: ir.Value, i: ir.Value, vectors: int) -> list[ir.Value]:
+    """Vectors of pairs: an element of row 2i of B, and the one below it."""
+    above = builder.gep(b, [builder.mul(builder.mul(i, size(2)), b_row)])
+    kind = ir.VectorType(I16, vectors * LANES)
+    one, other = (read(builder, row, kind) for row in (above, builder.gep(above, [b_row])))
+    found = []
+    for first in range(0, vectors * LANES, LANES):
+        order = [at + row * kind.count for at in range(first, first + LANES) for row in range(2)]
+        mask = ir.Constant(ir.VectorType(I32, 2 * LANES), order)
+        found.append(builder.bitcast(builder.shuffle_vector(one, other, mask), WORDS))
+    return found
+
+
+def _next_lines(count: int) -> _Ahead:
+    """Prefetches `count` cache lines from i * `step` bytes after `later` on."""
+
+    def prefetch(builder: ir.IRBuilder, i: ir.Value, later: ir.Value, step: ir.Value) -> None:
+        first = builder.gep(later, [builder.mul(i, step)])
+        for line in range(count):
+            prefetch_line(builder, builder.gep(first, [size(line * LINE_BYTES)]), SECOND_LEVEL)
+
+    return prefetch
 
 
 def _two_places(builder: ir.IRBuilder, i: ir.Value, later: ir.Value, places: ir.Value) -> None:
@@ -91,13 +123,20 @@ def _joined(builder: ir.IRBuilder, total: ir.Value, words: int) -> ir.Value:
     """The sums of each `words` neighbouring lanes."""
     if words == 1:
         return total
-    half = ir.VectorType(I32, LANES // 2)
-    even, odd = (ir.Constant(half, list(range(first, LANES, 2))) for first in (0, 1))
-    return builder.fadd(*(builder.shuffle_vector(total, total, lanes) for lanes in (even, odd)))
+    count = total.type.count
+    half = ir.VectorType(I32, count // 2)
+    even, odd = (ir.Constant(half, list(range(first, count, 2))) for first in (0, 1))
+    pairs = builder.fadd(*(builder.shuffle_vector(total, total, lanes) for lanes in (even, odd)))
+    return _joined(builder, pairs, words // 2)
 
 
-score_8 = _product(LANES // 2, _next_line, words=2)
-score_16_ahead, score_16 = (_product(LANES, ahead) for ahead in (_next_line, None))
-score_32_ahead, score_32 = (_product(2 * LANES, ahead) for ahead in (_next_line, None))
+score_4 = _product(LANES // 4, _next_lines(2), words=4)
+score_8 = _product(LANES // 2, _next_lines(1), words=2)
+score_16_ahead, score_16 = (_product(LANES, ahead) for ahead in (_next_lines(1), None))
+score_32_ahead, score_32 = (_product(2 * LANES, ahead) for ahead in (_next_lines(1), None))
 add_16 = _product(LANES, None, add=True)
 add_32_ahead, add_32 = (_product(2 * LANES, ahead, add=True) for ahead in (_two_places, None))
+add_16_apart = _product(LANES, None, add=True, apart=True)
+add_32_apart = _product(2 * LANES, _two_places, add=True, apart=True)
+add_16_of_4 = _product(LANES, None, add=True, rows=4, apart=True)
+add_32_of_4 = _product(2 * LANES, _two_places, add=True, rows=4, apart=True)

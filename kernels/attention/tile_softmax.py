@@ -5,12 +5,16 @@ import numpy as np
 
 from ..common.lanes import (
     exp_of_difference,
+    in_halves,
     larger,
     load_lanes,
     multiplied,
     plus,
+    repeated,
+    store_halves_as_pairs,
     store_lanes,
     store_pairs,
+    swapped_halves,
     times,
 )
 from ..common.numba_tools import compiled
@@ -24,6 +28,14 @@ def scale_scores(score, count, lanes, scales):
         for lane in range(0, lanes, LANES):
             at = t * lanes + lane
             store_lanes(score, at, multiplied(load_lanes(score, at), scales[t]))
+
+
+@compiled
+def scale_few_scores(score, count, scales):
+    """As `scale_scores`, for LANES // 2 lanes."""
+    for t in range(0, count, 2):
+        at = t * LANES // 2
+        store_lanes(score, at, times(load_lanes(score, at), in_halves(scales[t], scales[t + 1])))
 
 
 @compiled
@@ -73,6 +85,37 @@ def softmax(score, count, queries, lanes, scale, scaled, scales, largest, summed
         store_lanes(largest, lane, top)
         store_lanes(summed, lane, total)
         store_lanes(correction, lane, factor)
+
+
+@compiled
+def softmax_of_few(score, count, scale, scaled, scales, largest, summed, correction, weight):
+    """As `softmax`, for LANES // 2 lanes: a vector has the scores of two keys.
+
+    largest, summed, correction: the second half of their LANES numbers repeats the first one.
+    """
+    before = load_lanes(largest, 0)
+    top, other = before, before
+    for t in range(0, count, 4):
+        at = t * LANES // 2
+        top = larger(load_lanes(score, at), top)
+        other = larger(load_lanes(score, at + LANES), other)
+    top = larger(other, top)
+    top = larger(swapped_halves(top), top)
+    factor = exp_of_difference(before, top, scale)
+    total, more = repeated(np.float32(0)), repeated(np.float32(0))
+    for t in range(0, count, 4):
+        at = t * LANES // 2
+        low = exp_of_difference(load_lanes(score, at), top, scale)
+        high = exp_of_difference(load_lanes(score, at + LANES), top, scale)
+        total, more = plus(total, low), plus(more, high)
+        if scaled:
+            low = times(low, in_halves(scales[t], scales[t + 1]))
+            high = times(high, in_halves(scales[t + 2], scales[t + 3]))
+        store_halves_as_pairs(weight, at // 2, low, high)
+    total = plus(total, more)
+    store_lanes(largest, 0, top)
+    store_lanes(summed, 0, plus(times(load_lanes(summed, 0), factor), plus(total, swapped_halves(total))))
+    store_lanes(correction, 0, factor)
 
 
 @compiled

@@ -29,28 +29,40 @@ from .items import (
     KEYS,
     KV_HEADS,
     MAX_QUERIES,
-    Q_STRIDE,
     REPEAT,
     SCALE,
     THREADS,
     VALUES,
     WINDOW,
-    Q,
 )
-from .plan import BEGIN, COLUMNS, END, POSITION, TOKEN, TOKENS
-from .tile_cells import find_places, interleave, prefetch_cells_at, run_of, some_keys
+from .plan import BEGIN, COLUMNS, END, POSITION, TOKENS
+from .runs import RUN_BEGIN, RUN_CELL
+from .tile_cells import (
+    are_side_by_side,
+    find_places,
+    interleave,
+    prefetch_cells_at,
+    run_of,
+    some_keys,
+)
 from .tile_product import (
     ROWS,
     add_16,
+    add_16_apart,
+    add_16_of_4,
     add_32,
     add_32_ahead,
+    add_32_apart,
+    add_32_of_4,
+    score_4,
     score_8,
     score_16,
     score_16_ahead,
     score_32,
     score_32_ahead,
 )
-from .tile_softmax import correct, hide, scale_scores, softmax
+from .tile_queries import load_queries, load_words
+from .tile_softmax import correct, hide, scale_few_scores, scale_scores, softmax, softmax_of_few
 from .transposing import transpose_words
 
 QUERIES = 64
@@ -60,7 +72,7 @@ of them."""
 AMX_QUERIES = 128
 """The same with AMX. The times of 64, 128 and 256 could not be told apart."""
 
-FEWEST_QUERIES = 5
+FEWEST_QUERIES = 3
 """An item with fewer query heads is not computed in tiles: it would leave most of their lanes unused."""
 
 FEWEST_AMX_QUERIES = 8
@@ -72,16 +84,18 @@ could not be told apart."""
 
 
 @compiled
-def _score(keys, key_row, query, half, few, lanes, score, later, key_bytes):
+def _score(keys, key_row, query, half, words, lanes, score, later, key_bytes):
     """score[t, lane] = key t · query lane, for ROWS keys.
 
     Prefetches the ROWS keys that begin at `later` if they lie side by side.
 
-    few: two lanes share a query, so up to LANES // 2 queries take half of the time, and words are added in
-    another order
+    words: how many lanes share a query. With two, up to LANES // 2 queries take half of the time, with four,
+    up to LANES // 4 queries a quarter; words are added in another order then.
     """
     step = ROWS * key_bytes // half
-    if few:
+    if words == 4:
+        score_4(half // 4, keys, key_row, 4, query, LANES, score, lanes, later, 4 * step)
+    elif words == 2:
         score_8(half // 2, keys, key_row, 2, query, LANES, score, lanes, later, 2 * step)
     elif lanes == LANES:
         score_16_ahead(half, keys, key_row, 1, query, lanes, score, lanes, later, step)
@@ -124,6 +138,21 @@ def _accumulate(weight, values, pairs, queries, head_dim, lanes, total, later, p
 
 
 @compiled
+def _accumulate_few(weight, values, value_row, pairs, words, head_dim, lanes, total, later, places):
+    """As `_accumulate`, for at most LANES // 2 queries and values that lie in the cache side by side."""
+    for d in range(0, head_dim, 2 * LANES):
+        of_d, some, to = shifted(later, 2 * d), shifted(values, d // 2), shifted(total, d)
+        if words == 4 and d + LANES == head_dim:
+            add_16_of_4(pairs, weight, 1, lanes, some, value_row, to, head_dim, of_d, places)
+        elif words == 4:
+            add_32_of_4(pairs, weight, 1, lanes, some, value_row, to, head_dim, of_d, places)
+        elif d + LANES == head_dim:
+            add_16_apart(pairs, weight, 1, lanes, some, value_row, to, head_dim, of_d, places)
+        else:
+            add_32_apart(pairs, weight, 1, lanes, some, value_row, to, head_dim, of_d, places)
+
+
+@compiled
 def _accumulate_by_amx(weight, values, pairs, head_dim, lanes, turned, total):
     """As `_accumulate`, for all lanes. turned: memory for the weights in the order of the queries."""
     for lane in range(0, lanes, LANES):
@@ -140,57 +169,11 @@ def _accumulate_by_amx(weight, values, pairs, head_dim, lanes, turned, total):
 
 
 @compiled
-def _load_queries(arguments, item, head, lanes, query, copied):
-    """query[w, lane] = word w of a query, for an item's queries; zeros in unused lanes.
-
-    copied: memory for LANES queries
-    """
-    half = arguments[HEAD_DIM] // 2
-    if half % LANES > 0:
-        _load_words(arguments, item, head, lanes, 1, query)
-        return
-    for first in range(0, lanes, LANES):
-        some = min(LANES, item[TOKENS] * arguments[REPEAT] - first)
-        for w in range(max(0, some) * half, LANES * half):
-            copied[w] = np.uint32(0)
-        for lane in range(some):
-            source, to = _query_at(arguments, item, head, first + lane), shifted(copied, lane * half)
-            for w in range(half):
-                to[w] = source[w]
-        for w in range(0, half, LANES):
-            transpose_words(shifted(copied, w), half, shifted(query, w * lanes + first), lanes)
-
-
-@compiled
-def _load_words(arguments, item, head, lanes, words, query):
-    """As `_load_queries`, word by word: query[w // words, lane, w % words] = word w of a query.
-
-    words: 1 or 2
-    """
-    half = arguments[HEAD_DIM] // 2
-    for i in range(half * lanes):
-        query[i] = np.uint32(0)
-    for lane in range(item[TOKENS] * arguments[REPEAT]):
-        source = _query_at(arguments, item, head, lane)
-        for w in range(half):
-            query[(w >> words - 1) * lanes + lane * words + (w & words - 1)] = source[w]
-
-
-@compiled
-def _query_at(arguments, item, head, lane):
-    """Query number `lane` of an item, as a pointer to words of two elements."""
-    head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
-    row, query_head = item[TOKEN] + lane // repeat, head * repeat + lane % repeat
-    place = row * arguments[Q_STRIDE] + query_head * head_dim
-    return shifted(pointer(arguments[Q], np.uint32(0)), place // 2)
-
-
-@compiled
-def _clear(few, lanes, head_dim, score, largest, summed, total):
-    if few:
-        for lane in range(BLOCK * LANES):  # the products write to half of these lanes only
+def _clear(words, lanes, width, head_dim, score, largest, summed, total):
+    if words == 4:
+        for lane in range(BLOCK * lanes):  # the products write to half of these lanes only
             score[lane] = np.float32(0)
-    for lane in range(lanes):
+    for lane in range(width):
         largest[lane] = np.float32(-3e38)
         summed[lane] = np.float32(0)
     for d in range(lanes * head_dim):
@@ -198,7 +181,15 @@ def _clear(few, lanes, head_dim, score, largest, summed, total):
 
 
 @compiled
-def _attend(arguments, item, run, head, next_item, empty, words, floats, places, state, total):
+def _words(queries, is_fixed):
+    """How many lanes share a query (see `_score`): one if the order of additions `is_fixed`."""
+    if is_fixed or queries > LANES // 2:
+        return 1
+    return 2 if queries > LANES // 4 else 4
+
+
+@compiled
+def _attend(arguments, item, run, head, next_item, empty, memory, floats, places, state, total):
     """Computes the attention of the query heads of one KV head to the keys of one work item.
 
     next_item: the work item that the thread probably takes next (see `find_places`). Its first cells are
@@ -210,26 +201,27 @@ def _attend(arguments, item, run, head, next_item, empty, words, floats, places,
     half = head_dim // 2
     queries = item[TOKENS] * repeat
     by_amx = arguments[BY_AMX] != 0
-    few = queries <= LANES // 2 and not by_amx and arguments[FEWEST_TILED] > 0
+    words = _words(queries, by_amx or arguments[FEWEST_TILED] == 0)
     lane_step, key_step = (SIDE, SIDE) if by_amx else (LANES, ROWS)
-    lanes = -(-queries // lane_step) * lane_step
+    lanes = LANES // 2 if words > 1 else -(-queries // lane_step) * lane_step
+    width = max(lanes, LANES)
     scale = float_of(arguments[SCALE])
-    query = words
-    copied = shifted(query, half * lanes)
+    query = memory
+    copied = shifted(query, half * width)
     values = shifted(copied, SIDE * half)
     weight = shifted(values, BLOCK * half)
     turned = shifted(weight, BLOCK // 2 * lanes)
     score = floats
     largest = shifted(score, BLOCK * lanes)
-    summed = shifted(largest, lanes)
-    correction = shifted(summed, lanes)
-    key_scales = shifted(correction, lanes)
+    summed = shifted(largest, width)
+    correction = shifted(summed, width)
+    key_scales = shifted(correction, width)
     value_scales = shifted(key_scales, BLOCK)
-    if few:
-        _load_words(arguments, item, head, lanes, 2, query)
+    if words > 1:
+        load_words(arguments, item, head, LANES // words, words, query)
     else:
-        _load_queries(arguments, item, head, lanes, query, copied)
-    _clear(few, lanes, head_dim, score, largest, summed, total)
+        load_queries(arguments, item, head, lanes, query, copied)
+    _clear(words, lanes, width, head_dim, score, largest, summed, total)
     first = head * arguments[HEAD_CELLS] * cell
     stored = empty[0]  # only its type counts
     head_keys = arguments[KEYS], first, stored
@@ -238,13 +230,16 @@ def _attend(arguments, item, run, head, next_item, empty, words, floats, places,
     later_keys = pointer(arguments[KEYS], np.uint8(0))
     later_values = pointer(arguments[VALUES], np.uint8(0))
     of_item = item[END], head * arguments[HEAD_CELLS]
+    online = largest, summed, correction, weight
     ahead = min(BLOCK, item[END] - item[BEGIN])
     for begin in range(item[BEGIN], item[END], BLOCK):
         end = min(begin + BLOCK, item[END])
         padded = -(-(end - begin) // key_step) * key_step
         run = run_of(run, begin)
         find_places(run, begin + ahead, padded, of_item, next_item, cell_bytes, places)
-        interleave(run, begin, padded, end, head_values, empty, cell, half, values, value_scales)
+        in_place = words > 1 and (end - begin) % 2 == 0 and are_side_by_side(run, begin, end, head_values)
+        if not in_place:
+            interleave(run, begin, padded, end, head_values, empty, cell, half, values, value_scales)
         for t in range(0, padded, key_step):
             scales = shifted(key_scales, t)
             keys, key_row = some_keys(
@@ -256,15 +251,25 @@ def _attend(arguments, item, run, head, next_item, empty, words, floats, places,
                 _score_by_amx(keys, key_row, query, half, lanes, to)
             else:
                 later = shifted(later_keys, places[t])
-                _score(keys, key_row, query, half, few, lanes, to, later, cell_bytes)
-        if scaled:
+                _score(keys, key_row, query, half, words, lanes, to, later, cell_bytes)
+        if scaled and words > 1:
+            scale_few_scores(score, padded, key_scales)
+        elif scaled:
             scale_scores(score, padded, lanes, key_scales)
         hide(score, begin, end - begin, padded, item[POSITION], window, item[TOKENS], repeat, lanes)
-        softmax(
-            score, padded, queries, lanes, scale, scaled, value_scales, largest, summed, correction, weight
-        )
+        if words > 1:
+            softmax_of_few(score, padded, scale, scaled, value_scales, *online)
+        else:
+            softmax(score, padded, queries, lanes, scale, scaled, value_scales, *online)
         correct(queries, head_dim, correction, total)
-        if by_amx:
+        if in_place:
+            place = first + (run[RUN_CELL] + begin - run[RUN_BEGIN]) * cell
+            values_there = shifted(pointer(arguments[VALUES], np.uint32(0)), place // 2)
+            pairs, row = (end - begin) // 2, cell // 2
+            _accumulate_few(
+                weight, values_there, row, pairs, words, head_dim, lanes, total, later_values, places
+            )
+        elif by_amx:
             _accumulate_by_amx(weight, values, padded // 2, head_dim, lanes, turned, total)
         else:
             _accumulate(

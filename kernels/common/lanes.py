@@ -223,6 +223,46 @@ def store_pairs(typing, start, index, low, high):
     return types.void(start, types.int64, lanes, lanes), generate
 
 
+@intrinsic
+def store_halves_as_pairs(typing, start, index, one, other):
+    """Writes pairs to words index … index + 15 of a uint32 pointer: each has a value of the first half of the
+    lanes of `one` and its counterpart in the second half, as bfloat16. Then come those of `other`."""
+
+    def generate(context, builder, signature, arguments):
+        start, index, one, other = arguments
+        half = LANES // 2
+        first = [lane + lane // half * half for lane in range(LANES)]
+        orders = (ir.Constant(WORDS, [lane + skipped for lane in first]) for skipped in (0, half))
+        low, high = (builder.shuffle_vector(one, other, order) for order in orders)
+        write(builder, rounded_pairs(builder, low, high), builder.gep(start, [index]))
+        return context.get_dummy_value()
+
+    return types.void(start, types.int64, lanes, lanes), generate
+
+
+@intrinsic
+def swapped_halves(typing, value):
+    """The second half of the lanes, then the first one."""
+
+    def generate(context, builder, signature, arguments):
+        order = [(lane + LANES // 2) % LANES for lane in range(LANES)]
+        return builder.shuffle_vector(arguments[0], arguments[0], ir.Constant(WORDS, order))
+
+    return lanes(lanes), generate
+
+
+@intrinsic
+def in_halves(typing, one, other):
+    """A float32 number in the first half of the lanes, another one in the second half."""
+
+    def generate(context, builder, signature, arguments):
+        one, other = (splat(builder, number, FLOATS) for number in arguments)
+        order = [lane + lane // (LANES // 2) * LANES for lane in range(LANES)]
+        return builder.shuffle_vector(one, other, ir.Constant(WORDS, order))
+
+    return lanes(types.float32, types.float32), generate
+
+
 def _combined(
     builder: ir.IRBuilder, value: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]
 ) -> ir.Value:
