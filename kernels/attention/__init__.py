@@ -15,6 +15,7 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     batch_invariant: bool = False,
+    outputs_only: bool = False,
 ) -> torch.Tensor:
     """Attend from this step's tokens to their rows' cached tokens, causally.
 
@@ -25,6 +26,8 @@ def paged_attention(
     window: token i sees tokens (i - window, i] only.
     batch_invariant: the bits of a token's result do not depend on the steps into which its row was divided,
     nor on other rows, groups and page ids. CPU tensors only.
+    outputs_only: the results of tokens that are not among `batch.outputs` are not used. CPUs compute only a
+    few of them then.
     Returns [tokens, heads, head_dim], contiguous. Scores and softmax are float32.
     """
     if q.is_cuda:
@@ -32,4 +35,4 @@ def paged_attention(
         from . import cuda
 
         return cuda.paged_attention(q, kv, batch, scale, window)
-    return cpu.paged_attention(q, kv, batch, scale, window, batch_invariant)
+    return cpu.paged_attention(q, kv, batch, scale, window, batch_invariant, outputs_only)

@@ -53,6 +53,8 @@ class AttentionBatch:
     groups: tuple[Group, ...]
     kept_tables: DeviceTables | None = None
     """page tables that the device has already"""
+    outputs: NDArray[np.int64] | None = None
+    """the query tokens whose hidden states the model returns; None: all"""
     plans: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
     """tables that implementations derive from the batch, built by the first layer of each shape"""
 
@@ -65,6 +67,7 @@ class AttentionBatch:
         device: torch.device,
         groups: Sequence[Group] = (),
         kept_tables: DeviceTables | None = None,
+        outputs: NDArray[np.int64] | None = None,
     ) -> "AttentionBatch":
         """Describe a step.
 
@@ -89,6 +92,7 @@ class AttentionBatch:
             device=device,
             groups=tuple(groups),
             kept_tables=kept_tables,
+            outputs=outputs,
         )
 
     def device_tables(self) -> DeviceTables:

@@ -1,9 +1,11 @@
 """Attention on CPUs: in tiles where the processor multiplies bfloat16, otherwise key by key."""
 
+from copy import copy
 from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..common import amx, amx_product, bfloat16_dots
 from ..common.numba_tools import float_bits
@@ -54,15 +56,24 @@ def paged_attention(
     scale: float,
     window: int | None,
     batch_invariant: bool,
+    outputs_only: bool,
 ) -> torch.Tensor:
     """See `attention.paged_attention`."""
-    return plan_attention(q, kv, batch, window, batch_invariant).run(q, kv, scale)
+    return plan_attention(q, kv, batch, window, batch_invariant, outputs_only).run(q, kv, scale)
 
 
 def plan_attention(
-    q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, window: int | None, batch_invariant: bool
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    batch: AttentionBatch,
+    window: int | None,
+    batch_invariant: bool,
+    outputs_only: bool,
 ) -> "CpuAttention":
     """The batch's plan for layers of this shape, made at the first call. Of q, only shape and dtype count."""
+    if outputs_only and batch.outputs is not None:
+        whole = plan_attention(q, kv, batch, window, batch_invariant, False)
+        return whole.with_outputs_only(batch.outputs)
     if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
         window = None
     key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, kv.dtype, window, batch_invariant)
@@ -119,12 +130,11 @@ class CpuAttention:
         self._attend = tiles.callback(kv.dtype) if tiled else column.run_callback(q.dtype, kv.dtype)
         self._merge = merge_callback(q.dtype)
         self._arguments = self._fixed_arguments(kv, repeat, head_dim, window)
+        self._set_items()
+        self._outputs_only: CpuAttention | None = None
 
     def _fixed_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int, window: int | None) -> list[int]:
         arguments = [0] * column.ARGUMENTS
-        arguments[column.ITEMS] = self._items.items.ctypes.data
-        arguments[column.ITEM_COUNT] = len(self._items.items)
-        arguments[column.ITEM_RUNS] = self._item_runs.ctypes.data
         arguments[column.RUNS] = self._runs.table.ctypes.data
         arguments[column.PARTIAL_OUT] = self._partial.data_ptr()
         arguments[column.PARTIAL_SUM] = self._partial_sum.data_ptr()
@@ -135,13 +145,19 @@ class CpuAttention:
         arguments[column.HEAD_CELLS] = self._segments.head
         arguments[column.MAX_QUERIES] = self._item_queries
         arguments[column.WINDOW] = NO_WINDOW if window is None else window
-        arguments[column.MERGES] = self._items.merges.ctypes.data
-        arguments[column.MERGE_COUNT] = len(self._items.merges)
         fewest = tiles.FEWEST_AMX_QUERIES if self._by_amx else tiles.FEWEST_QUERIES
         arguments[column.FEWEST_TILED] = 0 if self._invariant else fewest
         arguments[column.BY_AMX] = self._by_amx
         arguments[column.THREADS] = thread_count()
         return arguments
+
+    def _set_items(self) -> None:
+        arguments = self._arguments
+        arguments[column.ITEMS] = self._items.items.ctypes.data
+        arguments[column.ITEM_COUNT] = len(self._items.items)
+        arguments[column.ITEM_RUNS] = self._item_runs.ctypes.data
+        arguments[column.MERGES] = self._items.merges.ctypes.data
+        arguments[column.MERGE_COUNT] = len(self._items.merges)
 
     @property
     def kernels(self) -> set[Callback]:
@@ -150,6 +166,16 @@ class CpuAttention:
     def step_arguments(self) -> dict[int, int]:
         """The arguments of `kernels` that differ between steps."""
         return {index: self._arguments[index] for index in OF_STEP}
+
+    def with_outputs_only(self, outputs: NDArray[np.int64]) -> "CpuAttention":
+        """This plan without the items that have none of these query tokens."""
+        if self._outputs_only is None:
+            self._outputs_only = plan = copy(self)
+            is_kept, items = self._items.having(outputs)
+            plan._items, plan._item_runs = items, self._item_runs[is_kept]
+            plan._arguments = list(self._arguments)
+            plan._set_items()
+        return self._outputs_only
 
     def growing(self) -> GrowingRows | None:
         """This plan for later steps, in which the same rows have one more token each. None if a row has more

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..common.numba_tools import compiled
 from .batch import AttentionBatch, Group
@@ -33,6 +34,17 @@ class ItemPlan:
     merges: np.ndarray
     """int64 [merges, 3]: query token, first partial result, number of partial results"""
     partials: int
+
+    def having(self, tokens: NDArray[np.int64]) -> tuple[NDArray[np.bool_], "ItemPlan"]:
+        """The items that have at least one of these query tokens, and the merges of these: whether each item
+        is one of them, and their plan."""
+        first, ends = self.items[:, TOKEN], self.items[:, TOKEN] + self.items[:, TOKENS]
+        wanted = np.zeros(int(ends.max(initial=0)) + 1, np.int64)
+        wanted[tokens + 1] = 1
+        before = np.cumsum(wanted)
+        is_kept = before[ends] > before[first]
+        merges = self.merges[wanted[self.merges[:, 0] + 1] > 0]
+        return is_kept, ItemPlan(self.items[is_kept], merges, self.partials)
 
 
 NOTHING = ItemPlan(np.zeros((0, COLUMNS), np.int64), np.zeros((0, 3), np.int64), 0)

@@ -78,7 +78,7 @@ class Decoder:
             q = self._write_kv(layer, normal, batch, kvs[index])
             if last and batch.outputs is not None and not batch.outputs.numel():
                 return take_rows(residual, batch.outputs)
-            attended = self._attention(q, batch, kvs[index], self._config.windows[index])
+            attended = self._attention(q, batch, kvs[index], self._config.windows[index], last)
             if last and batch.outputs is not None:
                 attended, residual = take_rows(attended, batch.outputs), take_rows(residual, batch.outputs)
             normal = add_rms_norm(layer.output(attended), residual, layer.post_attention_norm, eps)
@@ -101,11 +101,11 @@ class Decoder:
         return q
 
     def _attention(
-        self, q: torch.Tensor, batch: InputBatch, kv: torch.Tensor, window: int | None
+        self, q: torch.Tensor, batch: InputBatch, kv: torch.Tensor, window: int | None, outputs_only: bool
     ) -> torch.Tensor:
         """[tokens, heads × head_dim] from queries [tokens, heads, head_dim]"""
-        attended = paged_attention(q, kv, batch.attention, self._scale, window, self._batch_invariant)
-        return attended.flatten(1)
+        attention, invariant = batch.attention, self._batch_invariant
+        return paged_attention(q, kv, attention, self._scale, window, invariant, outputs_only).flatten(1)
 
 
 def _feed_forward(layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:

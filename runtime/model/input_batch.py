@@ -72,7 +72,7 @@ class StepInputs:
     @property
     def all_in_order(self) -> bool:
         """Whether all tokens are output tokens, in their order."""
-        return len(self.sampled_rows) == self.size and not self.target_rows
+        return self.attention.outputs is None
 
     @cached_property
     def on_device(self) -> InputBatch:
@@ -108,6 +108,7 @@ def step_inputs(
     if targeted:
         ends = tokens.ends.tolist()
         outputs = np.concatenate([outputs, *(_targeted(rows[row], ends[row]) for row in targeted)])
+    all_in_order = len(sampled) == len(tokens.slots) and not targeted
     return StepInputs(
         tokens=np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
         slots=tokens.slots,
@@ -123,6 +124,7 @@ def step_inputs(
             last_tokens.device,
             [(group.first_row, group.rows, group.shared_tokens) for group in groups],
             DeviceTables(tables.on_device, tables.starts(slots)),
+            None if all_in_order else outputs,
         ),
         sampled_rows=sampled,
         sampled_slots=slots[chosen].astype(np.int32),

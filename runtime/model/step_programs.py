@@ -13,7 +13,7 @@ from ...kernels.attention.cpu import CpuAttention, plan_attention
 from ...kernels.common.feed_cpu import feed_tokens
 from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
-from ...kernels.common.threads import recorded_calls
+from ...kernels.common.threads import Callback, recorded_calls
 from .decoder import Decoder
 from .decoder_config import DecoderConfig
 from .input_batch import InputBatch, StepInputs
@@ -28,6 +28,8 @@ KEPT = 128
 
 AfterForward = Callable[[torch.Tensor], None]
 """kernels after the forward pass, of its hidden states [output tokens, hidden]"""
+_LayerKind = tuple[int | None, bool]
+"""a layer's window, and whether it attends from output tokens only, as the last one does"""
 _Size = tuple[int, int | None, bool]
 """a step's numbers of tokens and of output tokens (None: all), and whether kernels follow the forward pass"""
 
@@ -41,8 +43,8 @@ class Recorded:
     """int32 [tokens]: see `StepInputs.slots`"""
     hidden: torch.Tensor
     """[output tokens, hidden], the result of the forward pass"""
-    attention: dict[int | None, list[int]]
-    """its calls of attention, by the window of their layer"""
+    attention: dict[_LayerKind, list[int]]
+    """its calls of attention"""
 
     def load(self, inputs: StepInputs) -> None:
         """Copies a step's inputs to where the program reads them."""
@@ -60,8 +62,7 @@ class LoadedStep:
     """A recorded program that has a step's inputs."""
 
     recorded: Recorded
-    plans: dict[int | None, CpuAttention]
-    """by the window of their layers"""
+    plans: dict[_LayerKind, CpuAttention]
 
 
 class StepPrograms:
@@ -116,8 +117,8 @@ class StepPrograms:
         if recorded is None:
             return None
         self._keep(size, recorded)
-        for window, calls in recorded.attention.items():
-            recorded.program.change(calls, plans[window].step_arguments())
+        for kind, calls in recorded.attention.items():
+            recorded.program.change(calls, plans[kind].step_arguments())
         recorded.load(inputs)
         return LoadedStep(recorded, plans)
 
@@ -125,15 +126,23 @@ class StepPrograms:
         recorded.program.run()
         self._decoder.progress()
 
-    def _plan_attention(self, inputs: StepInputs) -> dict[int | None, CpuAttention]:
-        """Plans attention for each of the layers' windows."""
+    def _layer_kinds(self, inputs: StepInputs) -> list[_LayerKind]:
+        """The kinds of the layers that compute attention. Without output tokens the last layer does not."""
+        *others, last = self._windows
+        kinds: list[_LayerKind] = [(window, False) for window in others]
+        return [*kinds, (last, True)] if len(inputs.outputs) else kinds
+
+    def _plan_attention(self, inputs: StepInputs) -> dict[_LayerKind, CpuAttention]:
+        kv, batch = self._kvs[0], inputs.attention
         return {
-            window: plan_attention(self._q, self._kvs[0], inputs.attention, window, self._batch_invariant)
-            for window in dict.fromkeys(self._windows)
+            (window, outputs_only): plan_attention(
+                self._q, kv, batch, window, self._batch_invariant, outputs_only
+            )
+            for window, outputs_only in dict.fromkeys(self._layer_kinds(inputs))
         }
 
     def _record(
-        self, inputs: StepInputs, plans: dict[int | None, CpuAttention], after_forward: AfterForward | None
+        self, inputs: StepInputs, plans: dict[_LayerKind, CpuAttention], after_forward: AfterForward | None
     ) -> Recorded | None:
         hidden: torch.Tensor | None = None
         try:
@@ -150,12 +159,10 @@ class StepPrograms:
                 self._leave_out_outputs(len(inputs.outputs), error)
             return None
         program = Program(calls)
-        attention: dict[int | None, list[int]] = {window: [] for window in self._windows}
-        # Without output tokens the last layer computes no attention.
-        attending = self._windows if len(inputs.outputs) else self._windows[:-1]
-        for kernel in plans[self._windows[0]].kernels:
-            for window, call in zip(attending, program.calls_of(kernel), strict=True):
-                attention[window].append(call)
+        attention: dict[_LayerKind, list[int]] = {kind: [] for kind in plans}
+        for kernel in set[Callback]().union(*(plan.kernels for plan in plans.values())):
+            for kind, call in zip(self._layer_kinds(inputs), program.calls_of(kernel), strict=True):
+                attention[kind].append(call)
         return Recorded(program, batch, slots, hidden, attention)
 
     def _leave_out_tokens(self, tokens: int, error: NotRecordableError) -> None:

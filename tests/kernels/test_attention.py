@@ -16,7 +16,7 @@ import torch
 from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention
-from arbora.kernels.attention.plan import END, TOKENS
+from arbora.kernels.attention.plan import END, TOKEN, TOKENS
 from arbora.kernels.attention.transposing import transpose_words
 from arbora.kernels.common import amx, bfloat16_dots
 from arbora.kernels.common.numba_tools import pointer
@@ -98,6 +98,39 @@ def test_every_step_matches_the_reference(
         assert_matches_reference(case, segment)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    step=steps(),
+    window=st.sampled_from([None, 7, 64]),
+    batch_invariant=st.booleans(),
+    split=st.sampled_from([40, 512]),
+    data=st.data(),
+)
+def test_leaving_out_other_tokens_does_not_change_the_bits_of_output_tokens(
+    step: Step, window: int | None, batch_invariant: bool, split: int, data: st.DataObject
+) -> None:
+    case = build_case(step, (4, 2), 64, window, torch.bfloat16, False, 9)
+    outputs = data.draw(st.lists(st.integers(0, case.batch.tokens - 1), min_size=1), "outputs")
+    batch = replace(case.batch, outputs=np.array(outputs))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention_cpu, "_split", lambda *_: split)
+        every, some = (
+            paged_attention(case.q, case.kv, batch, case.scale, window, batch_invariant, outputs_only)
+            for outputs_only in (False, True)
+        )
+    assert torch.equal(some[outputs], every[outputs])
+
+
+def test_a_chunk_with_one_output_token_computes_the_items_of_that_token_alone() -> None:
+    case = build_case(Step(16, (), (40,), ((100, 300),)), (4, 2), 64, None, torch.bfloat16, False, 0)
+    batch = replace(case.batch, outputs=np.array([0, 100]))
+    whole, part = (
+        attention_cpu.plan_attention(case.q, case.kv, batch, None, False, outputs_only)._items.items
+        for outputs_only in (False, True)
+    )
+    assert len(whole) > 2 and part[:, TOKEN].tolist() == [0, whole[-1, TOKEN]]
+
+
 LONG = Step(16, groups=(Sharing(4, 12), TREE), decode_lengths=(1500, 700), chunks=((64, 300), (100, 0)))
 
 
@@ -168,7 +201,7 @@ def test_overflowing_keys_and_values_overflow_in_the_output(
 
 def test_rows_with_few_query_heads_are_read_as_a_group() -> None:
     case = build_case(Step(16, (Sharing(2, 12),), (), ()), (4, 2), 64, None, torch.bfloat16, False, 0)
-    items = attention_cpu.plan_attention(case.q, case.kv, case.batch, None, False)._items.items
+    items = attention_cpu.plan_attention(case.q, case.kv, case.batch, None, False, False)._items.items
     assert [tokens for tokens, end in items[:, [TOKENS, END]].tolist() if end == 12 * 16] == [2]
 
 
