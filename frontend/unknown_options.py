@@ -57,6 +57,8 @@ ELSEWHERE = {
     "disable-log-requests": "leave it out: requests are logged only with --log-requests",
     "uvicorn-log-level": "use --log-level",
     "allowed-origins": "use --allowed-origin ORIGIN, once for each",
+    "generation-config": "leave it out: the model's generation_config.json counts for absent sampling fields",
+    "sampling-defaults": "leave it out: the model's generation_config.json counts for absent sampling fields",
     "seed": "give a seed in each request",
 }
 """advice by the name of an option of vLLM or SGLang, without its dashes"""

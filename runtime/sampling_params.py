@@ -7,6 +7,16 @@ import msgspec
 LOGPROB_FLOOR = -9999.0
 
 
+class SamplingDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The values of sampling fields that a request leaves out, as the model's authors recommend them."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The tokenizer process validates them; the scheduler and the model process apply them."""
 

@@ -152,6 +152,7 @@ def prepare(service: Service, checked: CheckedRequest) -> PreparedRequest:
         logprobs=checked.logprobs,
         prompt_logprobs=checked.prompt_logprobs,
         vocab_size=model.vocab_size,
+        defaults=model.sampling,
     )
     choices = fields.n or 1
     leases = _leases(checked)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ...runtime.errors import RequestError
-from ...runtime.sampling_params import SamplingParams
+from ...runtime.sampling_params import SamplingDefaults, SamplingParams
 from ..text.close_names import LONGEST, close_name
 from .declared import ranges_of, words_of
 from .fields import MAX_SEED, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, CacheLease, SamplingFields
@@ -204,6 +204,7 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None,
     vocab_size: int,
+    defaults: SamplingDefaults,
 ) -> SamplingParams:
     """The request's sampling parameters, with choice 0's seed. Call `check_fields` first.
 
@@ -229,11 +230,11 @@ def sampling_params(
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        temperature=_temperature(fields.temperature),
-        top_k=min(max(_or(fields.top_k, 0), 0), vocab_size),
-        top_p=_or(fields.top_p, 1.0),
-        min_p=_or(fields.min_p, 0.0),
-        repetition_penalty=_or(fields.repetition_penalty, 1.0),
+        temperature=_temperature(_or(fields.temperature, defaults.temperature)),
+        top_k=min(max(_or(fields.top_k, defaults.top_k), 0), vocab_size),
+        top_p=_or(fields.top_p, defaults.top_p),
+        min_p=_or(fields.min_p, defaults.min_p),
+        repetition_penalty=_or(fields.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=_or(fields.presence_penalty, 0.0),
         frequency_penalty=_or(fields.frequency_penalty, 0.0),
         logit_bias=logit_bias(fields.logit_bias, vocab_size),
@@ -247,10 +248,9 @@ def sampling_params(
     )
 
 
-def _temperature(value: float | None) -> float:
+def _temperature(temperature: float) -> float:
     """Dividing by a temperature below `GREEDY_BELOW` would overflow the logits, so it means greedy
     sampling."""
-    temperature = _or(value, 1.0)
     return 0.0 if temperature < GREEDY_BELOW else temperature
 
 

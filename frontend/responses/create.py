@@ -15,6 +15,7 @@ from starlette.responses import StreamingResponse
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
+from ...runtime.sampling_params import SamplingDefaults
 from ..http.cache_watch import CacheWatch
 from ..http.endpoint import IN_BACKGROUND, Job
 from ..http.tenants import cache_scope, caller_of, owner_of, tenant_of
@@ -78,7 +79,7 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
     prompt = await service.encode_rendered(valid.text, False, namespace, caller, model.max_model_len, "input")
     chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=False)
     places = await positions(service, valid.breakpoints, valid.text, prompt, namespace, caller)
-    begun = _begun(service, request, stores=stores)
+    begun = _begun(service, request, model.sampling, stores=stores)
     checked = CheckedRequest(
         request_id=begun.id,
         fields=fields,
@@ -217,7 +218,9 @@ def _logprobs(request: ResponsesRequest) -> int | None:
     return (request.top_logprobs or 0) if is_wanted else None
 
 
-def _begun(service: Service, request: ResponsesRequest, *, stores: bool) -> Response:
+def _begun(
+    service: Service, request: ResponsesRequest, defaults: SamplingDefaults, *, stores: bool
+) -> Response:
     """The response before its first output, with the request's fields or their defaults."""
     conversation = conversation_id(request)
     text = request.text or TextConfig()
@@ -234,12 +237,12 @@ def _begun(service: Service, request: ResponsesRequest, *, stores: bool) -> Resp
         conversation=None if conversation is None else ConversationId(conversation),
         reasoning=request.reasoning or ReasoningConfig(),
         store=stores,
-        temperature=1.0 if request.temperature is None else request.temperature,
+        temperature=defaults.temperature if request.temperature is None else request.temperature,
         text=TextConfig(format=text.format or TextFormat(type="text"), verbosity=text.verbosity),
         tool_choice=request.tool_choice or "auto",
         tools=request.tools or [],
         top_logprobs=request.top_logprobs or 0,
-        top_p=1.0 if request.top_p is None else request.top_p,
+        top_p=defaults.top_p if request.top_p is None else request.top_p,
         user=request.user,
         metadata=request.metadata or {},
     )

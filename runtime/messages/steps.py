@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import field
 
-from ..sampling_params import SamplingParams
+from ..sampling_params import SamplingDefaults, SamplingParams
 from .base import Message, Part, Tokens
 from .generation import Logprobs
 from .page_store import RestoredPages, SavedPages
@@ -118,6 +118,7 @@ class ModelReady(Message):
     """names what a page's content depends on beside its tokens, for page keys; empty: no page store"""
     host_pages: int = 0  # pages of the page store's host memory
     group_cost: GroupCost = field(default_factory=GroupCost)
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
 class RowError(Part):

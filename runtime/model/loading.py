@@ -20,6 +20,7 @@ from ..vocabulary import Vocabulary
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_device, choose_dtype, free_memory, kv_dtype
+from .generation_config import sampling_defaults
 from .group_cost import group_cost
 from .heap import outside_heap
 from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, page_bytes, size_pool
@@ -58,6 +59,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     device = choose_device(config)
     shape = load_decoder_config(config.model)
     context = context_length(shape, config.max_model_len)
+    sampling = sampling_defaults(config.model)
     checkpoint = Checkpoint(config.model)
     formats = checkpoint_formats(config.model, checkpoint)
     checkpoint.check(expected_tensors(shape, formats.choose))
@@ -135,6 +137,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         device=str(device),
         page_bytes=bytes_per_page,
         group_cost=group_cost(shape, stored, device),
+        sampling=sampling,
     )
     if store is not None:
         # Pages from other kernels must not be restored if bit-equal results are promised.

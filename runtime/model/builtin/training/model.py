@@ -12,6 +12,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+TEMPERATURE = 0.5
+"""recommended: at 1 the model forgets the user's name in some of its chats"""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -167,7 +170,7 @@ def hugging_face_config(shape: Shape, pad: int, end: int) -> dict[str, Any]:
 def export(weights: dict[str, Tensor], shape: Shape, folder: Path, pad: int, end: int) -> None:
     """Writes config.json, generation_config.json and model.safetensors (bfloat16, tied embeddings)."""
     config = hugging_face_config(shape, pad, end)
-    generation = {"do_sample": False, "eos_token_id": [end], "pad_token_id": pad}
+    generation = {"do_sample": True, "temperature": TEMPERATURE, "eos_token_id": [end], "pad_token_id": pad}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
     tensors = {f"model.{name}": weight.detach().bfloat16().contiguous() for name, weight in weights.items()}

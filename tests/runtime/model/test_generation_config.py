@@ -1,0 +1,58 @@
+"""What generation_config.json recommends for sampling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from arbora.runtime.errors import ConfigError
+from arbora.runtime.model.generation_config import sampling_defaults
+from arbora.runtime.sampling_params import SamplingDefaults
+
+
+def write(directory: Path, text: str) -> Path:
+    (directory / "generation_config.json").write_text(text)
+    return directory
+
+
+def test_a_model_without_the_file_recommends_nothing(tmp_path: Path) -> None:
+    assert sampling_defaults(tmp_path) == SamplingDefaults()
+
+
+def test_fields_that_are_null_or_absent_keep_their_defaults(tmp_path: Path) -> None:
+    text = '{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": null, "eos_token_id": [1, 2]}'
+    assert sampling_defaults(write(tmp_path, text)) == SamplingDefaults(temperature=0.6, top_k=20)
+
+
+def test_all_fields_are_read(tmp_path: Path) -> None:
+    text = '{"temperature": 0, "top_k": -1, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1}'
+    assert sampling_defaults(write(tmp_path, text)) == SamplingDefaults(0.0, -1, 0.95, 0.05, 1.1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("temperature", "-0.5", "at least 0"),
+        ("top_k", "-2", "at least -1"),
+        ("top_p", "0.0", "above 0 and at most 1"),
+        ("top_p", "1.5", "above 0 and at most 1"),
+        ("min_p", "2.0", "between 0 and 1"),
+        ("repetition_penalty", "0.0", "above 0"),
+    ],
+)
+def test_a_value_that_no_request_may_have_is_an_error(
+    field: str, value: str, allowed: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, f'{{"{field}": {value}}}') / "generation_config.json"
+    with pytest.raises(ConfigError) as caught:
+        sampling_defaults(tmp_path)
+    assert (
+        str(caught.value) == f"{path}: {field} is {value}, but must be {allowed}. Correct it, or remove it."
+    )
+
+
+@pytest.mark.parametrize("text", ['{"temperature": "warm"}', '{"temperature": 1'])
+def test_a_file_that_cannot_be_read_is_named(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path, text) / "generation_config.json"
+    with pytest.raises(ConfigError, match=str(path)):
+        sampling_defaults(tmp_path)
