@@ -26,8 +26,8 @@ def paged_attention(
     window: token i sees tokens (i - window, i] only.
     batch_invariant: the bits of a token's result do not depend on the steps into which its row was divided,
     nor on other rows, groups and page ids. CPU tensors only.
-    outputs_only: the results of tokens that are not among `batch.outputs` are not used. CPUs compute only a
-    few of them then.
+    outputs_only: the results of tokens that are not among `batch.outputs` are undefined. CPUs do not compute
+    items without such a token.
     Returns [tokens, heads, head_dim], contiguous. Scores and softmax are float32.
     """
     if q.is_cuda:

@@ -54,7 +54,7 @@ class AttentionBatch:
     kept_tables: DeviceTables | None = None
     """page tables that the device has already"""
     outputs: NDArray[np.int64] | None = None
-    """the query tokens whose hidden states the model returns; None: all"""
+    """the query tokens whose hidden states the model returns, in this order; None: all, in their order"""
     plans: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
     """tables that implementations derive from the batch, built by the first layer of each shape"""
 
@@ -74,7 +74,7 @@ class AttentionBatch:
         Each group is a range of rows; groups are sorted by their first rows. The tokens that the rows of a
         group share fill whole pages and come before the rows' query tokens. Two groups are disjoint, or the
         first one contains all rows of the second, which shares more tokens. Shared pages are read once for a
-        group, and the results are merged by log-sum-exp.
+        group, and the results are merged by log-sum-exp. outputs: see `AttentionBatch.outputs`.
         """
         queries = np.asarray(query_lengths, dtype=np.int32)
         lengths = np.asarray(kv_lengths, dtype=np.int32)

@@ -71,14 +71,16 @@ def plan_attention(
     outputs_only: bool,
 ) -> "CpuAttention":
     """The batch's plan for layers of this shape, made at the first call. Of q, only shape and dtype count."""
-    if outputs_only and batch.outputs is not None:
-        whole = plan_attention(q, kv, batch, window, batch_invariant, False)
-        return whole.with_outputs_only(batch.outputs)
     if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
         window = None
-    key = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, kv.dtype, window, batch_invariant)
+    outputs = batch.outputs if outputs_only else None
+    shape = (q.shape[1], kv.shape[1], q.shape[2], q.dtype, kv.dtype)
+    key = (*shape, window, batch_invariant, outputs is not None)
     plan = batch.plans.get(key)
-    if plan is None:
+    if plan is None and outputs is not None:
+        whole = plan_attention(q, kv, batch, window, batch_invariant, False)
+        plan = batch.plans[key] = whole.for_tokens(outputs)
+    elif plan is None:
         plan = batch.plans[key] = CpuAttention(batch, q, kv, window, batch_invariant)
     assert isinstance(plan, CpuAttention)
     return plan
@@ -131,7 +133,6 @@ class CpuAttention:
         self._merge = merge_callback(q.dtype)
         self._arguments = self._fixed_arguments(kv, repeat, head_dim, window)
         self._set_items()
-        self._outputs_only: CpuAttention | None = None
 
     def _fixed_arguments(self, kv: torch.Tensor, repeat: int, head_dim: int, window: int | None) -> list[int]:
         arguments = [0] * column.ARGUMENTS
@@ -167,15 +168,14 @@ class CpuAttention:
         """The arguments of `kernels` that differ between steps."""
         return {index: self._arguments[index] for index in OF_STEP}
 
-    def with_outputs_only(self, outputs: NDArray[np.int64]) -> "CpuAttention":
+    def for_tokens(self, tokens: NDArray[np.int64]) -> "CpuAttention":
         """This plan without the items that have none of these query tokens."""
-        if self._outputs_only is None:
-            self._outputs_only = plan = copy(self)
-            is_kept, items = self._items.having(outputs)
-            plan._items, plan._item_runs = items, self._item_runs[is_kept]
-            plan._arguments = list(self._arguments)
-            plan._set_items()
-        return self._outputs_only
+        plan = copy(self)
+        is_kept, plan._items = self._items.having(tokens)
+        plan._item_runs = self._item_runs[is_kept]
+        plan._arguments = list(self._arguments)
+        plan._set_items()
+        return plan
 
     def growing(self) -> GrowingRows | None:
         """This plan for later steps, in which the same rows have one more token each. None if a row has more

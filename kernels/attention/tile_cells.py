@@ -17,8 +17,8 @@ def run_of(run, position):
 
 
 @compiled
-def are_side_by_side(run, begin, end, cells):
-    """Whether the cells of positions [begin, end) lie side by side and hold bfloat16. run: of `begin`"""
+def can_be_read_in_place(run, end, cells):
+    """Whether a run has all cells before the position `end`, and they hold bfloat16."""
     return not is_scaled(cells) and end <= run[RUN_BEGIN] + run[RUN_LENGTH]
 
 
@@ -82,7 +82,7 @@ def some_keys(run, begin, count, end, head_keys, empty, cell, half, copied, scal
     cells = shifted(pointer(address, stored), first)
     run = run_of(run, begin)
     place = (run[RUN_CELL] + begin - run[RUN_BEGIN]) * cell
-    if not is_scaled(cells) and begin + count <= run[RUN_BEGIN] + run[RUN_LENGTH]:
+    if can_be_read_in_place(run, begin + count, cells):
         return shifted(pointer(address, np.uint32(0)), (first + place) // 2), cell // 2
     for t in range(count):
         key = empty

@@ -34,7 +34,10 @@ def load_queries(arguments, item, head, lanes, query, copied):
 
 @compiled
 def load_words(arguments, item, head, lanes, words, query):
-    """As `load_queries`, word by word: query[w // words, lane, w % words] = word w of a query."""
+    """As `load_queries`, word by word: query[w // words, lane, w % words] = word w of a query.
+
+    lanes: how many queries have room
+    """
     half = arguments[HEAD_DIM] // 2
     for i in range(half * lanes):
         query[i] = np.uint32(0)

@@ -102,16 +102,24 @@ def test_every_step_matches_the_reference(
 @given(
     step=steps(),
     window=st.sampled_from([None, 7, 64]),
+    dtype=st.sampled_from([torch.bfloat16, torch.float32]),
+    stored=st.sampled_from([None, torch.int8]),
     batch_invariant=st.booleans(),
     split=st.sampled_from([40, 512]),
     data=st.data(),
 )
 def test_leaving_out_other_tokens_does_not_change_the_bits_of_output_tokens(
-    step: Step, window: int | None, batch_invariant: bool, split: int, data: st.DataObject
+    step: Step,
+    window: int | None,
+    dtype: torch.dtype,
+    stored: torch.dtype | None,
+    batch_invariant: bool,
+    split: int,
+    data: st.DataObject,
 ) -> None:
-    case = build_case(step, (4, 2), 64, window, torch.bfloat16, False, 9)
-    outputs = data.draw(st.lists(st.integers(0, case.batch.tokens - 1), min_size=1), "outputs")
-    batch = replace(case.batch, outputs=np.array(outputs))
+    case = build_case(step, (4, 2), 64, window, dtype, False, 9, stored)
+    outputs = data.draw(st.lists(st.integers(0, case.batch.tokens - 1)), "outputs")
+    batch = replace(case.batch, outputs=np.array(outputs, np.int64), plans={})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention_cpu, "_split", lambda *_: split)
         every, some = (
@@ -123,7 +131,7 @@ def test_leaving_out_other_tokens_does_not_change_the_bits_of_output_tokens(
 
 def test_a_chunk_with_one_output_token_computes_the_items_of_that_token_alone() -> None:
     case = build_case(Step(16, (), (40,), ((100, 300),)), (4, 2), 64, None, torch.bfloat16, False, 0)
-    batch = replace(case.batch, outputs=np.array([0, 100]))
+    batch = replace(case.batch, outputs=np.array([0, 100]), plans={})
     whole, part = (
         attention_cpu.plan_attention(case.q, case.kv, batch, None, False, outputs_only)._items.items
         for outputs_only in (False, True)
@@ -177,7 +185,7 @@ def test_threads_that_allocate_from_one_heap_dont_overwrite_each_others_scratch(
 
 @pytest.mark.parametrize("tiles", [True, False])
 @pytest.mark.parametrize("head_dim", [48, 64])
-@pytest.mark.parametrize("heads", [(8, 1), (2, 2)])
+@pytest.mark.parametrize("heads", [(8, 1), (3, 1), (2, 2)])
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("overflow", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", [0, 1])
@@ -205,11 +213,23 @@ def test_rows_with_few_query_heads_are_read_as_a_group() -> None:
     assert [tokens for tokens, end in items[:, [TOKENS, END]].tolist() if end == 12 * 16] == [2]
 
 
-@pytest.mark.parametrize("rows", [2, 3, 4, 5])
-def test_items_at_the_limit_of_tiles_match_the_reference(rows: int) -> None:
-    """Four, six, eight and ten query heads of a KV head."""
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("scattered", [False, True])
+def test_groups_of_few_rows_match_the_reference(scattered: bool, rows: int) -> None:
+    """Two to ten query heads of a KV head."""
     step = Step(16, (Sharing(rows, 12),), (), ((rows, 100),))
-    assert_matches_reference(build_case(step, (4, 2), 128, None, torch.bfloat16, True, 1))
+    assert_matches_reference(build_case(step, (4, 2), 128, None, torch.bfloat16, scattered, 1))
+
+
+@pytest.mark.parametrize("stored", [None, torch.int8])
+@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize("queries", [2, 3, 4, 5, 8, 9])
+def test_few_queries_match_the_reference_for_any_number_of_keys(
+    queries: int, scattered: bool, stored: torch.dtype | None
+) -> None:
+    step = Step(16, (), (1, 2, 127, 128, 129, 130, 255, 256, 257), ((1, 383), (1, 384)))
+    case = build_case(step, (queries, 1), 64, None, torch.bfloat16, scattered, 2, stored)
+    assert_matches_reference(case)
 
 
 OTHER_PROCESSOR = """

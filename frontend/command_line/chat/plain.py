@@ -10,7 +10,6 @@ from .control_characters import without_controls
 from .server import Piece, ReplyError, Server
 
 COMMANDS = "/reset begins anew, /exit ends"
-SLASH = "what begins with a slash"
 FULL = "(this turn is forgotten: a shorter one may fit, and /reset starts a new conversation)"
 CUT = "\n(the reply has reached its limit)"
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"  # ECMA-48
@@ -29,7 +28,7 @@ def plain_chat(server: Server, url: str, system: str | None) -> int:
                 turns = list(start)
             elif text.startswith("/") and not text.startswith("//"):
                 command = text.split()[0]
-                print(f"There is no {command} without a terminal. {COMMANDS}, //text says {SLASH}.")
+                print(f"{command} can't be used here. {COMMANDS}, //text says what begins with a slash.")
             elif text:
                 _take_turn(server, model, turns, text.removeprefix("/"))
     print()

@@ -203,8 +203,9 @@ def test_pages_that_were_computed_otherwise_are_not_restored(
     assert page_model(deterministic=True) not in (plain, canonical)
 
 
-def test_a_gpu_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_gpu_is_refused(model: Path, has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
     config = serve_config(model, device="cuda", deterministic=True)
     with pytest.raises(ConfigError, match="--deterministic: only the CPU kernels"):
         choose_device(config)

@@ -145,12 +145,13 @@ def test_steps_of_random_rows_and_chunks_are_replayed(model: Path, deterministic
     assert max(sizes.values()) > 3 and min(sizes.values()) == 1
 
 
-def test_steps_without_output_tokens_are_replayed(model: Path) -> None:
-    driver = started(model)
+@pytest.mark.parametrize("layers", [1, WINDOWED["num_hidden_layers"]])
+def test_steps_with_few_or_no_output_tokens_are_replayed(layers: int, tmp_path: Path) -> None:
+    driver = started(save_model(random_model("qwen3", num_hidden_layers=layers), tmp_path))
     compared = Compared(driver, batch_invariant=False)
-    for _ in range(3):
-        driver.run([driver.row(0, [5, 6], sample=False)])
-    assert compared.replayed == ([2, 2, 2] if of_bfloat16() else [])
+    for sampled in (False, True, False, True):
+        driver.run([driver.row(0, [5, 6], sample=False), driver.row(1, [7], sample=sampled)])
+    assert compared.replayed == ([3] * 4 if of_bfloat16() else [])
 
 
 def test_long_steps_are_not_replayed_and_few_programs_are_kept(

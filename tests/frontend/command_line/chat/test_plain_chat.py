@@ -106,7 +106,7 @@ def test_a_chat_says_which_commands_there_are_and_sends_none(
     with chat_server(["one"], ["two"]) as server:
         say(monkeypatch, "/help me", "//help", "5 / 2", "/exit")
         main(["chat", "--url", server.url])
-    assert "There is no /help without a terminal. /reset begins anew, /exit ends" in capsys.readouterr().out
+    assert "/help can't be used here. /reset begins anew, /exit ends" in capsys.readouterr().out
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["/help", "one", "5 / 2"]
 
 
