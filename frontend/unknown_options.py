@@ -11,6 +11,10 @@ _KV_MEMORY = "use --kv-memory SIZE, such as 4GiB"
 _MODEL = "give MODEL as the argument: `serve MODEL`"
 _FROM_MODEL = "leave it out: the model's files say it"
 _ALWAYS = "leave it out: it is always on"
+_RECOMMENDED = (
+    "the model's generation_config.json counts for sampling fields that a request leaves out: edit it, or "
+    "send the fields, such as temperature 1"
+)
 
 ELSEWHERE = {
     "tensor-parallel-size": _ONE_DEVICE,
@@ -57,8 +61,9 @@ ELSEWHERE = {
     "disable-log-requests": "leave it out: requests are logged only with --log-requests",
     "uvicorn-log-level": "use --log-level",
     "allowed-origins": "use --allowed-origin ORIGIN, once for each",
-    "generation-config": "leave it out: the model's generation_config.json counts for absent sampling fields",
-    "sampling-defaults": "leave it out: the model's generation_config.json counts for absent sampling fields",
+    "generation-config": _RECOMMENDED,
+    "override-generation-config": _RECOMMENDED,
+    "sampling-defaults": _RECOMMENDED,
     "seed": "give a seed in each request",
 }
 """advice by the name of an option of vLLM or SGLang, without its dashes"""

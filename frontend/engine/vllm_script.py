@@ -70,11 +70,26 @@ class RequestOutput:
 
 
 class SamplingParams:
-    """The fields of `Sampling`. `max_tokens` is 16 by default; with None a reply may fill the context."""
+    """The fields of `Sampling`, which are also attributes; those that are not given are None. `max_tokens` is
+    16 by default; with None a reply may fill the context."""
+
+    fields: Sampling
 
     def __init__(self, **fields: Unpack[Sampling]) -> None:
         check_names(fields, Sampling)
-        self.fields: Sampling = {"max_tokens": 16, **fields}
+        self.__dict__["fields"] = {"max_tokens": 16, **fields}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in Sampling.__annotations__:
+            raise AttributeError(f"SamplingParams has no field {name!r}")
+        return self.__dict__["fields"].get(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        check_names({name: value}, Sampling)
+        self.__dict__["fields"][name] = value
+
+    def __repr__(self) -> str:
+        return f"SamplingParams({', '.join(f'{name}={value!r}' for name, value in self.fields.items())})"
 
 
 class LLM:
@@ -87,6 +102,10 @@ class LLM:
         self.engine = Engine(model, **_engine_options(options))
         self._seeds = None if seed is None else random.Random(seed)
         self._ids = map(str, itertools.count())
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Absent fields have the values that the model recommends."""
+        return SamplingParams()
 
     def generate(
         self,

@@ -8,8 +8,9 @@ import sys
 
 from .control_characters import without_controls
 from .server import Piece, ReplyError, Server
+from .slash_commands import COMMANDS
 
-COMMANDS = "/reset begins anew, /exit ends"
+HELP = "/reset begins anew, /exit ends"
 FULL = "(this turn is forgotten: a shorter one may fit, and /reset starts a new conversation)"
 CUT = "\n(the reply has reached its limit)"
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"  # ECMA-48
@@ -19,7 +20,7 @@ Turn = dict[str, str]
 def plain_chat(server: Server, url: str, system: str | None) -> int:
     """Talks until /exit or the end of the input. Raises ConfigError if there is no server."""
     model = server.models()[0].name
-    print(f"{model} at {url}. {COMMANDS}.")
+    print(f"{model} at {url}. {HELP}.")
     start = [{"role": "system", "content": system}] if system else []
     turns = list(start)
     with contextlib.suppress(EOFError, KeyboardInterrupt):
@@ -27,12 +28,16 @@ def plain_chat(server: Server, url: str, system: str | None) -> int:
             if text == "/reset":
                 turns = list(start)
             elif text.startswith("/") and not text.startswith("//"):
-                command = text.split()[0]
-                print(f"{command} can't be used here. {COMMANDS}, //text says what begins with a slash.")
+                print(f"{_refusal(text.split()[0])} {HELP}, //text says what begins with a slash.")
             elif text:
                 _take_turn(server, model, turns, text.removeprefix("/"))
     print()
     return 0
+
+
+def _refusal(command: str) -> str:
+    """Why a command is not carried out."""
+    return f"{command} needs a terminal, or --json." if command in COMMANDS else f"There is no {command}."
 
 
 def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None:

@@ -61,6 +61,8 @@ def quantized(
         _make(target, model, checkpoint, projections, method)
         found = _opened(target, expected)
         assert found is not None, f"{target} was just written"
+    else:
+        log.info("quantized to %s before: the weights are in %s", method, target)
     with suppress(OSError):
         os.utime(target)
     _remove_oldest(target)

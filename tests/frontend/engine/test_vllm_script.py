@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import os
 import random
 import subprocess
@@ -76,6 +77,19 @@ def test_outputs_have_vllms_fields(llm: arbora.LLM) -> None:
 def test_sixteen_tokens_are_the_default_as_in_vllm(llm: arbora.LLM) -> None:
     ignoring = arbora.SamplingParams(ignore_eos=True)
     assert len(llm.generate("Hello", ignoring, use_tqdm=False)[0].outputs[0].token_ids) == 16
+
+
+def test_fields_of_sampling_params_are_attributes(llm: arbora.LLM) -> None:
+    params = llm.get_default_sampling_params()
+    assert (params.max_tokens, params.temperature) == (16, None)
+    params.max_tokens, params.ignore_eos, params.temperature = 3, True, 0
+    assert repr(params) == "SamplingParams(max_tokens=3, ignore_eos=True, temperature=0)"
+    assert len(llm.generate("Hello", params, use_tqdm=False)[0].outputs[0].token_ids) == 3
+    assert copy.deepcopy(params).fields == params.fields
+    with pytest.raises(TypeError, match="Did you mean temperature"):
+        params.temprature = 1
+    with pytest.raises(AttributeError, match="temprature"):
+        print(params.temprature)
 
 
 def test_prompts_come_in_vllms_forms(llm: arbora.LLM) -> None:

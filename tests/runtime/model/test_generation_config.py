@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from arbora.frontend.request.declared import ranges_of
+from arbora.frontend.request.fields import SamplingFields
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.generation_config import sampling_defaults
 from arbora.runtime.sampling_params import SamplingDefaults
@@ -32,12 +34,13 @@ def test_all_fields_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),
     [
-        ("temperature", "-0.5", "at least 0"),
+        ("temperature", "-0.5", "between 0 and 2"),
+        ("temperature", "2.5", "between 0 and 2"),
         ("top_k", "-2", "at least -1"),
         ("top_p", "0.0", "above 0 and at most 1"),
         ("top_p", "1.5", "above 0 and at most 1"),
         ("min_p", "2.0", "between 0 and 1"),
-        ("repetition_penalty", "0.0", "above 0"),
+        ("repetition_penalty", "0.0", "between 0.01 and 100"),
     ],
 )
 def test_a_value_that_no_request_may_have_is_an_error(
@@ -49,6 +52,20 @@ def test_a_value_that_no_request_may_have_is_an_error(
     assert (
         str(caught.value) == f"{path}: {field} is {value}, but must be {allowed}. Correct it, or remove it."
     )
+
+
+def test_the_limits_are_those_of_requests(tmp_path: Path) -> None:
+    for name, (low, high, _) in ranges_of(SamplingFields).items():
+        if name not in SamplingDefaults.__struct_fields__:
+            continue
+        for limit in (low, high):
+            if limit is not None and (name, limit) != ("top_p", 0):
+                sampling_defaults(write(tmp_path, f'{{"{name}": {limit}}}'))
+        with pytest.raises(ConfigError):
+            sampling_defaults(write(tmp_path, f'{{"{name}": {low - 1}}}'))
+        if high is not None:
+            with pytest.raises(ConfigError):
+                sampling_defaults(write(tmp_path, f'{{"{name}": {high + 1}}}'))
 
 
 @pytest.mark.parametrize("text", ['{"temperature": "warm"}', '{"temperature": 1'])

@@ -104,9 +104,11 @@ def test_a_chat_says_which_commands_there_are_and_sends_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with chat_server(["one"], ["two"]) as server:
-        say(monkeypatch, "/help me", "//help", "5 / 2", "/exit")
+        say(monkeypatch, "/set temperature 0", "/sett", "//help", "5 / 2", "/exit")
         main(["chat", "--url", server.url])
-    assert "/help can't be used here. /reset begins anew, /exit ends" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "/set needs a terminal, or --json. /reset begins anew, /exit ends" in said
+    assert "There is no /sett. /reset begins anew" in said
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["/help", "one", "5 / 2"]
 
 
