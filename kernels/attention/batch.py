@@ -54,7 +54,8 @@ class AttentionBatch:
     kept_tables: DeviceTables | None = None
     """page tables that the device has already"""
     outputs: NDArray[np.int64] | None = None
-    """the query tokens whose hidden states the model returns, in this order; None: all, in their order"""
+    """int64, the query tokens whose hidden states the forward pass returns. None: it returns those of all
+    query tokens, in their order"""
     plans: dict[Hashable, object] = field(default_factory=dict, compare=False, repr=False)
     """tables that implementations derive from the batch, built by the first layer of each shape"""
 

@@ -169,7 +169,7 @@ class CpuAttention:
         return {index: self._arguments[index] for index in OF_STEP}
 
     def for_tokens(self, tokens: NDArray[np.int64]) -> "CpuAttention":
-        """This plan without the items that have none of these query tokens."""
+        """A copy of this plan that computes only the items with at least one of these query tokens."""
         plan = copy(self)
         is_kept, plan._items = self._items.having(tokens)
         plan._item_runs = self._item_runs[is_kept]

@@ -40,7 +40,7 @@ MERGED_AT_ONCE, MERGING_WARPS = 8, 1
 for each other."""
 
 GROUP_QUERIES = GROUP
-"""Query heads for each KV head in the largest item of a group of decode rows."""
+"""The most query heads of one KV head that a work item computes for the decode rows of a group."""
 
 
 class Plan(Protocol):

@@ -36,8 +36,10 @@ class ItemPlan:
     partials: int
 
     def having(self, tokens: NDArray[np.int64]) -> tuple[NDArray[np.bool_], "ItemPlan"]:
-        """The items that have at least one of these query tokens, and the merges of these: whether each item
-        is one of them, and their plan."""
+        """Leaves out the items without any of these query tokens, and the merges of other tokens.
+
+        Returns which items are kept, bool [items], and the shorter plan.
+        """
         first, ends = self.items[:, TOKEN], self.items[:, TOKEN] + self.items[:, TOKENS]
         wanted = np.zeros(int(ends.max(initial=0)) + 1, np.int64)
         wanted[tokens + 1] = 1

@@ -18,7 +18,8 @@ def run_of(run, position):
 
 @compiled
 def can_be_read_in_place(run, end, cells):
-    """Whether a run has all cells before the position `end`, and they hold bfloat16."""
+    """Whether the cells up to the position `end` need no copy: they are contiguous, as they belong to one
+    run, and they hold bfloat16. run: the run of the first cell"""
     return not is_scaled(cells) and end <= run[RUN_BEGIN] + run[RUN_LENGTH]
 
 

@@ -36,7 +36,7 @@ def load_queries(arguments, item, head, lanes, query, copied):
 def load_words(arguments, item, head, lanes, words, query):
     """As `load_queries`, word by word: query[w // words, lane, w % words] = word w of a query.
 
-    lanes: how many queries have room
+    lanes: the number of queries that `query` has room for
     """
     half = arguments[HEAD_DIM] // 2
     for i in range(half * lanes):

@@ -32,7 +32,7 @@ def scale_scores(score, count, lanes, scales):
 
 @compiled
 def scale_few_scores(score, count, scales):
-    """As `scale_scores`, for LANES // 2 lanes."""
+    """As `scale_scores`, for at most LANES // 2 queries (see `softmax_of_few`)."""
     for t in range(0, count, 2):
         at = t * LANES // 2
         store_lanes(score, at, times(load_lanes(score, at), in_halves(scales[t], scales[t + 1])))
@@ -89,9 +89,10 @@ def softmax(score, count, queries, lanes, scale, scaled, scales, largest, summed
 
 @compiled
 def softmax_of_few(score, count, scale, scaled, scales, largest, summed, correction, weight):
-    """As `softmax`, for LANES // 2 lanes: a vector has the scores of two keys.
+    """As `softmax`, for at most LANES // 2 queries. A key's scores fill half of a vector, so each vector has
+    the scores of two keys.
 
-    largest, summed, correction: the second half of their LANES numbers repeats the first one.
+    largest, summed, correction: LANES numbers each, of which the second half repeats the first one
     """
     before = load_lanes(largest, 0)
     top, other = before, before

@@ -225,8 +225,8 @@ def store_pairs(typing, start, index, low, high):
 
 @intrinsic
 def store_halves_as_pairs(typing, start, index, one, other):
-    """Writes pairs to words index … index + 15 of a uint32 pointer: each has a value of the first half of the
-    lanes of `one` and its counterpart in the second half, as bfloat16. Then come those of `other`."""
+    """Writes 16 pairs of bfloat16 to words index … index + 15 of a uint32 pointer. The first eight are lanes
+    i and i + 8 of `one`, the others the same of `other`."""
 
     def generate(context, builder, signature, arguments):
         start, index, one, other = arguments
@@ -242,7 +242,7 @@ def store_halves_as_pairs(typing, start, index, one, other):
 
 @intrinsic
 def swapped_halves(typing, value):
-    """The second half of the lanes, then the first one."""
+    """The vector with its two halves exchanged."""
 
     def generate(context, builder, signature, arguments):
         order = [(lane + LANES // 2) % LANES for lane in range(LANES)]
@@ -253,7 +253,7 @@ def swapped_halves(typing, value):
 
 @intrinsic
 def in_halves(typing, one, other):
-    """A float32 number in the first half of the lanes, another one in the second half."""
+    """The vector with the float32 number `one` in each lane of its first half and `other` in the second."""
 
     def generate(context, builder, signature, arguments):
         one, other = (splat(builder, number, FLOATS) for number in arguments)

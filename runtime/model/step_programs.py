@@ -82,7 +82,8 @@ class StepPrograms:
         batch_invariant: bool,
     ) -> None:
         """last_tokens: int32 [slots]"""
-        self._windows = config.windows
+        *others, last = config.windows
+        self._layers: list[_LayerKind] = [*((window, False) for window in others), (last, True)]
         self._decoder, self._kvs, self._batch_invariant = decoder, kvs, batch_invariant
         self._last_tokens = last_tokens
         dtype = decoder.embed(torch.zeros(1, dtype=torch.int32)).dtype
@@ -127,10 +128,9 @@ class StepPrograms:
         self._decoder.progress()
 
     def _layer_kinds(self, inputs: StepInputs) -> list[_LayerKind]:
-        """The kinds of the layers that compute attention. Without output tokens the last layer does not."""
-        *others, last = self._windows
-        kinds: list[_LayerKind] = [(window, False) for window in others]
-        return [*kinds, (last, True)] if len(inputs.outputs) else kinds
+        """The kind of each layer that computes attention. In a step without output tokens the last layer
+        computes none."""
+        return self._layers if len(inputs.outputs) else self._layers[:-1]
 
     def _plan_attention(self, inputs: StepInputs) -> dict[_LayerKind, CpuAttention]:
         kv, batch = self._kvs[0], inputs.attention
