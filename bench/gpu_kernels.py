@@ -131,7 +131,23 @@ def product_cases(
                 yield Case(f"{name}, {kind}", partial(product, x), product.nbytes)
 
 
-def random_codes(bits: int | None, inputs: int, outputs: int, device: torch.device) -> CodedCudaProduct:
+def many_row_cases(
+    rows: int, inputs: int, outputs: int, dtype: torch.dtype, device: torch.device
+) -> Iterator[Case]:
+    """Products of many rows: by cuBLAS, and with weights of 8 bits, expanded or multiplied as bytes."""
+    x = torch.randn(rows, inputs, device=device, dtype=dtype)
+    weight = torch.randn(outputs, inputs, device=device, dtype=dtype)
+    name, flops = f"{rows} x {inputs} to {outputs}", 2 * rows * inputs * outputs
+    yield Case(f"{name}, cuBLAS", partial(torch.nn.functional.linear, x, weight), weight.nbytes, flops=flops)
+    for kind, bits in (("8 bits", 8), ("FP8", None)):
+        for how, may_round in (("expanded", False), ("as bytes", True)):
+            product = random_codes(bits, inputs, outputs, device, may_round)
+            yield Case(f"{name}, {kind} {how}", partial(product, x), product.nbytes, flops=flops)
+
+
+def random_codes(
+    bits: int | None, inputs: int, outputs: int, device: torch.device, may_round: bool = False
+) -> CodedCudaProduct:
     """bits: None for FP8"""
     from arbora.kernels.linear import CodedPacker, CodedShape
 
@@ -140,7 +156,7 @@ def random_codes(bits: int | None, inputs: int, outputs: int, device: torch.devi
     codes = torch.randint(0, 1 << (bits or 6), (outputs, inputs), dtype=torch.uint8)
     scales = torch.rand(outputs, -(-inputs // 128))
     packer.write(0, codes if bits is not None else codes.view(torch.float8_e4m3fn), scales)
-    return packer.product(None)
+    return packer.product(None, may_round)
 
 
 def page_cases(pages: int, layers: int, page_words: int, device: torch.device) -> Iterator[Case]:
@@ -158,11 +174,14 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield from sampling_cases(2, 5000, device)
         yield attention_case("decode attention, 1 x 40", 1, 40, torch.float32, device)
         yield from product_cases([(256, 40)], torch.float16, device)
+        yield from many_row_cases(257, 256, 40, torch.float16, device)
         yield from page_cases(2, 2, 64, device)
         return
     yield from sampling_cases(64, 128_256, device)
     yield from attention_cases(torch.bfloat16, device)
     yield from product_cases([(4096, 6144), (4096, 24576), (12288, 4096)], torch.bfloat16, device)
+    for rows in (512, 8192):
+        yield from many_row_cases(rows, 4096, 24576, torch.bfloat16, device)
     yield from page_cases(32, 36, 1024, device)  # 512 tokens of an 8B shape in bfloat16
 
 

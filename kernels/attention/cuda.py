@@ -15,8 +15,7 @@ import triton
 from numpy.typing import NDArray
 
 from ..common.upload import upload
-from ..pages.cells import FP8, CellFormat
-from ..pages.cells_cuda import codes_and_scales
+from ..pages.cells import FP8, CellFormat, codes_and_scales
 from .batch import AttentionBatch, Group, first_keys
 from .cuda_kernels import attend_kernel, merge_kernel
 from .cuda_tiles import GROUP, Tiles, programs_of_processor, stages

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from .quantized import float16_factors
 
 FEW_ROWS = 256
-"""Up to this many rows the product reads the codes; for more rows it first expands the weight."""
+"""Up to this many rows are multiplied with widened codes; for more rows the weight is expanded first, or the
+activations are rounded."""
 
 EXPANDED_BYTES = 64 << 20
 """of a weight that are expanded at a time"""
@@ -99,11 +100,13 @@ class CodedPacker:
         if self._offsets is not None:
             self._offsets[:, part] = stored[1].to(self._scales)
 
-    def product(self, bias: torch.Tensor | None) -> CodedCudaProduct:
-        """The product with all written outputs. Nothing may be written afterwards."""
-        return CodedCudaProduct(
-            self._shape, self._codes, self._scales, self._offsets, self._factors, bias, self._input_order
-        )
+    def product(self, bias: torch.Tensor | None, may_round: bool = False) -> CodedCudaProduct:
+        """The product with all written outputs. Nothing may be written afterwards.
+
+        may_round: of many rows, activations may be rounded to the type of the codes
+        """
+        weight = (self._codes, self._scales, self._offsets, self._factors)
+        return CodedCudaProduct(self._shape, *weight, bias, self._input_order, may_round)
 
     def _bytes(self, codes: torch.Tensor) -> torch.Tensor:
         """int8 [n, steps × group]"""
@@ -138,7 +141,8 @@ class CodedPacker:
 
 
 class CodedCudaProduct:
-    """y = x wᵀ + bias. Activations are not quantized; sums are float32."""
+    """y = x wᵀ + bias; sums are float32. Activations are rounded only by products of many rows, if they may
+    be and the device multiplies the type of the codes: by groups of inputs, to 8 bits."""
 
     def __init__(
         self,
@@ -149,14 +153,17 @@ class CodedCudaProduct:
         factors: torch.Tensor,
         bias: torch.Tensor | None,
         input_order: torch.Tensor | None,
+        may_round: bool,
     ) -> None:
-        """See `coded_cuda.Stored`."""
-        from .coded_cuda import Stored  # Triton may be missing without a GPU
+        """See `coded_cuda.Stored` and `CodedPacker`."""
+        from . import byte_cuda  # Triton may be missing without a GPU
+        from .coded_cuda import Stored
 
         bits, group = shape.bits or 8, shape.stored_group
         self._weight = Stored(codes, scales, offsets, factors, shape.inputs, bits, group, shape.bits is None)
         self._bias = None if bias is None else bias.contiguous()
         self._input_order = input_order
+        self._rounds = may_round and byte_cuda.takes(self._weight, codes.device)
 
     @property
     def outputs(self) -> int:
@@ -175,11 +182,13 @@ class CodedCudaProduct:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """x: [rows, inputs], float32, bfloat16 or float16 → [rows, outputs], same dtype."""
-        from . import coded_cuda
+        from . import byte_cuda, coded_cuda
 
         x = x.contiguous() if self._input_order is None else x.index_select(1, self._input_order)
         if len(x) <= FEW_ROWS:
             return coded_cuda.multiply(x, self._weight, self._bias)
+        if self._rounds:
+            return byte_cuda.multiply(x, self._weight, self._bias)
         y = torch.empty(len(x), self.outputs, dtype=x.dtype, device=x.device)
         step = max(1, EXPANDED_BYTES // (self.inputs * x.element_size()))
         for begin in range(0, self.outputs, step):

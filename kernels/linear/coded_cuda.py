@@ -215,7 +215,8 @@ def multiply(x: torch.Tensor, weight: Stored, bias: torch.Tensor | None) -> torc
     partial = out
     if splits > 1:
         partial = torch.empty(splits, rows, outputs, dtype=torch.float32, device=x.device)
-    scales, offsets = (_words(table) for table in (weight.scales, weight.offsets))
+    scales = words(weight.scales)
+    offsets = None if weight.offsets is None else words(weight.offsets)
     product_kernel[(*blocks, splits)](
         x,
         weight.codes,
@@ -283,9 +284,9 @@ def expand(weight: Stored, first: int, end: int, dtype: torch.dtype) -> torch.Te
     return out
 
 
-def _words(table: torch.Tensor | None) -> torch.Tensor | None:
-    """Pairs of float16 as int32, which the kernel copies ahead: copies have at least 4 bytes."""
-    return table if table is None or table.dtype == torch.float32 else table.view(torch.int32)
+def words(table: torch.Tensor) -> torch.Tensor:
+    """Pairs of float16 as int32, which kernels copy ahead: copies have at least 4 bytes. float32 as it is."""
+    return table if table.dtype == torch.float32 else table.view(torch.int32)
 
 
 def split_count(blocks: int, turns: int, programs: int) -> int:

@@ -1,7 +1,7 @@
 """How the KV cache stores a cell: the key or the value of one token and KV head.
 
 Cells are the last dimension of the cache's tensors and follow each other without gaps, so every copy of a
-page includes all of them. `cells_cpu` and `cells_cuda` have the same format for the kernels.
+page includes all of them. `cells_cpu` has the same format for the CPU's kernels.
 """
 
 from typing import NamedTuple
@@ -71,3 +71,11 @@ class CellFormat(NamedTuple):
         codes = cells[..., :head_dim]
         wide = codes.to(dtype) if self.dtype == FP8 else codes
         return torch.mul(wide, cells[..., -WORD:].view(torch.float32), out=values)
+
+
+def codes_and_scales(kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Views of the cache as int8 and as float32, for kernels that read codes and scales. The cache itself
+    twice if its cells have no scales."""
+    if not CellFormat(kv.dtype).is_scaled:
+        return kv, kv
+    return kv.view(torch.int8), kv.view(torch.float32)

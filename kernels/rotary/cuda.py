@@ -5,9 +5,9 @@ import torch
 import triton
 import triton.language as tl
 
+from ..common.codes_cuda import coded, magnitude, scale_and_factor
 from ..common.dependent_launch_cuda import dependent, wait_for_previous
-from ..pages.cells import FP8, CellFormat
-from ..pages.cells_cuda import coded, codes_and_scales, magnitude, scale_and_factor
+from ..pages.cells import FP8, CellFormat, codes_and_scales
 from .head_norms import HeadNorms
 
 
@@ -63,10 +63,10 @@ def rotary_write_kv_kernel(
     value_cell = key_cell + KV_HEADS * slot_count.to(tl.int64)
     target = kv + key_cell * CELL
     if SCALED:
-        largest = tl.maximum(tl.maximum(magnitude(first), magnitude(second)), magnitude(rest))
+        largest = tl.maximum(tl.maximum(magnitude(first, 0), magnitude(second, 0)), magnitude(rest, 0))
         key_scale, key_factor = scale_and_factor(largest, FP8)
         value = value.to(tl.float32)
-        value_scale, value_factor = scale_and_factor(magnitude(value), FP8)
+        value_scale, value_factor = scale_and_factor(magnitude(value, 0), FP8)
         tl.store(scales + (key_cell + 1) * (CELL // 4) - 1, key_scale)
         tl.store(scales + (value_cell + 1) * (CELL // 4) - 1, value_scale)
         tl.store(target + i, coded(first, key_factor, FP8), mask=turns)

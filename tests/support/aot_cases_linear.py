@@ -99,6 +99,59 @@ def _few_rows(outputs: int, inputs: int, rows: int, bfloat16: bool = True, whole
     )
 
 
+def _byte_product(name: str, kind: str, fp8: bool, group: int, architecture: int, opcode: str) -> AotCase:
+    """Of many rows with rounded activations: tiles of 128 rows and 128 outputs, as in `byte_cuda`. A warp
+    has 64 × 32 of them on sm_80, where an instruction multiplies 32 inputs for 16 × 8 of them."""
+    instructions = (64 // 16) * (32 // 8) if architecture == 80 else 1
+    return AotCase(
+        name=f"byte-product-{name}-{group}-on-{architecture}",
+        kernel="linear.byte_cuda:byte_product_kernel",
+        signature={
+            "x": kind,
+            "x_scales": "*fp32",
+            "codes": kind,
+            "scales": "*fp32" if fp8 else "*i32",
+            "factors": "*fp32",
+            "bias": "*bf16",
+            "out": "*bf16",
+            "rows": "i32",
+            "outputs": "i32",
+            "groups": "i32",
+        },
+        constants={
+            "FP8": fp8,
+            "GROUP": group,
+            "BIAS": False,
+            "BLOCK_ROWS": 128,
+            "BLOCK_OUTPUTS": 128,
+            "STAGES": 3,
+        },
+        num_warps=8,
+        pipelined_loops=1,
+        products=MatrixProducts(opcode, group // 32 * instructions),
+        architectures=(architecture,),
+        aligned=("outputs",),
+    )
+
+
+def _rounding(kind: str, fp8: bool) -> AotCase:
+    return AotCase(
+        name=f"round-{kind}-to-{'fp8' if fp8 else 'int8'}",
+        kernel="linear.byte_cuda:round_kernel",
+        signature={
+            "x": f"*{kind}",
+            "codes": "*i8",
+            "scales": "*fp32",
+            "rows": "i32",
+            "inputs": "i32",
+            "groups": "i32",
+        },
+        constants={"FP8": fp8, "GROUP": 128, "BLOCK_ROWS": 16},
+        max_shared=1 << 10,
+        aligned=("inputs",),
+    )
+
+
 CASES = [
     _few_rows(4, 1024, 1),
     _few_rows(4, 1024, 4),
@@ -117,6 +170,12 @@ CASES = [
         _product(8, 128, 8, fp8=True, kind="fp16"),
         _product(8, 128, 16, fp8=True, whole=False),
     ),
+    _byte_product("int8", "*i8", False, 128, 80, "IMMA.*"),
+    _byte_product("int8", "*i8", False, 32, 90, "IGMMA.*"),
+    _byte_product("fp8", "*fp8e4nv", True, 128, 90, "QGMMA.*"),
+    _byte_product("fp8", "*fp8e4nv", True, 128, 100, "UTCQMMA.*"),
+    _rounding("bf16", False),
+    _rounding("fp16", True),
     *(
         AotCase(
             name=f"expand-{name}",

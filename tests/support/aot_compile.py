@@ -21,7 +21,7 @@ from triton.compiler import ASTSource
 
 OPCODE = r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z][A-Z0-9_.]*)"
 KINDS = {
-    "matrix": r"HMMA|HGMMA|UTC\w*MMA",
+    "matrix": r"[HIQ]G?MMA|UTC\w*MMA",
     "shared to matrix": r"LDSM|STSM|LDS|STS",
     "copies": r"LDGSTS|UBLKCP|UTMALDG|LDG|STG",
     "float": r"FADD|FMUL|FFMA|FMNMX\w*|FSEL|FSETP|F2FP|HADD2|HMUL2|HFMA2",

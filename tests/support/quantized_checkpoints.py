@@ -21,9 +21,14 @@ class Case(NamedTuple):
     family: str = "llama"
 
 
-def compressed(format_name: str, ignore: tuple[str, ...] = ("lm_head",), **scheme: Any) -> dict[str, Any]:
+def compressed(
+    format_name: str,
+    ignore: tuple[str, ...] = ("lm_head",),
+    activations: dict[str, Any] | None = None,
+    **scheme: Any,
+) -> dict[str, Any]:
     weights = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False, **scheme}
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
     return {
         "quant_method": "compressed-tensors",
         "format": format_name,
@@ -42,6 +47,7 @@ AWQ: dict[str, Any] = {
     "zero_point": True,
     "version": "gemm",
 }
+BY_TOKEN: dict[str, Any] = {"num_bits": 8, "strategy": "token", "symmetric": True, "dynamic": True}
 GROUP4: dict[str, Any] = {"num_bits": 4, "strategy": "group", "group_size": 32}
 HALF = torch.bfloat16
 CASES = {
@@ -68,6 +74,16 @@ CASES = {
         compressed("float-quantized", (), type="float", strategy="channel"),
         fp8(1, None, "weight_scale"),
         (),
+    ),
+    "compressed-tensors fp8 with activations": Case(
+        compressed(
+            "float-quantized", ("lm_head",), {**BY_TOKEN, "type": "float"}, type="float", strategy="channel"
+        ),
+        fp8(1, None, "weight_scale", HALF),
+    ),
+    "compressed-tensors int8 with activations": Case(
+        compressed("int-quantized", ("lm_head",), {**BY_TOKEN, "type": "int"}, strategy="channel"),
+        int8_channel(),
     ),
     "compressed-tensors int8": Case(compressed("int-quantized", strategy="channel"), int8_channel()),
     "compressed-tensors int8 with zero points": Case(

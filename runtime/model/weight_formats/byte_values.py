@@ -50,6 +50,8 @@ class ByteFormat:
     grid: ScaleGrid
     scale: str = "weight_scale"
     symmetric: bool = True
+    rounds_activations: bool = False
+    """see `CodedWeight.rounds_activations`"""
 
     def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
         outputs, inputs = projection.outputs, projection.inputs
@@ -73,18 +75,19 @@ class ByteFormat:
             return CodedRows(values, self.grid.of_rows(scales, piece))
 
         if self.dtype == "F8_E4M3":
-            return CodedWeight(None, groups, None, self.scale, fp8_rows)
+            return CodedWeight(None, groups, None, self.scale, fp8_rows, self.rounds_activations)
 
         def rows(piece: slice) -> CodedRows:
             zero = INT8_ZERO if zeros is None else self.grid.of_rows(zeros, piece).int() + INT8_ZERO
             codes = weight[piece].view(torch.uint8) ^ INT8_ZERO
             return CodedRows(codes, self.grid.of_rows(scales, piece), zero)
 
-        return CodedWeight(8, groups, INT8_ZERO if zeros is None else None, self.scale, rows)
+        zero = INT8_ZERO if zeros is None else None
+        return CodedWeight(8, groups, zero, self.scale, rows, self.rounds_activations)
 
 
 OF_ACTIVATIONS = {
     name: TensorSpec(((), (1,)), (*FLOATS, "I8"), optional=True)
     for name in ("input_scale", "input_zero_point", "activation_scale")
 }
-"""Tensors for quantized activations. These are neither supported nor necessary: the tensors are ignored."""
+"""Scales of activations. They are ignored, because products compute scales of their own."""

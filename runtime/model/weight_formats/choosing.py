@@ -27,7 +27,7 @@ class _Fp8(msgspec.Struct):
 
 def choose_fp8(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:
     """With `weight_block_size`, each block has a scale; otherwise the whole weight has one, or each
-    output."""
+    output. The method rounds activations too."""
     parsed = convert_part(settings, _Fp8)
     _only("fmt", parsed.fmt, "e4m3")
     _only("scale_fmt", parsed.scale_fmt, "float")
@@ -40,6 +40,7 @@ def choose_fp8(settings: dict[str, Any], stored: Set[str]) -> ChooseFormat:
         "F8_E4M3",
         ScaleGrid(None, None) if block is None else ScaleGrid(*block),
         "weight_scale_inv" if inverse or block is not None else "weight_scale",
+        rounds_activations=True,
     )
     unquantized = [*(parsed.modules_to_not_convert or ()), *(parsed.ignored_layers or ())]
     return _unless_listed(quantized, unquantized, quantized.scale, stored)

@@ -34,9 +34,17 @@ class _Scheme(msgspec.Struct):
     actorder: str | bool | None = None
 
 
+class _Activations(msgspec.Struct):
+    """What is read of the `QuantizationArgs` of activations."""
+
+    num_bits: int = 8
+    type: str = "int"
+
+
 class _Group(msgspec.Struct):
     targets: list[str]
     weights: _Scheme | None = None
+    input_activations: _Activations | None = None
     format: str | None = None
 
 
@@ -61,7 +69,7 @@ def choose_compressed_tensors(settings: dict[str, Any], stored: Set[str]) -> Cho
     if parsed.transform_config and parsed.transform_config.get("config_groups"):
         raise ConfigError("transform_config is not supported: use a checkpoint without transforms")
     groups = [
-        ([Target(text) for text in group.targets], _format(group.format or parsed.format, group.weights))
+        ([Target(text) for text in group.targets], _format(group, group.format or parsed.format))
         for group in parsed.config_groups.values()
         if group.weights is not None
     ]
@@ -81,11 +89,17 @@ def choose_compressed_tensors(settings: dict[str, Any], stored: Set[str]) -> Cho
     return choose
 
 
-def _format(name: str, scheme: _Scheme) -> WeightFormat:
+def _format(group: _Group, name: str) -> WeightFormat:
+    scheme = group.weights
+    assert scheme is not None
     strategy = scheme.strategy or _strategy_of_group_size(scheme.group_size)
     if name in BYTES and scheme.num_bits == 8 and scheme.type in ("int", "float"):
-        grid = _grid(strategy, scheme)
-        return ByteFormat("I8" if scheme.type == "int" else "F8_E4M3", grid, symmetric=scheme.symmetric)
+        return ByteFormat(
+            "I8" if scheme.type == "int" else "F8_E4M3",
+            _grid(strategy, scheme),
+            symmetric=scheme.symmetric,
+            rounds_activations=group.input_activations == _Activations(8, scheme.type),
+        )
     if name == PACKED and scheme.num_bits in (4, 8) and scheme.type == "int":
         if strategy not in ("channel", "group"):
             raise ConfigError(f"strategy {strategy} of {PACKED} is not supported, only channel and group")

@@ -35,6 +35,8 @@ class Packing:
     """see `CodedWeight.zero`"""
     order: tuple[int, ...] | None
     """the inputs in the order of their groups; None if they are in order"""
+    rounds_activations: bool = False
+    """see `CodedWeight.rounds_activations`"""
 
 
 def packing_of(
@@ -49,7 +51,7 @@ def packing_of(
             takes_it = takes_on_cuda(CodedShape(outputs, inputs, None, group, 0))
         else:
             takes_it = takes_fp8(Fp8Shape(outputs, inputs, group), device)
-        return Packing(None, group, None, None) if takes_it else None
+        return Packing(None, group, None, None, weight.rounds_activations) if takes_it else None
     if weight.groups.index is not None:
         if not _equally_many(weight.groups, inputs):
             return None
@@ -58,7 +60,7 @@ def packing_of(
         takes_it = takes_on_cuda(CodedShape(outputs, inputs, weight.bits, group, weight.zero))
     else:
         takes_it = takes(QuantizedShape(outputs, inputs, weight.bits, group, weight.zero), device)
-    return Packing(weight.bits, group, weight.zero, order) if takes_it else None
+    return Packing(weight.bits, group, weight.zero, order, weight.rounds_activations) if takes_it else None
 
 
 def is_on_cuda(device: torch.device) -> bool:
@@ -83,7 +85,7 @@ def pack(
     packer = _packer(packing, outputs, inputs, device, order)
     _write(packer, packing, inputs, weights, order)
     if isinstance(packer, CodedPacker):
-        return packer.product(bias)
+        return packer.product(bias, packing.rounds_activations)
     return packer.product(bias, batch_invariant)
 
 

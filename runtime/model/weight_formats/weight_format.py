@@ -71,6 +71,8 @@ class CodedWeight:
     scale_part: str
     """the end of the name of the tensor with the scales and offsets: `scales` for `…q_proj.scales`"""
     rows: Callable[[slice], CodedRows]
+    rounds_activations: bool = False
+    """The checkpoint is meant to be served with activations that are rounded to the type of the codes."""
 
 
 class WeightFormat(Protocol):

@@ -1,0 +1,139 @@
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
+"""Triton kernels for many rows whose activations are rounded to the weight's type, int8 or FP8 (E4M3).
+
+Each row has a scale for each of the weight's groups of inputs. Matrix instructions for bytes add a group's
+products, those of int8 exactly. The sum is multiplied by both scales and added to the others in float32.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from ..common.codes_cuda import FP8_UNIT, coded, magnitude, scale_and_factor
+from .coded_cuda import Stored, words
+
+SMALLEST_GROUP = 32
+"""Matrix instructions multiply so many bytes at a time."""
+FP8_CAPABILITY = (8, 9)
+"""the first compute capability with matrix instructions for FP8"""
+
+BLOCK, WARPS, STAGES = 128, 8, 3
+"""rows and outputs of a program's tile; its blocks of inputs in flight"""
+ROUNDED_ROWS = 16
+"""of a program that rounds activations"""
+
+
+@triton.jit(do_not_specialize=["rows"])
+def round_kernel(
+    x, codes, scales, rows, inputs, groups,
+    FP8: tl.constexpr, GROUP: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+):  # fmt: skip
+    """Rounds group program_id(1) of the rows program_id(0).
+
+    x: [rows, inputs]
+    codes: int8 [rows, groups × GROUP], of FP8 its bits; those after the last input become 0
+    scales: float32 [groups, rows], the group's largest magnitude / the type's largest number; NaN if the
+    group has a value that is NaN or infinite
+    """
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    group = tl.program_id(1)
+    column = group * GROUP + tl.arange(0, GROUP)
+    exists, source = row < rows, row.to(tl.int64)[:, None]
+    read = exists[:, None] & (column < inputs)[None, :]
+    value = tl.load(x + source * inputs + column[None, :], mask=read, other=0.0).to(tl.float32)
+    scale, factor = scale_and_factor(magnitude(value, 1), FP8)
+    target = codes + source * (groups * GROUP) + column[None, :]
+    tl.store(target, coded(value, factor[:, None], FP8), mask=exists[:, None])
+    tl.store(scales + group * rows + row, scale, mask=exists)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def byte_product_kernel(
+    x, x_scales, codes, scales, factors, bias, out, rows, outputs, groups,
+    FP8: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
+    BLOCK_OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The rows program_id(0) and the outputs program_id(1).
+
+    x, x_scales: as `round_kernel` writes them
+    codes: int8 or FP8 [outputs, groups × GROUP]
+    scales, factors: as in `coded_cuda.Stored`; pairs of float16 as int32 words
+    """
+    row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
+    output = tl.program_id(1) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
+    place = tl.arange(0, GROUP)
+    # Rows and outputs beyond the last one read what the last one reads, and are not stored.
+    row_read, output_read = tl.minimum(row, rows - 1), tl.minimum(output, outputs - 1)
+    width = groups * GROUP
+    x += row_read.to(tl.int64)[:, None] * width + place[None, :]
+    codes += output_read.to(tl.int64)[None, :] * width + place[:, None]
+    total = tl.zeros([BLOCK_ROWS, BLOCK_OUTPUTS], tl.float32)
+    for group in tl.range(0, groups, num_stages=STAGES):
+        part = tl.dot(tl.load(x + group * GROUP), tl.load(codes + group * GROUP))
+        of_rows = tl.load(x_scales + group * rows + row_read)
+        if FP8:
+            of_outputs = tl.load(scales + group * outputs + output_read)
+        else:
+            word = tl.load(scales + group // 2 * outputs + output_read)
+            half = (word >> (16 * (group % 2))).to(tl.int16)
+            of_outputs = half.to(tl.float16, bitcast=True).to(tl.float32)
+        total += part.to(tl.float32) * (of_rows[:, None] * of_outputs[None, :])
+    factor = tl.load(factors + output_read)
+    if FP8:
+        factor /= FP8_UNIT  # `factors` are of codes that are read as their values / FP8_UNIT
+    total *= factor[None, :]
+    if BIAS:
+        total += tl.load(bias + output_read).to(tl.float32)[None, :]
+    written = (row < rows)[:, None] & (output < outputs)[None, :]
+    at = row.to(tl.int64)[:, None] * outputs + output[None, :]
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=written)
+
+
+def takes(weight: Stored, device: torch.device) -> bool:
+    """Whether `multiply` can multiply with the weight on this device."""
+    if weight.bits != 8 or weight.offsets is not None or weight.group < SMALLEST_GROUP:
+        return False
+    has_fp8 = device.type != "cuda" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
+    return has_fp8 or not weight.is_fp8
+
+
+def multiply(x: torch.Tensor, weight: Stored, bias: torch.Tensor | None) -> torch.Tensor:
+    """x wᵀ + bias for x [rows, inputs], contiguous, rounded to the type of the weight's codes."""
+    rows, (outputs, width) = len(x), weight.codes.shape
+    groups = width // weight.group
+    out = torch.empty(rows, outputs, dtype=x.dtype, device=x.device)
+    dtype = torch.float8_e4m3fn if weight.is_fp8 else torch.int8
+    codes = torch.empty(rows, width, dtype=torch.int8, device=x.device)
+    scales = torch.empty(groups, rows, device=x.device)
+    round_kernel[(-(-rows // ROUNDED_ROWS), groups)](
+        x,
+        codes,
+        scales,
+        rows,
+        weight.inputs,
+        groups,
+        FP8=weight.is_fp8,
+        GROUP=weight.group,
+        BLOCK_ROWS=ROUNDED_ROWS,
+    )
+    # Programs that run at the same time have few outputs and many rows: they read the same weights.
+    byte_product_kernel[(-(-rows // BLOCK), -(-outputs // BLOCK))](
+        codes.view(dtype),
+        scales,
+        weight.codes.view(dtype),
+        words(weight.scales),
+        weight.factors,
+        weight.factors if bias is None else bias,
+        out,
+        rows,
+        outputs,
+        groups,
+        FP8=weight.is_fp8,
+        GROUP=weight.group,
+        BIAS=bias is not None,
+        BLOCK_ROWS=BLOCK,
+        BLOCK_OUTPUTS=BLOCK,
+        STAGES=STAGES,
+        num_warps=WARPS,
+    )
+    return out
