@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
     "cache_salt": str,
     "cache_prompt": bool,
 }
-"""the type of each field that /set takes; the server checks the range"""
+"""the type of each field that /set takes; the server checks its range"""
 
 
 class CommandError(Exception):

@@ -18,21 +18,24 @@ Turn = dict[str, str]
 
 
 def plain_chat(server: Server, url: str, system: str | None) -> int:
-    """Talks until /exit or the end of the input. Raises ConfigError if there is no server."""
+    """Talks until /exit or the end of the input. Returns 1 if a turn got no reply or a command was refused.
+    Raises ConfigError if there is no server."""
     model = server.models()[0].name
     print(f"{model} at {url}. {HELP}.")
     start = [{"role": "system", "content": system}] if system else []
     turns = list(start)
+    exit_code = 0
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while (text := _read_line()) != "/exit":
             if text == "/reset":
                 turns = list(start)
             elif text.startswith("/") and not text.startswith("//"):
+                exit_code = 1
                 print(f"{_refusal(text.split()[0])} {HELP}, //text says what begins with a slash.")
-            elif text:
-                _take_turn(server, model, turns, text.removeprefix("/"))
+            elif text and not _take_turn(server, model, turns, text.removeprefix("/")):
+                exit_code = 1
     print()
-    return 0
+    return exit_code
 
 
 def _refusal(command: str) -> str:
@@ -40,8 +43,9 @@ def _refusal(command: str) -> str:
     return f"{command} needs a terminal, or --json." if command in COMMANDS else f"There is no {command}."
 
 
-def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None:
-    """Adds the user's message and the reply to `turns`, or neither without a whole reply."""
+def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> bool:
+    """Adds the user's message and the reply to `turns`, or neither without a whole reply. Returns False if
+    the server gave none."""
     question: Turn = {"role": "user", "content": text}
     shown = _Shown()
     try:
@@ -55,6 +59,8 @@ def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> None
         print(f"\n(no reply: {error})", file=sys.stderr)
         if error.code == "context_length_exceeded":
             print(FULL, file=sys.stderr)
+        return False
+    return True
 
 
 class _Shown:

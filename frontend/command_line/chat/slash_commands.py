@@ -48,7 +48,7 @@ def _model(talk: Talk, text: str) -> str:
 def _set(talk: Talk, text: str) -> str:
     name, _, value = text.partition(" ")
     if name:
-        talk.conversation.set(name, value.strip())
+        talk.set(name, value.strip())
     settings = talk.conversation.settings
     return ", ".join(f"{name} {value}" for name, value in settings.items()) or "nothing is set"
 

@@ -52,21 +52,41 @@ class Talk:
         self.last = None
 
     def set_schema(self, schema: dict[str, Any] | None) -> None:
-        """Makes replies match the schema, for which the server is asked for a reply of one token. Raises
-        CommandError, and changes nothing, if that fails or is interrupted."""
-        model = self.conversation.model
-        fields = {**Conversation(model=model, schema=schema).fields(), "max_tokens": 1}
+        """Makes replies match the schema; None: any text. Raises CommandError, and changes nothing, if the
+        server does not take it."""
+        if schema is not None:
+            self._check("/schema", Conversation(model=self.conversation.model, schema=schema).fields())
+        self.conversation.schema = schema
+
+    def set(self, name: str, text: str) -> None:
+        """Sets a field of the next requests; an empty text removes it. Raises CommandError, and changes
+        nothing, if the server does not take it."""
+        settings = dict(self.conversation.settings)
+        self.conversation.set(name, text)
         try:
-            if schema is not None:
-                for _ in self._server.reply(model, [{"role": "user", "content": "Hello"}], fields):
-                    pass
+            if text:
+                self._check(f"/set {name} {text}", {name: self.conversation.settings[name]})
+        except CommandError:
+            self.conversation.settings = settings
+            raise
+
+    def _check(self, command: str, fields: dict[str, Any]) -> None:
+        """Asks the server for a reply with these fields, of one token unless they say otherwise, and ends the
+        request at its first text. Raises CommandError if the server refuses it or the user interrupts it."""
+        hello = [{"role": "user", "content": "Hello"}]
+        stream = self._server.reply(self.conversation.model, hello, {"max_tokens": 1, **fields})
+        try:
+            for piece in stream:
+                if piece.text or piece.reasoning:
+                    break
         except ReplyError as error:
             raise CommandError(
-                f"/schema: the server did not take it, so nothing is changed: {error}"
+                f"{command}: the server did not take it, so nothing is changed: {error}"
             ) from None
         except KeyboardInterrupt:
-            raise CommandError("/schema: interrupted, so nothing is changed.") from None
-        self.conversation.schema = schema
+            raise CommandError(f"{command}: interrupted, so nothing is changed.") from None
+        finally:
+            stream.close()
 
     def say(self, text: str, on_piece: OnPiece) -> Turn:
         """Sends the user's text and returns the turn. Raises ReplyError, and then forgets the text.

@@ -105,7 +105,7 @@ def test_a_chat_says_which_commands_there_are_and_sends_none(
 ) -> None:
     with chat_server(["one"], ["two"]) as server:
         say(monkeypatch, "/set temperature 0", "/sett", "//help", "5 / 2", "/exit")
-        main(["chat", "--url", server.url])
+        assert main(["chat", "--url", server.url]) == 1
     said = capsys.readouterr().out
     assert "/set needs a terminal, or --json. /reset begins anew, /exit ends" in said
     assert "There is no /sett. /reset begins anew" in said
@@ -117,7 +117,7 @@ def test_a_chat_forgets_a_turn_that_failed(
 ) -> None:
     with chat_server("the model stopped", ["two"]) as server:
         say(monkeypatch, "hi", "ho", "/exit")
-        main(["chat", "--url", server.url])
+        assert main(["chat", "--url", server.url]) == 1
     assert "(no reply: the model stopped)" in capsys.readouterr().err
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 

@@ -32,17 +32,19 @@ def talk(stub: ChatStub) -> Talk:
 def test_settings_and_a_schema_are_fields_of_the_request(talk: Talk, stub: ChatStub, tmp_path: Path) -> None:
     schema = tmp_path / "a.json"
     schema.write_text(SCHEMA)
+    stub.replies[:0] = [["{", ENDED]] * 4
     run_command(talk, "/set temperature 0.2")
     run_command(talk, "/set stop END")
     run_command(talk, '/set stop ["a", "b"]')
-    stub.replies.insert(0, ["{", ENDED])
     run_command(talk, f"/schema {schema}")
     talk.say("hi", lambda piece: None)
     run_command(talk, "/set temperature")
     assert run_command(talk, "/schema off") == "replies have no schema"
     talk.say("ho", lambda piece: None)
-    check, first, second = stub.requests
-    assert (check["max_tokens"], check["response_format"]) == (1, first["response_format"])
+    *checks, first, second = stub.requests
+    assert [check["max_tokens"] for check in checks] == [1] * 4
+    assert (checks[0]["temperature"], checks[1]["stop"]) == (0.2, "END")
+    assert checks[3]["response_format"] == first["response_format"]
     assert (first["temperature"], first["stop"]) == (0.2, ["a", "b"])
     assert first["response_format"]["json_schema"]["schema"]["properties"] == {"a": {"type": "integer"}}
     assert "temperature" not in second and "response_format" not in second
@@ -59,6 +61,18 @@ def test_a_schema_that_the_server_refuses_is_not_taken(talk: Talk, stub: ChatStu
     assert run_command(talk, "/schema").startswith('replies match {"type":"object"')
 
 
+def test_a_setting_that_the_server_refuses_is_not_taken(talk: Talk, stub: ChatStub) -> None:
+    stub.replies = [["one", ENDED], {"message": "temperature must be at most 2."}, ["a", "b", "c"]]
+    run_command(talk, "/set temperature 1")
+    with pytest.raises(
+        CommandError,
+        match="/set temperature 3: the server did not take it, so nothing is changed: status 400: temp",
+    ):
+        run_command(talk, "/set temperature 3")
+    assert run_command(talk, "/set max_tokens 900") == "temperature 1.0, max_tokens 900"
+    assert [check["max_tokens"] for check in stub.requests] == [1, 1, 900]
+
+
 def test_a_schema_whose_check_is_interrupted_is_not_taken(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +87,7 @@ def test_a_schema_whose_check_is_interrupted_is_not_taken(
 
 
 def test_a_saved_conversation_continues(talk: Talk, stub: ChatStub, tmp_path: Path) -> None:
+    stub.replies.insert(1, ["a", ENDED])
     talk.say("hi", lambda piece: None)
     run_command(talk, "/set seed 5")
     run_command(talk, f"/save '{tmp_path}/my chat.json'")
@@ -80,8 +95,8 @@ def test_a_saved_conversation_continues(talk: Talk, stub: ChatStub, tmp_path: Pa
     assert talk.conversation.messages == []
     assert run_command(talk, f"/load '{tmp_path}/my chat.json'") == "2 messages loaded"
     talk.say("ho", lambda piece: None)
-    assert [turn["content"] for turn in stub.requests[1]["messages"]] == ["be brief", "hi", "one", "ho"]
-    assert stub.requests[1]["seed"] == 5
+    assert [turn["content"] for turn in stub.requests[2]["messages"]] == ["be brief", "hi", "one", "ho"]
+    assert stub.requests[2]["seed"] == 5
 
 
 @pytest.mark.parametrize(
