@@ -65,17 +65,23 @@ def download(model: str, revision: str | None = None, *, quiet: bool = False) ->
     return Path(found)
 
 
-def download_config(model: str) -> Path:
-    """The directory in the hub's cache that has the model's config.json, downloaded if needed. Raises
-    ConfigError."""
+def download_config(model: str, revision: str | None = None) -> Path | None:
+    """The directory in the hub's cache that has the model's config.json, downloaded if needed; None if the
+    model has none. Raises ConfigError."""
     from huggingface_hub import snapshot_download
 
-    with _hub_errors(model, None), _without_bars():
+    with _hub_errors(model, revision), _without_bars():
         # hf_hub_download would try a hub that can't be reached six times.
-        found = Path(snapshot_download(model, allow_patterns=[CONFIG_FILE]))
-    if not (found / CONFIG_FILE).is_file():
-        raise ConfigError(f"MODEL {model}: it has no {CONFIG_FILE} on the hub.")
-    return found
+        found = Path(snapshot_download(model, revision=revision, allow_patterns=[CONFIG_FILE]))
+    return found if (found / CONFIG_FILE).is_file() else None
+
+
+def is_in_cache(model: str) -> bool:
+    """Whether the hub's cache has weights of the model, without asking the hub."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(model, CONFIG_FILE)
+    return isinstance(config, str) and any(Path(config).parent.glob("*.safetensors"))
 
 
 def no_weights(model: str) -> str:

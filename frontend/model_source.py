@@ -8,7 +8,7 @@ from pathlib import Path
 from ..runtime.config import BUILTIN_MODEL
 from ..runtime.errors import ConfigError
 from .gguf.directory import SHARD, gguf_directory
-from .hub import download, download_config, no_weights
+from .hub import download, download_config, is_in_cache, no_weights
 
 BUILTIN_NAME = "arbora-builtin"
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
@@ -61,7 +61,18 @@ def find_config(model: str | None) -> Path:
         return path.resolve()
     if model is None or path is None or path.exists() or not _is_hub_id(model):
         return find_model(model)
-    return download_config(model)
+    found = download_config(model)
+    if found is None:
+        raise ConfigError(f"MODEL {model}: it has no config.json on the hub.")
+    return found
+
+
+def check_before_download(model: str, revision: str | None = None) -> None:
+    """Downloads the config.json of a hub id. Raises ConfigError if it describes a model that Arbora can't
+    serve, or if the hub has no such model."""
+    found = download_config(model, revision)
+    if found is not None:
+        _check_config(found)
 
 
 def _has_weights(directory: Path) -> bool:
@@ -99,7 +110,7 @@ def _check_config(directory: Path, *, is_gguf: bool = False) -> None:
     """Raises ConfigError if config.json describes a model that Arbora can't serve.
 
     The model process checks the same, but is only started for a complete model. A user whose directory lacks
-    files should learn that the model is unsupported before looking for them.
+    files should learn that the model is unsupported before looking for them or downloading them.
     """
     # Imported only when files are missing: weight_formats imports torch, which would slow down every start.
     from ..runtime.model.decoder_config import load_decoder_config
@@ -111,6 +122,8 @@ def _check_config(directory: Path, *, is_gguf: bool = False) -> None:
 
 
 def _from_hub(model: str) -> Path:
+    if not is_in_cache(model):
+        check_before_download(model)
     found = download(model)
     if not any(found.glob("*.safetensors")):
         raise ConfigError(no_weights(model))

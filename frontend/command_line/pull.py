@@ -10,6 +10,7 @@ from ...runtime.byte_sizes import in_units
 from ...runtime.errors import ConfigError
 from ..hub import Download, download, planned_download
 from ..launch.program_name import program_name
+from ..model_source import check_before_download
 from .output import JSON_HELP, print_json
 
 DESCRIPTION = (
@@ -28,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     plan = planned_download(parsed.model, parsed.revision)
     _check_disk(parsed.model, plan)
+    if plan.files:
+        check_before_download(parsed.model, parsed.revision)
     if not parsed.json and plan.files:
         print(
             f"{parsed.model}: {in_units(plan.bytes)} to download in {plan.files} files, of "

@@ -15,8 +15,19 @@ from huggingface_hub import constants
 from terminal import terminal
 
 WEIGHTS = bytes(range(256)) * 4096
+CONFIG = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 256,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+}
 FILES = {
-    "config.json": b"{ }",
+    "config.json": json.dumps(CONFIG).encode(),
     "tokenizer.json": b"{}",
     "model.safetensors": WEIGHTS,
     "README.md": b"not needed",
@@ -47,8 +58,25 @@ def test_a_model_is_downloaded_and_found_afterwards(hub: FakeHub, capsys: pytest
         "revision": COMMIT,
         "directory": str(directory),
         "downloaded_bytes": 0,
-        "bytes": len(WEIGHTS) + 5,
+        "bytes": sum(len(FILES[name]) for name in ("config.json", "tokenizer.json", "model.safetensors")),
     }
+
+
+@pytest.mark.parametrize("command", ["pull", "serve"])
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "architecture GPT2LMHeadModel is not supported"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quant_method hqq is not supported"),
+    ],
+)
+def test_an_unsupported_model_is_refused_before_its_weights_are_downloaded(
+    hub: FakeHub, capsys: pytest.CaptureFixture[str], command: str, fields: dict[str, object], expected: str
+) -> None:
+    hub.files["config.json"] = json.dumps(CONFIG | fields).encode()
+    assert main([command, MODEL]) == 2
+    assert expected in capsys.readouterr().err
+    assert [name for name, _ in hub.downloads] == ["config.json"]
 
 
 def test_a_broken_connection_continues_where_it_stopped(
