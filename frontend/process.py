@@ -77,7 +77,7 @@ async def _serve(
     Connections wait in the socket's backlog until it is known whether the replica is up: so a process that
     replaces a dead one refuses no request that the model could answer.
     """
-    with short_slices():  # of the thread that sends and receives for the sockets
+    with short_slices():  # for ZeroMQ's I/O thread, which the first socket starts
         engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
     use_short_slices()
     http = HttpService.of(Service.load(config, engine, tokenizer))

@@ -1,4 +1,4 @@
-"""Where a sequence leaves the tree: what the tree remembers of it beyond the match, and has instead."""
+"""Where a sequence leaves the tree, how far evicted nodes continue it, and what the tree has instead."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def divergence(tree: RadixTree, namespace: str | None, tokens: bytes, most: int)
 
 
 def _remembered(tree: RadixTree, match: Match, tokens: bytes) -> int:
-    """How far the ghosts below the match continue the sequence, in whole pages."""
+    """How many leading tokens are in matched nodes or in the ghosts that continue the match."""
     node, position = match.node, match.depth * TOKEN_BYTES
     if match.inside is not None and match.pages == len(match.inside.tokens) // tree.page_bytes:
         node, position = match.inside, position + match.pages * tree.page_bytes

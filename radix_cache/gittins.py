@@ -216,9 +216,9 @@ def _traits(node: Node, generated: int) -> Traits:
 
 
 def _ancestry(node: Node) -> int:
-    """The parent of a node without hits: -1 the root, 0 a parent without hits, 1 a parent with one hit.
+    """Classifies the parent of a node without hits. -1: the root; 0, 1: a parent with that many hits.
 
-    2 to 6: a shared parent, by the share of its hits that also matched a child or ghost.
+    2 to 6: a parent with more hits, by the share of them that also matched a child or ghost.
     """
     parent = node.parent
     assert parent is not None

@@ -14,8 +14,9 @@ MANY = 4_096  # nodes; beyond twice as many, only a sample is kept
 class History:
     """Keeps ghosts below the remaining nodes of their branch, and drops the oldest first.
 
-    A ghost has whole pages. A child and a ghost of one parent never have the same first page. When there are
-    very many ghosts, only one in density² of the further evicted nodes is added.
+    A ghost has whole pages. A child and a ghost of one parent never have the same first page. Once there
+    are n × `MANY` ghosts, n ≥ 2, only one in n² of the further evicted nodes becomes a ghost, besides nodes
+    that already have ghosts below them.
     """
 
     def __init__(self, policy: EvictionPolicy, page_bytes: int) -> None:

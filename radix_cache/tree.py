@@ -205,7 +205,7 @@ class RadixTree:
         return common_bytes(child.tokens, tokens[position : position + len(child.tokens)]) // self.page_bytes
 
     def remove(self, leaf: Node) -> None:
-        """Removes an unlocked leaf without a ghost; its pages become the caller's."""
+        """Removes an unlocked leaf and leaves no ghost; its pages become the caller's."""
         parent = leaf.parent
         assert parent is not None and not leaf.locks and not leaf.children, "the node is locked or no leaf"
         self.policy.discard(leaf)

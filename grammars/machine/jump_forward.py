@@ -54,8 +54,8 @@ class Segmenter:
 
     The last tokens of a text may change when text is appended, because a token may span the end or the
     tokenizer looks ahead. With byte pair encoding and unigrams, the tokens before any token boundary are
-    those of the text up to that boundary. So a token is sure if the text has it in common with each of its
-    prefixes after which a token may span the end.
+    those of the text up to that boundary. So the sure tokens are the longest common beginning of the tokens
+    of the text and of each of its prefixes after which a token may span the end.
     """
 
     def __init__(

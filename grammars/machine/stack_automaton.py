@@ -38,7 +38,7 @@ _RESERVE = {PUSH: 1, CALL: -1, COUNT_CALL: -1}
 
 
 def least_reserve(kind: int, words: int) -> int:
-    """The number of free places that an action takes; `words` are the places of a set that it opens."""
+    """The smallest reserve of an action (`AutomatonTables`); `words`: the places of a set that it opens."""
     return 1 + words if kind == OPEN else _RESERVE.get(kind, NO_RESERVE)
 
 

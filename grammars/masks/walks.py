@@ -2,8 +2,8 @@
 
 A walk sorts tokens into those that the automaton accepts from here (*allowed*), those whose bytes pop what
 was on the stack before the walk began (*undecided*), and the allowed ones that need free places on the stack
-(*openers*). Where the automaton asks a set below the walk's start, the walk goes on as if the set had agreed:
-a token that fails even then is not allowed.
+(*openers*). Where an action tests a set of names from before the walk, the walk goes on as if the test had
+succeeded: a token that fails even then is not allowed, any other is undecided.
 """
 
 from __future__ import annotations

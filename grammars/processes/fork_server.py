@@ -30,7 +30,8 @@ def control_socket() -> socket.socket:
 
 
 def tell_compiling(control: socket.socket) -> None:
-    """Ends this process if the scheduler has ended, as compiling can take minutes."""
+    """Reports that this process compiles its own code. Exits if the scheduler has ended, because compiling
+    can take minutes."""
     try:
         control.send(encode(Compiling()))
     except OSError:

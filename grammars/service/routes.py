@@ -52,7 +52,8 @@ class Asked(NamedTuple):
 
 
 class Routes:
-    """Calls wait. Only processes that may crash read grammars. Thread-safe."""
+    """Compiles grammars; each call blocks until its grammar is compiled. Grammars are read only in separate
+    processes, because reading one may crash the process. Thread-safe."""
 
     def __init__(self, workers: AutomatonWorkers, host: HostJobs, files: GrammarFiles | None) -> None:
         self._workers = workers

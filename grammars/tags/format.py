@@ -96,9 +96,9 @@ class TriggeredTags(Struct, tag="triggered_tags", frozen=True):
     """Free text with tags in it: a trigger in the text begins one of the tags whose `begin` starts with it.
 
     The tags `at_start` begin only at the start of the text, and after another tag if one of the `leads` comes
-    between. Each is triggered by its whole beginning; if it contains tags with a separator, by that and the
-    beginning of the first of them. With `at_least_one` the text begins with a tag; with `stop_after_first` it
-    ends after the first tag.
+    between. Each is triggered by its whole `begin`. If its content is tags with a separator, the trigger is
+    its `begin` followed by the `begin` of one of these. With `at_least_one` the text begins with a tag; with
+    `stop_after_first` it ends after the first tag.
     """
 
     triggers: list[str]

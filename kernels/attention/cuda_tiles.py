@@ -49,8 +49,8 @@ def shared_memory() -> int:
 
 
 def generation(architecture: int) -> int:
-    """How the GPU multiplies matrices. 0: a warp 16 queries; 1 and 2: four warps 64 queries or more, into
-    registers (`wgmma` of sm_90) or into a memory of their own (`tcgen05` of sm_100)."""
+    """The generation of the GPU's matrix instructions. 0: one warp multiplies 16 queries; 1 and 2: four warps
+    multiply 64 or more, with sums in registers (`wgmma` of sm_90) or tensor memory (`tcgen05` of sm_100)."""
     return 0 if architecture < 90 or architecture >= 120 else 1 if architecture < 100 else 2
 
 

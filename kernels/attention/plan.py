@@ -212,7 +212,8 @@ def _cut_rows(rows, sizes, partials, items, merges, made):
 def best_split(
     keys: np.ndarray, most: int, kv_heads: int, at_a_time: int, least: int, unit: int, cost: int
 ) -> int:
-    """The keys of an item such that all items take the fewest turns of the fewest keys.
+    """Returns the most keys of an item with which all items take the least time: the number of turns, times
+    the keys of an item plus `cost`.
 
     keys: int64 [items], before they are split; most: items that splitting may add; at_a_time: programs that
     run at the same time, one for each item and KV head. Items have at least `least` keys, in steps of `unit`;

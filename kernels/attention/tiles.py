@@ -91,8 +91,8 @@ def _score(keys, key_row, query, half, words, lanes, score, later, key_bytes):
 
     Prefetches the ROWS keys that begin at `later` if they lie side by side.
 
-    words: how many lanes share a query. With two, up to LANES // 2 queries take half of the time, with four,
-    up to LANES // 4 queries a quarter; words are added in another order then.
+    words: how many lanes share a query, each for some of its words: 2 for up to LANES // 2 queries, which
+    halves the time; 4 for up to LANES // 4, which takes a quarter. The sums are then added in another order.
     """
     step = ROWS * key_bytes // half
     if words == 4:

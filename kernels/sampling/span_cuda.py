@@ -13,9 +13,9 @@ from .math_cuda import order_key, value_of_key
 from .process_cuda import SUB_BLOCK, load_processed
 
 NEAR = tl.constexpr(10.0)
-"""Rows with few tokens nearer than this to the largest, in units of the temperature, have this range."""
+"""Buckets of a row that is not flat cover this distance below the largest, in units of the temperature."""
 FLAT = tl.constexpr(64)
-"""sampled tokens so near in a row that is flat"""
+"""A row is flat if at least so many sampled tokens are nearer than `NEAR` to the largest."""
 DEEPEST = tl.constexpr(30.0)
 """Tokens farther from the largest weigh as if they were at this distance."""
 DEVIATIONS = tl.constexpr(4.0)

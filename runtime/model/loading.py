@@ -164,7 +164,7 @@ def _explain_bad_logits(checkpoint: Checkpoint, used: Iterable[str], dtype: torc
 
 
 def _undisturbed(store: PageStore | None) -> AbstractContextManager[None]:
-    """While it lasts, no host memory is pinned, which takes time and memory of the device."""
+    """A context in which no host memory is pinned, because pinning takes time and memory of the device."""
     return nullcontext() if store is None else store.pool.host_memory.undisturbed()
 
 

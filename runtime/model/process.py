@@ -1,4 +1,4 @@
-"""The model process: receive → run → send."""
+"""The model process: receive → start → finish the step before → send."""
 
 from __future__ import annotations
 
@@ -60,15 +60,16 @@ MASKS_DEADLINE = 10.0
 POLL_S = 50e-6
 """between two looks at the inbox and the device, while the device computes"""
 SWITCH_S = 100e-6
-"""after which the page store's thread gives Python back to the thread that launches kernels"""
+"""seconds that a thread may keep Python's interpreter lock while another waits: the page store's thread must
+soon give it to the thread that launches kernels"""
 WITHOUT_GRAPHS = "ARBORA_WITHOUT_GRAPHS"
 """environment variable of a process that starts again without CUDA graphs"""
 log = logging.getLogger(__name__)
 
 Work = StepPlan | LoadGrammar | DropGrammar | ToPageStore
 _AFTER_STEPS = (LoadGrammar, FlushPages)
-"""Messages that wait for the end of the running step: its tokens would wait while a grammar is loaded, or
-pages are written."""
+"""Messages that are handled after the running step's result is sent: otherwise its tokens would wait until a
+grammar is loaded or pages are written."""
 
 
 class StepQueue:
@@ -88,7 +89,8 @@ class StepQueue:
     def next_unless(self, ready: Callable[[], bool]) -> Work | None:
         """The next message; None if `ready()` comes true before it arrives.
 
-        Waiting is neither rest nor progress, because a device that never becomes ready is a fault.
+        While it waits, it reports neither rest nor progress to the heartbeat, so the supervisor notices a
+        device that never becomes ready.
         """
         while not self._queue:
             message = self._inbox.receive(0)
@@ -187,7 +189,7 @@ def main() -> None:
     model = _load_or_exit(config, arguments, context)
     notice.loaded()
     address = model_address(arguments.directory, arguments.epoch)
-    with short_slices():  # of the thread that sends and receives for the sockets
+    with short_slices():  # for ZeroMQ's I/O thread, which the first socket starts
         inbox: Inbox[ModelInbox] = Inbox(context, address, ModelInbox, arguments.epoch)
         scheduler = Outbox(context, scheduler_address(arguments.directory, arguments.epoch), arguments.epoch)
     queue = StepQueue(inbox, heartbeat)

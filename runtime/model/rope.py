@@ -88,7 +88,8 @@ def _llama3(rope: RopeConfig) -> torch.Tensor:
 
 
 def _yarn(rope: RopeConfig) -> torch.Tensor:
-    """YaRN (Peng et al. 2023): between `beta_slow` and `beta_fast` rotations the two are mixed."""
+    """YaRN (Peng et al. 2023): frequencies with more than `beta_fast` rotations over the original context are
+    kept, those with fewer than `beta_slow` are divided by `factor`; in between both are mixed."""
     wavelength_terms = rope.theta ** (torch.arange(0, rope.dim, 2).float() / rope.dim)
     low, high = _yarn_dimension(rope, rope.beta_fast), _yarn_dimension(rope, rope.beta_slow)
     if rope.truncate:

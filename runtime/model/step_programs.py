@@ -92,7 +92,8 @@ class StepPrograms:
         self._recorded: OrderedDict[_Size, Recorded] = OrderedDict()
         """the last used at the end"""
         self._most_tokens = self._most_outputs = MOST_TOKENS
-        """of a step that is replayed, and of one in which other kernels follow the forward pass"""
+        """The most tokens of a step that has a program, and the most output tokens of one in which other
+        kernels follow the forward pass."""
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no program can run the

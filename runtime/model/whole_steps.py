@@ -27,7 +27,7 @@ MOST_LOGITS = 1 << 21
 
 @dataclass
 class _Continued:
-    """A step whose rows may get one more token each without a new plan."""
+    """A step whose inputs can be updated in place for the next step, if each row has just one more token."""
 
     step: LoadedStep
     slots: NDArray[np.int32]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 FIRST_CHUNK = 128  # tokens, before anything was measured
 MIN_CHUNK = 16  # tokens; with fewer, a step's time says little about the time of one token
-SLOW_CHUNK = 64  # tokens from which a chunk below the budget's size shows that tokens take longer
+SLOW_CHUNK = 64  # tokens; a chunk from this size on counts if it took longer for each token than estimated
 MAX_CHUNK = 2048  # tokens
 UNSTREAMED_FACTOR = 3.0  # while no text is streamed, a step may take this many times `step_ms`
 ALONE_FACTOR = 7.0  # the same while no reply is decoded at all
@@ -26,9 +26,9 @@ class StepBudget:
 
     The cost of a step is modelled as a base (the time of steps that only decode) plus a time for each prompt
     token. Prompts get at least as much time as the base, even if a step then takes longer than `step_ms` (a
-    large model): smaller chunks would not be worth reading the weights for. The first tokens beside the
-    streams' cost little, as the weights are read anyway, so a chunk much smaller than the budget's never
-    lowers the time for each token. A restored token costs its copying time; steps that restore are not used
+    large model): smaller chunks would not be worth reading the weights for. A few prompt tokens cost little,
+    as a step reads the weights anyway. So a chunk of less than half the budget never lowers the estimated
+    time for each token. A restored token costs its copying time; steps that restore are not used
     to measure computing.
     """
 

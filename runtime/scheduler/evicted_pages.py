@@ -71,7 +71,7 @@ class EvictedPages:
 
 
 def _grouped(evicted: Iterable[_Evicted]) -> list[KeyedPages]:
-    """Grouped by namespace, each prefix from its first page on."""
+    """Joins consecutive evictions of one namespace, newest first: earlier pages of a prefix come first."""
     newest_first = sorted(evicted, reverse=True)
     return [
         KeyedPages(namespace, b"".join(each.key for each in some), [each.page for each in some])

@@ -126,7 +126,7 @@ class KeyRates:
                 self._return(request)
 
     def _return(self, choice: str) -> None:
-        """Returns what a request took that was refused for another reason."""
+        """Undoes the charge for a choice that its key's limits admitted but the scheduler refused."""
         refused = self._choices.get(choice)
         if refused is not None and refused.prompt_tokens is not None:
             _take(refused.key.requests, -1)

@@ -13,7 +13,8 @@ from .plan import StepInFlight
 from .request import Request
 
 SAVED_TOKENS = 512
-"""tokens whose pages a step saves besides those that it overwrites; with write-through, for one message"""
+"""A step saves evicted pages of up to this many tokens, and more if it overwrites more. With write-through, a
+message is sent once this many tokens are to be saved."""
 
 
 class PageSaver:
@@ -91,7 +92,7 @@ class PageSaver:
         return _saved(KeyedPages(request.namespace, keys, allocation.pages[first:last]))
 
     def _full(self, request: Request) -> int:
-        """How many full pages the planned steps write; 0 if the request's pages are not to be saved."""
+        """How many full pages the request has once its planned steps are done; 0 if none are to be saved."""
         allocation = request.allocation
         kept = (
             self._write_through

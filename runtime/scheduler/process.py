@@ -332,7 +332,7 @@ def main() -> None:
     write_log(config.log_level)
     heartbeat = Heartbeat()
     heartbeat.start(arguments)
-    with short_slices():  # of the thread that sends and receives for the sockets
+    with short_slices():  # for ZeroMQ's I/O thread, which the first socket starts
         loop = Loop(arguments, config, heartbeat)
     use_short_slices()
     loop.run()

@@ -43,8 +43,8 @@ class _Promises:
         self._by_request[request].append(promise)
 
     def of(self, request: int, now: float) -> float | None:
-        """The time that the request was told before, if it comes too early; None for a new request. An equal
-        one within `LEAST_WAIT_S` counts as new: it is another client's."""
+        """The time that the request was told before, if it comes again too early; None for a new request. The
+        same prompt within `LEAST_WAIT_S` counts as new, because another client sends it."""
         self._forget_due(now)
         mine = self._by_request.get(request)
         if not mine or mine[0].told_at > now - LEAST_WAIT_S:
@@ -62,7 +62,7 @@ class _Promises:
 
 
 class RetryTimes:
-    """Computes these times from the rate at which replies end while other requests wait.
+    """Computes when refused requests should try again, from the rate at which replies end while others wait.
 
     Each refused request of a tenant gets the time at which one more of the tenant's places should be free,
     after the times of its earlier refusals, so clients that obey do not all come back at once, and most come

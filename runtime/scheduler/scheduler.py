@@ -231,11 +231,13 @@ class Scheduler:
     # Time
 
     def tick(self, now: float) -> None:
-        """All possible steps are planned. `now` is in seconds of a monotonic clock."""
+        """Notes the time, and whether requests still wait now that all possible steps are planned. `now` is
+        in seconds of a monotonic clock."""
         self._retry_times.tick(now, busy=bool(self._requests.waiting))
 
     def expire_leases(self, now: float) -> None:
-        """Ends leases, pins, and waits for the page store. `now` is in seconds since 1970."""
+        """Ends the leases and pins whose time is over, and sends tree reports that have waited too long for
+        the page store. `now` is in seconds since 1970."""
         self._cache_control.expire(now)
         self._tree_reports.expire(now)
 

@@ -116,7 +116,7 @@ class DiskStore:
         self._expected = {key: self._touched[key] for key in keys}
 
     def write(self, pages: Sequence[StoredPage]) -> None:
-        """Writes pages that fit, in the order in which they may be evicted."""
+        """Writes the pages, the first one to be evicted first. Writes none if they do not all fit."""
         before = min((self._expected.get(page.key, NEVER) for page in pages), default=NEVER)
         if not self._evict_for(sum(len(page.content) for page in pages), before):
             return

@@ -58,7 +58,7 @@ class HostMemory:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Nothing is pinned meanwhile, which takes some of the device's memory."""
+        """Pins no memory inside the context, because pinning takes some of the device's memory."""
         with self._changed:
             self._paused = True
             self._changed.wait_for(lambda: not self._busy)
@@ -94,7 +94,7 @@ class HostMemory:
         log.info("pinned %s of host memory in %.1f s", in_units(self._usable), time.perf_counter() - started)
 
     def _end_piece(self, size: int, error: RuntimeError | OSError | None = None) -> None:
-        """size: bytes that are usable now. After an error the server runs with those that were before."""
+        """size: bytes that became usable. After an error it is 0, and the bytes from before stay usable."""
         if error is not None and self._usable:
             used, wanted = in_units(self._usable), in_units(len(self.tensor))
             log.warning("the host cache has %s of %s, as no more can be pinned: %s", used, wanted, error)

@@ -28,9 +28,10 @@ log = logging.getLogger(__name__)
 class RemoteStore:
     """Pages as values under namespace and key. The server decides how many it keeps, and which it evicts.
 
-    After the server fails or is slow it is not used for a while: pages are neither found nor stored. A server
-    that is full, or slow or unable to store pages, is still read. No method raises for these reasons. Calls
-    that prompts wait for take at most `ANSWER_SECONDS`, even if the answer arrives slowly.
+    A failed or slow read pauses reading for a while, a failed or slow write pauses writing. While reading is
+    paused no pages are found, while writing is paused none are stored. A full server is still read. No method
+    raises for these reasons. Calls that prompts wait for take at most `ANSWER_SECONDS`, even if the answer
+    arrives slowly.
     """
 
     def __init__(self, url: str) -> None:

@@ -129,7 +129,7 @@ def _optimize(model: Decoder, optimizers: list[Optimizer], batches: list[Batch])
 
 
 def _average_gradients(model: Decoder, loss: Tensor, weight: Tensor) -> float:
-    """Turns each worker's gradient of its summed loss into the gradient of the mean over all; returns it."""
+    """Replaces each worker's gradient by that of the mean loss over all workers; returns the mean loss."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     flat = torch.cat([loss.view(1), weight.view(1), *(g.view(-1) for g in gradients)])
     dist.all_reduce(flat)
