@@ -76,11 +76,12 @@ def download_config(model: str, revision: str | None = None) -> Path | None:
     return found if (found / CONFIG_FILE).is_file() else None
 
 
-def is_in_cache(model: str) -> bool:
-    """Whether the hub's cache has weights of the model, without asking the hub."""
+def has_weights_in_cache(model: str) -> bool:
+    """Whether the hub's cache has some weights of the model, without asking the hub. Raises ConfigError."""
     from huggingface_hub import try_to_load_from_cache
 
-    config = try_to_load_from_cache(model, CONFIG_FILE)
+    with _hub_errors(model, None):
+        config = try_to_load_from_cache(model, CONFIG_FILE)
     return isinstance(config, str) and any(Path(config).parent.glob("*.safetensors"))
 
 

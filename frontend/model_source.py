@@ -8,7 +8,7 @@ from pathlib import Path
 from ..runtime.config import BUILTIN_MODEL
 from ..runtime.errors import ConfigError
 from .gguf.directory import SHARD, gguf_directory
-from .hub import download, download_config, is_in_cache, no_weights
+from .hub import download, download_config, has_weights_in_cache, no_weights, planned_download
 
 BUILTIN_NAME = "arbora-builtin"
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
@@ -67,7 +67,7 @@ def find_config(model: str | None) -> Path:
     return found
 
 
-def check_before_download(model: str, revision: str | None = None) -> None:
+def check_before_download(model: str, revision: str | None) -> None:
     """Downloads the config.json of a hub id. Raises ConfigError if it describes a model that Arbora can't
     serve, or if the hub has no such model."""
     found = download_config(model, revision)
@@ -122,8 +122,11 @@ def _check_config(directory: Path, *, is_gguf: bool = False) -> None:
 
 
 def _from_hub(model: str) -> Path:
-    if not is_in_cache(model):
-        check_before_download(model)
+    if not has_weights_in_cache(model):
+        config = download_config(model)
+        planned_download(model, None)  # raises ConfigError for a model without safetensors
+        if config is not None:
+            _check_config(config)
     found = download(model)
     if not any(found.glob("*.safetensors")):
         raise ConfigError(no_weights(model))

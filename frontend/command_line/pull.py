@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     plan = planned_download(parsed.model, parsed.revision)
-    _check_disk(parsed.model, plan)
     if plan.files:
         check_before_download(parsed.model, parsed.revision)
+    _check_disk(parsed.model, plan)
     if not parsed.json and plan.files:
         print(
             f"{parsed.model}: {in_units(plan.bytes)} to download in {plan.files} files, of "

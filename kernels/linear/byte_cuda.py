@@ -2,7 +2,8 @@
 """Triton kernels for many rows whose activations are rounded to the weight's type, int8 or FP8 (E4M3).
 
 Each row has a scale for each of the weight's groups of inputs. Matrix instructions for bytes add a group's
-products, those of int8 exactly. The sum is multiplied by both scales and added to the others in float32.
+products: those of int8 exactly, those of FP8 in float32, of which Hopper keeps about 14 bits. The sum is
+multiplied by both scales and added to the others in float32.
 """
 
 import torch
@@ -83,7 +84,9 @@ def byte_product_kernel(
         factor /= FP8_UNIT  # `factors` are of codes that are read as their values / FP8_UNIT
     total *= factor[None, :]
     if BIAS:
-        total += tl.load(bias + output_read).to(tl.float32)[None, :]
+        # One row, loaded once and added to all, would make sm_100 spill registers in the loop.
+        column = tl.broadcast_to(output_read[None, :], [BLOCK_ROWS, BLOCK_OUTPUTS])
+        total += tl.load(bias + column).to(tl.float32)
     written = (row < rows)[:, None] & (output < outputs)[None, :]
     at = row.to(tl.int64)[:, None] * outputs + output[None, :]
     tl.store(out + at, total.to(out.dtype.element_ty), mask=written)

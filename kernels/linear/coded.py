@@ -141,8 +141,8 @@ class CodedPacker:
 
 
 class CodedCudaProduct:
-    """y = x wᵀ + bias; sums are float32. Activations are rounded only by products of many rows, if they may
-    be and the device multiplies the type of the codes: by groups of inputs, to 8 bits."""
+    """y = x wᵀ + bias. Activations are rounded only in products of many rows, if they may be and the device
+    multiplies bytes of the codes' type (see `byte_cuda`). Otherwise sums are float32."""
 
     def __init__(
         self,

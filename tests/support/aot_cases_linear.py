@@ -121,7 +121,7 @@ def _byte_product(name: str, kind: str, fp8: bool, group: int, architecture: int
         constants={
             "FP8": fp8,
             "GROUP": group,
-            "BIAS": False,
+            "BIAS": True,
             "BLOCK_ROWS": 128,
             "BLOCK_OUTPUTS": 128,
             "STAGES": 3,

@@ -17,7 +17,7 @@ Reply = Sequence[Piece] | str | dict[str, str]
 class ChatStub:
     """The server's requests. A reply is a list of pieces, each a text or a choice with its `delta`;
     or the text of an error event; or the error of an answer with status 400. With `is_guarded` every
-    request is refused with 401."""
+    request is refused with 401. `sent` counts the events of all replies."""
 
     def __init__(self, url: str, replies: tuple[Reply, ...]) -> None:
         self.url = url
@@ -25,11 +25,12 @@ class ChatStub:
         self.keys: list[str | None] = []
         self.replies = list(replies)
         self.is_guarded = False
+        self.sent = 0
 
 
 @contextmanager
-def chat_server(*replies: Reply, delay_s: float = 0.0) -> Iterator[ChatStub]:
-    """delay_s: before each event"""
+def chat_server(*replies: Reply, delay_s: float = 0.0, owner: str = "stub") -> Iterator[ChatStub]:
+    """delay_s: before each event; owner: of the model, `arbora` for one that Arbora serves"""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -39,7 +40,7 @@ def chat_server(*replies: Reply, delay_s: float = 0.0) -> Iterator[ChatStub]:
                 self.wfile.write(json.dumps({"error": {"message": "A key is needed."}}).encode())
                 return
             self._start("application/json")
-            self.wfile.write(json.dumps({"data": [{"id": "stub"}]}).encode())
+            self.wfile.write(json.dumps({"data": [{"id": "stub", "owned_by": owner}]}).encode())
 
         def do_POST(self) -> None:
             stub.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -53,6 +54,7 @@ def chat_server(*replies: Reply, delay_s: float = 0.0) -> Iterator[ChatStub]:
                 time.sleep(delay_s)
                 try:
                     self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+                    stub.sent += 1
                 except ConnectionError:  # the client has ended the reply
                     return
 

@@ -31,6 +31,10 @@ class CommandError(Exception):
     """A slash command that can't be carried out. The message says why and what to write."""
 
 
+class CommandInterruptedError(CommandError):
+    """The user has interrupted a slash command, which changed nothing."""
+
+
 class Conversation(msgspec.Struct, kw_only=True):
     """The content of a file that `/save` writes. `messages` has the user's and the assistant's turns."""
 

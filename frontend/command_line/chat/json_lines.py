@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ..output import print_json
-from .conversation import CommandError
+from .conversation import CommandError, CommandInterruptedError
 from .server import ReplyError
 from .slash_commands import EXIT, is_command, run_command
 from .talk import Talk
@@ -14,7 +14,8 @@ from .talk import Talk
 def json_chat(talk: Talk) -> int:
     """Answers each line of standard input. Returns 1 if a turn or a command failed.
 
-    Ctrl-C raises KeyboardInterrupt, after a line with what has arrived of the reply that it ended.
+    Ctrl-C raises KeyboardInterrupt, after a line with what has arrived of the reply that it ended, or with
+    the command that it interrupted.
     """
     exit_code, number = 0, 0
     for line in sys.stdin:
@@ -29,6 +30,8 @@ def json_chat(talk: Talk) -> int:
             except CommandError as error:
                 exit_code = 1
                 print_json({"command": text, "error": {"message": str(error)}})
+                if isinstance(error, CommandInterruptedError):
+                    raise KeyboardInterrupt from None
             continue
         number += 1
         said = text.removeprefix("/")

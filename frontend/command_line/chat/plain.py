@@ -51,6 +51,8 @@ def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> bool
     try:
         for piece in server.reply(model, [*turns, question]):
             shown.add(piece)
+        if not shown.has_ended:
+            raise ReplyError("the stream ended without a finish reason")
         turns += [question, {"role": "assistant", "content": shown.text}]
         print()
     except KeyboardInterrupt:
@@ -74,6 +76,7 @@ class _Shown:
         self._dims = self._is_terminal and "NO_COLOR" not in os.environ
         self._is_reasoning = False
         self.text = ""
+        self.has_ended = False
 
     def add(self, piece: Piece) -> None:
         if piece.reasoning:
@@ -86,6 +89,7 @@ class _Shown:
             self._is_reasoning = False
             self._print(self._printable(piece.text))
             self.text += piece.text
+        self.has_ended |= piece.finish_reason is not None
         if piece.finish_reason == "length":
             self._print(CUT)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from .conversation import CommandError, Conversation
+from .conversation import CommandError, CommandInterruptedError, Conversation
 from .server import Model, Piece, ReplyError, Server, Usage
 
 OnPiece = Callable[[Piece], None]
@@ -60,11 +60,12 @@ class Talk:
 
     def set(self, name: str, text: str) -> None:
         """Sets a field of the next requests; an empty text removes it. Raises CommandError, and changes
-        nothing, if the server does not take it."""
+        nothing, if the server does not take it. Only Arbora is asked, because others may refuse the request
+        for another reason, such as its `max_tokens`."""
         settings = dict(self.conversation.settings)
         self.conversation.set(name, text)
         try:
-            if text:
+            if text and self.explains:
                 self._check(f"/set {name} {text}", {name: self.conversation.settings[name]})
         except CommandError:
             self.conversation.settings = settings
@@ -84,7 +85,7 @@ class Talk:
                 f"{command}: the server did not take it, so nothing is changed: {error}"
             ) from None
         except KeyboardInterrupt:
-            raise CommandError(f"{command}: interrupted, so nothing is changed.") from None
+            raise CommandInterruptedError(f"{command}: interrupted, so nothing is changed.") from None
         finally:
             stream.close()
 

@@ -37,8 +37,8 @@ class _Scheme(msgspec.Struct):
 class _Activations(msgspec.Struct):
     """What is read of the `QuantizationArgs` of activations."""
 
-    num_bits: int = 8
-    type: str = "int"
+    num_bits: int | None = None
+    type: str | None = None
 
 
 class _Group(msgspec.Struct):

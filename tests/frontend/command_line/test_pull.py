@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.cli import main
+from arbora.frontend.model_source import find_model
 from fake_hub import COMMIT, GATED, MODEL, PIECE, FakeHub, fake_hub
 from huggingface_hub import constants
 from terminal import terminal
@@ -77,6 +78,28 @@ def test_an_unsupported_model_is_refused_before_its_weights_are_downloaded(
     assert main([command, MODEL]) == 2
     assert expected in capsys.readouterr().err
     assert [name for name, _ in hub.downloads] == ["config.json"]
+
+
+@pytest.mark.parametrize("command", ["pull", "serve"])
+def test_a_model_of_gguf_files_is_refused_with_what_to_do(
+    hub: FakeHub, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    hub.files = {"config.json": b'{"model_type": "llama"}', "model.Q4_K_M.gguf": b"GGUF"}
+    assert main([command, MODEL]) == 2
+    assert "If it has GGUF files, choose one" in capsys.readouterr().err
+
+
+def test_a_model_in_the_cache_is_found_without_a_check(hub: FakeHub) -> None:
+    directory = find_model(MODEL)
+    hub.downloads.clear()
+    (directory / "config.json").resolve().write_text("{}")  # which no check would let pass
+    assert find_model(MODEL) == directory
+    assert hub.downloads == []
+
+
+def test_a_name_that_is_no_hub_id_is_explained(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "team/foo--bar"]) == 2
+    assert "MODEL team/foo--bar: this is not a hub id" in capsys.readouterr().err
 
 
 def test_a_broken_connection_continues_where_it_stopped(
@@ -153,7 +176,7 @@ def test_a_full_disk_is_known_before_the_download(
     assert main(["pull", MODEL]) == 2
     said = capsys.readouterr().err
     assert "its disk has only 1000B free" in said.replace(",", "") and "set HF_HUB_CACHE" in said
-    assert hub.downloads == []
+    assert [name for name, _ in hub.downloads] == ["config.json"]
 
 
 def test_a_disk_that_fills_up_during_the_download_is_explained(

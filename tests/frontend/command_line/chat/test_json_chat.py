@@ -54,6 +54,22 @@ def test_a_failed_turn_is_an_error_and_the_exit_code_is_1(
     assert [turn["content"] for turn in stub.requests[1]["messages"]] == ["short"]
 
 
+def test_ctrl_c_ends_the_chat_after_the_line_of_the_interrupted_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> Iterator[Piece]:
+        raise KeyboardInterrupt
+        yield Piece()
+
+    monkeypatch.setattr(Server, "reply", interrupted)
+    with chat_server(owner="arbora") as stub:
+        code, lines = chat(monkeypatch, capsys, stub.url, "/set temperature 0", "never sent")
+    assert code == 130
+    assert [line["error"]["message"] for line in lines] == [
+        "/set temperature 0: interrupted, so nothing is changed."
+    ]
+
+
 def test_ctrl_c_ends_the_chat_after_the_line_of_the_interrupted_reply(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,8 @@ from arbora.frontend.cli import main
 from arbora.frontend.command_line.chat.server import Server
 from chat_stub import Piece, chat_server
 
+ENDED: Piece = {"delta": {}, "finish_reason": "stop"}
+
 
 def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     waiting = iter(lines)
@@ -19,7 +21,7 @@ def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
 def test_a_chat_sends_the_whole_conversation_each_turn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with chat_server(["Hello", " you"], ["Fine"]) as server:
+    with chat_server(["Hello", " you", ENDED], ["Fine", ENDED]) as server:
         say(monkeypatch, "hi", "how are you?", "/exit")
         assert main(["chat", "--url", server.url, "--system", "be brief"]) == 0
     assert "Hello you\nFine\n" in capsys.readouterr().out
@@ -37,7 +39,7 @@ def test_a_chat_shows_the_reasoning_and_sends_only_the_answer_back(
 ) -> None:
     opening = {"delta": {"role": "assistant", "content": ""}}
     thoughts = [{"delta": {name: "Let me"}}, {"delta": {name: " see."}}]
-    with chat_server([opening, *thoughts, "It is", " fine."], ["Yes."]) as server:
+    with chat_server([opening, *thoughts, "It is", " fine.", ENDED], ["Yes.", ENDED]) as server:
         say(monkeypatch, "hi", "sure?", "/exit")
         main(["chat", "--url", server.url])
     assert "Let me see.\n\nIt is fine.\nYes.\n" in capsys.readouterr().out
@@ -47,7 +49,7 @@ def test_a_chat_shows_the_reasoning_and_sends_only_the_answer_back(
 def test_a_chat_on_a_terminal_dims_the_reasoning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reply: list[Piece] = [{"delta": {"reasoning_content": "Hm."}}, "Fine."]
+    reply: list[Piece] = [{"delta": {"reasoning_content": "Hm."}}, "Fine.", ENDED]
     for no_color in (False, True):
         monkeypatch.delenv("NO_COLOR", raising=False)
         if no_color:
@@ -66,7 +68,7 @@ def test_only_a_terminal_is_spared_the_control_characters_of_a_reply(
 ) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     thought, clears = "Hm\x1b]52;c;aGk=\x07.", "Fi\x1b[2J\x9b2Jne.\r\n\tYes."
-    with chat_server([{"delta": {"reasoning": thought}}, clears], ["two"]) as server:
+    with chat_server([{"delta": {"reasoning": thought}}, clears, ENDED], ["two", ENDED]) as server:
         say(monkeypatch, "hi", "ho", "/exit")
         monkeypatch.setattr("sys.stdout.isatty", lambda: is_terminal, raising=False)
         main(["chat", "--url", server.url])
@@ -94,7 +96,7 @@ def test_a_chat_says_that_a_limit_ended_the_reply(
 
 
 def test_a_chat_can_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    with chat_server(["one"], ["two"]) as server:
+    with chat_server(["one", ENDED], ["two", ENDED]) as server:
         say(monkeypatch, "hi", "/reset", "ho", "/exit")
         main(["chat", "--url", server.url])
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
@@ -103,7 +105,7 @@ def test_a_chat_can_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_chat_says_which_commands_there_are_and_sends_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with chat_server(["one"], ["two"]) as server:
+    with chat_server(["one", ENDED], ["two", ENDED]) as server:
         say(monkeypatch, "/set temperature 0", "/sett", "//help", "5 / 2", "/exit")
         assert main(["chat", "--url", server.url]) == 1
     said = capsys.readouterr().out
@@ -115,7 +117,7 @@ def test_a_chat_says_which_commands_there_are_and_sends_none(
 def test_a_chat_forgets_a_turn_that_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with chat_server("the model stopped", ["two"]) as server:
+    with chat_server("the model stopped", ["two", ENDED]) as server:
         say(monkeypatch, "hi", "ho", "/exit")
         assert main(["chat", "--url", server.url]) == 1
     assert "(no reply: the model stopped)" in capsys.readouterr().err
@@ -127,7 +129,7 @@ def test_a_chat_forgets_a_turn_that_did_not_fit_and_says_how_to_continue(
 ) -> None:
     full = {"message": "the context is full", "code": "context_length_exceeded"}
     busy = {"message": "the server is busy", "code": "overloaded"}
-    with chat_server(["one"], full, busy, ["two"]) as server:
+    with chat_server(["one", ENDED], full, busy, ["two", ENDED]) as server:
         say(monkeypatch, "hi", "a long story", "and", "ho", "/exit")
         main(["chat", "--url", server.url])
     said = capsys.readouterr().err
@@ -135,6 +137,16 @@ def test_a_chat_forgets_a_turn_that_did_not_fit_and_says_how_to_continue(
     assert "/reset starts a new conversation)\n" in said
     assert said.endswith("(no reply: status 400: the server is busy)\n")
     assert [turn["content"] for turn in server.requests[3]["messages"]] == ["hi", "one", "ho"]
+
+
+def test_a_reply_that_breaks_off_is_no_reply(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["Once upon"], ["two", ENDED]) as server:
+        say(monkeypatch, "hi", "ho", "/exit")
+        assert main(["chat", "--url", server.url]) == 1
+    assert "(no reply: the stream ended without a finish reason)" in capsys.readouterr().err
+    assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
 
 
 def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:

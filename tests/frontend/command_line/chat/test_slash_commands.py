@@ -19,7 +19,7 @@ SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}}'
 
 @pytest.fixture
 def stub() -> Iterator[ChatStub]:
-    with chat_server(["one", ENDED], ["two", ENDED]) as stub:
+    with chat_server(["one", ENDED], ["two", ENDED], owner="arbora") as stub:
         yield stub
 
 
@@ -71,6 +71,21 @@ def test_a_setting_that_the_server_refuses_is_not_taken(talk: Talk, stub: ChatSt
         run_command(talk, "/set temperature 3")
     assert run_command(talk, "/set max_tokens 900") == "temperature 1.0, max_tokens 900"
     assert [check["max_tokens"] for check in stub.requests] == [1, 1, 900]
+
+
+def test_the_check_of_a_setting_ends_at_the_first_text() -> None:
+    with chat_server(["a"] * 200, delay_s=0.01, owner="arbora") as stub:
+        server = Server(stub.url, None)
+        run_command(Talk(server, server.models(), None), "/set max_tokens 900")
+        assert stub.sent < 100
+
+
+def test_a_server_other_than_arbora_is_not_asked_about_a_setting() -> None:
+    with chat_server() as stub:
+        server = Server(stub.url, None)
+        talk = Talk(server, server.models(), None)
+        assert run_command(talk, "/set reasoning_effort low") == "reasoning_effort low"
+        assert stub.requests == []
 
 
 def test_a_schema_whose_check_is_interrupted_is_not_taken(

@@ -32,11 +32,7 @@ def test_a_conversation_on_a_terminal(tmp_path: Path) -> None:
     saved = tmp_path / "chat.json"
     with (
         chat_server(
-            ["**Hello**", " you", ENDED],
-            ["Two lines", ENDED],
-            ["Three", ENDED],
-            ["checked", ENDED],
-            ["Four", ENDED],
+            ["**Hello**", " you", ENDED], ["Two lines", ENDED], ["Three", ENDED], ["Four", ENDED]
         ) as stub,
         terminal(["chat", "--url", stub.url, "--system", "be brief"], XDG_STATE_HOME=tmp_path) as chat,
     ):
@@ -60,8 +56,8 @@ def test_a_conversation_on_a_terminal(tmp_path: Path) -> None:
     assert asked[0] == ["be brief", "hi"]
     assert asked[1][-1] == "one\ntwo"
     assert asked[2][-1] == "three\nfour"
-    assert asked[4][0] == "be kind" and asked[4][-1].strip('"') == "three\nfour"
-    assert stub.requests[4]["temperature"] == 0.2 and "temperature" not in stub.requests[2]
+    assert asked[3][0] == "be kind" and asked[3][-1].strip('"') == "three\nfour"
+    assert stub.requests[3]["temperature"] == 0.2 and "temperature" not in stub.requests[2]
     assert [turn["content"] for turn in json.loads(saved.read_text())["messages"]][:2] == [
         "hi",
         "**Hello** you",
