@@ -18,8 +18,12 @@ SMALLEST_GROUP = 32
 FP8_CAPABILITY = (8, 9)
 """the first compute capability with matrix instructions for FP8"""
 
-BLOCK, WARPS, STAGES = 128, 8, 3
-"""rows and outputs of a program's tile; its blocks of inputs in flight"""
+TENSOR_MEMORY_CAPABILITIES = ((10, 0), (12, 0))
+"""from the first one to before the second one: matrix instructions add in tensor memory"""
+
+OUTPUTS, STAGES = 128, 3
+"""outputs of a program's tile; its blocks of inputs in flight"""
+ROWS_OF_WARP = 16
 ROUNDED_ROWS = 16
 """of a program that rounds activations"""
 
@@ -100,6 +104,13 @@ def takes(weight: Stored, device: torch.device) -> bool:
     return has_fp8 or not weight.is_fp8
 
 
+def tile_rows(is_fp8: bool, capability: tuple[int, int]) -> int:
+    """The rows of a program's tile. From tensor memory Triton 3.6 reads all sums of a group at once: of 128
+    rows they would spill."""
+    first, end = TENSOR_MEMORY_CAPABILITIES
+    return 64 if is_fp8 and first <= capability < end else 128
+
+
 def multiply(x: torch.Tensor, weight: Stored, bias: torch.Tensor | None) -> torch.Tensor:
     """x wᵀ + bias for x [rows, inputs], contiguous, rounded to the type of the weight's codes."""
     rows, (outputs, width) = len(x), weight.codes.shape
@@ -119,8 +130,10 @@ def multiply(x: torch.Tensor, weight: Stored, bias: torch.Tensor | None) -> torc
         GROUP=weight.group,
         BLOCK_ROWS=ROUNDED_ROWS,
     )
+    is_on_gpu = x.device.type == "cuda"
+    tile = tile_rows(weight.is_fp8, torch.cuda.get_device_capability(x.device) if is_on_gpu else (0, 0))
     # Programs that run at the same time have few outputs and many rows: they read the same weights.
-    byte_product_kernel[(-(-rows // BLOCK), -(-outputs // BLOCK))](
+    byte_product_kernel[(-(-rows // tile), -(-outputs // OUTPUTS))](
         codes.view(dtype),
         scales,
         weight.codes.view(dtype),
@@ -134,9 +147,9 @@ def multiply(x: torch.Tensor, weight: Stored, bias: torch.Tensor | None) -> torc
         FP8=weight.is_fp8,
         GROUP=weight.group,
         BIAS=bias is not None,
-        BLOCK_ROWS=BLOCK,
-        BLOCK_OUTPUTS=BLOCK,
+        BLOCK_ROWS=tile,
+        BLOCK_OUTPUTS=OUTPUTS,
         STAGES=STAGES,
-        num_warps=WARPS,
+        num_warps=tile // ROWS_OF_WARP,
     )
     return out

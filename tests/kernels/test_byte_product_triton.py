@@ -167,6 +167,16 @@ def test_without_permission_activations_are_not_rounded() -> None:
 
 
 @pytest.mark.parametrize(
+    ("is_fp8", "capability", "rows"),
+    [(True, (9, 0), 128), (True, (10, 0), 64), (False, (10, 0), 128), (True, (12, 0), 128)],
+)
+def test_a_tile_has_fewer_rows_where_it_would_spill_registers(
+    is_fp8: bool, capability: tuple[int, int], rows: int
+) -> None:
+    assert byte_cuda.tile_rows(is_fp8, capability) == rows
+
+
+@pytest.mark.parametrize(
     ("shape", "capability", "taken"),
     [
         (SHAPES["int8"], (8, 0), True),

@@ -100,9 +100,10 @@ def _few_rows(outputs: int, inputs: int, rows: int, bfloat16: bool = True, whole
 
 
 def _byte_product(name: str, kind: str, fp8: bool, group: int, architecture: int, opcode: str) -> AotCase:
-    """Of many rows with rounded activations: tiles of 128 rows and 128 outputs, as in `byte_cuda`. A warp
-    has 64 × 32 of them on sm_80, where an instruction multiplies 32 inputs for 16 × 8 of them."""
+    """Of many rows with rounded activations: tiles of `byte_cuda.tile_rows` and 128 outputs. A warp has
+    64 × 32 of them on sm_80, where an instruction multiplies 32 inputs for 16 × 8 of them."""
     instructions = (64 // 16) * (32 // 8) if architecture == 80 else 1
+    rows = 64 if fp8 and architecture == 100 else 128
     return AotCase(
         name=f"byte-product-{name}-{group}-on-{architecture}",
         kernel="linear.byte_cuda:byte_product_kernel",
@@ -122,11 +123,11 @@ def _byte_product(name: str, kind: str, fp8: bool, group: int, architecture: int
             "FP8": fp8,
             "GROUP": group,
             "BIAS": True,
-            "BLOCK_ROWS": 128,
+            "BLOCK_ROWS": rows,
             "BLOCK_OUTPUTS": 128,
             "STAGES": 3,
         },
-        num_warps=8,
+        num_warps=rows // 16,
         pipelined_loops=1,
         products=MatrixProducts(opcode, group // 32 * instructions),
         architectures=(architecture,),
