@@ -160,7 +160,7 @@ def salt_of(request: Request, *more: str) -> str | None:
 
 
 def _check_query(request: Request, *known: str) -> None:
-    """A mistyped name must not widen the request: without a salt everything is dropped."""
+    """Refuses unknown and repeated parameters: a misspelt `cache_salt` would make DELETE drop everything."""
     for name in request.query_params:
         if len(request.query_params.getlist(name)) > 1:
             raise RequestError(

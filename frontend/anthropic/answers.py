@@ -79,8 +79,8 @@ class MessageContext:
         )
 
     def _creation(self, cached: int, created: int) -> CacheCreation:
-        """Tokens before a breakpoint of an hour count there, also if a later one lasts five minutes. A
-        breakpoint leases full pages."""
+        """Counts the created tokens that breakpoints lease, in full pages. Tokens before a breakpoint of an
+        hour count as leased for an hour, even if a later breakpoint lasts five minutes."""
         if not self.breakpoints:
             return CacheCreation(0, 0)
 

@@ -19,7 +19,7 @@ from .records import BatchRecord, FileRecord, Status
 from .schema import ENDED_LIST, OPEN_LIST
 
 KEPT_SECONDS = 30 * 24 * 3600
-"""how long files and ended batches are kept"""
+"""the longest and the default time for which files are kept; ended batches are kept twice as long"""
 UPLOAD_SECONDS = 120
 """An upload without progress for so long is removed. Its process was killed."""
 Order = Literal["asc", "desc"]

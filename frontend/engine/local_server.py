@@ -34,7 +34,7 @@ Prepare = Callable[[Service, ModelReady], Awaitable[PreparedRequest]]
 
 @dataclass(frozen=True)
 class Ask:
-    """A request that is still to be prepared, of which `choices` choices wait together."""
+    """A request that `prepare` makes. Its `choices` choices wait in the scheduler together."""
 
     prepare: Prepare
     choices: int = 1
@@ -135,7 +135,7 @@ class LocalServer:
 
     @contextlib.asynccontextmanager
     async def _permitted(self, choices: int) -> AsyncIterator[None]:
-        """As many permits as the request has choices, for more than which the scheduler has no place."""
+        """Holds a permit for each choice of the request: `max_waiting` choices may wait in the scheduler."""
         taken = 0
         try:
             async with (
@@ -156,7 +156,7 @@ class LocalServer:
         return self._service.engine.check_serving()
 
     async def _guarded(self, work: Coroutine[None, None, T]) -> T:
-        """Runs `work` while the replica lives. Raises ServerError if the engine is closed before its end."""
+        """Runs `work`. Raises ServerError if the server ends or the engine is closed before `work` ends."""
         task = asyncio.create_task(work)
         self._requests.add(task)
         try:

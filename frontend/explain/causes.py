@@ -36,8 +36,8 @@ class FirstDifference(NamedTuple):
 
 
 def find_difference(tokens: Tokens, outline: Outline, near: Nearest, decode: Decode) -> FirstDifference:
-    """The first tool, system prompt or message that differs. If all are equal, the chat template rendered an
-    equal message as another text."""
+    """Finds the first tool, system prompt or message that differs, and the cause. If none differs, the chat
+    template rendered equal messages as other text, or the reply was not sent back as the model wrote it."""
     line, earlier = lines_at(tokens, near.shared, decode), lines_at(near.tokens, near.shared, decode)
     part = first_changed_part(outline.parts, near.seen.parts)
     kind = volatile_kind(line, earlier)

@@ -108,7 +108,7 @@ class RecentPrompts:
         return max((near.shared for other in others for near in _neighbours(other, tokens)), default=0)
 
     def add(self, place: Place, tokens: Tokens, parts: tuple[Part, ...]) -> Seen:
-        """A prompt that has been computed takes the place of a prompt that it continues."""
+        """Adds a computed prompt. It replaces earlier prompts that it begins with."""
         seen = Seen(place, tokens, len(tokens) // 4, parts)
         prompts = self._prompts(place)
         for near in list(_neighbours(prompts, tokens)) if prompts is not None else ():
@@ -187,7 +187,7 @@ def _near(seen: Seen, tokens: Tokens) -> Nearest:
 
 
 def _with_most_parts(prompts: _Prompts, parts: tuple[Part, ...]) -> Seen | None:
-    """The prompt that is the latest with the most characters of the parts."""
+    """The prompt with most votes: each part gives its characters to the latest prompt that has the part."""
     votes: Counter[Seen] = Counter()
     for part in parts:
         seen = prompts.with_part.get(part.digest)

@@ -36,13 +36,13 @@ Applications: TypeAlias = Mapping[str, ASGIApp]
 class Face:
     """One API. Requests on the paths `prefixes` and below them are for this face.
 
-    On the paths of `shared`, which the default face has too, only requests with the header `header` are.
-    `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
+    On the paths of `shared`, which the default face has too, only requests with the header `header` are for
+    it. `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
     `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`,
-    and what is left to their key in the `allowance_headers`, by default in OpenAI's.
-    Requests on the paths `batched` may be lines of a batch. `run` does the work of the face that is no
-    request, until it is cancelled; it gets the applications of all `batched` paths. /openapi.json lists the
-    API by its `name`, with errors of the type `error`.
+    and what is left to their key in the `allowance_headers`, by default in OpenAI's. Requests on the paths
+    `batched` may be lines of a batch. `run` does the face's background work until it is cancelled; it gets
+    the applications of all `batched` paths. /openapi.json lists the API by its `name`, with errors of the
+    type `error`.
     """
 
     routes: Callable[[HttpService], Sequence[Route]]

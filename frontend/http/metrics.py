@@ -76,8 +76,8 @@ class SchedulerStats:
     """The scheduler's last counters. A new replica counts from zero; the totals here include earlier
     replicas.
 
-    Where several processes serve HTTP, the counters of each replica are in a file in `directory`, because any
-    of them may be asked, and a new one too. A single process opens no files (None).
+    Where several processes serve HTTP, the counters of each replica are in a file in `directory`, because
+    Prometheus may ask any process, also one that has just started. A single process opens no files (None).
     """
 
     def __init__(self, directory: Path | None) -> None:

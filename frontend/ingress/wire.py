@@ -31,7 +31,7 @@ class Wire(asyncio.Transport):
         self._limits = limits
         self._now = now
         self._has_more_input = has_more_input
-        self._closed_at: float | None = None  # with TLS, when bytes were last left to send after that
+        self._closed_at: float | None = None  # when it was closed; with TLS, when bytes were last undelivered
         self._lingers = False
         self._is_tls = transport.get_extra_info("sslcontext") is not None
         self._written = 0  # bytes

@@ -42,7 +42,7 @@ def wait_for_at_exit(work: Future[Any]) -> None:
 
 
 def _wait_for_last_work() -> None:
-    """Waits for all submitted work, also for work that was submitted by other work meanwhile."""
+    """Waits at most `EXIT_WAIT_S` for the work given to `wait_for_at_exit`, also for work added meanwhile."""
     deadline = time.monotonic() + EXIT_WAIT_S
     while (open_work := list(_last_work)) and (left := deadline - time.monotonic()) > 0:
         wait(open_work, left)

@@ -26,8 +26,8 @@ OnPart = Callable[[str, str], None]
 """Takes the name of a call and a piece of its text."""
 
 
-SESSION_S = 300.0  # from a call's end to the program's next call
-MOST_BRANCHES = 64  # whose ends stay in the cache while the program runs
+SESSION_S = 300.0  # for which a call's prompt and reply are leased, so that the next calls find them
+MOST_BRANCHES = 64  # leases that a program holds at most
 _CANCELLED = "a call for which this waits was cancelled."
 
 
@@ -80,7 +80,7 @@ class Execution:
         return after, outcomes
 
     def read(self, future: Future[Any], statement: Statement) -> Any:
-        """Raises `ProgramError` in the event loop of an async program, which would stand still."""
+        """Waits for the result. Raises `ProgramError` if that would block an async program's event loop."""
         if self._is_async and not future.done() and _in_event_loop():
             raise ProgramError(
                 f"{statement}: this value is not there yet, and waiting here would stop the event loop. In "

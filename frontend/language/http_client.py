@@ -28,7 +28,8 @@ RESENDS = 3  # of a request whose connection broke
 
 
 class HttpClient:
-    """Waits end when the server has accepted no request for too long, of whichever program."""
+    """Sends a request again while the server is full or restarts. Gives up when no request of any program has
+    succeeded for too long."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
         self.url = _base(url)

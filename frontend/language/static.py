@@ -20,8 +20,8 @@ from .transcript import Transcript
 
 
 class KnownCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that the program makes whatever the model says. `prompt` is None if an earlier reply belongs to
-    it."""
+    """A call that the program makes whatever the model says. `prompt` is None if it contains an earlier
+    reply."""
 
     statement: str
     kind: str
@@ -95,7 +95,7 @@ class _ReplyReadError(BaseException):
 
 
 class _Known(msgspec.Struct, frozen=True):
-    """A transcript; not `is_known` if a reply belongs to it."""
+    """A transcript. `is_known`: it contains no reply."""
 
     transcript: Transcript
     is_known: bool = True

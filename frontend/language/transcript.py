@@ -14,8 +14,8 @@ Message: TypeAlias = dict[str, Any]
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """Never changes, so that forks share it. `text` is all of it outside of a chat, and inside an open turn
-    what that turn has so far."""
+    """An immutable transcript, which forks can share. `text` is the whole text outside of a chat, and in a
+    chat the text so far of the open turn."""
 
     messages: tuple[Message, ...] = ()
     role: Role | None = None  # of the turn that is open

@@ -52,7 +52,7 @@ class ToolUse(NamedTuple):
 
     def new_parser(self, left_out: Sequence[LeftOut], *, allowed: bool) -> ToolReader | None:
         """`left_out` are the keywords that the grammar doesn't enforce. Unless that is `allowed`, complete
-        calls are checked for them; formats are not, as the check knows no more of them."""
+        calls are checked for these keywords, except for formats, which the check does not know either."""
         if self.mode == "none":
             return None
         loosened = partly_enforced_names([each.path for each in left_out if each.keyword != "format"])

@@ -105,7 +105,7 @@ def check_salt(salt: str | None) -> None:
 
 
 def check_choices(prompts: int, n: int, max_waiting: int) -> None:
-    """All choices of a request wait together, and are accepted or refused together."""
+    """Raises a `RequestError` for too many choices: those of a request wait and are accepted together."""
     most = min(MAX_CHOICES_IN_ALL, max_waiting)
     if prompts * n <= most:
         return

@@ -163,7 +163,8 @@ class Background:
             self._runs.pop(run.response.id, None)
 
     async def _compute(self, run: Run) -> None:
-        """Computes the response. The server may stop once the engine has forgotten the generation."""
+        """Computes the response and stores its end. The generation is forgotten last, because a draining
+        server stops once none is open."""
         service = self._http.service
         timer = RequestTimer(self._http.metrics, run.key)
         ending = TimeLimit(service.config.request_timeout).end_later(run.generation)

@@ -102,9 +102,9 @@ async def _is_background(store: Store, owner: str, id: str) -> bool:
 async def _once_ended(
     store: Store, owner: str, id: str, after: int, *, is_open: bool
 ) -> AsyncIterator[bytes]:
-    """The events of a response that no run of this process has, once it has ended.
+    """Waits until a response of another process has ended, and yields its events after number `after`.
 
-    Without stored events, as after an interruption, it is the last event alone.
+    Without stored events, as after an interruption, it yields only the last event.
     """
     while is_open:
         await asyncio.sleep(_POLL_S)

@@ -143,7 +143,7 @@ class Store:
     async def earlier_items(self, owner: str, id: str) -> list[bytes]:
         """The JSON of the items of a response and of all responses before it, in their order.
 
-        Raises `RequestError` if one of them is not stored, or if the last one has no end to continue.
+        Raises `RequestError` if one of them is not stored, or if the last one can't be continued.
         """
         param = "previous_response_id"
         await self._found(owner, id, "id", param)

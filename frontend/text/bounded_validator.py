@@ -170,8 +170,8 @@ def _times(least: str, most: str | None) -> int:
 
 
 def _of_one_draft(schema: Any) -> Any:
-    """A copy without the dialects of subschemas, because jsonschema reads each with a validator of its
-    own."""
+    """A copy without `$schema` members: jsonschema would check each subschema that has one with another
+    validator, which counts no steps."""
     if isinstance(schema, list):
         return [_of_one_draft(each) for each in schema]
     if not isinstance(schema, dict):

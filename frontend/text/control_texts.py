@@ -77,7 +77,7 @@ def _all_places(text: str, part: str) -> Iterable[int]:
 
 
 def _first_characters(texts: list[str]) -> str:
-    """The positions of the first characters of all occurrences, which may overlap."""
+    """A pattern that matches the first character of each occurrence of a text, also of overlapping ones."""
     rests: dict[str, list[str]] = {}
     for text in texts:
         rests.setdefault(text[0], []).append(text[1:])

@@ -86,7 +86,7 @@ def _cuts(tokenizer: Tokenizer, token: AddedToken, index: int) -> bool:
 
 
 def _swallowed(cuts: Iterable[str], tokens: Iterable[str]) -> set[str]:
-    """The `cuts` of which a token may contain a part."""
+    """The `cuts` that a longer token contains, or whose beginning is the end of a token."""
     starts: dict[str, set[str]] = {}
     for cut in cuts:
         for length in range(1, len(cut) + 1):

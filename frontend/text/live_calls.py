@@ -96,7 +96,7 @@ class LiveCalls:
         return True
 
     def _found(self, lead: str, text: str) -> bool | None:
-        """Whether `text` begins with the lead and a head; None if it may yet."""
+        """Whether `text` begins with `lead`, a head and arguments; None if more text is needed to tell."""
         may = False
         for head in self._heads:
             whole = lead + head

@@ -15,12 +15,12 @@ from .tokenizer import CONTROL_MARK
 
 _MARK = CONTROL_MARK.encode()
 _NODE_BYTES = 700  # of a node besides its passage
-_LARGEST_SHARE = 8  # the largest share of the tree for one text
+_LARGEST_SHARE = 8  # the new part of a text may take 1 / _LARGEST_SHARE of the memory
 
 
 class _Node:
-    """Its passage follows its parent's, and begins with a cut or is the whole text. `children` are found by
-    the hash of their text up to its first cut. `latest` is the child used last."""
+    """A passage that follows its parent's, and begins at a cut or at the start of a text. `children` are
+    found by the hash of their text up to its first cut. `latest` is the child used last."""
 
     __slots__ = ("children", "latest", "parent", "passage")
 
@@ -109,7 +109,7 @@ class PromptTree:
                 self.bytes_used -= node.cost
 
     def beyond(self, place: Place) -> Iterator[Passage]:
-        """The passage stored last that continues after the place."""
+        """Yields the passages after the place, from each node to the child used last."""
         node: _Node = place.root
         if place.nodes:
             node = place.nodes[-1]

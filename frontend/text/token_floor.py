@@ -19,7 +19,8 @@ _NFC_SHRINKS = 3  # times at most, as three Hangul letters of three bytes become
 
 
 class TokenFloor:
-    """Divides the size of a text, and its count of each ASCII character, by the highest numbers in a token.
+    """Divides a text's size by the longest token's, and its count of each ASCII character by the highest
+    count in one token. The bound is the largest quotient.
 
     The bound is 0 for a tokenizer that may drop text or put any number of characters into one unknown token.
     """

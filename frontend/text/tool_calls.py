@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _BARE_BRACKET: dict[Dialect, str] = {"llama_json": "{", "pythonic": "["}
-SURELY_MARKUP = 3  # characters of a tag; a text that a limit cuts after them was about to begin a call
+SURELY_MARKUP = 3  # characters of a tag: if a limit cuts the text after at least so many, they are dropped
 _BETWEEN_CALLS = " \t\r\n;,"
 
 

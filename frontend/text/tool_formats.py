@@ -48,7 +48,7 @@ _SAMPLE_NAMED_CALL = re.compile(
 
 
 class ToolFormat(NamedTuple):
-    """`prefix`, one or more calls with `between` between them, `suffix`. A call is the
+    """How calls are written: `prefix`, one or more calls with `between` between them, `suffix`. A call is the
     function's name between the parts of `head`, its arguments, and `tail`.
 
     Several calls may follow a prefix only if `between` is not None. `separators` are the item and key

@@ -217,7 +217,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _refers_outside(value: Any) -> bool:
-    """Whether a reference would lead elsewhere from a single property."""
+    """Whether a reference leads outside of `$defs` and `definitions`, which each property's schema gets."""
     if isinstance(value, list):
         return any(map(_refers_outside, value))
     if not isinstance(value, dict):
