@@ -2,7 +2,7 @@
 
 A block of the trace is a page of two tokens, both of which are the block's id; a last block that is not full
 is one token. The cache learns the lengths of outputs but does not store them. Belady's policy knows the
-future and may evict any block, even one with blocks below it, so no prefix cache can reach its share. Without
+future and may evict any block, even one with blocks below it, so its share is an upper bound. Without
 --trace, generated traces are replayed: those of lib/traces.py are scaled to the cache, those of
 lib/service_traces.py are not.
 Run: PYTHONSAFEPATH=1 python bench/cache_sim.py --trace FILE --blocks 1000 4000 16000

@@ -3,9 +3,9 @@
 A conversation of the built-in model grows to several lengths. `outline` are the digests of its parts;
 `nearest` is the search for the most similar earlier prompt, among those of 1,000 other conversations too;
 `remember` stores the prompt and its reply; `count` finds the causes of a turn that continues the
-conversation, `changed` those of one whose system prompt has another time. `render` and `tokenize` are what
-the server does for the same turn anyway, with the memo of earlier turns. `share` is that of the first four
-columns in all but `changed`. A figure is the best of many runs.
+conversation, `changed` those of a turn whose system prompt has another time. `render` and `tokenize` are what
+the server does for the same turn anyway, with the memo of earlier turns. `share` is the time of `outline`,
+`nearest`, `remember` and `count` ÷ that of all columns but `changed`. A figure is the best of many runs.
 Run: PYTHONSAFEPATH=1 python bench/explain.py
 """
 

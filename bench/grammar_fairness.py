@@ -91,7 +91,7 @@ def main() -> None:
     load = Load()
     load.complete(small=True)
     for _ in range(2):
-        load.complete(small=False)  # starts both workers
+        load.complete(small=False)  # so that no measured grammar waits for the start of a worker
     print(f"alone: small {load.complete(small=True):.3f}, slow {load.complete(small=False):.2f}")
     small, slow = measure(load, options.clients, options.seconds)
     small.sort()

@@ -1,4 +1,4 @@
-"""Measures what leases cost the scheduler, in microseconds; each figure is the best of several runs.
+"""Measures what leases cost the scheduler, in microseconds; each figure but the last is the best of 7 runs.
 
 Conversations have --tokens tokens, in pages of 16. The first line looks up a prompt among 1,024 pauses for
 tools whose prompts are as long. The others are for --leases leased conversations of as many owners: a turn of

@@ -1,14 +1,15 @@
-"""Overload and odd clients: what a server does under far more than it can serve.
+"""Measures what a server does under far more load than it can serve, and with odd clients.
 
     arbora serve --dtype float32 --max-running 512 --max-waiting 2048
     python bench/load.py streams --url http://127.0.0.1:8000 --streams 2000 --pid PID
 
-`streams`      so many streams at once: each must end whole, and a sample say what it says alone
+`streams`      `--streams` streams at once: each must end whole, and a sample must get the same texts when
+               it is requested again alone
 `overload`     rounds of a full server and of ten times as many arrivals: goodput, refusals, Retry-After, and
                the processor time that server and clients take for a token and a refusal
-`storm`        so many clients that ignore Retry-After: each sends its next request when it has an answer
+`storm`        `--streams` clients that ignore Retry-After: each sends its next request when it has an answer
 `slow_readers` streams beside clients that read a byte a second
-`connections`  so many idle connections, beside which streams go on
+`connections`  `--connections` idle connections, beside which streams go on
 
 Prints a line of JSON for each measurement. `--pid` is that of `arbora serve`: with it memory (MB),
 descriptors and processor time of the server's processes are reported. It needs the package psutil, which

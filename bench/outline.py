@@ -1,4 +1,5 @@
-"""Time of GET /cache/tree in the scheduler: the outline of a tree, and a node's tokens, in milliseconds."""
+"""Measures GET /cache/tree in the scheduler, in milliseconds: the outline of a tree, and the search for the
+tokens of a node that the tree does not have, which visits the most nodes."""
 
 from __future__ import annotations
 

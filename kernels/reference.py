@@ -113,7 +113,7 @@ def copy_pages(
 def save_pages(
     kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
 ) -> None:
-    """See `pages.save_pages`."""
+    """See `pages.PageMoves.save`."""
     page_size = memory.shape[3] // kvs[0].shape[4]
     for layer, kv in enumerate(kvs):
         cells = pages_of(kv, torch.tensor(pages), page_size)
@@ -123,7 +123,7 @@ def save_pages(
 def load_pages(
     kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
 ) -> None:
-    """See `pages.load_pages`, of all layers."""
+    """See `pages.PageMoves.load`, of all layers."""
     for layer, kv in enumerate(kvs):
         cells = memory[list(places), layer].view(len(places), *kv.shape[:2], -1, kv.shape[4])
         set_pages(kv, torch.tensor(pages), cells.permute(1, 2, 0, 3, 4))

@@ -70,9 +70,9 @@ class AutomatonTables(msgspec.Struct, frozen=True, array_like=True, eq=False):
     An object whose properties come in any order has a return address on the stack, and above it the set of
     names seen so far. Name i is bit i % WORD_NAMES of word i // WORD_NAMES. The first word is on the top.
 
-    - OPEN: push operand and an empty set, and go to target. FULL rows, of which the action gives the number
-      and the first, add their names to the set if the stack lacks their reserve: no property begins whose
-      value would not fit.
+    - OPEN: push operand and a set, and go to target. The set has the names of those FULL rows whose reserve
+      the stack lacks, so that no property begins whose value would not fit. The columns FULL_ROWS and
+      FIRST_FULL say which rows these are.
     - SEE: DEAD if name `operand` is in the set, else add it and go to target.
     - NEED: DEAD if the set has all of `names`, else go to target.
     - CLOSE: DEAD unless the set has all of `names`; pop its `target` words, then do as POP.

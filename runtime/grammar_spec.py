@@ -9,7 +9,8 @@ import msgspec
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
 Unenforced = Literal["refuse", "annotations", "allow"]
-"""Schema keywords that may be left unenforced: none, unknown formats, or all that have no automaton."""
+"""Schema keywords that may be left unenforced: none; unknown formats and, in tools, `uniqueItems`; or all
+that can't be enforced."""
 
 
 class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):

@@ -18,7 +18,8 @@ class SamplingDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The tokenizer process validates them; the scheduler and the model process apply them."""
+    """The sampling fields of a request. The tokenizer process validates them; the scheduler and the model
+    process apply them."""
 
     max_tokens: int
     min_tokens: int = 0

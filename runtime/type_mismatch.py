@@ -67,7 +67,8 @@ class TypeMismatch(NamedTuple):
 
 
 def in_words(types: str) -> str:
-    """One type or several. Null counts as an absent field, so it is not named."""
+    """Writes types as msgspec names them, such as `int | null`, in words. Leaves out null beside other types,
+    because a null field counts as absent."""
     names = [name for name in types.split(" | ") if name != "null" or types == name]
     return " or ".join(_WORDS.get(name, name) for name in names)
 

@@ -1,8 +1,8 @@
 """Generated traces of services, with published statistics of real ones.
 
-Sessions of several kinds come at random times, each asks, waits and asks again. Lengths are in tokens, and a
-prompt is cut into blocks: its last block, which is not full, is never shared. Like real traces they are a
-window: what began before it is asked for again within it.
+Sessions of several kinds begin at random times; each asks, waits and asks again. Lengths are in tokens, and a
+prompt is cut into blocks: its last block, which is not full, is never shared. Like a real trace, each is a
+window: some of its sessions began before it, and their next prompts repeat text that it does not contain.
 
 `chats` and `tools` resemble the conversation and tool & agent traces of Mooncake (Qin et al., FAST 2025:
 12,031 and 23,608 requests in an hour, prompts of 12,035 and 8,596 tokens on average, of which 40 % and 59 %

@@ -78,7 +78,8 @@ def _at(stack, place):
 
 @triton.jit
 def _with_set(opens, words, entry, depth, stack, actions):
-    """The stacks, with a new set above the base in lanes that open one: the names whose values do not fit."""
+    """Returns the stacks. In lanes that open a set, writes it above the place that the action pushes; it has
+    the names whose values do not fit."""
     action = actions + ACTION_COLUMNS * (-2 - entry)
     level = tl.arange(0, STACK_PLACES)[None, :]
     for word in tl.static_range(SET_WORDS):

@@ -138,8 +138,8 @@ def _mask(slots: Ints, registers: Ints, tables: PoolTables, own_masks: int) -> I
 
 @compiled
 def mask_row(own: Ints, tables: PoolTables, own_mask: int) -> int:
-    """The mask of a slot's registers: an index into `tables.masks`, -1 for none. `own_mask` is the slot's,
-    written if the state has lists."""
+    """Returns the index in `tables.masks` of the mask for a slot's registers `own`; -1: no mask. If the state
+    has lists, first writes the mask at index `own_mask`."""
     if own[STATE] == NO_AUTOMATON:
         return -1
     if own[STATE] == DEAD:

@@ -29,7 +29,8 @@ _LOG2E = 1.4426950408889634
 _LOWEST = -127.0
 """2 ** x counts as 0 from here down, if the processor can't scale by a power of two."""
 _POWER_OF_TWO = (1.8671307e-3, 9.017029e-3, 5.5799913e-2, 2.4016444e-1, 6.931513e-1, 1.0)
-"""2 ** x for 0 <= x < 1 with a relative error of at most 2e-7, highest power first; 1 for 0"""
+"""Coefficients of a polynomial for 2 ** x, 0 <= x < 1, the highest power first. Its relative error is at most
+2e-7, and its value at 0 is exactly 1."""
 
 
 class _Lanes(types.Type):

@@ -39,7 +39,7 @@ _recorded: list[Call] | None = None
 
 @contextmanager
 def recorded_calls() -> Iterator[list[Call]]:
-    """Kernels don't run meanwhile. Their calls are appended to the list, for a `Program`."""
+    """Records the calls of kernels in a list, for a `Program`. Meanwhile no kernel runs."""
     global _recorded
     assert _recorded is None, "a recording is running"
     _recorded = []

@@ -33,7 +33,7 @@ def round_kernel(
     x, codes, scales, rows, inputs, groups,
     FP8: tl.constexpr, GROUP: tl.constexpr, BLOCK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Rounds group program_id(1) of the rows program_id(0).
+    """Rounds group program_id(1) of the inputs, for block program_id(0) of the rows.
 
     x: [rows, inputs]
     codes: int8 [rows, groups × GROUP], of FP8 its bits; those after the last input become 0
@@ -58,7 +58,7 @@ def byte_product_kernel(
     FP8: tl.constexpr, GROUP: tl.constexpr, BIAS: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTPUTS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The rows program_id(0) and the outputs program_id(1).
+    """Multiplies block program_id(0) of the rows by block program_id(1) of the outputs.
 
     x, x_scales: as `round_kernel` writes them
     codes: int8 or FP8 [outputs, groups × GROUP]

@@ -1,9 +1,9 @@
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Triton kernels for weights of 4 or 8 bits: the product of few rows, and expanding a weight for many rows.
 
-A step of the weight is one byte of `GROUP` columns: a group of inputs, or with 4 bits two groups, the first
-one in the low halves of the bytes. Codes are signed. A group's products are added before they are multiplied
-by its scale, so codes are multiplied exactly.
+A step is `GROUP` bytes of each output: the codes of a group of inputs or, with 4 bits, of two groups, the
+first one in the low halves of the bytes. Codes are signed. A group's products are added before they are
+multiplied by its scale, so codes are multiplied exactly.
 """
 
 from typing import NamedTuple
@@ -107,11 +107,12 @@ def product_kernel(
     OFFSETS: tl.constexpr, BIAS: tl.constexpr, SPLIT: tl.constexpr, BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTPUTS: tl.constexpr, WHOLE: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A block of outputs program_id(0) for the rows program_id(1), over the steps program_id(2).
+    """Computes block program_id(0) of the outputs for block program_id(1) of the rows, over part
+    program_id(2) of the steps.
 
     Here a step is one byte of `SLICE` columns, which divides GROUP. A turn of the loop has STEPS of them, a
     number that divides `steps` and `steps_each`. Weights are left factors, whose tiles are larger.
-    WHOLE: all groups are whole, and of 4 bits an even number
+    WHOLE: no group is smaller than GROUP and, with 4 bits, the number of groups is even
     scales, offsets: as in `Stored`; pairs of float16 as int32 words
     out: [rows, outputs], or if SPLIT float32 [splits, rows, outputs] for `merge_kernel`
     """

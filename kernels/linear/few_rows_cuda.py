@@ -34,7 +34,8 @@ def _numbers(words, BFLOAT16: tl.constexpr):
 
 @triton.jit
 def _add_row(sums, x, low, high, word, words, WHOLE: tl.constexpr, BFLOAT16: tl.constexpr):
-    """sums + the products of a block of weights, as numbers of words, with a row x of `words` words"""
+    """Adds to sums the products of a block of weights and a row x of `words` words. low, high: the weights at
+    the words `word`, as float32"""
     if WHOLE:
         x_low, x_high = _numbers(tl.load(x + word), BFLOAT16)
     else:
@@ -56,7 +57,8 @@ def few_rows_kernel(
     ROWS: tl.constexpr, BFLOAT16: tl.constexpr, BIAS: tl.constexpr, WHOLE: tl.constexpr,
     BLOCK_OUTPUTS: tl.constexpr, BLOCK_WORDS: tl.constexpr,
 ):  # fmt: skip
-    """out [ROWS, outputs] of x int32 [ROWS, words] and weight int32 [outputs, words]: a word is two inputs.
+    """Multiplies x, int32 [ROWS, words], by weight, int32 [outputs, words], into out [ROWS, outputs]. A word
+    holds two inputs.
 
     WHOLE: BLOCK_WORDS divides `words`.
     """

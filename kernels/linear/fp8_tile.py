@@ -31,7 +31,7 @@ PAIR_BYTES = 2 * OUTPUTS
 VECTOR = 64  # bytes
 
 FLOAT_VECTORS = VECTORS if has_feature("avx512f") else 1
-"""Vectors of outputs whose float32 sums stay in registers with those of six rows."""
+"""Vectors of outputs that one pass over the buffer multiplies: the sums of six rows stay in registers."""
 
 _BYTES = ir.VectorType(I8, VECTOR)
 _WIDENED = torch.arange(128, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.bfloat16)

@@ -26,7 +26,8 @@ VARIED_OUTPUTS = 256
 
 
 class InvariantProduct:
-    """`sizes` are the numbers of rows, ascending, with which a row at any index has the same result."""
+    """Multiplies rows in parts, each padded with zero rows to one of `sizes`: the numbers of rows, ascending,
+    with which a row has the same result at any index."""
 
     def __init__(self, product: Product, sizes: Sequence[int]) -> None:
         self._product = product
@@ -52,8 +53,8 @@ def invariant_sizes(
 ) -> tuple[int, ...]:
     """The largest set of sizes that agree; among equally large sets, the one with the most rows.
 
-    It is never empty, as one row alone has only one index. The library's choice of code also depends on
-    `threads`, the number of computing threads.
+    The set is never empty, because one row alone always qualifies. The library's choice of code also depends
+    on `threads`, the number of computing threads.
     """
     weight, row = _trial(outputs, inputs, dtype)
     product = make(weight, torch.zeros(outputs, dtype=dtype) if biased else None)

@@ -48,7 +48,7 @@ class PlainCudaProduct:
         return few_rows_cuda.multiply(x.contiguous(), self.weight, self.bias, tiling)
 
     def tiles(self) -> tuple[Tiling, ...]:
-        """Those of our kernel that may be fast for this weight."""
+        """The tilings of our kernel that may be fast for this weight."""
         from .few_rows_cuda import Tiling
 
         outputs, inputs = self.weight.shape
@@ -73,7 +73,8 @@ class Choice(NamedTuple):
 
 
 def choose_fastest(products: Iterable[PlainCudaProduct], seconds: Seconds) -> list[Choice]:
-    """Chooses for each product and number of rows, by the time of all products of its shape."""
+    """Chooses the kernel for each product and number of rows, by the time of up to MOST_TIMED products of the
+    same shape."""
     return [
         choice for group in _of_one_shape(products) if group[0].tiles() for choice in _chosen(group, seconds)
     ]

@@ -78,7 +78,8 @@ def _multiply_rows(rows, passes, groups, parts, steps, codes, x, row, scales, ta
 
 @compiled
 def _size_of_passes(rows):
-    """The rows of a pass, from 4 to ROWS, so that the passes exceed `rows` least; of equals, the largest."""
+    """Chooses how many rows a pass has, from 4 to ROWS: as few as possible beyond `rows` in the last pass. Of
+    equally good sizes it takes the largest."""
     best = ROWS
     for size in range(ROWS - 1, 3, -1):
         if (rows + size - 1) // size * size < (rows + best - 1) // best * best:
@@ -177,10 +178,11 @@ def _multiply_tile(
 ):
     """Multiplies rows `begin` to `end` with one tile, whose first output is `output`.
 
-    Up to FEW_ROWS rows are multiplied with a part of the weight before the next part, so that it is read
-    evenly. More rows are multiplied with the whole tile, up to ROWS at a time. Each time but the first, a
-    part of the thread's next tile is prefetched. It is `tiles_ahead` tiles further; 0 if that is not known.
-    near: whether the first time prefetches NEAR bytes ahead in place of FAR
+    Up to FEW_ROWS rows are multiplied in one turn: each part of the tile with all rows, then the next part,
+    so that the thread reads the weight at an even pace. More rows take several turns of up to ROWS rows, each
+    with the whole tile. Each turn but the first prefetches a part of the thread's next tile, which is
+    `tiles_ahead` tiles further on; 0: that is not known.
+    near: the first turn prefetches NEAR bytes ahead, otherwise FAR
     """
     rows, inputs, group, parts = end - begin, arguments[6], arguments[7], arguments[8]
     groups, steps = inputs // (group * parts), group // 4

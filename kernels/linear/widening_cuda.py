@@ -14,7 +14,7 @@ from ..common.codes_cuda import widened as plainly_widened
 
 AS_PTX = tl.constexpr(not knobs.runtime.interpret)
 TO_TWO, TO_FOUR = tl.constexpr("=&r,=&r,r"), tl.constexpr("=&r,=&r,=&r,=&r,r")
-"""one register of four codes, and two or four of two numbers each"""
+"""constraints: one input register of four bytes, and two or four output registers of two numbers each"""
 
 
 def _block(code: str, **constants: int) -> tl.constexpr:
@@ -23,8 +23,9 @@ def _block(code: str, **constants: int) -> tl.constexpr:
     return tl.constexpr(f"{{\n.reg .b32 {', '.join(['p, q, s', *constants])};\n{moves}{code}}}")
 
 
-# Inverting the sign bit of a 4-bit code c gives c + 8. (p & mask) ^ magic does that, and sets the bits of a
-# number to which it is added. The offset leaves c.
+# Inverting the sign bit of a 4-bit code c gives c + 8 as an unsigned number. (p & mask) ^ magic does that and
+# sets the other bits, so that the word is a float with the value of magic's other bits plus c + 8. Adding the
+# offset leaves c.
 NIBBLES_BFLOAT16 = _block(
     """
     prmt.b32 p, $4, 0, 0x4140;

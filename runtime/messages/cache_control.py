@@ -28,7 +28,7 @@ class DropCache(Message):
 
 
 class CheckPin(Message):
-    """Whether the full pages of `tokens` could be pinned once they are cached, as far as is known now."""
+    """Ask whether the full pages of `tokens` could be pinned once they are cached, as far as is known now."""
 
     client: int
     query: int
@@ -126,7 +126,8 @@ class CacheReport(Message):
 
 
 class PagesInTiers(Part):
-    """How many pages these tiers have. The others may be in the remote tier, which is not asked."""
+    """Where the pages of an evicted node are. Pages in neither tier are lost or in the remote tier, which is
+    not asked."""
 
     pages: int  # that were looked up
     host: int

@@ -92,7 +92,7 @@ class Accepted(Message):
 
 
 class Refused(Message):
-    """The request never started, or its replies were read too late (503)."""
+    """The request is refused before it starts, so it gets no `Outputs`."""
 
     request: str
     status: int  # HTTP
@@ -157,5 +157,5 @@ class Stats(Message):
     steps: int
     store: StoreCounts
     leases: dict[str, int] = {}  # by kind
-    pages_leased: int = 0  # not used by a request or a pin unless they share them
+    pages_leased: int = 0  # under a lease, even if a request or a pin uses them too
     broken_leases: int = 0  # ended early because pages ran short, or by the quota

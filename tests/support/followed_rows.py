@@ -1,4 +1,4 @@
-"""Rows of the fake model that automata follow, stepped in plain Python by the messages."""
+"""Steps the automata of the fake model's rows in plain Python, as the messages say."""
 
 from __future__ import annotations
 

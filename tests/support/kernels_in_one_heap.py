@@ -1,4 +1,4 @@
-"""Prints how far a kernel on two threads is off: the largest of many turns, NaN if one has it."""
+"""Prints the largest error of a kernel on two threads in many turns, NaN if a result is NaN."""
 
 import sys
 

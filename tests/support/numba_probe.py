@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,type-var,call-arg,call-overload"
-"""Prints random numbers of the CPU's Philox and its noise."""
+"""Computes random numbers of the CPU kernels' Philox generator and Gumbel noise in functions of numba."""
 
 import numba
 import numpy as np
