@@ -17,12 +17,14 @@ from ..runtime.errors import ConfigError
 from ..runtime.logs import write_log
 from .keys.key_file import NAME_FORM, is_name
 from .keys.new_key import as_json, line_of, new_key
+from .launch.closed_output import drop_output
 from .launch.commands import server_commands
 from .launch.program_name import program_name
 from .launch.serve import serve
 from .option_table import OPTIONS, Option, Setting
 from .options import build_config, from_environment, unknown_variables
 from .text.close_names import did_you_mean
+from .text.utf8 import is_utf8
 from .unknown_options import ELSEWHERE, unknown_arguments
 
 INTERRUPTED = 130
@@ -60,7 +62,8 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 0, 1 if the command failed, 2 for a setting that can't be used."""
+    """Returns the exit code: 0, 1 if the command failed or the reader of its output has ended, 2 for a
+    setting that can't be used."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
         build_parser().print_help(sys.stderr)
@@ -74,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elsewhere = ELSEWHERE if parsed.command == "serve" else {}
         parsed.fail(unknown_arguments(unknown, parsed.flags, elsewhere))
     try:
+        if parsed.command != "run":  # whose program may take any text
+            _check_characters(given)
         if parsed.command in COMMANDS:
             return COMMANDS[parsed.command].load().run(parsed)
         if parsed.command == "key":
@@ -90,6 +95,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        drop_output()
+        return 1
+
+
+def _check_characters(arguments: Sequence[str]) -> None:
+    """Raises ConfigError for an argument whose bytes are not UTF-8."""
+    for argument in arguments:
+        if not is_utf8(argument):
+            raise ConfigError(f"the argument {argument!a} is not UTF-8.")
 
 
 def _check_command(name: str) -> None:

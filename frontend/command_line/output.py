@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+
+from ..launch.closed_output import drop_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,8 +25,7 @@ def print_json(value: object) -> None:
     try:
         print(msgspec.json.encode(value, enc_hook=str).decode(), flush=True)
     except BrokenPipeError:
-        # When Python exits, it flushes standard output again, which must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         raise SystemExit(1) from None
 
 

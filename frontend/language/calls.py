@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ..engine.completion import ToolCall
+from ..engine.sampling_values import check_sampling
 from ..text.close_names import did_you_mean
 from .expressions import Expression, Gen, Select, ToolAnswer, Turn, joined
 from .tools import tool_definition
@@ -41,7 +42,9 @@ def gen(
     What is left out has the HTTP API's default. At most one of `regex`, `json_schema` (a schema, True for any
     object, or a type), `choices` and `grammar` (Lark or GBNF) constrains it. `tools` are functions with type
     annotations and a docstring, or definitions as in OpenAI's API: see `State.tool_calls`. `more` are the
-    other sampling fields of the HTTP API, such as `top_p`. Raises TypeError for an unknown one.
+    other sampling fields of the HTTP API, such as `top_p`. Raises TypeError for an unknown one or a wrong
+    type, and ValueError for a value out of its range. Regexes, schemas and grammars are checked when the call
+    runs.
     """
     constraints = {"regex": regex, "json_schema": json_schema, "choices": choices, "grammar": grammar}
     given = [each for each in CONSTRAINTS if constraints[each] is not None]
@@ -52,6 +55,9 @@ def gen(
             known = [*SAMPLING, *CONSTRAINTS, "max_tokens", "stop", "temperature", "seed", "tools"]
             raise TypeError(f"gen({name!r}): unknown option {field!r}.{did_you_mean(field, known)}")
     sampling = {"max_tokens": max_tokens, "stop": stop, "temperature": temperature, "seed": seed, **more}
+    check_sampling(f"gen({name!r})", sampling)
+    if choices is not None:
+        _check_choices(f"gen({name!r})", choices)
     sampling |= {"regex": regex, "grammar": grammar, "choices": None if choices is None else list(choices)}
     read: Callable[[str], object] = str
     if json_schema is not None:
@@ -66,9 +72,14 @@ def select(name: str | None = None, choices: Sequence[str] = ()) -> Select:
 
     The choices are scored together and share all tokens before them. `state[name]` is the choice.
     """
-    if isinstance(choices, str) or len(set(choices)) != len(choices) or not choices or "" in choices:
-        raise ValueError(f"select({name!r}): choices is {choices!r}, but must be different, non-empty texts.")
+    _check_choices(f"select({name!r})", choices)
     return Select(name, tuple(choices))
+
+
+def _check_choices(call: str, choices: Sequence[str]) -> None:
+    is_list = not isinstance(choices, str) and all(isinstance(each, str) and each for each in choices)
+    if not is_list or not choices or len(set(choices)) != len(choices):
+        raise ValueError(f"{call}: choices is {choices!r}, but must be different, non-empty texts.")
 
 
 def system(*parts: Expression | str) -> Turn:

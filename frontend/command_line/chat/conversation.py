@@ -25,6 +25,13 @@ SETTINGS: dict[str, Any] = {
     "cache_prompt": bool,
 }
 """the type of each field that /set takes; the server checks its range"""
+_EXPECTED: dict[Any, str] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    SETTINGS["stop"]: "a text or a JSON list of texts",
+}
+ROLES = ("user", "assistant")
 
 
 class CommandError(Exception):
@@ -75,8 +82,8 @@ class Conversation(msgspec.Struct, kw_only=True):
             value = text if kind is str else msgspec.json.decode(text)
             self.settings[name] = msgspec.convert(value, kind)
         except (msgspec.DecodeError, msgspec.ValidationError):
-            if kind != SETTINGS["stop"]:
-                expected = {float: "a number", int: "a whole number", bool: "true or false"}[kind]
+            if kind != SETTINGS["stop"] or text.startswith("["):
+                expected = _EXPECTED[kind]
                 raise CommandError(f"/set {name} {text}: expected {expected}.") from None
             self.settings[name] = text
 
@@ -106,10 +113,25 @@ def read_schema(text: str) -> dict[str, Any] | None:
 
 
 def load_conversation(path: Path) -> Conversation:
-    """Reads what `save` wrote. Raises CommandError."""
+    """Reads what `save` wrote. Raises CommandError, also for roles and settings that no chat has."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Conversation)
+        loaded = msgspec.json.decode(path.read_bytes(), type=Conversation)
     except OSError as error:
         raise CommandError(f"/load {path}: the file can't be read ({error.strerror}).") from None
     except msgspec.DecodeError as error:
         raise CommandError(f"/load {path}: this is no conversation that /save wrote: {error}.") from None
+    for number, message in enumerate(loaded.messages, start=1):
+        if message.keys() != {"role", "content"} or message["role"] not in ROLES:
+            raise CommandError(
+                f"/load {path}: message {number} must have a role, which is user or assistant, and content."
+            )
+    for name, value in loaded.settings.items():
+        try:
+            msgspec.convert(value, SETTINGS[name])
+        except KeyError:
+            raise CommandError(
+                f"/load {path}: there is no setting {name}.{did_you_mean(name, SETTINGS)}"
+            ) from None
+        except msgspec.ValidationError:
+            raise CommandError(f"/load {path}: the setting {name} has a wrong type.") from None
+    return loaded

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from ...text.utf8 import is_utf8
 from ..output import print_json
+from .characters import NOT_UTF8, read_utf8
 from .conversation import CommandError, CommandInterruptedError
 from .server import ReplyError
 from .slash_commands import EXIT, is_command, run_command
@@ -18,9 +20,14 @@ def json_chat(talk: Talk) -> int:
     the command that it interrupted.
     """
     exit_code, number = 0, 0
+    read_utf8()
     for line in sys.stdin:
         text = line.strip()
         if not text:
+            continue
+        if not is_utf8(text):
+            exit_code = 1
+            print_json({"error": {"message": f"{NOT_UTF8}: {text!a}"}})
             continue
         if is_command(text):
             if text.split()[0] == EXIT:

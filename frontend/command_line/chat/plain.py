@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 
-from .control_characters import without_controls
+from ...text.utf8 import is_utf8
+from .characters import NOT_UTF8, read_utf8, without_controls
 from .server import Piece, ReplyError, Server
 from .slash_commands import COMMANDS
 
@@ -21,6 +22,7 @@ def plain_chat(server: Server, url: str, system: str | None) -> int:
     """Talks until /exit or the end of the input. Returns 1 if a turn got no reply or a command was refused.
     Raises ConfigError if there is no server."""
     model = server.models()[0].name
+    read_utf8()
     print(f"{model} at {url}. {HELP}.")
     start = [{"role": "system", "content": system}] if system else []
     turns = list(start)
@@ -32,6 +34,9 @@ def plain_chat(server: Server, url: str, system: str | None) -> int:
             elif text.startswith("/") and not text.startswith("//"):
                 exit_code = 1
                 print(f"{_refusal(text.split()[0])} {HELP}, //text says what begins with a slash.")
+            elif not is_utf8(text):
+                exit_code = 1
+                print(f"({NOT_UTF8})", file=sys.stderr)
             elif text and not _take_turn(server, model, turns, text.removeprefix("/")):
                 exit_code = 1
     print()

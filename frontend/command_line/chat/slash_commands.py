@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...text.close_names import did_you_mean
-from .conversation import CommandError, load_conversation, read_schema
+from .conversation import CommandError, read_schema
 from .explanation import explanation_in_words
 from .talk import Talk
 
@@ -65,14 +65,11 @@ def _save(talk: Talk, text: str) -> str:
 
 
 def _load(talk: Talk, text: str) -> str:
-    loaded = load_conversation(_path("/load", text))
-    served = [each.name for each in talk.models]
-    note = ""
-    if loaded.model not in served:
-        note = f"; its model {loaded.model} is not served here, so {talk.conversation.model} continues"
-        loaded.model = talk.conversation.model
-    talk.conversation, talk.last = loaded, None
-    return f"{len(loaded.messages)} messages loaded{note}"
+    saved = talk.load(_path("/load", text))
+    model, note = talk.conversation.model, ""
+    if saved != model:
+        note = f"; its model {saved} is not served here, so {model} continues"
+    return f"{len(talk.conversation.messages)} messages loaded{note}"
 
 
 def _cache(talk: Talk, text: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from .conversation import CommandError, CommandInterruptedError, Conversation
+from .conversation import CommandError, CommandInterruptedError, Conversation, load_conversation
 from .server import Model, Piece, ReplyError, Server, Usage
 
 OnPiece = Callable[[Piece], None]
@@ -70,6 +71,19 @@ class Talk:
         except CommandError:
             self.conversation.settings = settings
             raise
+
+    def load(self, path: Path) -> str:
+        """Continues a saved conversation, with the present model if the saved one is not served here. Returns
+        the name of the saved one. Raises CommandError, and changes nothing, if the file can't be read or
+        Arbora does not take its settings."""
+        loaded = load_conversation(path)
+        saved = loaded.model
+        if saved not in [each.name for each in self.models]:
+            loaded.model = self.conversation.model
+        if self.explains and (fields := loaded.fields()):
+            self._check(f"/load {path}", fields)
+        self.conversation, self.last = loaded, None
+        return saved
 
     def _check(self, command: str, fields: dict[str, Any]) -> None:
         """Asks the server for a reply with these fields, of one token unless they say otherwise, and ends the

@@ -32,7 +32,7 @@ import arbora as ab
 @ab.program
 def main(s):
     s += ab.user("Hi")
-    s += ab.assistant(ab.gen("answer", max_tokens=-5))
+    s += ab.assistant(ab.gen("answer", regex="("))
 """
 
 
@@ -87,7 +87,7 @@ def test_a_failed_statement_is_named_and_the_exit_code_is_1(
     program.write_text(BROKEN)
     assert main(["run", str(program), "--url", served.url]) == 1
     said = capsys.readouterr().err
-    assert said.startswith("arbora: error: ") and "ask.py:7" in said and "max_tokens" in said
+    assert said.startswith("arbora: error: ") and "ask.py:7" in said and "regex" in said
 
 
 @pytest.mark.parametrize(

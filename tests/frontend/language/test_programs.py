@@ -167,6 +167,16 @@ def test_a_turn_behind_text_of_no_turn_is_refused() -> None:
         (lambda: ab.gen("x", json_schema=False), TypeError, "no schema and no type"),
         (lambda: ab.select("x", []), ValueError, "different, non-empty texts"),
         (lambda: ab.select("x", ["a", "a"]), ValueError, "different, non-empty texts"),
+        (lambda: ab.select("x", [1]), ValueError, "different, non-empty texts"),  # type: ignore[list-item]
+        (lambda: ab.gen("x", choices=[]), ValueError, "different, non-empty texts"),
+        (
+            lambda: ab.gen("x", max_tokens=-4),
+            ValueError,
+            r"gen\('x'\): max_tokens is -4, but must be at least",
+        ),
+        (lambda: ab.gen("x", temperature=3), ValueError, "temperature is 3, but must be between 0 and 2"),
+        (lambda: ab.gen("x", max_tokens="4"), TypeError, 'max_tokens is "4", but must be an integer'),  # type: ignore[arg-type]
+        (lambda: ab.gen("x", stop=5), TypeError, "stop is 5, but must be"),  # type: ignore[arg-type]
         (lambda: ab.user(ab.gen("x")), TypeError, "only an assistant's turn"),
         (lambda: ab.user("a", 3), TypeError, "3 is int"),  # type: ignore[arg-type]
         (lambda: ab.gen("x", tools=[lambda city: city]), TypeError, "whose type is not known"),

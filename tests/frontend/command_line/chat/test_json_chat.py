@@ -54,6 +54,15 @@ def test_a_failed_turn_is_an_error_and_the_exit_code_is_1(
     assert [turn["content"] for turn in stub.requests[1]["messages"]] == ["short"]
 
 
+def test_a_line_that_is_not_utf8_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["one", {"delta": {}, "finish_reason": "stop"}]) as stub:
+        code, lines = chat(monkeypatch, capsys, stub.url, "/system \udcff", "hi")
+    assert code == 1 and lines[1]["reply"] == "one"
+    assert "not UTF-8" in lines[0]["error"]["message"] and "udcff" in lines[0]["error"]["message"]
+
+
 def test_ctrl_c_ends_the_chat_after_the_line_of_the_interrupted_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -147,6 +149,23 @@ def test_a_reply_that_breaks_off_is_no_reply(
         assert main(["chat", "--url", server.url]) == 1
     assert "(no reply: the stream ended without a finish reason)" in capsys.readouterr().err
     assert [turn["content"] for turn in server.requests[1]["messages"]] == ["ho"]
+
+
+def test_a_line_that_is_not_utf8_is_not_sent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(["two", ENDED]) as server:
+        say(monkeypatch, "\udcff hi", "Zoë", "/exit")
+        assert main(["chat", "--url", server.url]) == 1
+    assert "(this line is not UTF-8, so it was not sent)" in capsys.readouterr().err
+    assert [turn["content"] for turn in server.requests[0]["messages"]] == ["Zoë"]
+
+
+def test_a_closed_output_ends_the_chat_quietly() -> None:
+    with chat_server(["one", ENDED], ["two", ENDED], ["three", ENDED], delay_s=0.1) as server:
+        command = f"printf 'a\\nb\\nc\\n' | {sys.executable} -P -m arbora chat --url {server.url} | head -1"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert "stub at" in done.stdout and done.stderr == ""
 
 
 def test_a_chat_without_a_server_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:

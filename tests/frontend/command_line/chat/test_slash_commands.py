@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -102,7 +103,7 @@ def test_a_schema_whose_check_is_interrupted_is_not_taken(
 
 
 def test_a_saved_conversation_continues(talk: Talk, stub: ChatStub, tmp_path: Path) -> None:
-    stub.replies.insert(1, ["a", ENDED])
+    stub.replies[1:1] = [["a", ENDED]] * 2
     talk.say("hi", lambda piece: None)
     run_command(talk, "/set seed 5")
     run_command(talk, f"/save '{tmp_path}/my chat.json'")
@@ -110,8 +111,33 @@ def test_a_saved_conversation_continues(talk: Talk, stub: ChatStub, tmp_path: Pa
     assert talk.conversation.messages == []
     assert run_command(talk, f"/load '{tmp_path}/my chat.json'") == "2 messages loaded"
     talk.say("ho", lambda piece: None)
-    assert [turn["content"] for turn in stub.requests[2]["messages"]] == ["be brief", "hi", "one", "ho"]
-    assert stub.requests[2]["seed"] == 5
+    assert [turn["content"] for turn in stub.requests[3]["messages"]] == ["be brief", "hi", "one", "ho"]
+    assert stub.requests[3]["seed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [
+        ({"messages": [{"role": "usr", "content": "hi"}]}, "message 1 must have a role, which is user or"),
+        ({"messages": [{"role": "user"}]}, "message 1 must have a role, which is user or assistant, and"),
+        ({"settings": {"temprature": 1}}, "there is no setting temprature. Did you mean temperature?"),
+        ({"settings": {"temperature": "hot"}}, "the setting temperature has a wrong type"),
+        (
+            {"settings": {"temperature": 9}},
+            "the server did not take it, so nothing is changed: status 400: hot",
+        ),
+    ],
+)
+def test_a_conversation_that_no_server_takes_is_not_loaded(
+    talk: Talk, stub: ChatStub, tmp_path: Path, saved: dict[str, object], expected: str
+) -> None:
+    file = tmp_path / "chat.json"
+    file.write_text(json.dumps({"model": "stub", **saved}))
+    stub.replies = [{"message": "hot"}]
+    before = talk.conversation
+    with pytest.raises(CommandError) as raised:
+        run_command(talk, f"/load {file}")
+    assert expected in str(raised.value) and talk.conversation is before
 
 
 @pytest.mark.parametrize(
@@ -121,6 +147,7 @@ def test_a_saved_conversation_continues(talk: Talk, stub: ChatStub, tmp_path: Pa
         ("/set heat 1", "there is no setting heat. There are temperature,"),
         ("/set temperature hot", "/set temperature hot: expected a number."),
         ("/set top_k 1.5", "/set top_k 1.5: expected a whole number."),
+        ('/set stop ["a",5]', '/set stop ["a",5]: expected a text or a JSON list of texts.'),
         ("/schema [1]", "the file can't be read"),
         ("/schema {", "/schema: expected a JSON schema"),
         ("/model other", "the server has no such model. It has stub."),

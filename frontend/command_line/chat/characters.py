@@ -1,0 +1,26 @@
+"""Checks the characters of a chat: no control characters for a terminal, no input but UTF-8."""
+
+from __future__ import annotations
+
+import re
+import sys
+from io import TextIOWrapper
+
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def without_controls(text: str) -> str:
+    """The text without control characters other than tabs and line feeds.
+
+    With them a reply could set the clipboard, clear the screen or have the terminal type an answer.
+    """
+    return _CONTROLS.sub("", text)
+
+
+NOT_UTF8 = "this line is not UTF-8, so it was not sent"
+
+
+def read_utf8() -> None:
+    """Has lines of standard input read as UTF-8, whatever the locale. `is_utf8` tells whether they are."""
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
