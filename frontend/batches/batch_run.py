@@ -197,6 +197,7 @@ class BatchRun:
         while True:
             try:
                 await self._store.add_result(self._record.id, number, failed, result)
+                self.limit(await self._store.left(self.owner))
                 return
             except sqlite3.Error as error:
                 if not is_full(error):

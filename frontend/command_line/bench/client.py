@@ -62,9 +62,10 @@ class Client:
                     f"the server at {self._http.base_url} asks for an API key that it knows: give it with "
                     "--api-key KEY or in ARBORA_API_KEY."
                 ) from None
+            reason = str(error).rstrip(".")
             raise ConfigError(
-                f"no server at {self._http.base_url} lists a model: {error}. Start one, or name another with "
-                "--url."
+                f"no server at {self._http.base_url} lists a model: {reason}. Start one, or name another "
+                "with --url."
             ) from None
 
     async def close(self) -> None:
