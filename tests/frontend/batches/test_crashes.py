@@ -69,7 +69,8 @@ def test_a_finished_line_is_not_asked_again() -> None:
         with tempfile.TemporaryDirectory(prefix="arb") as name:
             world = CrashWorld(Path(name), [200] * 6, slots=1)
             batch = (await world.begin()).id
-            await world.run(Death(6, after=True))  # it claims, begins, reads results, adds one, asks for space, adds one
+            # The server claims the batch, begins it, reads its results, adds one, asks for space, adds one.
+            await world.run(Death(6, after=True))
             found = await world.found(batch)
             assert (found.status, found.completed) == ("in_progress", 2)
             before = sum(world.answers.asked.values())
