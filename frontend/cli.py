@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elsewhere = ELSEWHERE if parsed.command == "serve" else {}
         parsed.fail(unknown_arguments(unknown, parsed.flags, elsewhere))
     try:
-        if parsed.command != "run":  # whose program may take any text
+        if parsed.command != "run":  # the arguments of a program may be any text
             _check_characters(given)
         if parsed.command in COMMANDS:
             return COMMANDS[parsed.command].load().run(parsed)
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_characters(arguments: Sequence[str]) -> None:
-    """Raises ConfigError for an argument whose bytes are not UTF-8."""
+    """Raises ConfigError if the bytes of an argument are not UTF-8."""
     for argument in arguments:
         if not is_utf8(argument):
             raise ConfigError(f"the argument {argument!a} is not UTF-8.")

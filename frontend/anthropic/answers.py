@@ -79,8 +79,9 @@ class MessageContext:
         )
 
     def _creation(self, cached: int, created: int) -> CacheCreation:
-        """Counts the created tokens that breakpoints lease, in full pages. Tokens before a breakpoint of an
-        hour count as leased for an hour, even if a later breakpoint lasts five minutes."""
+        """Counts how many of the created tokens are kept for five minutes and for an hour. A breakpoint keeps
+        the full pages before it. Tokens before a breakpoint of an hour count as kept for an hour, even if a
+        breakpoint of five minutes follows."""
         if not self.breakpoints:
             return CacheCreation(0, 0)
 

@@ -19,11 +19,11 @@ def check_sampling(call: str, values: Mapping[str, object]) -> None:
     call: what the error names first, such as `gen('answer')`
     """
     fields = {name: value for name, value in values.items() if name in SamplingFields.__struct_fields__}
-    raw: dict[str, Raw] = {}
+    data = msgspec.json.encode(fields)
     try:
-        raw = {name: Raw(msgspec.json.encode(value)) for name, value in fields.items()}
-        check_fields(msgspec.json.decode(msgspec.json.encode(raw), type=SamplingFields))
+        check_fields(msgspec.json.decode(data, type=SamplingFields))
     except msgspec.ValidationError as error:
+        raw = msgspec.json.decode(data, type=dict[str, Raw])
         raise TypeError(f"{call}: {type_error(error, raw)}") from None
     except RequestError as error:
         raise ValueError(f"{call}: {error}") from None

@@ -187,7 +187,8 @@ def _near(seen: Seen, tokens: Tokens) -> Nearest:
 
 
 def _with_most_parts(prompts: _Prompts, parts: tuple[Part, ...]) -> Seen | None:
-    """The prompt with most votes: each part gives its characters to the latest prompt that has the part."""
+    """Returns the prompt with the most votes. Each part votes for the latest prompt that has it, with as many
+    votes as it has characters."""
     votes: Counter[Seen] = Counter()
     for part in parts:
         seen = prompts.with_part.get(part.digest)

@@ -26,8 +26,8 @@ OnPart = Callable[[str, str], None]
 """Takes the name of a call and a piece of its text."""
 
 
-SESSION_S = 300.0  # for which a call's prompt and reply are leased, so that the next calls find them
-MOST_BRANCHES = 64  # leases that a program holds at most
+SESSION_S = 300.0  # for so long the cache keeps a call's prompt and reply, so that the next calls find them
+MOST_BRANCHES = 64  # at most so many branches of the cache are leased for one program
 _CANCELLED = "a call for which this waits was cancelled."
 
 

@@ -86,7 +86,8 @@ def _cuts(tokenizer: Tokenizer, token: AddedToken, index: int) -> bool:
 
 
 def _swallowed(cuts: Iterable[str], tokens: Iterable[str]) -> set[str]:
-    """The `cuts` that a longer token contains, or whose beginning is the end of a token."""
+    """Returns the `cuts` that a token may join to other text: a longer token contains the cut, or a token
+    ends with the beginning of the cut."""
     starts: dict[str, set[str]] = {}
     for cut in cuts:
         for length in range(1, len(cut) + 1):

@@ -19,10 +19,11 @@ _NFC_SHRINKS = 3  # times at most, as three Hangul letters of three bytes become
 
 
 class TokenFloor:
-    """Divides a text's size by the longest token's, and its count of each ASCII character by the highest
-    count in one token. The bound is the largest quotient.
+    """Finds a number of tokens that a text has at least: the bound.
 
-    The bound is 0 for a tokenizer that may drop text or put any number of characters into one unknown token.
+    Divides the text's size by the longest token's, and its count of each ASCII character by the highest count
+    in one token, and takes the largest quotient. The bound is 0 for a tokenizer that may drop text or put any
+    number of characters into one unknown token.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

@@ -1,9 +1,9 @@
-"""Text from bytes that are not UTF-8."""
+"""Finds out whether text was read from bytes that are not UTF-8."""
 
 
 def is_utf8(text: str) -> bool:
-    """Whether the text can be encoded. Python reads other bytes of arguments and input as half surrogate
-    pairs, which can't."""
+    """Whether UTF-8 can encode the text. It can't if Python made the text from other bytes: each of those
+    became half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

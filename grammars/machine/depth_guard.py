@@ -50,8 +50,8 @@ class Frames(NamedTuple):
     required: NDArray[np.int32]  # [n, 2]
     """Pairs of states: an object's first, and the first of a value that the object must have."""
     full_names: Callable[[NDArray[np.int32]], Mapping[int, Mapping[int, int]]]
-    """A function of the states' needs. It returns for each unordered object's first state sets of names, as
-    bits: with fewer free places than the key of a set, its names count as seen."""
+    """Takes the states' needs. Returns for the first state of each unordered object a dict from numbers of
+    places to sets of names, as bits: while fewer places are free, the names of that set count as seen."""
 
 
 class _Ways(NamedTuple):

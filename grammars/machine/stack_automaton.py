@@ -38,7 +38,8 @@ _RESERVE = {PUSH: 1, CALL: -1, COUNT_CALL: -1}
 
 
 def least_reserve(kind: int, words: int) -> int:
-    """The smallest reserve of an action (`AutomatonTables`); `words`: the places of a set that it opens."""
+    """Returns the smallest reserve that an action may have (see `AutomatonTables`). words: the places of the
+    set that it opens, if it opens one."""
     return 1 + words if kind == OPEN else _RESERVE.get(kind, NO_RESERVE)
 
 

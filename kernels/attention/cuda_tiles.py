@@ -49,8 +49,9 @@ def shared_memory() -> int:
 
 
 def generation(architecture: int) -> int:
-    """The generation of the GPU's matrix instructions. 0: one warp multiplies 16 queries; 1 and 2: four warps
-    multiply 64 or more, with sums in registers (`wgmma` of sm_90) or tensor memory (`tcgen05` of sm_100)."""
+    """Returns which matrix instructions a GPU has: 1 for `wgmma` (sm_90), 2 for `tcgen05` (sm_100), 0 for
+    others. With 0, one warp multiplies 16 queries. With 1 and 2, four warps multiply at least 64, and keep
+    the sums in registers (1) or in tensor memory (2)."""
     return 0 if architecture < 90 or architecture >= 120 else 1 if architecture < 100 else 2
 
 

@@ -212,8 +212,8 @@ def _cut_rows(rows, sizes, partials, items, merges, made):
 def best_split(
     keys: np.ndarray, most: int, kv_heads: int, at_a_time: int, least: int, unit: int, cost: int
 ) -> int:
-    """Returns the most keys of an item with which all items take the least time: the number of turns, times
-    the keys of an item plus `cost`.
+    """Returns how many keys an item may have at most, so that all items together take the least time: the
+    number of turns, multiplied by an item's keys plus `cost`.
 
     keys: int64 [items], before they are split; most: items that splitting may add; at_a_time: programs that
     run at the same time, one for each item and KV head. Items have at least `least` keys, in steps of `unit`;

@@ -2,8 +2,8 @@
 """Triton kernels for many rows whose activations are rounded to the weight's type, int8 or FP8 (E4M3).
 
 Each row has a scale for each of the weight's groups of inputs. Matrix instructions for bytes add a group's
-products: those of int8 exactly, those of FP8 in float32, of which Hopper keeps about 14 bits. The sum is
-multiplied by both scales and added to the others in float32.
+products: those of int8 exactly, those of FP8 in float32, of which Hopper is reported to keep about 14 bits.
+The sum is multiplied by both scales and added to the others in float32.
 """
 
 import torch
@@ -14,18 +14,21 @@ from ..common.codes_cuda import FP8_UNIT, coded, magnitude, scale_and_factor
 from .coded_cuda import Stored, words
 
 SMALLEST_GROUP = 32
-"""Matrix instructions multiply so many bytes at a time."""
+"""the inputs that one matrix instruction multiplies"""
 FP8_CAPABILITY = (8, 9)
 """the first compute capability with matrix instructions for FP8"""
 
 TENSOR_MEMORY_CAPABILITIES = ((10, 0), (12, 0))
-"""from the first one to before the second one: matrix instructions add in tensor memory"""
+"""GPUs from the first compute capability on, up to but without the second, add products in tensor memory."""
 
-OUTPUTS, STAGES = 128, 3
-"""outputs of a program's tile; its blocks of inputs in flight"""
+OUTPUTS = 128
+"""outputs that a program of the product computes"""
+STAGES = 3
+"""groups of inputs for which a program of the product has buffers: it loads the next ones meanwhile"""
 ROWS_OF_WARP = 16
+"""rows of the product's tile for each warp"""
 ROUNDED_ROWS = 16
-"""of a program that rounds activations"""
+"""rows that a program of `round_kernel` rounds"""
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -67,7 +70,7 @@ def byte_product_kernel(
     row = tl.program_id(0) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     output = tl.program_id(1) * BLOCK_OUTPUTS + tl.arange(0, BLOCK_OUTPUTS)
     place = tl.arange(0, GROUP)
-    # Rows and outputs beyond the last one read what the last one reads, and are not stored.
+    # Places of the tile beyond the last row or output load that one again. Their results are not stored.
     row_read, output_read = tl.minimum(row, rows - 1), tl.minimum(output, outputs - 1)
     width = groups * GROUP
     x += row_read.to(tl.int64)[:, None] * width + place[None, :]
@@ -105,8 +108,8 @@ def takes(weight: Stored, device: torch.device) -> bool:
 
 
 def tile_rows(is_fp8: bool, capability: tuple[int, int]) -> int:
-    """The rows of a program's tile. From tensor memory Triton 3.6 reads all sums of a group at once: of 128
-    rows they would spill."""
+    """Returns how many rows a program computes. From tensor memory, Triton 3.6 loads all sums of a group into
+    registers at once, and those of 128 rows would not fit."""
     first, end = TENSOR_MEMORY_CAPABILITIES
     return 64 if is_fp8 and first <= capability < end else 128
 

@@ -120,7 +120,7 @@ def product_kernel(
     row = tl.program_id(1) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     split = tl.program_id(2)
     place = tl.arange(0, SLICE)
-    # Outputs and rows beyond the last one read what the last one reads, and are not stored.
+    # Places of the tile beyond the last output or row load that one again. Their results are not stored.
     source = tl.minimum(output, outputs - 1)
     codes += source.to(tl.int64)[:, None] * (steps * SLICE) + place[None, :]
     x += tl.minimum(row, rows - 1).to(tl.int64)[None, :] * inputs
@@ -286,7 +286,8 @@ def expand(weight: Stored, first: int, end: int, dtype: torch.dtype) -> torch.Te
 
 
 def words(table: torch.Tensor) -> torch.Tensor:
-    """Pairs of float16 as int32, which kernels copy ahead: copies have at least 4 bytes. float32 as it is."""
+    """Returns a table of float16 as int32 words of two numbers, because asynchronous copies have at least 4
+    bytes, and a table of float32 as it is."""
     return table if table.dtype == torch.float32 else table.view(torch.int32)
 
 

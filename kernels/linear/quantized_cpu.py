@@ -78,8 +78,8 @@ def _multiply_rows(rows, passes, groups, parts, steps, codes, x, row, scales, ta
 
 @compiled
 def _size_of_passes(rows):
-    """Chooses how many rows a pass has, from 4 to ROWS: as few as possible beyond `rows` in the last pass. Of
-    equally good sizes it takes the largest."""
+    """Chooses how many rows a pass has, from 4 to ROWS, so that the last pass has the fewest unused rows. Of
+    equally good numbers it takes the largest."""
     best = ROWS
     for size in range(ROWS - 1, 3, -1):
         if (rows + size - 1) // size * size < (rows + best - 1) // best * best:

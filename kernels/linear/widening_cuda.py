@@ -14,7 +14,8 @@ from ..common.codes_cuda import widened as plainly_widened
 
 AS_PTX = tl.constexpr(not knobs.runtime.interpret)
 TO_TWO, TO_FOUR = tl.constexpr("=&r,=&r,r"), tl.constexpr("=&r,=&r,=&r,=&r,r")
-"""constraints: one input register of four bytes, and two or four output registers of two numbers each"""
+"""The operands of the PTX: one input register of four bytes, and two or four output registers of two numbers
+each."""
 
 
 def _block(code: str, **constants: int) -> tl.constexpr:
@@ -23,9 +24,9 @@ def _block(code: str, **constants: int) -> tl.constexpr:
     return tl.constexpr(f"{{\n.reg .b32 {', '.join(['p, q, s', *constants])};\n{moves}{code}}}")
 
 
-# Inverting the sign bit of a 4-bit code c gives c + 8 as an unsigned number. (p & mask) ^ magic does that and
-# sets the other bits, so that the word is a float with the value of magic's other bits plus c + 8. Adding the
-# offset leaves c.
+# A 4-bit code c with its sign bit inverted is the unsigned number c + 8. (p & mask) ^ magic inverts the sign
+# bits of two codes and makes each code the last bits of a float, whose value then is a power of two plus c
+# plus 8. Adding `offset` subtracts the power of two and 8, which leaves c.
 NIBBLES_BFLOAT16 = _block(
     """
     prmt.b32 p, $4, 0, 0x4140;

@@ -71,7 +71,8 @@ class EvictedPages:
 
 
 def _grouped(evicted: Iterable[_Evicted]) -> list[KeyedPages]:
-    """Joins consecutive evictions of one namespace, newest first: earlier pages of a prefix come first."""
+    """Joins consecutive evictions of one namespace, the newest first. So the earlier pages of a prefix, which
+    are evicted after the later ones, come first."""
     newest_first = sorted(evicted, reverse=True)
     return [
         KeyedPages(namespace, b"".join(each.key for each in some), [each.page for each in some])

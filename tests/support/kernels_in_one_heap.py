@@ -1,4 +1,4 @@
-"""Prints the largest error of a kernel on two threads in many turns, NaN if a result is NaN."""
+"""Runs a kernel on two threads many times and prints the largest error of a result, or NaN if one is NaN."""
 
 import sys
 

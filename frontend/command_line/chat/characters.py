@@ -1,4 +1,4 @@
-"""Checks the characters of a chat: no control characters for a terminal, no input but UTF-8."""
+"""Keeps control characters from the terminal, and tells input that is not UTF-8."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import sys
 from io import TextIOWrapper
 
+NOT_UTF8 = "this line is not UTF-8, so it was not sent"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -17,10 +18,8 @@ def without_controls(text: str) -> str:
     return _CONTROLS.sub("", text)
 
 
-NOT_UTF8 = "this line is not UTF-8, so it was not sent"
-
-
 def read_utf8() -> None:
-    """Has lines of standard input read as UTF-8, whatever the locale. `is_utf8` tells whether they are."""
+    """Makes Python read standard input as UTF-8, whatever the locale. Other bytes raise no error, so each
+    line must be checked by `is_utf8`."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")

@@ -63,14 +63,11 @@ class Talk:
         """Sets a field of the next requests; an empty text removes it. Raises CommandError, and changes
         nothing, if the server does not take it. Only Arbora is asked, because others may refuse the request
         for another reason, such as its `max_tokens`."""
-        settings = dict(self.conversation.settings)
-        self.conversation.set(name, text)
-        try:
-            if text and self.explains:
-                self._check(f"/set {name} {text}", {name: self.conversation.settings[name]})
-        except CommandError:
-            self.conversation.settings = settings
-            raise
+        changed = Conversation(model=self.conversation.model, settings=dict(self.conversation.settings))
+        changed.set(name, text)
+        if text and self.explains:
+            self._check(f"/set {name} {text}", {name: changed.settings[name]})
+        self.conversation.settings = changed.settings
 
     def load(self, path: Path) -> str:
         """Continues a saved conversation, with the present model if the saved one is not served here. Returns

@@ -1,5 +1,5 @@
-"""Reads objects: declared properties (in the schema's order or in any), then undeclared ones. A node is the
-rest of the goal after the members read so far.
+"""Reads objects: declared properties (in the schema's order or in any), then undeclared ones. A node
+of the automaton stands for the part of the goal that is left after the members read so far.
 
 A conjunct about a single declared property is kept out of the goal. So an object of many independent
 properties has one node for each, and goals stay small.
