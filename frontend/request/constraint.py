@@ -69,7 +69,7 @@ def as_format(spec: GrammarSpec) -> Raw | dict[str, object]:
             return Raw(spec.text.encode())
         case "json_schema" | "json_object":
             schema = Raw(spec.text.encode() if spec.kind == "json_schema" else b'{"type":"object"}')
-            return {"type": "json_schema", "json_schema": schema, "separators": spec.separators}
+            return {"type": "json_schema", "json_schema": schema}
         case "regex":
             return {"type": "regex", "pattern": spec.text}
         case "grammar":
