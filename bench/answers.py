@@ -9,17 +9,18 @@ Python's standard library, at temperature 0. Each mode asks all of them with ano
 
 free         none; the value is looked for in the text, also in a code block or in Python's spelling
 json_schema, json_object, tools       the usual fields of a request
-regex, choice, grammar (Lark's %json) Arbora's fields
+regex, choice, grammar (Lark's %json) fields of Arbora and vLLM
 shown        the schema or the choices are in the system prompt too
 style=…      compact, spaced or indented: the white space that a regex prescribes
 field=value  any other field, such as property_order=any, tool_choice=required, or logprobs=true, with which
-             Arbora samples forced text token by token
+             Arbora samples forced text token by token; with top_logprobs=1 too the tables have the tokens that
+             the constraint overruled, and how much log-probability (nats) a reply lost by them
 
 A score is the share of an answer's fields that are right, in percent; of a list the share of its items and
 whether it has the right length. In brackets stands the paired difference from the reference's score on the
 same questions with its 95 % interval; it is bold if the score is lower and the interval excludes zero.
 `unread` counts replies without a value of the wanted form, `cut` those that reached max_tokens. Without
-`--server` it starts `arbora serve MODEL`.
+`--server` it starts `arbora serve MODEL`. Ask a server only in modes whose fields it knows.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ KINDS = [
     "tools tool_choice=required",
 ]
 SAMPLED = [
-    f"{kind} logprobs=true"
+    f"{kind} logprobs=true top_logprobs=1"
     for kind in ("json_schema", "regex style=spaced", "choice", "tools tool_choice=required")
 ]
 SHOWN = [kind.replace(" ", " shown ", 1) if " " in kind else f"{kind} shown" for kind in KINDS]
@@ -115,7 +116,22 @@ def read_reply(task: Task, mode: Mode, case: Case, answer: Body, seconds: float)
         round(seconds, 4),
         value is not None,
         score(case.answer, value),
+        *preference((choice.get("logprobs") or {}).get("content") or []),
     )
+
+
+def preference(tokens: Sequence[Body]) -> tuple[int | None, float | None]:
+    """How many sampled tokens the model liked less than another, and by how much log-probability together.
+
+    Both are None if the reply has no alternatives.
+    """
+    gaps = [_gap(token) for token in tokens if token.get("top_logprobs")]
+    return (sum(gap > 0 for gap in gaps), round(sum(gaps), 3)) if gaps else (None, None)
+
+
+def _gap(token: Body) -> float:
+    best = max(other["logprob"] for other in token["top_logprobs"])
+    return float(max(0.0, best - token["logprob"]))
 
 
 def value_of_call(call: Body) -> Any:

@@ -62,6 +62,11 @@ def _rule(task: Task) -> str:
     return f"Answer with JSON that matches this schema: {json.dumps(task.schema)}"
 
 
+def _structured(name: str, constraint: Any) -> Body:
+    """In the field that Arbora and vLLM share."""
+    return {"structured_outputs": {name: constraint}}
+
+
 def _free(task: Task, style: str) -> Body:
     return {}
 
@@ -77,16 +82,16 @@ def _json_object(task: Task, style: str) -> Body | None:
 
 def _regex(task: Task, style: str) -> Body:
     if task.choices:
-        return {"regex": "|".join(re.escape(choice) for choice in task.choices)}
-    return {"regex": regex_of(task.schema, STYLES[style])}
+        return _structured("regex", "|".join(re.escape(choice) for choice in task.choices))
+    return _structured("regex", regex_of(task.schema, STYLES[style]))
 
 
 def _grammar(task: Task, style: str) -> Body:
-    return {"grammar": f"start: %json {json.dumps(task.schema)}"}
+    return _structured("grammar", f"start: %json {json.dumps(task.schema)}")
 
 
 def _choice(task: Task, style: str) -> Body | None:
-    return {"choice": list(task.choices)} if task.choices else None
+    return _structured("choice", list(task.choices)) if task.choices else None
 
 
 def _tools(task: Task, style: str) -> Body | None:

@@ -28,6 +28,10 @@ class Reply(NamedTuple):
     """whether a value of the wanted form was found in it"""
     shares: dict[str, float]
     """what is right of each field of the answer"""
+    overruled: int | None = None
+    """tokens in whose place the model, without the constraint, would have written another; None if unknown"""
+    lost: float | None = None
+    """log-probability, in nats, by which the model preferred those others"""
     error: str = ""
 
     @property
@@ -124,7 +128,7 @@ def task_table(rows: Sequence[Row], reference: str) -> str:
     fields = list(
         dict.fromkeys(field for row in rows for reply in row.replies.values() for field in reply.shares)
     )
-    head = ["", "score", *fields, "all right", "unread", "cut", "tokens", "seconds"]
+    head = ["", "score", *fields, "all right", "unread", "cut", "overruled", "nats lost", "tokens", "seconds"]
     return markdown(head, [[row.name, *_cells(row, base, fields)] for row in rows])
 
 
@@ -136,8 +140,10 @@ def _cells(row: Row, base: Row, fields: Sequence[str]) -> Iterable[str]:
     yield _percent(float(reply.score == 1) for reply in replies)
     yield _percent(float(not reply.is_read) for reply in replies)
     yield _percent(float(reply.finish_reason == "length") for reply in replies)
-    yield f"{statistics.fmean(reply.tokens for reply in replies):.1f}"
-    yield f"{statistics.fmean(reply.seconds for reply in replies):.2f}"
+    yield _mean(reply.overruled for reply in replies)
+    yield _mean(reply.lost for reply in replies)
+    yield _mean(reply.tokens for reply in replies)
+    yield _mean(reply.seconds for reply in replies)
 
 
 def _with_difference(row: Row, base: Row, field: str | None) -> str:
@@ -149,6 +155,11 @@ def _with_difference(row: Row, base: Row, field: str | None) -> str:
         return _percent(figures)
     shown = f"{_percent(figures)} ({100 * difference.mean:+.1f} ± {100 * difference.margin:.1f})"
     return f"**{shown}**" if difference.sign < 0 else shown
+
+
+def _mean(figures: Iterable[float | None]) -> str:
+    known = [figure for figure in figures if figure is not None]
+    return f"{statistics.fmean(known):.3g}" if known else "–"
 
 
 def _percent(shares: Iterable[float]) -> str:

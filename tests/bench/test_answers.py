@@ -17,7 +17,7 @@ from answer_modes import KINDS, STYLES, parse_mode, regex_of
 from answer_reading import read_choice, read_json, score
 from answer_report import Reply, load, paired_difference, report, save
 from answer_tasks import TASKS, Task
-from answers import DEFAULT_MODES, value_of_call
+from answers import DEFAULT_MODES, preference, value_of_call
 
 PERSON = {"name": "Ada Berg", "age": 34, "member": False, "phone": None}
 STYLED: dict[str, dict[str, Any]] = {
@@ -103,6 +103,13 @@ def test_a_choice_is_the_one_named_first_and_of_two_at_one_place_the_longer() ->
 def test_a_call_is_read_as_its_name_and_arguments() -> None:
     call = {"function": {"name": "set_timer", "arguments": '{"minutes": 5}'}}
     assert value_of_call(call) == {"name": "set_timer", "arguments": {"minutes": 5}}
+
+
+def test_an_overruled_token_loses_the_log_probability_of_the_one_that_the_model_liked_better() -> None:
+    liked = {"logprob": -0.1, "top_logprobs": [{"logprob": -0.1}]}
+    overruled = {"logprob": -5.0, "top_logprobs": [{"logprob": -0.5}]}
+    assert preference([liked, overruled, overruled]) == (2, 9.0)
+    assert preference([{"logprob": -5.0, "top_logprobs": []}]) == (None, None)
 
 
 def test_a_mode_is_a_kind_with_fields_of_the_request() -> None:
