@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,9 @@ from typing import Any, NamedTuple
 from ..runtime.checkpoint_json import CONFIG_FILE
 from ..runtime.errors import ConfigError
 
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
+NOT_AN_ID = "this is not a hub id, which has an owner and a name, such as Qwen/Qwen3-0.6B"
 BYTES_BAR = "huggingface_hub.snapshot_download"
 
 
@@ -26,11 +30,19 @@ class Download(NamedTuple):
     all_bytes: int
 
 
+def is_hub_id(model: str) -> bool:
+    """Whether the text names an owner and a model. The hub has a few old models without an owner, but their
+    names could be those of directories."""
+    return HUB_ID.fullmatch(model) is not None
+
+
 def planned_download(model: str, revision: str | None) -> Download:
     """Asks the hub for the sizes of a model's files. Raises ConfigError."""
+    if not is_hub_id(model):
+        raise ConfigError(f"MODEL {model}: {NOT_AN_ID}.")
     from huggingface_hub import constants, snapshot_download
 
-    with _hub_errors(model, revision), _without_bars():
+    with _hub_errors(model, revision), _silent():
         found = snapshot_download(
             model, revision=revision, allow_patterns=FILES, ignore_patterns=["*/*"], dry_run=True
         )
@@ -70,7 +82,7 @@ def download_config(model: str, revision: str | None = None) -> Path | None:
     model has none. Raises ConfigError."""
     from huggingface_hub import snapshot_download
 
-    with _hub_errors(model, revision), _without_bars():
+    with _hub_errors(model, revision), _silent():
         # hf_hub_download would try a hub that can't be reached six times.
         found = Path(snapshot_download(model, revision=revision, allow_patterns=[CONFIG_FILE]))
     return found if (found / CONFIG_FILE).is_file() else None
@@ -133,7 +145,7 @@ def _hub_errors(model: str, revision: str | None) -> Iterator[None]:
             )
         raise ConfigError(f"MODEL {model}: {reason}.") from error
     except HFValidationError as error:
-        raise ConfigError(f"MODEL {model}: this is not a hub id such as Qwen/Qwen3-0.6B.") from error
+        raise ConfigError(f"MODEL {model}: {NOT_AN_ID}.") from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise ConfigError(f"MODEL {model}: the hub could not be read: {error}") from error
@@ -146,11 +158,18 @@ def _hub_errors(model: str, revision: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
+def _silent() -> Iterator[None]:
+    """Keeps the library from writing: bars, and warnings of what our own errors tell."""
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    with disable_progress_bars():
-        yield
+    library = logging.getLogger("huggingface_hub")
+    level = library.level
+    library.setLevel(logging.ERROR)
+    try:
+        with disable_progress_bars():
+            yield
+    finally:
+        library.setLevel(level)
 
 
 def _bar_of_bytes(model: str, quiet: bool) -> Any:
@@ -162,7 +181,7 @@ def _bar_of_bytes(model: str, quiet: bool) -> Any:
             is_shown = settings.get("name") == BYTES_BAR and not quiet
             settings["disable"] = settings.get("disable") if is_shown else True
             settings.pop("bar_format", None)
-            settings |= {"desc": model, "dynamic_ncols": True}
+            settings |= {"desc": model, "dynamic_ncols": True, "unit": "iB", "unit_divisor": 1024}
             super().__init__(*arguments, **settings)  # type: ignore[no-untyped-call]
 
         def set_description(self, *_: Any, **__: Any) -> None:

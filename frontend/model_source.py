@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from ..runtime.config import BUILTIN_MODEL
 from ..runtime.errors import ConfigError
 from .gguf.directory import SHARD, gguf_directory
-from .hub import download, download_config, has_weights_in_cache, no_weights, planned_download
+from .hub import (
+    NOT_AN_ID,
+    download,
+    download_config,
+    has_weights_in_cache,
+    is_hub_id,
+    no_weights,
+    planned_download,
+)
 
 BUILTIN_NAME = "arbora-builtin"
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
 _PATH_STARTS = ("/", "./", "../", "~")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def served_name(model: str | None) -> str:
@@ -47,10 +53,8 @@ def find_model(model: str | None) -> Path:
     if name.startswith(_PATH_STARTS) or path.suffix == ".gguf":
         kind = "file" if path.suffix == ".gguf" else "directory"
         raise ConfigError(f"MODEL {name}: there is no such {kind} ({path.absolute()}).")
-    if not _HUB_ID.fullmatch(name):
-        raise ConfigError(
-            f"MODEL {name}: there is no such directory, and it is not a hub id such as Qwen/Qwen3-0.6B."
-        )
+    if not is_hub_id(name):
+        raise ConfigError(f"MODEL {name}: there is no such directory, and {NOT_AN_ID}.")
     return _checked(_from_hub(name), f"MODEL {name}")
 
 
@@ -81,7 +85,7 @@ def _has_weights(directory: Path) -> bool:
 
 def _is_hub_id(model: str) -> bool:
     starts_as_path = model.startswith(_PATH_STARTS) or model.endswith(".gguf")
-    return not starts_as_path and _HUB_ID.fullmatch(model) is not None
+    return not starts_as_path and is_hub_id(model)
 
 
 def _checked(directory: Path, what: str) -> Path:

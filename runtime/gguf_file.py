@@ -81,7 +81,9 @@ class GgufFile:
         try:
             with path.open("rb") as file:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except (OSError, ValueError) as error:
+        except ValueError:  # an empty file can't be mapped
+            raise ConfigError(f"{path} is empty. Download it again.") from None
+        except OSError as error:
             raise ConfigError(f"{path} can't be read: {error}") from None
         reader = _Reader(path, self.data)
         tensors, pairs = reader.counts()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...runtime.config import ServeConfig
+from ...runtime.gguf_file import GgufFile
 from ..text.tokenizer import read_json
 from .responses import Details
 
@@ -29,6 +30,42 @@ _COUNTED = {
 }
 
 
+_FILE_TYPES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    25: "IQ4_NL",
+    32: "BF16",
+    38: "MXFP4",
+}
+"""by `general.file_type`"""
+_CHAT_TEMPLATE = "tokenizer.chat_template"
+_Info = dict[str, str | int | float]
+
+
+class _Description(NamedTuple):
+    """What `Details` and `model_info` have of the weight files. Unknown: an empty text, or 0 parameters."""
+
+    family: str
+    parameters: int
+    stored_as: str
+    """the format of the weights in the files"""
+    info: _Info
+
+
 @dataclass(frozen=True)
 class ModelFiles:
     """`digest` depends on the configuration and on the names and sizes of the weight files, not on the
@@ -38,38 +75,77 @@ class ModelFiles:
     digest: str
     modified: datetime
     details: Details
-    info: dict[str, str | int | float]
+    info: _Info
 
     @classmethod
     def read(cls, config: ServeConfig) -> ModelFiles:
         directory = config.model
         settings = read_json(directory / "config.json")
-        weights = sorted((*directory.glob("*.safetensors"), *directory.glob("*.gguf")))
+        weights = sorted(directory.glob("*.safetensors"))
+        ggufs = [] if weights else sorted(directory.glob("*.gguf"))
+        found = _describe_gguf(ggufs) if ggufs else _describe_safetensors(weights, settings)
+        weights += ggufs
         stats = [path.stat() for path in weights]
-        family = str(settings.get("model_type", ""))
-        is_quantized = bool(settings.get("quantization_config"))
-        parameters = 0 if is_quantized else sum(map(_parameters, weights))
-        is_gguf = any(path.suffix == ".gguf" for path in weights)
         sizes = [(path.name, stat.st_size) for path, stat in zip(weights, stats, strict=True)]
+        counted = {"general.parameter_count": found.parameters} if found.parameters else {}
         return cls(
             size=sum(stat.st_size for stat in stats),
             digest=sha256(json.dumps([settings, sizes], sort_keys=True).encode()).hexdigest(),
             modified=datetime.fromtimestamp(max((stat.st_mtime for stat in stats), default=0), UTC),
             details=Details(
-                format="gguf" if is_gguf else "safetensors",
-                family=family,
-                families=[family],
-                parameter_size=_shown(parameters),
-                quantization_level=_quantization(config, settings),
+                format="gguf" if ggufs else "safetensors",
+                family=found.family,
+                families=[found.family],
+                parameter_size=_shown(found.parameters),
+                quantization_level=(config.quantize or found.stored_as).upper(),
             ),
-            info=dict(_info(family, settings, parameters)),
+            info={**found.info, **counted},
         )
 
 
+def _describe_gguf(paths: list[Path]) -> _Description:
+    """The first file has the metadata of all."""
+    files = [GgufFile(path) for path in paths]
+    metadata = files[0].metadata
+    kind = metadata.get("general.file_type")
+    tensors = [tensor for file in files for tensor in file.tensors.values()]
+    bytes_of = Counter[str]()
+    for tensor in tensors:
+        bytes_of[tensor.type] += tensor.bytes
+    ((most, _),) = bytes_of.most_common(1) or [("", 0)]
+    return _Description(
+        family=str(metadata.get("general.architecture", "")),
+        parameters=sum(math.prod(tensor.shape) for tensor in tensors),
+        stored_as=_FILE_TYPES.get(kind, most) if isinstance(kind, int) else most,
+        info={
+            key: value
+            for key, value in metadata.items()
+            if not isinstance(value, list) and key != _CHAT_TEMPLATE
+        },
+    )
+
+
+def _describe_safetensors(paths: list[Path], settings: dict[str, Any]) -> _Description:
+    """The configuration has GGUF's names in `info`, as Ollama shows it."""
+    architecture = next(iter(settings.get("architectures") or []), "")
+    family = str(settings.get("model_type") or architecture.removesuffix("ForCausalLM").lower())
+    stored = settings.get("quantization_config") or {}
+    dtype = str(settings.get("dtype") or settings.get("torch_dtype") or "")
+    named = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
+    counted = {f"{family}.{key}": settings.get(name) for name, key in _COUNTED.items()}
+    return _Description(
+        family=family,
+        parameters=0 if stored else sum(map(_parameters, paths)),
+        stored_as=str(stored.get("format") or stored.get("quant_method") or named.get(dtype, dtype)),
+        info={
+            "general.architecture": family,
+            **{key: value for key, value in counted.items() if isinstance(value, int | float)},
+        },
+    )
+
+
 def _parameters(path: Path) -> int:
-    """The number of parameters in a safetensors file; 0 for another one."""
-    if path.suffix != ".safetensors":
-        return 0
+    """The number of parameters in a safetensors file; 0 if its header is too long."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > MOST_HEADER_BYTES:
@@ -84,23 +160,3 @@ def _shown(parameters: int) -> str:
         if parameters >= size:
             return f"{parameters / size:.1f}{unit}"
     return str(parameters or "")
-
-
-def _quantization(config: ServeConfig, settings: dict[str, Any]) -> str:
-    """The format of the weights in memory, such as "BF16", "INT8" or "FP8"."""
-    stored = settings.get("quantization_config") or {}
-    method = config.quantize or stored.get("format") or stored.get("quant_method")
-    dtype = str(settings.get("dtype") or settings.get("torch_dtype") or "")
-    named = {"bfloat16": "bf16", "float16": "f16", "float32": "f32"}
-    return str(method or named.get(dtype, dtype)).upper()
-
-
-def _info(family: str, settings: dict[str, Any], parameters: int) -> Iterator[tuple[str, str | int | float]]:
-    """The configuration under GGUF's names, as Ollama shows it."""
-    yield "general.architecture", family
-    if parameters:
-        yield "general.parameter_count", parameters
-    for name, key in _COUNTED.items():
-        value = settings.get(name)
-        if isinstance(value, int | float):
-            yield f"{family}.{key}", value

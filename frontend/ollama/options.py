@@ -11,7 +11,7 @@ from ..request.validation import check_fields, check_range, check_stop_strings, 
 from .fields import FIXED_OPTIONS
 from .protocol import Options, PromptRequest
 
-TEMPERATURE, TOP_K, TOP_P = 0.8, 40, 0.9
+TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 40, 0.9, 0.0
 """the defaults of Ollama's API"""
 REST_OF_CONTEXT = (-1, -2)
 """values of `num_predict` that mean no limit"""
@@ -26,7 +26,7 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
         temperature=TEMPERATURE if options.temperature is None else options.temperature,
         top_k=TOP_K if options.top_k is None else options.top_k,
         top_p=TOP_P if options.top_p is None else options.top_p,
-        min_p=options.min_p,
+        min_p=MIN_P if options.min_p is None else options.min_p,
         repetition_penalty=options.repeat_penalty,
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,

@@ -30,12 +30,14 @@ from ....runtime.model.weight_formats import (
 )
 from ....runtime.model.weight_formats.compressed_tensors import choose_compressed_tensors
 from ....runtime.model.weight_formats.floats import FloatFormat
+from ....runtime.model.weight_formats.gguf_blocks import BLOCK_TYPES
 from ....runtime.model.weight_formats.quantized_checkpoint import quantization_config
 from ....runtime.model.weight_formats.tensor_spec import FLOATS
 from ....runtime.model.weights import EMBEDDING, FINAL_NORM, expected_tensors, projections
 
 ITEM_BYTES = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
-SCALE_BYTES = 2  # `--quantize` writes them in bfloat16
+SCALE_BYTES = 2  # `--quantize` writes them in bfloat16, and products store those of GGUF in float16
+FACTOR_BYTES = 4  # of each output, by which products multiply the scales of GGUF
 FLOAT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -91,19 +93,21 @@ class StoredFormat(NamedTuple):
         """Raises ConfigError if the files do not fit the config."""
         if not self.is_quantized(config):
             return float_weights(config, dtype)
+        if self.checkpoint is None:
+            counted = _counted(config, self.formats.method, self.formats.choose, dtype.itemsize)
+            return _on_device(counted, config, dtype, device)
         expected = expected_tensors(config, self.formats.choose)
-        counted = _counted(config, self.formats.method, self.formats.choose, dtype.itemsize)
-        if (checkpoint := self.checkpoint) is not None:
-            checkpoint.check(expected)
-            sizes = {
-                name: math.prod(spec.shapes[0]) * dtype.itemsize
-                if checkpoint.dtype(name) in FLOATS and not _is_scale(name)
-                else checkpoint.read(name).nbytes
-                for name, spec in expected.items()
-                if name in checkpoint.names
-            }
-            counted = _sum(config, self.formats.method, sizes)
-        return _on_device(counted, config, dtype, device)
+        self.checkpoint.check(expected)
+        there = {name: spec for name, spec in expected.items() if name in self.checkpoint.names}
+        if self.checkpoint.gguf is not None:
+            return _gguf_weights(config, there, dtype, device)
+        sizes = {
+            name: math.prod(spec.shapes[0]) * dtype.itemsize
+            if self.checkpoint.dtype(name) in FLOATS and not _is_scale(name)
+            else self.checkpoint.read(name).nbytes
+            for name, spec in there.items()
+        }
+        return _on_device(_sum(config, self.formats.method, sizes), config, dtype, device)
 
 
 def all_formats(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> list[Weights]:
@@ -142,6 +146,30 @@ def _sum(config: DecoderConfig, name: str, sizes: Mapping[str, int]) -> Weights:
         0 if config.tied_embeddings else sum(n for tensor, n in sizes.items() if tensor.startswith(embedding))
     )
     return Weights(name, total, total - rows)
+
+
+def _gguf_weights(
+    config: DecoderConfig, tensors: Mapping[str, TensorSpec], dtype: torch.dtype, device: torch.device
+) -> Weights:
+    """Blocks as the device's products store them. A tensor without a product takes the bytes of floats."""
+    sizes = {name: math.prod(spec.shapes[0]) * dtype.itemsize for name, spec in tensors.items()}
+    blocks = {name: spec for name, spec in tensors.items() if spec.dtypes[0] in BLOCK_TYPES}
+    packed = {name: size for name, spec in blocks.items() if (size := _packed_bytes(spec, device))}
+    return _sum(config, "GGUF", sizes | packed)._replace(is_expanded=len(packed) < len(blocks))
+
+
+def _packed_bytes(spec: TensorSpec, device: torch.device) -> int:
+    """Bytes of the codes, scales, offsets and factors; 0 if the device has no product for the blocks."""
+    (outputs, inputs), kind = spec.shapes[0], BLOCK_TYPES[spec.dtypes[0]]
+    on_cuda = device.type == "cuda"
+    if on_cuda:
+        is_taken = takes_on_cuda(CodedShape(outputs, inputs, kind.bits, kind.group, kind.zero))
+    else:
+        is_taken = takes(QuantizedShape(outputs, inputs, kind.bits, kind.group, kind.zero), device)
+    unsigned_zero = 1 << (kind.bits - 1)
+    has_offsets = kind.zero is None or (on_cuda and kind.zero != unsigned_zero)
+    a_group = kind.group * kind.bits // 8 + SCALE_BYTES * (2 if has_offsets else 1)
+    return outputs * (inputs // kind.group * a_group + FACTOR_BYTES) if is_taken else 0
 
 
 def _is_scale(tensor: str) -> bool:

@@ -47,10 +47,11 @@ class Checkpoint:
     """The tensors of a model directory: one safetensors file, shards with an index, or GGUF files."""
 
     def __init__(self, model: Path) -> None:
-        self.is_gguf = _is_gguf(model)
+        self.gguf = _first_gguf(model)
+        """the first GGUF file, which has the metadata of all"""
         self._files: dict[Path, TensorFile]
-        if self.is_gguf:
-            self._files = _gguf_files(model)
+        if self.gguf is not None:
+            self._files = _gguf_files(model, self.gguf)
             self._file_of = {name: path for path, file in self._files.items() for name in file.names}
             return
         self._file_of = _file_of_tensor(model)
@@ -117,25 +118,22 @@ class Checkpoint:
         first, *others = self._files
         if not others:
             return first
-        return first.parent if self.is_gguf else first.parent / INDEX_FILE
+        return first.parent if self.gguf is not None else first.parent / INDEX_FILE
 
     def _describe(self, name: str) -> tuple[Shape, str]:
         return self._files[self._file_of[name]].describe(name)
 
 
-def _is_gguf(model: Path) -> bool:
-    return any(model.glob("*.gguf")) and not any(model.glob("*.safetensors"))
+def _first_gguf(model: Path) -> GgufFile | None:
+    """None for a model in safetensors."""
+    paths = [] if any(model.glob("*.safetensors")) else sorted(model.glob("*.gguf"))
+    return GgufFile(_linked_gguf(paths[0])) if paths else None
 
 
-def _gguf_files(model: Path) -> dict[Path, TensorFile]:
-    """Opens the GGUF files. The first one has the metadata of all.
-
-    `arbora serve model.gguf` makes a directory with a link. Errors then name the file that it leads to.
-    """
-    paths = [_linked_gguf(path) for path in sorted(model.glob("*.gguf"))]
-    files = [GgufFile(path) for path in paths]
-    metadata = files[0].metadata
-    return {path: GgufTensors(file, metadata) for path, file in zip(paths, files, strict=True)}
+def _gguf_files(model: Path, first: GgufFile) -> dict[Path, TensorFile]:
+    """`arbora serve model.gguf` makes a directory with a link. Errors then name the file that it leads to."""
+    others = [GgufFile(_linked_gguf(path)) for path in sorted(model.glob("*.gguf"))[1:]]
+    return {file.path: GgufTensors(file, first.metadata) for file in (first, *others)}
 
 
 def _linked_gguf(path: Path) -> Path:

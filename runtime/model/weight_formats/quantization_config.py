@@ -46,7 +46,11 @@ class _ConfigFile(msgspec.Struct):
 
 def checkpoint_formats(model: Path, checkpoint: Checkpoint) -> WeightFormats:
     """The formats of a checkpoint's weights. Raises ConfigError for unsupported ones."""
-    return _gguf_formats(checkpoint) if checkpoint.is_gguf else load_weight_formats(model, checkpoint.names)
+    return (
+        _gguf_formats(checkpoint)
+        if checkpoint.gguf is not None
+        else load_weight_formats(model, checkpoint.names)
+    )
 
 
 def _gguf_formats(checkpoint: Checkpoint) -> WeightFormats:

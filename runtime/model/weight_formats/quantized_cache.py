@@ -49,7 +49,7 @@ def quantized(
     """
     for each in projections:
         if not isinstance(formats.choose(each), FloatFormat):
-            named = checkpoint.files[0] if checkpoint.is_gguf else model
+            named = checkpoint.files[0] if checkpoint.gguf is not None else model
             raise ConfigError(
                 f"--quantize {method}: {named} is already quantized ({formats.method}). Leave the option "
                 "out, or name a checkpoint in 16 or 32 bits."

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +92,30 @@ def test_a_model_of_gguf_files_is_refused_with_what_to_do(
     assert "If it has GGUF files, choose one" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["pull", "serve"])
+def test_the_refusal_of_a_model_of_gguf_files_alone_has_no_lines_of_the_hubs_library(
+    hub: FakeHub, tmp_path: Path, command: str
+) -> None:
+    hub.files = {"model.Q4_K_M.gguf": b"GGUF"}
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path / "own")}
+    refused = subprocess.run(
+        [sys.executable, "-m", "arbora", command, MODEL], env=environment, capture_output=True, text=True
+    )
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(f"arbora: error: MODEL {MODEL} has no *.safetensors file on the hub.")
+    assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["pull", "serve", "plan"])
+def test_a_name_without_an_owner_is_no_hub_id_for_any_command(
+    hub: FakeHub, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert main([command, "gpt2"]) == 2
+    said = capsys.readouterr().err
+    assert "MODEL gpt2: " in said
+    assert "this is not a hub id, which has an owner and a name, such as Qwen/Qwen3-0.6B." in said
+
+
 def test_a_model_in_the_cache_is_found_without_a_check(hub: FakeHub) -> None:
     directory = find_model(MODEL)
     hub.downloads.clear()
@@ -133,7 +160,7 @@ def test_a_terminal_shows_a_bar_of_bytes(hub: FakeHub, tmp_path: Path) -> None:
         said = shown.wait_for(" is in ")
         shown.wait_for("serve it with")
         assert shown.exit_code() == 0
-    assert "1.05M/1.05M" in said and f"{MODEL}: 100%" in said
+    assert "1.00M/1.00M" in said and "iB/s" in said and f"{MODEL}: 100%" in said
     assert "Reconstruct" not in said and "Fetching" not in said
 
 
@@ -143,7 +170,10 @@ def test_a_terminal_shows_a_bar_of_bytes(hub: FakeHub, tmp_path: Path) -> None:
         (("team/nothing",), "the hub has no such model that you may read"),
         ((GATED,), "its owner asks you to accept terms first; then log in with `hf auth login`"),
         ((MODEL, "--revision", "v9"), "--revision v9: the model has no such branch, tag or commit"),
-        (("no hub id",), "MODEL no hub id: this is not a hub id such as Qwen/Qwen3-0.6B."),
+        (
+            ("no hub id",),
+            "MODEL no hub id: this is not a hub id, which has an owner and a name, such as Qwen/",
+        ),
     ],
 )
 def test_what_the_hub_refuses_is_explained(

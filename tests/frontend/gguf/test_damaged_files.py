@@ -72,3 +72,19 @@ def test_a_file_with_a_damaged_header_loads_or_is_refused(
         StepDriver.load(directory)
     except ConfigError as error:
         assert "model.gguf" in str(error)
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"<!DOCTYPE html>"])
+def test_a_file_without_a_header_is_refused_with_its_reason(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "empty.gguf"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        gguf_directory(path)
+    assert (
+        str(caught.value)
+        == {
+            b"": f"{path} is empty. Download it again.",
+            b"GGUF": f"{path} ends at byte 4, within its first bytes. Download it again.",
+            b"<!DOCTYPE html>": f"{path} is not a GGUF file: it begins with b'<!DO'.",
+        }[content]
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import ollama
 import pytest
 import pytest_asyncio
-from arbora.frontend.ollama.options import TEMPERATURE, TOP_K, TOP_P
+from arbora.frontend.ollama.options import MIN_P, TEMPERATURE, TOP_K, TOP_P
 from arbora.frontend.ollama.protocol import Options
 from http_world import MODEL, last_generate
 from ollama_world import OllamaWorld, ollama_world
@@ -89,7 +89,8 @@ async def test_the_clients_own_options_are_all_known() -> None:
 async def test_absent_options_have_ollamas_defaults(world: OllamaWorld) -> None:
     await world.generate()
     sampling = last_generate(world.http_world).sampling
-    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (TEMPERATURE, TOP_K, TOP_P)
+    assert (sampling.temperature, sampling.top_k) == (TEMPERATURE, TOP_K)
+    assert (sampling.top_p, sampling.min_p) == (TOP_P, MIN_P)
     await world.generate(options={"temperature": 0, "seed": -1})
     first = last_generate(world.http_world).sampling
     await world.generate(options={"seed": -1})

@@ -13,6 +13,9 @@ import pytest_asyncio
 from arbora.frontend.ollama.model_files import ModelFiles
 from arbora.frontend.ollama.not_served import NOT_SERVED
 from arbora.runtime.config import BUILTIN_MODEL, ServeConfig
+from checkpoints import random_model
+from gguf import GGMLQuantizationType as Type
+from gguf_models import SHAPE, add_tensors, finish_file, one_type, q4_k_m, start_file, write_gguf
 from http_world import MODEL
 from ollama_world import HELLO, TEMPLATE, OllamaWorld, ollama_world
 
@@ -73,6 +76,44 @@ async def test_the_files_of_the_built_in_model_say_its_size() -> None:
     assert files.info[f"{files.details.family}.block_count"] == settings["num_hidden_layers"]
     parameters = files.info["general.parameter_count"]
     assert isinstance(parameters, int) and files.size / 4 <= parameters <= files.size / 2
+
+
+async def test_a_gguf_file_says_its_family_parameters_and_quantization(tmp_path: Path) -> None:
+    model = tmp_path / "gguf"
+    model.mkdir()
+    weights = write_gguf(model / "small.gguf", "llama", one_type(Type.Q8_0))
+    files = ModelFiles.read(ServeConfig(model=model, served_model_name="a"))
+    details = files.details
+    assert (details.format, details.family, details.families) == ("gguf", "llama", ["llama"])
+    assert details.quantization_level == "Q8_0"
+    parameters = sum(weight.numel() for weight in weights.parameters())
+    assert files.info["general.parameter_count"] == parameters
+    assert details.parameter_size == f"{parameters / 1e6:.1f}M"
+    assert files.info["llama.block_count"] == SHAPE["num_hidden_layers"]
+    assert not any(key.startswith(".") for key in files.info)
+
+
+@pytest.mark.parametrize(("file_type", "name"), [(15, "Q4_K_M"), (7, "Q8_0"), (999, "Q4_K")])
+async def test_a_gguf_file_names_its_mixture_of_quantizations_by_its_file_type(
+    tmp_path: Path, file_type: int, name: str
+) -> None:
+    model = random_model("llama", **SHAPE)
+    writer = start_file(tmp_path / "small.gguf", model)
+    writer.add_file_type(file_type)
+    writer.add_chat_template("a template")
+    add_tensors(writer, model, q4_k_m)
+    finish_file(writer)
+    files = ModelFiles.read(ServeConfig(model=tmp_path, served_model_name="a"))
+    assert files.details.quantization_level == name
+    assert files.info["general.file_type"] == file_type and "tokenizer.chat_template" not in files.info
+
+
+async def test_a_model_without_model_type_has_its_architectures_name(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 3})
+    )
+    files = ModelFiles.read(ServeConfig(model=tmp_path, served_model_name="a"))
+    assert files.details.family == "qwen2" and files.info["qwen2.block_count"] == 3
 
 
 @pytest.mark.parametrize(("method", "path"), NOT_SERVED)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 from arbora.frontend.request.declared import ranges_of
 from arbora.frontend.request.fields import SamplingFields
 from arbora.runtime.errors import ConfigError
+from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.generation_config import sampling_defaults
 from arbora.runtime.sampling_params import SamplingDefaults
+from checkpoints import random_model
+from gguf import GGUFValueType
+from gguf_models import SHAPE, finish_file, start_file
+
+VALUE_TYPES = {float: GGUFValueType.FLOAT32, int: GGUFValueType.INT32, str: GGUFValueType.STRING}
 
 
 def write(directory: Path, text: str) -> Path:
@@ -66,6 +73,62 @@ def test_the_limits_are_those_of_requests(tmp_path: Path) -> None:
         if high is not None:
             with pytest.raises(ConfigError):
                 sampling_defaults(write(tmp_path, f'{{"{name}": {high + 1}}}'))
+
+
+def gguf(directory: Path, **sampling: object) -> GgufFile:
+    """A file with these `general.sampling` keys."""
+    writer = start_file(directory / "small.gguf", random_model("llama", **SHAPE))
+    for key, value in sampling.items():
+        writer.add_key_value(f"general.sampling.{key}", value, VALUE_TYPES[type(value)])
+    finish_file(writer)
+    return GgufFile(directory / "small.gguf")
+
+
+LLAMA_CPP = SamplingDefaults(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
+
+
+def test_a_gguf_file_that_names_no_sampling_is_sampled_as_by_llama_cpp_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, '{"eos_token_id": [1, 2]}')
+    file = gguf(tmp_path)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        assert sampling_defaults(tmp_path, file) == LLAMA_CPP
+    assert caplog.messages == [
+        "sampling where a request leaves it out: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05 "
+        "(from llama.cpp's defaults for GGUF files)"
+    ]
+
+
+def test_what_a_gguf_file_names_overrides_only_that_default(tmp_path: Path) -> None:
+    found = sampling_defaults(tmp_path, gguf(tmp_path, temp=0.5, top_k=0, penalty_repeat=1.25))
+    assert found == SamplingDefaults(0.5, 0, 0.95, 0.05, 1.25)
+
+
+def test_a_generation_config_beside_a_gguf_file_recommends_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = gguf(tmp_path, temp=0.5)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        found = sampling_defaults(write(tmp_path, '{"top_p": 0.9}'), file)
+    assert found == SamplingDefaults(top_p=0.9)
+    assert caplog.messages == [
+        "sampling where a request leaves it out: top_p 0.9 (from generation_config.json)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(3.0, r"general.sampling.temp is 3.0, but must be between 0 and 2"), ("hot", "`float")],
+)
+def test_a_gguf_file_with_a_value_that_no_request_may_have_is_an_error(
+    value: object, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        sampling_defaults(tmp_path, gguf(tmp_path, temp=value))
+    assert str(tmp_path / "small.gguf") in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ['{"temperature": "warm"}', '{"temperature": 1'])

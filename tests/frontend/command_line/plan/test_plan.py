@@ -13,13 +13,23 @@ from arbora.frontend.cli import main
 from arbora.frontend.command_line.plan.gpus import GPUS
 from arbora.frontend.command_line.plan.roofline import Rates, Work
 from arbora.frontend.command_line.plan.weights import StoredFormat, float_weights, quantized_weights
+from arbora.frontend.model_source import find_model
 from arbora.runtime.config import BUILTIN_MODEL, QuantizeMethod
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.kv_pool import allocate_pool
-from arbora.runtime.model.weight_formats import Checkpoint, ProjectionLoader, load_weight_formats
+from arbora.runtime.model.weight_formats import (
+    Checkpoint,
+    ProjectionLoader,
+    checkpoint_formats,
+    load_weight_formats,
+)
 from arbora.runtime.model.weight_formats.quantized_checkpoint import write_quantized
 from arbora.runtime.model.weights import load_weights, projections
+from checkpoints import random_model
 from fake_hub import MODEL, fake_hub
+from gguf import GGMLQuantizationType as Type
+from gguf_models import SHAPE, TypeOf, add_tensors, finish_file, one_type, q4_k_m, start_file
+from gguf_vocabularies import add_byte_level
 from huggingface_hub import constants
 from tiny_checkpoint import write_tiny_checkpoint
 
@@ -84,6 +94,49 @@ def test_quantized_weights_have_the_bytes_of_the_checkpoint_that_is_written(
     planned = quantized_weights(config, method, torch.float32, CPU)
     assert (planned.bytes, planned.is_expanded) == (stored, False)
     assert StoredFormat.of(target).weights(config, torch.float32, CPU).bytes == stored
+
+
+GGUF_FILES: dict[str, tuple[TypeOf, dict[str, Any]]] = {
+    "Q4_K_M": (q4_k_m, {}),
+    "Q8_0": (one_type(Type.Q8_0), {}),
+    "Q4_1, tied": (one_type(Type.Q4_1), {"tie_word_embeddings": True}),
+    "Q5_0": (one_type(Type.Q5_0), {}),
+    "F16": (one_type(Type.F16), {}),
+}
+
+
+@pytest.mark.parametrize("kind", GGUF_FILES)
+def test_a_gguf_file_has_the_bytes_of_the_products_that_are_loaded(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    type_of, fields = GGUF_FILES[kind]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    random = random_model("llama", **{**SHAPE, "vocab_size": 512, **fields})
+    writer = start_file(tmp_path / "small.gguf", random)
+    add_byte_level(writer, "gpt-2")
+    add_tensors(writer, random, type_of)
+    finish_file(writer)
+    found = plan(capsys, tmp_path / "small.gguf", "--dtype", "bfloat16")["chosen"]
+    assert not found["is_expanded"]
+    model = find_model(str(tmp_path / "small.gguf"))
+    assert found["weight_bytes"] == loaded_bytes(model, monkeypatch)
+
+
+def loaded_bytes(model: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The bytes of all products and vectors that loading the model makes."""
+    made = list[Any]()
+    for name in ("vector", "weight", "_packed"):
+        read = getattr(ProjectionLoader, name)
+
+        def noted(self: ProjectionLoader, *given: Any, read: Any = read) -> Any:
+            made.append(read(self, *given))
+            return made[-1]
+
+        monkeypatch.setattr(ProjectionLoader, name, noted)
+    config, checkpoint = load_decoder_config(model), Checkpoint(model)
+    choose = checkpoint_formats(model, checkpoint).choose
+    load_weights(checkpoint, choose, config, torch.bfloat16, CPU)
+    return sum(each.nbytes for each in made)
 
 
 def test_the_kv_cache_has_the_bytes_of_the_tensors_that_are_allocated(
