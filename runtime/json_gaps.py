@@ -84,7 +84,11 @@ WAYS = np.ones(LEAVE + 1, np.int32)
 WAYS[_COLONS], WAYS[COMMA], WAYS[_OPENS], WAYS[_INDENTS] = 3, LINED + 1, STARTED + 1, FIRST_INDENTED + 1
 WIDEST_WAY = np.zeros(LEAVE + 1, np.int32)
 """for each gap the way whose state allows all that the states of its other ways allow"""
-WIDEST_WAY[_COLONS], WIDEST_WAY[[COMMA, *_OPENS]], WIDEST_WAY[_INDENTS] = AFTER_COLON_FREE, FREE, FIRST_INDENTED
+WIDEST_WAY[_COLONS], WIDEST_WAY[[COMMA, *_OPENS]], WIDEST_WAY[_INDENTS] = (
+    AFTER_COLON_FREE,
+    FREE,
+    FIRST_INDENTED,
+)
 
 
 def pass_gap(gap: int, style: int, lines: int) -> tuple[int, int, int]:

@@ -66,6 +66,7 @@ _BINDING = (
     "choice",
     "grammar",
     "property_order",
+    "whitespace",
     "unenforced",
     "complete_json",
 )

@@ -28,6 +28,7 @@ from ..request.fields import (
     TopK,
     TopP,
     Unenforced,
+    Whitespace,
 )
 
 ROLES = ("user", "assistant", "system")
@@ -155,6 +156,7 @@ class MessagesRequest(PromptRequest, kw_only=True):
     seed: Seed | None = None
     ignore_eos: bool | None = None
     property_order: Order | None = None
+    whitespace: Whitespace | None = None
     unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_prompt: bool | None = None

@@ -41,6 +41,8 @@ class Sampling(TypedDict, total=False):
     choice: the reply must be one of these texts
     grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
     property_order: "any" allows a schema's properties in any order, else they have the schema's
+    whitespace: white space between the tokens of JSON: "model", as the model chooses, "compact", "spaced" or
+        "indented"
     unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
         `unenforced`; else it is refused. Unknown formats are refused only with "refuse"
     complete_json: the reply matches even where `max_tokens` ends it
@@ -76,6 +78,7 @@ class Sampling(TypedDict, total=False):
     choice: Sequence[str]
     grammar: str
     property_order: Literal["schema", "any"]
+    whitespace: Literal["model", "compact", "spaced", "indented"]
     unenforced: Literal["refuse", "allow"]
     complete_json: bool
     cache_salt: str

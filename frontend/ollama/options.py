@@ -33,6 +33,7 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
         seed=None if options.seed == -1 else options.seed,
         stop=options.stop,
         property_order=request.property_order,
+        whitespace=request.whitespace,
         unenforced=request.unenforced,
         complete_json=request.complete_json,
         cache_salt=request.cache_salt,

@@ -72,6 +72,7 @@ class PromptRequest(Struct, kw_only=True):
     choice: list[str] | None = None
     grammar: str | None = None
     property_order: str | None = None
+    whitespace: str | None = None
     unenforced: str | None = None
     complete_json: bool | None = None
     chat_template_kwargs: JsonObject | None = None

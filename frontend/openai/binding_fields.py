@@ -36,6 +36,7 @@ CONSTRAINTS = (
     "ebnf",
     "complete_json",
     "property_order",
+    "whitespace",
     "unenforced",
 )
 _OF_OTHER_SERVERS = {

@@ -18,6 +18,7 @@ from ..request.grammar_fields import (
     one_spec,
     regex_spec,
     schema_spec,
+    spaced_as,
 )
 from ..request.validation import check_word, missing_field
 from .protocol import FORMAT_TYPES, GenerationFields, JsonSchemaFormat, ResponseFormat, StructuredOutputs
@@ -43,7 +44,11 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
             regex_spec(request.guided_regex, "guided_regex"),
             choice_spec(request.choice, "choice"),
             choice_spec(request.guided_choice, "guided_choice"),
-            schema_spec(request.guided_json, "guided_json"),
+            spaced_as(
+                schema_spec(request.guided_json, "guided_json"),
+                request.guided_whitespace_pattern,
+                "guided_whitespace_pattern",
+            ),
             grammar_spec(request.guided_grammar, "guided_grammar"),
             schema_spec(request.json_schema, "json_schema"),
             grammar_spec(request.grammar, "grammar"),
@@ -101,12 +106,11 @@ def _named_schema(wanted: JsonSchemaFormat | None, *, is_needed: bool) -> Gramma
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     if wanted is None:
         return None
-    for name in ("disable_additional_properties", "whitespace_pattern"):
-        if getattr(wanted, name):
-            param = f"structured_outputs.{name}"
-            raise RequestError(
-                f"{param} is not supported: leave it out.", param=param, code="unsupported_parameter"
-            )
+    if wanted.disable_additional_properties:
+        param = "structured_outputs.disable_additional_properties"
+        raise RequestError(
+            f"{param} is not supported: leave it out.", param=param, code="unsupported_parameter"
+        )
     tag = wanted.structural_tag
     found = (
         schema_spec(wanted.json, "structured_outputs.json"),
@@ -124,4 +128,5 @@ def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
             param="structured_outputs",
             code="invalid_value",
         )
-    return specs[0]
+    pattern = "" if wanted.disable_any_whitespace else wanted.whitespace_pattern
+    return spaced_as(specs[0], pattern, "structured_outputs.whitespace_pattern")

@@ -7,22 +7,23 @@ from typing import cast
 import msgspec
 from msgspec import Raw
 
-from ...runtime.config import UnenforcedDefault
+from ...runtime.config import ServeConfig, UnenforcedDefault
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, PropertyOrder, Unenforced
 from ..text.reasoning import ReasoningFormat
 from .fields import SamplingFields
 
 _WITH_SCHEMAS = ("json_schema", "structural_tag")
+_WITH_JSON = (*_WITH_SCHEMAS, "json_object")
 
 
 def enforced_as_asked(
-    spec: GrammarSpec | None, fields: SamplingFields, default: UnenforcedDefault
+    spec: GrammarSpec | None, fields: SamplingFields, config: ServeConfig
 ) -> GrammarSpec | None:
     """The grammar with the fields that say how it is enforced. Raises `RequestError` if such a field has no
     use.
 
-    `default` is the server's value of `unenforced`. Unknown formats are refused only if the request itself
+    Fields that are absent have the server's values. Unknown formats are refused only if the request itself
     says "refuse".
     """
     if fields.complete_json and spec is None:
@@ -30,12 +31,16 @@ def enforced_as_asked(
     for name, value in (("property_order", "any"), ("unenforced", "allow")):
         if getattr(fields, name) == value and (spec is None or spec.kind not in _WITH_SCHEMAS):
             raise _nothing_to_match(name, "has a JSON schema")
+    if fields.whitespace is not None and (spec is None or spec.kind not in _WITH_JSON):
+        raise _nothing_to_match("whitespace", "asks for JSON")
     if spec is None:
         return None
     return msgspec.structs.replace(
         spec,
         property_order=cast(PropertyOrder, fields.property_order or "schema"),
-        unenforced=_unenforced(fields.unenforced, default),
+        whitespace=fields.whitespace
+        or (config.whitespace if spec.whitespace == "model" else spec.whitespace),
+        unenforced=_unenforced(fields.unenforced, config.unenforced),
     )
 
 

@@ -9,6 +9,7 @@ from msgspec import Meta, Raw, Struct, field
 
 from ...runtime.config import UnenforcedDefault
 from ...runtime.messages import PropertyOrder
+from ...runtime.messages import Whitespace as JsonWhitespace
 from .declared import one_of, within
 
 MAX_CHOICES = 128
@@ -36,6 +37,7 @@ TopLogprobs: TypeAlias = Annotated[int, within(0, MAX_LOGPROBS)]
 Seed: TypeAlias = Annotated[int, within(-(2**63), MAX_SEED)]
 Priority: TypeAlias = Annotated[int, within(-(2**31), 2**31 - 1)]
 Order: TypeAlias = Annotated[str, one_of(get_args(PropertyOrder))]
+Whitespace: TypeAlias = Annotated[str, one_of(get_args(JsonWhitespace))]
 Unenforced: TypeAlias = Annotated[str, one_of(get_args(UnenforcedDefault))]
 Salt: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 _STOP_LENGTHS = {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
@@ -77,6 +79,7 @@ class SamplingFields(Struct, kw_only=True):
     prompt_logprobs: TopLogprobs | None = None
     prompt_logprobs_start: Tokens | None = None
     property_order: Order | None = None
+    whitespace: Whitespace | None = None
     unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_salt: Salt | None = None

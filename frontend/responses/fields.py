@@ -69,6 +69,7 @@ _BINDING = (
     "grammar",
     "stop",
     "property_order",
+    "whitespace",
     "unenforced",
     "complete_json",
 )

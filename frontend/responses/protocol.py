@@ -30,6 +30,7 @@ from ..request.fields import (
     TopLogprobs,
     TopP,
     Unenforced,
+    Whitespace,
 )
 from ..request.messages import CacheBreakpoint
 from .ids import PREFIXES
@@ -181,6 +182,7 @@ class ResponsesRequest(PromptFields, kw_only=True):
     seed: Seed | None = None
     ignore_eos: bool | None = None
     property_order: Order | None = None
+    whitespace: Whitespace | None = None
     unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_prompt: bool | None = None

@@ -120,7 +120,7 @@ class HostCompiler:
     def lark(self, grammar: str) -> NativeGrammar:
         return self._compile(LLMatcher.grammar_from_lark(grammar), "grammar")
 
-    def structural_tag(self, format: Format, whitespace: JsonSpacing) -> NativeGrammar:
+    def structural_tag(self, format: Format, whitespace: JsonSpacing = "model") -> NativeGrammar:
         def schema_of(part: JsonSchema) -> dict[str, Json]:
             schema = parse_schema(bytes(part.json_schema).decode())
             return with_options(schema, part.separators or whitespace)

@@ -49,9 +49,7 @@ def forced_text(
     return ForcedText(bytes(text), machine.following(state), byte == END)
 
 
-def _forced_byte(
-    machine: StackAutomaton, forced: NDArray[np.int16], state: int, stack: Sequence[int]
-) -> int:
+def _forced_byte(machine: StackAutomaton, forced: NDArray[np.int16], state: int, stack: Sequence[int]) -> int:
     """The only byte that may come next, `CHOICE` or `END`."""
     byte = int(forced[state])
     if byte != BY_GAP:

@@ -108,7 +108,7 @@ class StackAutomaton:
         return np.where(choices == 1, forced, np.where(by_gap, BY_GAP, CHOICE)).astype(np.int16)
 
     def _entries_by_gap(self) -> NDArray[np.bool_]:
-        """Whether all but at most one of each state's entries depend on earlier white space; bool [states]."""
+        """The states of whose entries at most one does not depend on earlier white space; bool [states]."""
         has_gap = np.append(self.actions[:, GAP] != 0, False)
         number = np.where(self.transitions < DEAD, -2 - self.transitions, len(self.actions))
         free = (self.transitions != DEAD) & ~has_gap[number]

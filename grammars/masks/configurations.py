@@ -18,7 +18,6 @@ from ...runtime.automaton_format import (
     COUNT_CALL,
     DEAD,
     DROP,
-    GAP,
     HAVE,
     NEED,
     OPEN,
@@ -33,8 +32,8 @@ from ..machine.stack_automaton import TAIL
 
 UNDECIDED, NOT_COMPUTED, CONFIGURATIONS_FULL = -2, -3, -4
 ASKED, OPENS = 1, 2
-"""marks: the walk asked the stack below its start, a set or the white space before; the walk needs free places on
-the stack"""
+"""marks: the walk asked the stack below its start (a set, or the white space before); the walk needs free
+places on the stack"""
 _UNIT = 4  # in the marks: 1 taken from a count below the walk's start
 _IS_FRAME = -1
 _UNKNOWN = -1  # the value of a set of several words, whose names only the stack knows

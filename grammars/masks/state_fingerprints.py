@@ -14,7 +14,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runtime.automaton_format import CALL, COUNT, COUNT_CALL, DEAD, GAP, KIND, OPERAND, POP, RESERVE, TARGET
+from ...runtime.automaton_format import (
+    CALL,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    GAP,
+    KIND,
+    OPERAND,
+    POP,
+    RESERVE,
+    TARGET,
+)
 from ..jit import njit
 from .token_trie import MAX_QUOTE_FREE_BYTES, QUOTE
 from .unowned import unowned

@@ -55,8 +55,8 @@ class TagCompiler:
         property_order: PropertyOrder = "schema",
         unenforced: Unenforced = "refuse",
     ) -> CompiledSchema:
-        """Compiles a format. `whitespace` is that of JSON without separators of its own. Raises GrammarError for a wrong or ambiguous one, otherwise as
-        `SchemaCompiler.compile`.
+        """Compiles a format. `whitespace` is that of JSON without separators of its own. Raises GrammarError
+        for a wrong or ambiguous format, otherwise as `SchemaCompiler.compile`.
 
         The path of a keyword that is left out begins with the name of the function whose parameters have it.
         If anything other than formats is left out of a function's parameters, its whole call is checked

@@ -155,8 +155,42 @@ def test_triton_reads_compiled_masks_as_the_cpu(seed: int) -> None:
 
 PIECES = ['"', '":', '","', '"}', '"]', "}}", "]}", "]]", "[[", '{"', '[{"', "},", "true", "null", "aa", "é"]
 PIECES += ['":[', '"a":', '","b":', '{"a":{"a":', "a" * 12, '\\"', "\\u00", "12", "-1", "b", '":{']
-PIECES += [" ", "\n", "\t", "  ", "    ", "\n  ", "\n    ", "{\n", "[\n", '" ', '": ', '", ', '": "', '",\n', '"\n', '"\n}']
-PIECES += [", ", ",\n", ": ", ' "', ' {"', "{ ", "[ ", " }", " ]", "\n}", '\n  "', '{\n  "', "],\n  ", "}\n]", " :", " : "]
+PIECES += [
+    " ",
+    "\n",
+    "\t",
+    "  ",
+    "    ",
+    "\n  ",
+    "\n    ",
+    "{\n",
+    "[\n",
+    '" ',
+    '": ',
+    '", ',
+    '": "',
+    '",\n',
+    '"\n',
+    '"\n}',
+]
+PIECES += [
+    ", ",
+    ",\n",
+    ": ",
+    ' "',
+    ' {"',
+    "{ ",
+    "[ ",
+    " }",
+    " ]",
+    "\n}",
+    '\n  "',
+    '{\n  "',
+    "],\n  ",
+    "}\n]",
+    " :",
+    " : ",
+]
 TEXTS = [b"", *(bytes([byte]) for byte in range(256)), *(piece.encode() for piece in PIECES)]
 END = 0
 MODEL_VOCAB = 8192  # so large that short masks are lists
@@ -215,7 +249,9 @@ CASES = {
         "any",
         "model",
     ),
-    "indented": Case({"properties": {**FREE, "c": {"type": "array"}}, "type": "object"}, (), "schema", "indented"),
+    "indented": Case(
+        {"properties": {**FREE, "c": {"type": "array"}}, "type": "object"}, (), "schema", "indented"
+    ),
 }
 
 
@@ -227,11 +263,15 @@ def masks() -> StackMasks:
 @cache
 def compiled(name: str) -> Automaton:
     case = CASES[name]
-    machine = SchemaCompiler().compile(json.dumps(case.schema), whitespace=case.whitespace, property_order=case.order)
+    machine = SchemaCompiler().compile(
+        json.dumps(case.schema), whitespace=case.whitespace, property_order=case.order
+    )
     assert set(case.actions) <= set(machine.actions[:, 0].tolist())
     automaton = with_masks(name, machine, masks())
     assert len(automaton.tables.masks) < 30
-    assert automaton.tables.lists[:, OPENERS].any() or machine.bottom  # there the stack decides on brackets too
+    assert (
+        automaton.tables.lists[:, OPENERS].any() or machine.bottom
+    )  # there the stack decides on brackets too
     return automaton
 
 

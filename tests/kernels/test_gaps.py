@@ -14,7 +14,11 @@ LANES = 256
 @triton.jit
 def pass_gap_kernel(given, found, LANES: tl.constexpr):
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    gap, style, lines = tl.load(given + 3 * lane), tl.load(given + 3 * lane + 1), tl.load(given + 3 * lane + 2)
+    gap, style, lines = (
+        tl.load(given + 3 * lane),
+        tl.load(given + 3 * lane + 1),
+        tl.load(given + 3 * lane + 2),
+    )
     way, style, lines = gap_cuda.pass_gap(gap, style, lines)
     tl.store(found + 3 * lane, way)
     tl.store(found + 3 * lane + 1, style)

@@ -148,7 +148,8 @@ class Assembler:
         root = self._root(container, node)
         if root is None:
             return (), None
-        quote = self._guarded(container, node, root, NO_GAP) if is_start else root
+        is_guarded = is_start and self._is_guarded
+        quote = self._guarded(container, node, root, NO_GAP) if is_guarded else root
         return (root,), lambda state, more: self._tables.fill(state, {_QUOTE: quote, **more})
 
     def _needed(self, container: Container) -> tuple[int, ...]:
@@ -159,10 +160,8 @@ class Assembler:
         """The entry to the next member: dead if all names were seen and no other name may follow."""
         tables = self._tables
         plain = target if gap == NO_GAP else tables.action(GO, target, 0, gap=gap)
-        if not (self._is_guarded and container.is_unordered):
-            return plain
         has_others = self._undeclared(container, node).block is not None
-        if has_others and not container.has_deep_others:
+        if not container.is_unordered or (has_others and not container.has_deep_others):
             return plain
         alive = [edge.name for edge in node.edges if self._member(container, edge) is not None]
         names = _bits(container, alive) | (_others_bit(container) if has_others else 0)

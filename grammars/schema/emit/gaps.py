@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 from ....runtime import json_gaps as gaps
-from ....runtime.automaton_format import CLOSE, GO, HAVE, POP
+from ....runtime.automaton_format import GO, HAVE
 from ....runtime.grammar_spec import FIXED, JsonSpacing
 from ..solve.nodes import Container
 from .tables import Tables
@@ -59,7 +59,7 @@ class Spacing(Protocol):
 class Separators:
     """Fixed texts after each item and after each name."""
 
-    bottom = ()
+    bottom: tuple[int, ...] = ()
     states_of_value = states_of_start = 1
 
     def __init__(self, tables: Tables, separators: tuple[str, str]) -> None:
@@ -101,7 +101,7 @@ class ChosenGaps:
     comma_byte = ord(",")
 
     def __init__(self, tables: Tables, style: int) -> None:
-        self.bottom = (style, 0)
+        self.bottom: tuple[int, ...] = (style, 0)
         self._tables = tables
         self._names: dict[int, int] = {}
         self._ends: dict[tuple[int, int], int] = {}
@@ -174,7 +174,10 @@ class ChosenGaps:
     def _fill_lines(self, first: int, fill: Fill, more: Mapping[int, int]) -> None:
         """Fills the states for plain text and for the kinds of indentation."""
         fill(first, more)
-        indents = ((gaps.INDENTED_BY_SPACES, _SPACE, gaps.INDENT_SPACE), (gaps.INDENTED_BY_TABS, _TAB, gaps.INDENT_TAB))
+        indents = (
+            (gaps.INDENTED_BY_SPACES, _SPACE, gaps.INDENT_SPACE),
+            (gaps.INDENTED_BY_TABS, _TAB, gaps.INDENT_TAB),
+        )
         for way, byte, gap in indents:
             self._tables.fill(first + way, {byte: self._go(first, gap)})
         again = first + gaps.FIRST_INDENTED

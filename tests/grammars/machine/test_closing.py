@@ -71,7 +71,7 @@ SEARCHED = 3
 
 
 def at(machine: StackAutomaton, text: bytes) -> tuple[int, list[int]]:
-    stack: list[int] = []
+    stack = list(machine.bottom)
     return machine.walk(machine.start, stack, text), stack
 
 
