@@ -36,7 +36,8 @@ class Sampling(TypedDict, total=False):
     prompt_logprobs: the same for each prompt token; not in streams
     prompt_logprobs_start: only for prompt tokens from this position on, so that those before may come from
         the cache
-    json_schema: the reply must match this schema, or with true be any JSON object
+    json_schema: the reply must match this schema or a value of this type, such as a dataclass or pydantic
+        model, or with true be any JSON object; `Completion.value` is the value
     regex: the reply must match it
     choice: the reply must be one of these texts
     grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
@@ -71,7 +72,7 @@ class Sampling(TypedDict, total=False):
     logprobs: int
     prompt_logprobs: int
     prompt_logprobs_start: int
-    json_schema: Mapping[str, object] | bool
+    json_schema: object
     regex: str
     choice: Sequence[str]
     grammar: str
