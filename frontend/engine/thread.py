@@ -90,9 +90,10 @@ class EngineThread:
     def _submit(self, work: Work[T]) -> concurrent.futures.Future[T]:
         if os.getpid() != self._process:
             raise ServerError(
-                f"this Engine belongs to process {self._process}, and a fork of it can't use it. Make an Engine "
-                'in the child process, start children with multiprocessing.get_context("spawn"), or run '
-                "`arbora serve` and use arbora.connect(URL) in all processes."
+                f"this Engine belongs to process {self._process}, and a fork of it can't use it. Make an "
+                "Engine in the child process, start children with "
+                'multiprocessing.get_context("spawn"), or run `arbora serve` and use arbora.connect(URL) in '
+                "all processes."
             )
         if self._closing.is_set() or self._loop.is_closed():
             raise ServerError("the engine is closed")
