@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from ..runtime.api_keys import plain_key
-from ..runtime.config import Device, ServeConfig
+from ..runtime.config import BUILTIN_MODEL, Device, ServeConfig
 from .keys.key_file import KeyFile
 from .model_source import find_model, served_name
 from .option_checks import check_together, make_directory, unwritable
@@ -33,8 +35,13 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> str:
     return " ".join(told)
 
 
-def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeConfig:
-    """The checked configuration. Downloads the model if needed. Raises ConfigError."""
+def build_config(
+    model: str | None,
+    settings: Mapping[str, Setting],
+    check: Callable[[ServeConfig], object] = lambda config: None,
+) -> ServeConfig:
+    """The checked configuration. Downloads the model if needed, after `check` has seen the rest. Raises
+    ConfigError."""
     values: dict[str, Any] = {option.name: option.value_of(settings.get(option.name)) for option in OPTIONS}
     values["device"] = values["device"] or visible_device()
     data_dir: Path | Literal["off"] | None = values["data_dir"]
@@ -55,7 +62,9 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
         values["data_dir"] = _made_unless_unwritable(values["data_dir"])
     elif data_dir != "off":
         make_directory(data_dir, settings["data_dir"].label)
-    return ServeConfig(model=find_model(model), **values)
+    config = ServeConfig(model=BUILTIN_MODEL, **values)
+    check(config)
+    return replace(config, model=find_model(model))
 
 
 def _default_data_directory() -> Path:
