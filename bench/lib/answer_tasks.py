@@ -113,7 +113,7 @@ def _order(rng: Random) -> Case:
 
 
 def _animals(rng: Random) -> Case:
-    animals = rng.sample(WORDS["animals"], rng.randint(2, 10))
+    animals = rng.sample(WORDS["animals"], rng.randint(2, 7))
     with_article = [f"{'an' if animal[0] in 'aeo' else 'a'} {animal}" for animal in animals]
     text = f"{rng.choice(WORDS['first'])} saw {', '.join(with_article[:-1])} and {with_article[-1]}."
     return Case(f"List the animals of this text as JSON: {text}", {"animals": animals})
@@ -287,7 +287,7 @@ TASKS = [
         examples=1,
         indent=2,
     ),
-    Task("list", _animals, fields(animals=STRINGS), examples=1, indent=2, max_tokens=128),
+    Task("list", _animals, fields(animals=STRINGS), examples=3, indent=2, max_tokens=128),
     Task("signature", _signature, fields(function=STRING, parameters=STRINGS), examples=2, max_tokens=128),
     Task(
         "enum",
