@@ -101,8 +101,8 @@ def read_reply(task: Task, mode: Mode, case: Case, answer: Body, seconds: float)
     choice = answer["choices"][0]
     text = choice["message"].get("content") or ""
     calls = choice["message"].get("tool_calls") or []
-    if calls:
-        value = value_of_call(calls[0])
+    if mode.kind == "tools":
+        value = value_of_call(calls[0]) if calls else None
     else:
         value = read_choice(text, task.choices) if task.choices else read_json(text, list(case.answer))
     return Reply(
