@@ -9,7 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from ..runtime.api_keys import ApiKey
 from ..runtime.errors import ConfigError
+from .keys.key_file import KeyFile, check_beside
 from .tls import tls_context
 
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"
@@ -85,6 +87,14 @@ def _check_remote(url: str) -> None:
         redis.Redis.from_url(url)
     except ValueError as error:
         raise ConfigError(f"--remote-cache {url}: {error}") from error
+
+
+def check_keys(fixed: Collection[ApiKey], file: KeyFile, label: str) -> None:
+    """Raises ConfigError for a key with limits in the file that --api-key gives without them."""
+    try:
+        check_beside(fixed, file.keys)
+    except ValueError as error:
+        raise ConfigError(f"{label} {file.path}: {error}") from None
 
 
 def has_exporter() -> bool:

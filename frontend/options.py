@@ -14,7 +14,7 @@ from ..runtime.api_keys import plain_key
 from ..runtime.config import BUILTIN_MODEL, Device, ServeConfig
 from .keys.key_file import KeyFile
 from .model_source import find_model, served_name
-from .option_checks import check_together, make_directory, unwritable
+from .option_checks import check_keys, check_together, make_directory, unwritable
 from .option_table import OPTIONS, Setting
 from .text.close_names import did_you_mean
 
@@ -48,7 +48,10 @@ def build_config(
     values["data_dir"] = None if data_dir == "off" else data_dir or _default_data_directory()
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     file: KeyFile | None = values.pop("api_key_file")
-    values["api_keys"] = (*map(plain_key, values.pop("api_key")), *(file.keys if file else ()))
+    fixed = dict.fromkeys(map(plain_key, values.pop("api_key")))
+    if file is not None:
+        check_keys(fixed, file, settings["api_key_file"].label)
+    values["api_keys"] = (*fixed, *(file.keys if file else ()))
     values["api_key_file"] = file.path if file else None
     values["keys_of_file"] = len(file.keys) if file else 0
     values["allowed_hosts"] = values.pop("allowed_host")
