@@ -19,7 +19,7 @@ class Sampling(TypedDict, total=False):
     min_tokens: the fewest tokens before it may end
     n: how many replies to compute; choice i with a seed is a single reply with seed + i
     temperature: 0 takes the most likely token, 1 samples as the model predicts
-    top_p: sample from the most likely tokens that together have this probability
+    top_p: sample from the most likely tokens that together have this probability; 0 takes the most likely
     top_k: sample from this many of the most likely tokens
     min_p: leave out tokens less likely than this part of the most likely one
     repetition_penalty: above 1, tokens of the prompt and the reply become less likely
