@@ -33,6 +33,11 @@ TORCH := $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 COMPILED := $(VENV)/.compiled-$(shell find grammars kernels runtime/automaton_format.py runtime/json_gaps.py -name '*.py' | \
   LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16)
 
+# Two at once would install and compile the same. The lock is that of a file that every checkout has.
+FLOCK := $(shell command -v flock)
+ALONE = $(if $(FLOCK),flock -n Makefile true || \
+  echo "waiting until another make has installed and compiled"; flock Makefile)
+
 CLIENTS := .venv-clients
 VERCEL := tests/clients/vercel_ai
 
@@ -41,7 +46,10 @@ TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores
 .PHONY: serve test test-browser test-clients lint bench sbom clean
 .DELETE_ON_ERROR:
 
-serve: $(COMPILED)
+serve:
+	@port='$(call given,PORT)'; case $$port in *[!0-9]*|??????*) false;; *) test "$${port:-0}" -le 65535;; esac || \
+	  { echo "PORT=$$port: expected a whole number from 0 to 65535, as in: make serve PORT=8001"; exit 2; }
+	@$(ALONE) $(MAKE) --no-print-directory --silent $(COMPILED)
 	@exec $(BIN)/arbora serve $(MODEL) $(ADDRESS) $(ARGS)
 
 # Lint runs while the kernels are compiled. Each test process has one thread. There is one process more than

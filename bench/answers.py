@@ -13,8 +13,8 @@ regex, choice, grammar (Lark's %json) fields of Arbora and vLLM
 shown        the schema or the choices are in the system prompt too
 style=…      compact, spaced or indented: the white space that a regex prescribes
 field=value  any other field, such as property_order=any, tool_choice=required, or logprobs=true, with which
-             Arbora samples forced text token by token; with top_logprobs=1 too the tables have the tokens that
-             the constraint overruled, and how much log-probability (nats) a reply lost by them
+             Arbora samples forced text token by token; with top_logprobs=1 too the tables count the tokens
+             that the constraint overruled, and the log-probability (nats) that a reply lost by them
 
 A score is the share of an answer's fields that are right, in percent; of a list the share of its items and
 whether it has the right length. In brackets stands the paired difference from the reference's score on the
@@ -92,7 +92,7 @@ class Asker:
         about = (task.name, mode.name, case.prompt)
         if answer.status_code != 200:
             return Reply(
-                *about, "", [], "", 0, seconds, False, {}, f"{answer.status_code}: {answer.text[:500]}"
+                *about, "", [], "", 0, seconds, False, {}, error=f"{answer.status_code}: {answer.text[:500]}"
             )
         return read_reply(task, mode, case, answer.json(), seconds)
 
@@ -101,8 +101,8 @@ def read_reply(task: Task, mode: Mode, case: Case, answer: Body, seconds: float)
     choice = answer["choices"][0]
     text = choice["message"].get("content") or ""
     calls = choice["message"].get("tool_calls") or []
-    if calls:
-        value = value_of_call(calls[0])
+    if mode.kind == "tools":
+        value = value_of_call(calls[0]) if calls else None
     else:
         value = read_choice(text, task.choices) if task.choices else read_json(text, list(case.answer))
     return Reply(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from logging import getLogger
@@ -19,6 +19,7 @@ from .keys.key_file import NAME_FORM, is_name
 from .keys.new_key import as_json, line_of, new_key
 from .launch.closed_output import drop_output
 from .launch.commands import server_commands
+from .launch.listening import check_address
 from .launch.program_name import program_name
 from .launch.serve import serve
 from .option_table import OPTIONS, Option, Setting
@@ -85,10 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print_new_key(parsed.name, parsed.json)
             return 0
         write_log("warning")  # for warnings about the options themselves
-        config = serve_config(vars(parsed), os.environ)
+        config = serve_config(vars(parsed), os.environ, _check_before_model)
         getLogger().setLevel(config.log_level.upper())
-        if unknown_names := unknown_variables(os.environ):
-            getLogger(__name__).warning("%s", unknown_names)
         return serve(config, server_commands(config.api_workers))
     except ConfigError as error:
         print(f"arbora: error: {error}", file=sys.stderr)
@@ -98,6 +97,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         drop_output()
         return 1
+
+
+def _check_before_model(config: ServeConfig) -> None:
+    """Warns of variables without effect. Raises ConfigError if the server can't listen."""
+    unknown_names = unknown_variables(os.environ)
+    if unknown_names and config.log_level != "error":
+        getLogger(__name__).warning("%s", unknown_names)
+    check_address(config)
 
 
 def _check_characters(arguments: Sequence[str]) -> None:
@@ -117,8 +124,13 @@ def _check_command(name: str) -> None:
     build_parser().error(f"there is no command {name}.{meant} The commands are {', '.join(known)}.")
 
 
-def serve_config(flags: Mapping[str, object], environment: Mapping[str, str]) -> ServeConfig:
-    """Flags override variables, and variables override defaults. Raises ConfigError."""
+def serve_config(
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    check: Callable[[ServeConfig], object] = lambda config: None,
+) -> ServeConfig:
+    """Flags override variables, and variables override defaults. See `build_config` for `check`. Raises
+    ConfigError."""
     settings = from_environment(environment)
     for option in OPTIONS:
         given = flags[option.name]
@@ -130,7 +142,7 @@ def serve_config(flags: Mapping[str, object], environment: Mapping[str, str]) ->
             settings[option.name] = Setting(option.flag, given)
     model = flags["model"] or environment.get("ARBORA_MODEL") or None
     _check_model_is_no_name(model, flags["served_model_name"])
-    return build_config(None if model is None else str(model), settings)
+    return build_config(None if model is None else str(model), settings, check)
 
 
 def _check_model_is_no_name(model: object, names: object) -> None:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..runtime.config import ServeConfig
 from ..runtime.errors import RequestError
@@ -37,8 +37,8 @@ from .http.watched import watched
 from .native.protocol import GenerateRequest
 from .openai.not_served import why_not_served
 from .openai.protocol import ChatRequest, CompletionRequest, PinRequest
+from .openapi.endpoint import MOVED_PATH, document_routes
 from .openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
-from .openapi.endpoint import document_routes
 from .page.endpoint import OPEN_PATHS as PAGE_PATHS
 from .page.endpoint import page_routes
 from .request.declared import one_of
@@ -49,6 +49,7 @@ from .text.close_names import close_name
 from .work.caller import ClientGoneError
 
 CLIENT_CLOSED_REQUEST = 499
+_LEASES = "/cache/lease"
 
 
 class Health(msgspec.Struct):
@@ -100,7 +101,7 @@ def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
         route("POST", "/cache/pin", http, pin_prefix, _PIN),
         route("POST", "/cache/explain", http, explain, _EXPLAIN),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix, _UNPIN),
-        route("DELETE", "/cache/lease/{key:path}", http, end_lease, _END_LEASE),
+        route("DELETE", f"{_LEASES}/{{key:path}}", http, end_lease, _END_LEASE),
         route("GET", "/health", http, _health, _READY),
         route("GET", "/health/ready", http, _health, _READY),
         route("GET", "/health/live", http, _alive, _ALIVE),
@@ -117,7 +118,20 @@ def create_app(http: HttpService, faces: Faces, described: Sequence[tuple[Face, 
     routes = [*faces.joined(described), *document_routes(http, described, open_paths), *page_routes(http)]
     app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    return watched(RequestIds(_guarded(app, faces, http), faces), http)
+    return _without_last_slash(watched(RequestIds(_guarded(app, faces, http), faces), http))
+
+
+def _without_last_slash(app: ASGIApp) -> ASGIApp:
+    """Serves `/v1/models/` as `/v1/models`. The page at /docs loads its files relative to its own path, and
+    the key of a lease may end with a slash."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if path.endswith("/") and path not in ("/", MOVED_PATH) and not path.startswith(f"{_LEASES}/"):
+            scope = {**scope, "path": path.removesuffix("/")}
+        await app(scope, receive, send)
+
+    return call
 
 
 def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:

@@ -59,9 +59,12 @@ def planned_download(model: str, revision: str | None) -> Download:
     )
 
 
-def download(model: str, revision: str | None = None, *, quiet: bool = False) -> Path:
+def download(
+    model: str, revision: str | None = None, *, cache: str | None = None, quiet: bool = False
+) -> Path:
     """The directory of a model's files, downloaded if needed. Raises ConfigError.
 
+    cache: the directory of downloaded models; None: the hub's cache
     A terminal shows a bar of the downloaded bytes, unless `quiet`.
     """
     from huggingface_hub import snapshot_download
@@ -70,6 +73,7 @@ def download(model: str, revision: str | None = None, *, quiet: bool = False) ->
         found = snapshot_download(
             model,
             revision=revision,
+            cache_dir=cache,
             allow_patterns=FILES,
             ignore_patterns=["*/*"],
             tqdm_class=_bar_of_bytes(model, quiet),

@@ -63,7 +63,7 @@ def find_config(model: str | None) -> Path:
     path = None if model is None else Path(model).expanduser()
     if path is not None and (path / "config.json").is_file() and not _has_weights(path):
         return path.resolve()
-    if model is None or path is None or path.exists() or not _is_hub_id(model):
+    if model is None or path is None or not is_on_hub(model):
         return find_model(model)
     found = download_config(model)
     if found is None:
@@ -83,9 +83,10 @@ def _has_weights(directory: Path) -> bool:
     return any(directory.glob("*.safetensors")) or any(directory.glob("*.gguf"))
 
 
-def _is_hub_id(model: str) -> bool:
-    starts_as_path = model.startswith(_PATH_STARTS) or model.endswith(".gguf")
-    return not starts_as_path and is_hub_id(model)
+def is_on_hub(model: str) -> bool:
+    """Whether `model` is no path of this machine, but has the form of a hub id."""
+    is_path = model.startswith(_PATH_STARTS) or model.endswith(".gguf") or Path(model).expanduser().exists()
+    return not is_path and is_hub_id(model)
 
 
 def _checked(directory: Path, what: str) -> Path:

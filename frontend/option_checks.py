@@ -9,7 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from ..runtime.api_keys import ApiKey
 from ..runtime.errors import ConfigError
+from .keys.key_file import KeyFile, check_beside
 from .tls import tls_context
 
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"
@@ -17,6 +19,16 @@ EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 
 def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
     """Raises ConfigError for options that would have no effect or can't be used together."""
+    if values["device"] == "cuda" and values["deterministic"]:
+        raise ConfigError(
+            "--deterministic: only the CPU kernels keep that promise, those for CUDA don't. Leave it out, or "
+            "use --device cpu."
+        )
+    if values["device"] == "cpu" and values["kv_dtype"] == "fp8":
+        raise ConfigError(
+            "--kv-dtype fp8: only the CUDA kernels read it, those for CPUs don't. Use --kv-dtype int8, which "
+            "takes the same memory, or --device cuda."
+        )
     tiers = values["host_cache"] or values["disk_cache"] or values["remote_cache"]
     if tiers and not values["prefix_cache"]:
         raise ConfigError(
@@ -35,6 +47,8 @@ def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
             "--remote-cache: the package redis is missing; install it with "
             f"`{sys.executable} -m pip install redis`, or leave the option out."
         )
+    if values["remote_cache"]:
+        _check_remote(values["remote_cache"])
     if values["uds"] and (both := [name for name in ("host", "port", "ssl_certfile") if name in given]):
         flag = "--" + both[0].replace("_", "-")
         raise ConfigError(f"{flag} has no meaning for a Unix socket: leave it or --uds out.")
@@ -64,6 +78,23 @@ def check_together(values: Mapping[str, Any], given: Collection[str]) -> None:
             "--isolate-keys: there are no keys to tell clients by; give each client an --api-key, or "
             "all keys in an --api-key-file."
         )
+
+
+def _check_remote(url: str) -> None:
+    import redis
+
+    try:
+        redis.Redis.from_url(url)
+    except ValueError as error:
+        raise ConfigError(f"--remote-cache {url}: {error}") from error
+
+
+def check_keys(fixed: Collection[ApiKey], file: KeyFile, label: str) -> None:
+    """Raises ConfigError for a key with limits in the file that --api-key gives without them."""
+    try:
+        check_beside(fixed, file.keys)
+    except ValueError as error:
+        raise ConfigError(f"{label} {file.path}: {error}") from None
 
 
 def has_exporter() -> bool:

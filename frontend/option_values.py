@@ -15,6 +15,8 @@ from .prompt_rules.rules import RULES
 
 MAX_PAGE_SIZE = 256
 MAX_SIZE = 2**63  # bytes
+MIN_BARE_SIZE = 1 << 20
+"""in bytes, of a size without a unit"""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
@@ -54,13 +56,17 @@ def token_count(text: str) -> int:
 
 
 def size_in_bytes(text: str) -> int:
-    """Bytes. GB is 10^9 bytes, GiB is 2^30. Gb is refused because it may mean bits; gb means GB."""
+    """Bytes. GB is 10^9 bytes, GiB is 2^30. Gb is refused because it may mean bits; gb means GB. So
+    is a small number without a unit, because nobody means bytes."""
     match = _SIZE.fullmatch(text.strip())
     if match is not None and (unit := _BITS.search(text)):
         raise ValueError(f"{unit[0]} may mean bits. Write {unit[0][:-1]}B for bytes.")
     size = 0.0 if match is None else float(match[1]) * _UNITS[match[2].lower()]
     if not 1 <= size < MAX_SIZE:
         raise ValueError("expected a size such as 4GiB, 500MB or a number of bytes.")
+    if size < MIN_BARE_SIZE and text.strip().isdigit():
+        meant = f"{int(size)}{'GiB' if size < 1024 else 'MiB'}"
+        raise ValueError(f"this is {int(size)} bytes. Did you mean {meant}?")
     return int(size)
 
 

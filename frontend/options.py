@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from logging import getLogger
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from ..runtime.api_keys import plain_key
-from ..runtime.config import Device, ServeConfig
+from ..runtime.config import BUILTIN_MODEL, Device, ServeConfig
 from .keys.key_file import KeyFile
 from .model_source import find_model, served_name
-from .option_checks import check_together, make_directory, unwritable
+from .option_checks import check_keys, check_together, make_directory, unwritable
 from .option_table import OPTIONS, Setting
 from .text.close_names import did_you_mean
 
@@ -33,15 +35,23 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> str:
     return " ".join(told)
 
 
-def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeConfig:
-    """The checked configuration. Downloads the model if needed. Raises ConfigError."""
+def build_config(
+    model: str | None,
+    settings: Mapping[str, Setting],
+    check: Callable[[ServeConfig], object] = lambda config: None,
+) -> ServeConfig:
+    """The checked configuration. Downloads the model if needed, after `check` has seen the rest. Raises
+    ConfigError."""
     values: dict[str, Any] = {option.name: option.value_of(settings.get(option.name)) for option in OPTIONS}
     values["device"] = values["device"] or visible_device()
     data_dir: Path | Literal["off"] | None = values["data_dir"]
     values["data_dir"] = None if data_dir == "off" else data_dir or _default_data_directory()
     values["prefix_cache"] = not values.pop("no_prefix_cache")
     file: KeyFile | None = values.pop("api_key_file")
-    values["api_keys"] = (*map(plain_key, values.pop("api_key")), *(file.keys if file else ()))
+    fixed = dict.fromkeys(map(plain_key, values.pop("api_key")))
+    if file is not None:
+        check_keys(fixed, file, settings["api_key_file"].label)
+    values["api_keys"] = (*fixed, *(file.keys if file else ()))
     values["api_key_file"] = file.path if file else None
     values["keys_of_file"] = len(file.keys) if file else 0
     values["allowed_hosts"] = values.pop("allowed_host")
@@ -55,7 +65,9 @@ def build_config(model: str | None, settings: Mapping[str, Setting]) -> ServeCon
         values["data_dir"] = _made_unless_unwritable(values["data_dir"])
     elif data_dir != "off":
         make_directory(data_dir, settings["data_dir"].label)
-    return ServeConfig(model=find_model(model), **values)
+    config = ServeConfig(model=BUILTIN_MODEL, **values)
+    check(config)
+    return replace(config, model=find_model(model))
 
 
 def _default_data_directory() -> Path:

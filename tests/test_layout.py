@@ -57,7 +57,9 @@ MAY_IMPORT = {
     "frontend.engine": REQUEST
     | {
         "frontend.request",
+        "frontend.hub",
         "frontend.launch",
+        "frontend.model_source",
         "frontend.option_table",
         "frontend.options",
         "frontend.model_tokenizer",

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import arbora
@@ -35,9 +36,15 @@ def checkout(tmp_path: Path) -> Path:
 
 def planned(checkout: Path, *arguments: str, **environment: str) -> str:
     """The commands that make would run; without arguments, those of `make serve`."""
-    command = ["make", "--dry-run", *(arguments or ("serve",))]
+    result = run(checkout, "--dry-run", *(arguments or ("serve",)), **environment)
+    result.check_returncode()
+    return result.stdout
+
+
+def run(checkout: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs make, which is not told that another make runs the tests."""
     alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")} | environment
-    return subprocess.run(command, cwd=checkout, env=alone, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(["make", *arguments], cwd=checkout, env=alone, capture_output=True, text=True)
 
 
 def finish(checkout: Path) -> None:
@@ -47,7 +54,33 @@ def finish(checkout: Path) -> None:
 
 
 def test_nothing_is_compiled_twice(checkout: Path) -> None:
-    assert planned(checkout).split() == ["exec", ".venv/bin/arbora", "serve"]
+    commands = planned(checkout)
+    assert "precompile" not in commands and "pip" not in commands
+    assert commands.splitlines()[-1].split() == ["exec", ".venv/bin/arbora", "serve"]
+
+
+@pytest.mark.parametrize("port", ["80000", "-1", "http", "123456"])
+def test_a_port_that_cannot_be_is_refused_before_anything_is_installed(checkout: Path, port: str) -> None:
+    (checkout / ".venv/.installed").unlink()
+    refused = run(checkout, "serve", f"PORT={port}")
+    assert refused.returncode != 0
+    assert refused.stdout.startswith(f"PORT={port}: expected a whole number from 0 to 65535")
+    assert "set-up" not in refused.stdout
+
+
+@pytest.mark.skipif(shutil.which("flock") is None, reason="without flock two makes do compile twice")
+def test_two_servers_that_are_started_at_once_compile_once(checkout: Path) -> None:
+    for name, script in (("python", 'echo "$@" >> compiled; sleep 1'), ("arbora", 'echo "serves $@"')):
+        (checkout / ".venv/bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (checkout / ".venv/bin" / name).chmod(0o755)
+    (checkout / ".venv/.installed").touch()
+    (checkout / "kernels/cpu.py").write_text("A = 1")
+    with ThreadPoolExecutor() as both:
+        first, second = both.map(lambda port: run(checkout, "serve", f"PORT={port}"), ("1", "2"))
+    assert "serves serve --port 1" in first.stdout and "serves serve --port 2" in second.stdout
+    assert (first.stdout + second.stdout).count("set-up done") == 1
+    compiled = (checkout / "compiled").read_text().splitlines()
+    assert sorted(compiled) == ["-m arbora.grammars.service.precompile", "-m arbora.kernels.precompile"]
 
 
 def test_host_and_port_on_makes_command_line_reach_the_server(checkout: Path) -> None:

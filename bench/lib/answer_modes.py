@@ -28,7 +28,7 @@ class Mode(NamedTuple):
         constraint = KINDS[self.kind](task, self.style)
         if constraint is None:
             return None
-        messages = task.turns(case)
+        messages = task.turns(case, self.kind == "tools")
         if self.is_shown:
             rule = {"role": "system", "content": _rule(task)}
             messages = [rule, *messages]

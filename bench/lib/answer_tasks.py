@@ -22,6 +22,12 @@ DEPARTMENTS = {
     "Department of Repairs, Parts and Warranty": ["a broken part", "a repair", "the warranty"],
     "Department of Press, Events and Interviews": ["an interview", "a press photo", "an event"],
 }
+TOPICS = {
+    "food": ["soup", "bread", "cheese", "rice", "pasta"],
+    "music": ["piano", "song", "violin", "concert", "drums"],
+    "sport": ["football", "tennis", "goal", "marathon", "swimming"],
+    "weather": ["rain", "snow", "wind", "storm", "sunshine"],
+}
 
 STRING: Schema = {"type": "string"}
 INTEGER: Schema = {"type": "integer"}
@@ -30,6 +36,8 @@ BOOLEAN: Schema = {"type": "boolean"}
 DATE: Schema = {"type": "string", "format": "date"}
 STRINGS: Schema = {"type": "array", "items": STRING}
 STRING_OR_NULL: Schema = {"anyOf": [STRING, {"type": "null"}]}
+
+Turn = dict[str, Any]
 
 
 class Case(NamedTuple):
@@ -63,16 +71,34 @@ class Task(NamedTuple):
                 found.append(case)
         return found
 
-    def turns(self, case: Case) -> list[dict[str, str]]:
-        """The messages of a case: the examples, then the question."""
-        turns = []
-        for example in self._examples():
-            said = example.answer if self.choices else json.dumps(example.answer, indent=self.indent)
-            turns += [{"role": "user", "content": example.prompt}, {"role": "assistant", "content": said}]
-        return [*turns, {"role": "user", "content": case.prompt}]
+    def turns(self, case: Case, are_calls: bool = False) -> list[Turn]:
+        """The messages of a case: the examples, as calls of tools if wanted, then the question."""
+        turns: list[Turn] = []
+        for number, example in enumerate(self._examples()):
+            turns += [
+                user(example.prompt),
+                *self._answer(example.answer, f"call_{number}" if are_calls else None),
+            ]
+        return [*turns, user(case.prompt)]
+
+    def _answer(self, answer: Any, call: str | None) -> list[Turn]:
+        """The turns that answer; with the id of a call they are the call and its result."""
+        if call is None:
+            said = answer if self.choices else json.dumps(answer, indent=self.indent)
+            return [{"role": "assistant", "content": said}]
+        function = {"name": answer["name"], "arguments": json.dumps(answer["arguments"])}
+        tool_calls = [{"id": call, "type": "function", "function": function}]
+        return [
+            {"role": "assistant", "content": None, "tool_calls": tool_calls},
+            {"role": "tool", "tool_call_id": call, "content": "done"},
+        ]
 
     def _examples(self) -> list[Case]:
         return [self.make(Random(f"{self.name}/example {number}")) for number in range(self.examples)]
+
+
+def user(text: str) -> Turn:
+    return {"role": "user", "content": text}
 
 
 def fields(**properties: Schema) -> Schema:
@@ -113,7 +139,7 @@ def _order(rng: Random) -> Case:
 
 
 def _animals(rng: Random) -> Case:
-    animals = rng.sample(WORDS["animals"], rng.randint(2, 10))
+    animals = rng.sample(WORDS["animals"], rng.randint(2, 7))
     with_article = [f"{'an' if animal[0] in 'aeo' else 'a'} {animal}" for animal in animals]
     text = f"{rng.choice(WORDS['first'])} saw {', '.join(with_article[:-1])} and {with_article[-1]}."
     return Case(f"List the animals of this text as JSON: {text}", {"animals": animals})
@@ -171,13 +197,17 @@ def _contact(rng: Random) -> Case:
     return Case(f"Extract name, member, phone and email as JSON, null if missing: {text}", answer)
 
 
-def _sentiment(rng: Random) -> Case:
-    label = rng.choice(["positive", "negative", "mixed"])
-    first, second = rng.sample(WORDS["subjects"], 2)
-    praise, blame = (rng.sample(words, 2) for words in (WORDS["praise"], WORDS["blame"]))
-    words = {"positive": praise, "negative": blame, "mixed": rng.sample([praise[0], blame[0]], 2)}[label]
-    text = f"The {first} was {words[0]} and the {second} was {words[1]}."
-    return Case(f"Is this review positive, negative or mixed? {text}", label)
+def _topic(rng: Random) -> Case:
+    topic = rng.choice(list(TOPICS))
+    word, name, city = rng.choice(TOPICS[topic]), rng.choice(WORDS["first"]), rng.choice(WORDS["cities"])
+    text = rng.choice(
+        [
+            f"{name} talked about the {word} for an hour.",
+            f"Have you read the article about {word} in {city}?",
+            f"In {city} everybody remembers the {word}.",
+        ]
+    )
+    return Case(f"Is this text about {', '.join(TOPICS)}? {text}", topic)
 
 
 def _wind(rng: Random) -> Case:
@@ -287,7 +317,7 @@ TASKS = [
         examples=1,
         indent=2,
     ),
-    Task("list", _animals, fields(animals=STRINGS), examples=1, indent=2, max_tokens=128),
+    Task("list", _animals, fields(animals=STRINGS), examples=3, indent=2, max_tokens=128),
     Task("signature", _signature, fields(function=STRING, parameters=STRINGS), examples=2, max_tokens=128),
     Task(
         "enum",
@@ -318,14 +348,7 @@ TASKS = [
         fields(name=STRING, member=BOOLEAN, phone=STRING_OR_NULL, email=STRING_OR_NULL),
         examples=3,
     ),
-    Task(
-        "sentiment",
-        _sentiment,
-        one_of(["positive", "negative", "mixed"]),
-        examples=8,
-        max_tokens=24,
-        choices=("positive", "negative", "mixed"),
-    ),
+    Task("topic", _topic, one_of(list(TOPICS)), examples=4, max_tokens=24, choices=tuple(TOPICS)),
     Task(
         "prefix choice",
         _wind,
@@ -335,6 +358,6 @@ TASKS = [
         choices=tuple(WORDS["directions"]),
     ),
     Task("passage", _passage, fields(function=STRING), examples=2),
-    Task("tool call", _timer, CALL, examples=2, tools=TOOLS),
+    Task("tool call", _timer, CALL, examples=4, tools=TOOLS),
     Task("edit", _edit, fields(name=STRING, age=INTEGER, city=STRING, active=BOOLEAN), examples=1),
 ]

@@ -49,7 +49,6 @@ def _routes(http: HttpService) -> Sequence[Route]:
         DescribedRoute("POST", "/v1/messages", GenerationEndpoint(http, prepare_message), _MESSAGE),
         route("POST", "/v1/messages/count_tokens", http, count_tokens, _COUNT),
         route("GET", "/v1/models", http, list_models, _LIST),
-        route("GET", "/v1/models/", http, list_models),
         route("GET", "/v1/models/{model:path}", http, show_model, _SHOW),
     ]
 

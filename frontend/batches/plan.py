@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -11,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from ..http.body import MAX_BODY_BYTES
+from ..http.body import MAX_BODY_BYTES, mistake
 from ..work.steps import Steps
 from .order import prefix_key
 from .records import LineError
@@ -81,7 +82,7 @@ def read_plan(path: Path, endpoint: str) -> Steps[Plan]:
 
 def parse_line(raw: bytes) -> InputLine:
     """A line that was checked before."""
-    return _decoder.decode(raw)
+    return _decoder.decode(raw.removeprefix(BOM_UTF8))
 
 
 def _add(plan: Plan, error: LineError) -> None:
@@ -99,6 +100,7 @@ def _lines(file: BinaryIO) -> Iterator[tuple[PlannedLine, bytes]]:
         last = raw
         while not last.endswith(b"\n") and (last := file.readline(MOST_LINE_BYTES)):
             size += len(last)
+        raw = raw.removeprefix(BOM_UTF8)  # also inside a file, where files were joined
         if raw.strip():
             yield PlannedLine(number, offset, size), raw
         offset += size
@@ -116,7 +118,8 @@ def _checked(raw: bytes, planned: PlannedLine, endpoint: str, seen: set[bytes]) 
         line = _decoder.decode(raw)
         fields = _fields.decode(line.body) if line.body else None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        return wrong("invalid_json_line", f"The line is not a JSON object of a request: {error}.")
+        problem = f"The line is not a JSON object of a request: {mistake(raw, error)}."
+        return wrong("invalid_json_line", problem)
     for name, value in (("custom_id", line.custom_id), ("method", line.method), ("url", line.url)):
         if not value:
             return wrong("missing_required_parameter", f"The line has no {name}.", name)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...runtime.errors import RequestError
+from ..database import file_at
 from ..http.http_service import HttpService
 from .batch_run import BatchRun, RunnerContext
 from .call import Endpoints
@@ -49,7 +50,8 @@ class Runner:
         self._swept = 0.0
 
     async def run(self) -> None:
-        """Runs batches until it is cancelled, or the server shuts down."""
+        """Runs batches until it is cancelled, or the server shuts down. Each store is served while its file
+        is there."""
         if self._config.data_dir is None:
             return
         path = database_path(self._config)
@@ -71,8 +73,9 @@ class Runner:
     async def _serve(self, store: Store, path: Path) -> None:
         context = RunnerContext(store, path, self._endpoints, self._slots, self._work, self._id, self._keys)
         draining = asyncio.create_task(self._engine.drain_requested.wait())
+        opened = file_at(path)
         try:
-            while not draining.done():
+            while not draining.done() and opened is not None and file_at(path) == opened:
                 await self._sweep(store)
                 await self._look_after_runs(store)
                 await self._start_runs(context)

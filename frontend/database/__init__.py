@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aiosqlite
+
+from .errors import is_full
 
 BUSY_S = 10.0
 """seconds that a statement waits for another connection, of this process or of another one"""
@@ -39,7 +42,17 @@ async def open_database(directory: Path, name: str, schema: str, version: int) -
             await asyncio.to_thread(_create, path, schema, version)
         return await _connected(path, version)
     except sqlite3.Error as error:
-        raise OSError(f"{path}: {error}") from error
+        message = f"{path}: {error}"
+        raise (OSError(errno.ENOSPC, message) if is_full(error) else OSError(message)) from error
+
+
+def file_at(path: Path) -> tuple[int, int] | None:
+    """What tells the file at a path from another one that has the path later; None if there is no file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 async def _connected(path: Path, version: int) -> aiosqlite.Connection:
@@ -83,6 +96,7 @@ def _create(path: Path, schema: str, version: int) -> None:
         # opened here.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            _remove_logs(path)
         while True:
             try:
                 _create_tables(path, schema, version)
@@ -92,6 +106,13 @@ def _create(path: Path, schema: str, version: int) -> None:
                 if not is_busy or time.monotonic() > deadline:
                     raise
             time.sleep(_RETRY_S)
+
+
+def _remove_logs(path: Path) -> None:
+    """Removes the log of a database that was removed, which processes may still have open: they would share
+    its index with the new one."""
+    for suffix in ("-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def _create_tables(path: Path, schema: str, version: int) -> None:

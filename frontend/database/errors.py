@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from ...runtime.errors import RequestError
 
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""the latter where the index of the write-ahead log finds no space"""
 log = logging.getLogger(__name__)
 
 
@@ -44,4 +46,4 @@ def storage_error(error: OSError | sqlite3.Error, contents: str) -> RequestError
 def is_full(error: OSError | sqlite3.Error) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return getattr(error, "sqlite_errorcode", None) in _FULL

@@ -9,6 +9,7 @@ import msgspec
 
 from ..request.logprobs import TokenLogprob
 from ..request.reply import UnenforcedKeyword, Usage
+from .typed import not_of_type, schema_and_reader
 
 __all__ = [
     "Choice",
@@ -66,6 +67,20 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str
     stop_reason: str | int | None
     logprobs: Sequence[TokenLogprob]
+    json_schema: object = None
+    """that of the request: a schema or a type"""
+
+    @property
+    def value(self) -> Any:
+        """The value of the text: of the type that was given as `json_schema`, or what JSON has.
+
+        Raises ValueError for a text that is no such value, as that of a reply that `max_tokens` cut.
+        """
+        _, read = schema_and_reader(True if self.json_schema is None else self.json_schema)
+        try:
+            return read(self.text)
+        except ValueError as error:  # msgspec's and pydantic's errors too
+            raise ValueError(not_of_type("the reply", self.text, self.finish_reason, error)) from error
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +100,10 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         return self.choices[0].text
+
+    @property
+    def value(self) -> Any:
+        return self.choices[0].value
 
     @property
     def reasoning(self) -> str:

@@ -34,10 +34,14 @@ Prepare = Callable[[Service, ModelReady], Awaitable[PreparedRequest]]
 
 @dataclass(frozen=True)
 class Ask:
-    """A request that `prepare` makes. Its `choices` choices wait in the scheduler together."""
+    """A request that `prepare` makes. Its `choices` choices wait in the scheduler together.
+
+    json_schema: the option of this name
+    """
 
     prepare: Prepare
     choices: int = 1
+    json_schema: object = None
 
 
 class LocalServer:

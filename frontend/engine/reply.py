@@ -27,11 +27,11 @@ class EngineReply:
     def take(self, pieces: Sequence[Piece]) -> list[CompletionPart]:
         return [self._part(piece) for piece in pieces]
 
-    def closing(self) -> Completion:
-        """The whole reply."""
+    def closing(self, json_schema: object = None) -> Completion:
+        """The whole reply. `json_schema` is the request's."""
         pairs = zip(self._choices, self.reply.choices, strict=True)
         return Completion(
-            choices=[builder.choice(reply) for builder, reply in pairs],
+            choices=[builder.choice(reply, json_schema) for builder, reply in pairs],
             usage=self.reply.usage(),
             prompt_tokens=array("i", self._prompt),
             prompt_logprobs=self._prompt_logprobs(),
@@ -83,7 +83,7 @@ class _ChoiceBuilder:
                 self._calls.append((delta.id, delta.name or "", []))
             self._calls[delta.index][2].append(delta.arguments_fragment)
 
-    def choice(self, reply: ChoiceReply) -> Choice:
+    def choice(self, reply: ChoiceReply, json_schema: object) -> Choice:
         finish = _finish_reason(reply)
         assert finish is not None
         return Choice(
@@ -94,6 +94,7 @@ class _ChoiceBuilder:
             finish_reason=finish,
             stop_reason=reply.stop_reason,
             logprobs=self._logprobs,
+            json_schema=json_schema,
         )
 
 

@@ -38,6 +38,7 @@ from ..request.tools import ToolUse, tool_use
 from ..request.validation import check_choices, check_fields, check_range, check_token_ids
 from .conversation import ChatFields, Message, conversation_tokens, text_tokens
 from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions
+from .typed import schema_and_reader
 from .values import check_characters, convert, json_of
 
 Prompt: TypeAlias = str | Sequence[int]
@@ -53,6 +54,8 @@ class _ConstraintFields(msgspec.Struct, kw_only=True):
     grammar: str | None = None
 
 
+_JSON = (Mapping, list, tuple, str, int, float, type(None))
+"""what `json_schema` has if it is no type; other checks refuse what is no schema"""
 MOST_TOKENS = 1 << 20  # of a text that is only tokenized, unless the context is longer
 CONSTRAINTS = _ConstraintFields.__struct_fields__
 _NO_SAMPLING_FIELD = {"logprobs", *CONSTRAINTS, *ChatFields.__struct_fields__}
@@ -169,6 +172,8 @@ def _fields(options: Mapping[str, object]) -> SamplingFields:
 
 def _grammar(options: Mapping[str, object]) -> GrammarSpec | None:
     given = {name: value for name, value in options.items() if name in CONSTRAINTS}
+    if not isinstance(kind := given.get("json_schema"), _JSON):
+        given["json_schema"] = _schema_of_type(kind)
     fields = convert(given, _ConstraintFields, "")
     if fields.json_schema is True:
         schema = object_spec(True, "json_schema")
@@ -182,3 +187,10 @@ def _grammar(options: Mapping[str, object]) -> GrammarSpec | None:
             grammar_spec(fields.grammar, "grammar"),
         )
     )
+
+
+def _schema_of_type(kind: object) -> object:
+    try:
+        return schema_and_reader(kind)[0]
+    except TypeError as error:
+        raise RequestError(str(error), param="json_schema", code="invalid_type") from error

@@ -19,7 +19,7 @@ class Sampling(TypedDict, total=False):
     min_tokens: the fewest tokens before it may end
     n: how many replies to compute; choice i with a seed is a single reply with seed + i
     temperature: 0 takes the most likely token, 1 samples as the model predicts
-    top_p: sample from the most likely tokens that together have this probability
+    top_p: sample from the most likely tokens that together have this probability; 0 takes the most likely
     top_k: sample from this many of the most likely tokens
     min_p: leave out tokens less likely than this part of the most likely one
     repetition_penalty: above 1, tokens of the prompt and the reply become less likely
@@ -36,7 +36,8 @@ class Sampling(TypedDict, total=False):
     prompt_logprobs: the same for each prompt token; not in streams
     prompt_logprobs_start: only for prompt tokens from this position on, so that those before may come from
         the cache
-    json_schema: the reply must match this schema, or with true be any JSON object
+    json_schema: the reply must match this schema or a value of this type, such as a dataclass or pydantic
+        model, or with true be any JSON object; `Completion.value` is the value
     regex: the reply must match it
     choice: the reply must be one of these texts
     grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
@@ -73,7 +74,7 @@ class Sampling(TypedDict, total=False):
     logprobs: int
     prompt_logprobs: int
     prompt_logprobs_start: int
-    json_schema: Mapping[str, object] | bool
+    json_schema: object
     regex: str
     choice: Sequence[str]
     grammar: str

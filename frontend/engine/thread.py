@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import os
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -21,9 +22,13 @@ Work: TypeAlias = Callable[[LocalServer], Coroutine[Any, Any, T]]
 
 
 class EngineThread:
-    """Runs a `LocalServer` from the constructor's return until `close`, which also runs at exit."""
+    """Runs a `LocalServer` from the constructor's return until `close`, which also runs at exit.
+
+    A fork copies no threads, so in a child process every call raises ServerError, and `close` has no effect.
+    """
 
     def __init__(self, config: ServeConfig) -> None:
+        self._process = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._started: concurrent.futures.Future[LocalServer] = concurrent.futures.Future()
         self._closing = asyncio.Event()
@@ -39,6 +44,8 @@ class EngineThread:
 
     def close(self) -> None:
         atexit.unregister(self.close)
+        if os.getpid() != self._process:
+            return
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
@@ -81,6 +88,13 @@ class EngineThread:
             future.cancel()
 
     def _submit(self, work: Work[T]) -> concurrent.futures.Future[T]:
+        if os.getpid() != self._process:
+            raise ServerError(
+                f"this Engine belongs to process {self._process}, and a fork of it can't use it. Make an "
+                "Engine in the child process, start children with "
+                'multiprocessing.get_context("spawn"), or run `arbora serve` and use arbora.connect(URL) in '
+                "all processes."
+            )
         if self._closing.is_set() or self._loop.is_closed():
             raise ServerError("the engine is closed")
         return asyncio.run_coroutine_threadsafe(work(self._server), self._loop)

@@ -10,30 +10,10 @@ from typing import Any, NamedTuple, Unpack, cast
 
 from .completion import Choice, Completion, TokenLogprob
 from .engine import Engine
-from .options import EngineOptions
 from .requests import Prompt
 from .sampling import Rendering, Sampling, check_names, one_for_each
+from .vllm_options import read_options
 from .work import Conversation, Conversations
-
-_NAMES = {"max_num_seqs": "max_running", "quantization": "quantize", "kv_cache_dtype": "kv_dtype"}
-_WITHOUT_EFFECT = ("disable_log_stats", "swap_space", "trust_remote_code")
-_IGNORED: Mapping[str, tuple[object, ...]] = {
-    "gpu_memory_utilization": (0.9,),
-    "tensor_parallel_size": (1,),
-    "pipeline_parallel_size": (1,),
-    "enable_prefix_caching": (True, None),
-    "enable_chunked_prefill": (True, None),
-}
-"""the values of vLLM's arguments that are ignored: its defaults, which scripts often write out"""
-_INSTEAD = {
-    "gpu_memory_utilization": 'use kv_memory, the memory of the KV cache, such as "4GiB"',
-    "tensor_parallel_size": "one device runs the model; leave it out",
-    "pipeline_parallel_size": "one device runs the model; leave it out",
-    "enable_prefix_caching": "use no_prefix_cache=True",
-    "enable_chunked_prefill": "long prompts are always computed in chunks; leave it out",
-    "max_num_batched_tokens": "use step_ms, the longest time of a step while text is streamed",
-}
-"""advice by the name of an argument of vLLM's that `LLM` lacks"""
 
 
 class Logprob(NamedTuple):
@@ -95,11 +75,15 @@ class SamplingParams:
 class LLM:
     """An `Engine` with the methods and results of vLLM's `LLM`. It ends with the script.
 
-    With a `seed` a script samples the same replies each time that it runs.
+    Options are those of `Engine` and the arguments of vLLM's `LLM`. A warning names those that have no
+    effect. One that asks for what can't be done raises TypeError. With a `seed` a script samples the same
+    replies each time that it runs.
     """
 
     def __init__(self, model: str | None = None, *, seed: int | None = None, **options: Any) -> None:
-        self.engine = Engine(model, **_engine_options(options))
+        read = read_options(model, options)
+        self.engine = Engine(read.model, **read.engine)
+        self._defaults = read.sampling
         self._seeds = None if seed is None else random.Random(seed)
         self._ids = map(str, itertools.count())
 
@@ -144,24 +128,12 @@ class LLM:
         """The fields for each of `count` prompts, which are called `name`."""
         one = SamplingParams() if params is None else params
         fields = [_fields(each) for each in one] if isinstance(one, list | tuple) else _fields(one)
-        return [self._seeded(each) for each in one_for_each(fields, count, name)]
+        return [self._seeded({**self._defaults, **each}) for each in one_for_each(fields, count, name)]
 
     def _seeded(self, fields: Sampling) -> Sampling:
         if self._seeds is None or fields.get("seed") is not None:
             return fields
         return {**fields, "seed": self._seeds.getrandbits(48)}
-
-
-def _engine_options(options: Mapping[str, object]) -> EngineOptions:
-    """Raises TypeError for an argument of vLLM's that `LLM` lacks, unless its value is ignored."""
-    kept: dict[str, object] = {}
-    for name, value in options.items():
-        if name in _WITHOUT_EFFECT or value in _IGNORED.get(name, ()):
-            continue
-        if name in _INSTEAD:
-            raise TypeError(f"LLM has no argument {name}={value!r}: {_INSTEAD[name]}")
-        kept[_NAMES.get(name, name)] = value
-    return cast(EngineOptions, kept)
 
 
 def _fields(params: object) -> Sampling:

@@ -102,7 +102,9 @@ def end_lease(key: str, cache_salt: str | None) -> Work[None]:
 def completion_ask(prompt: Prompt, sampling: Sampling, name: str = "prompt") -> Ask:
     check_names(sampling, Sampling)
     return Ask(
-        lambda service, model: ask_completion(service, model, prompt, sampling, name), _choices(sampling)
+        lambda service, model: ask_completion(service, model, prompt, sampling, name),
+        _choices(sampling),
+        sampling.get("json_schema"),
     )
 
 
@@ -121,7 +123,7 @@ def chat_ask(messages: Conversation, options: ChatOptions, place: int | None = N
                 f"In {param}: {error}", status=error.status, param=param, code=error.code
             ) from error
 
-    return Ask(prepared, _choices(options))
+    return Ask(prepared, _choices(options), options.get("json_schema"))
 
 
 def streamed(ask: Ask, options: Sampling | ChatOptions) -> Ask:
@@ -141,11 +143,15 @@ def _choices(options: Sampling | ChatOptions) -> int:
 
 
 def _one(ask: Ask) -> Work[Completion]:
-    return lambda server: server.complete(ask, EngineReply.closing)
+    return lambda server: _completion(server, ask)
 
 
 def _several(asks: Sequence[Ask], use_tqdm: bool) -> Work[list[Completion]]:
-    return lambda server: _together([server.complete(ask, EngineReply.closing) for ask in asks], use_tqdm)
+    return lambda server: _together([_completion(server, ask) for ask in asks], use_tqdm)
+
+
+def _completion(server: LocalServer, ask: Ask) -> Coroutine[Any, Any, Completion]:
+    return server.complete(ask, lambda reply: reply.closing(ask.json_schema))
 
 
 async def _together(works: Sequence[Coroutine[Any, Any, T]], use_tqdm: bool) -> list[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -23,7 +24,7 @@ from .field_names import MOST_SHOWN, FieldNames
 from .tenants import BODY_BYTES
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-UTF8_BYTES = 1024 * 1024  # of a body, checked in one step
+STEP_BYTES = 1024 * 1024  # of a text, checked while no other thread runs
 _BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
 U = TypeVar("U")
 
@@ -31,6 +32,12 @@ Number: TypeAlias = int | float
 
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _numbers = msgspec.json.Decoder(Number | list[Number | list[Number]])
+_EMPTY = "is empty, but must be a JSON object"
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_SURROGATE_BYTES = re.compile(rb"\xed[\xa0-\xbf]")
+_WHOLE_ESCAPES = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+", re.DOTALL
+)
 
 
 class BodyReader:
@@ -42,7 +49,7 @@ class BodyReader:
         self._names = FieldNames()
 
     async def raw(self, request: Request, caller: Caller) -> bytes:
-        """The body as it came. Raises `RequestError` (413, 503) or `ClientGoneError`."""
+        """The body without a byte-order mark. Raises `RequestError` (413, 503) or `ClientGoneError`."""
         with self.memory.share(caller.name) as share:
             return await _bytes_within_limit(request, share)
 
@@ -120,22 +127,38 @@ def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError as error:
-        reason = f"is not valid JSON: {error}" if body.strip() else "is empty, but must be a JSON object"
+        reason = f"is not valid JSON: {mistake(body, error)}" if body.strip() else _EMPTY
         raise RequestError(f"The request's body {reason}.", code="invalid_json") from None
+
+
+def mistake(text: bytes, error: Exception) -> str:
+    """What is wrong in a text that msgspec can't decode: its error, or a lone surrogate, which it does not
+    name."""
+    place = 0
+    while (found := _WHOLE_ESCAPES.match(text, place, place + STEP_BYTES)) and found[0]:
+        place = found.end()
+    if (lone := _SURROGATE.match(text, place)) is None:
+        return str(error)
+    pair = f"{lone[0].decode()} at byte {place} is half of a surrogate pair"
+    return f"{pair}. Write both halves, or the character itself"
 
 
 def _check_utf8(body: bytes) -> Steps[None]:
     """Raises `RequestError` for a body that isn't UTF-8. Decoders check only the strings that they read."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     view = memoryview(body)
+    end = 0
     try:
-        for start in range(0, len(body), UTF8_BYTES):
-            decoder.decode(view[start : start + UTF8_BYTES])
+        for start in range(0, len(body), STEP_BYTES):
+            end = min(start + STEP_BYTES, len(body))
+            decoder.decode(view[start:end])
             yield
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
-        message = f"The request's body is not valid UTF-8: it has the byte 0x{error.object[error.start]:02x}."
-        raise RequestError(message, code="invalid_json") from None
+        place = end - len(error.object) + error.start
+        why = ", half of a surrogate pair" if _SURROGATE_BYTES.match(body, place) else ""
+        found = f"it has the byte 0x{body[place]:02x} at byte {place}{why}"
+        raise RequestError(f"The request's body is not valid UTF-8: {found}.", code="invalid_json") from None
 
 
 def _with_whole_numbers(fields: dict[str, Raw]) -> dict[str, Raw]:
@@ -171,7 +194,7 @@ async def _bytes_within_limit(request: Request, share: Share) -> bytes:
             parts.append(part)
     except ClientDisconnect:
         raise ClientGoneError from None
-    return b"".join(parts)
+    return b"".join(parts).removeprefix(codecs.BOM_UTF8)
 
 
 def _too_large() -> RequestError:

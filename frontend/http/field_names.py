@@ -48,12 +48,12 @@ class FieldNames:
         body = _Object("", {name: fields[name] for name in fields if name not in inert}, kind.struct)
         _check_misplaced(fields, kind)
         for place, name in islice(_ignored_names(body, kind.binding), MOST_WARNINGS):
-            self._warn(place, name)
+            instead = kind.binding.get(place.kind, _BINDS_NOTHING).instead
+            self._warn(place, name, instead.get(name) or close_name(name, place.kind.__struct_fields__))
 
-    def _warn(self, place: _Object, name: str) -> None:
+    def _warn(self, place: _Object, name: str, near: str | None) -> None:
         shown = place.path + name[:MOST_SHOWN]
         if self._may_warn(shown):
-            near = close_name(name, place.kind.__struct_fields__)
             meant = "" if near is None else f": did you mean {place.path}{near}?"
             log.warning("ignoring the unknown request field %r%s", shown, meant)
 

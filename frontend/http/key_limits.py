@@ -8,7 +8,9 @@ import msgspec
 
 from ...runtime.api_keys import ApiKey, Quota
 from ...runtime.errors import RequestError
+from ...runtime.sampling_params import SamplingParams
 from ..request.prepare import PreparedRequest
+from ..request.validation import tokens_in_words
 
 
 def with_key_limits(prepared: PreparedRequest, key: ApiKey) -> PreparedRequest:
@@ -19,11 +21,7 @@ def with_key_limits(prepared: PreparedRequest, key: ApiKey) -> PreparedRequest:
             request,
             priority=priority,
             quota=quota_of(key, prepared.prompt_tokens if number == 0 else None),
-            sampling=request.sampling
-            if key.max_tokens is None
-            else msgspec.structs.replace(
-                request.sampling, max_tokens=min(request.sampling.max_tokens, key.max_tokens)
-            ),
+            sampling=_shortened(request.sampling, key),
         )
         for number, request in enumerate(prepared.requests)
     ]
@@ -36,6 +34,19 @@ def quota_of(key: ApiKey | None, prompt_tokens: int | None) -> Quota | None:
         return None
     limits = (key.requests_per_minute, key.tokens_per_minute, key.concurrent_requests)
     return None if limits == (None, None, None) else Quota(key.name, prompt_tokens, *limits)
+
+
+def _shortened(sampling: SamplingParams, key: ApiKey) -> SamplingParams:
+    if key.max_tokens is None or sampling.max_tokens <= key.max_tokens:
+        return sampling
+    if sampling.min_tokens > key.max_tokens:
+        raise RequestError(
+            f"min_tokens is {sampling.min_tokens}, but the replies of the API key {key.name} have at most "
+            f"{tokens_in_words(key.max_tokens)}: lower it.",
+            param="min_tokens",
+            code="invalid_value",
+        )
+    return msgspec.structs.replace(sampling, max_tokens=key.max_tokens)
 
 
 def _priority(given: int | None, key: ApiKey) -> int:

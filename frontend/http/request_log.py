@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -20,6 +21,7 @@ from .outcome import TIMER, Outcome, with_outcome
 
 LONGEST_PATH = 100  # characters; a path may be as long as a request line
 MOST_TOKENS = 2048  # of all prompts in a line, and of all replies: decoding them occupies the event loop
+_SEPARATORS = re.compile("[\x7f-\x9f\u2028\u2029]")
 log = logging.getLogger(__name__)
 
 
@@ -45,9 +47,14 @@ class RequestLog:
             if self._tokenizer is not None and timer is not None:
                 for name, tokens in (("prompts", timer.prompts()), ("replies", timer.replies())):
                     fields |= {name: _texts(self._tokenizer, tokens)} if tokens else {}
-            log.info("%s", msgspec.json.encode(fields).decode(), extra=BARE)
+            log.info("%s", _json_line(fields), extra=BARE)
         else:
             log.info("%s", _line(outcome))
+
+
+def _json_line(fields: dict[str, object]) -> str:
+    """JSON in one line, for readers too that take Unicode's separators for the end of a line."""
+    return _SEPARATORS.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(fields).decode())
 
 
 def _fields(outcome: Outcome, model: str) -> dict[str, object]:

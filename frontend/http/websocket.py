@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Mapping
 from starlette.types import Receive, Scope, Send
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
-from wsproto.frame_protocol import CloseReason
+from wsproto.extensions import Extension
+from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, RsvBits
 from wsproto.utilities import generate_accept_token
 
 from ...runtime.errors import RequestError
@@ -86,7 +87,7 @@ class WebSocket:
         self._send = send
         self._memory = memory
         self._client = client
-        self._protocol = Connection(ConnectionType.SERVER)
+        self._protocol = Connection(ConnectionType.SERVER, [_FrameLimit()])
         self._sending = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._frames = 0
@@ -143,9 +144,7 @@ class WebSocket:
 
     def _add(self, message: bytearray, piece: bytes, share: Share) -> None:
         if len(message) + len(piece) > MAX_BODY_BYTES:
-            raise SocketError(
-                CloseReason.MESSAGE_TOO_BIG, f"A message may have at most {MAX_BODY_BYTES} bytes."
-            )
+            raise _too_big()
         try:
             share.add(len(piece))
         except RequestError as error:
@@ -186,6 +185,28 @@ class WebSocket:
         self._frames += 1
         if self._frames % FRAMES_PER_TURN == 0:
             await asyncio.sleep(0)
+
+
+class _FrameLimit(Extension):
+    """Refuses a frame that is longer than a message may be once its header has come. No client knows of this
+    extension: it only sees the headers."""
+
+    def enabled(self) -> bool:
+        return True
+
+    def offer(self) -> bool:
+        return False
+
+    def frame_inbound_header(
+        self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, payload_length: int
+    ) -> RsvBits:
+        if payload_length > MAX_BODY_BYTES:
+            raise _too_big()
+        return RsvBits(False, False, False)
+
+
+def _too_big() -> SocketError:
+    return SocketError(CloseReason.MESSAGE_TOO_BIG, f"A message may have at most {MAX_BODY_BYTES} bytes.")
 
 
 def _too_slow() -> SocketError:

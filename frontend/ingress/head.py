@@ -78,9 +78,11 @@ class HeadReader:
 
 
 def requested_path(head: bytes) -> str:
-    """The path in a whole or incomplete head; empty if the request line has none."""
+    """The path in a whole or incomplete head, without a slash at its end; empty if the request line has
+    none."""
     words = head.partition(b"\r\n")[0].split(b" ", 2)
-    return words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+    path = words[1].partition(b"?")[0].decode("latin-1") if len(words) > 1 else ""
+    return path.removesuffix("/") or path
 
 
 def requested_origin(head: bytes) -> str:

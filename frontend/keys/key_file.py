@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ _TYPES = {
     "object": "an object",
     "str": "a text in double quotes",
 }
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HASH = re.compile(r"[0-9a-fA-F]{64}")
 _COUNTS = ("requests_per_minute", "tokens_per_minute", "concurrent_requests", "max_tokens")
 _PRIORITIES = ("priority", "best_priority")
@@ -72,18 +74,22 @@ def read_key_file(path: Path) -> tuple[ApiKey, ...]:
     Raises ValueError with the number of the wrong line.
     """
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ValueError(f"it can't be read ({reason}). Name a text file with one key a line.") from error
-    keys: list[ApiKey] = []
+    keys: dict[ApiKey, int] = {}
     for number, text in enumerate(map(str.strip, lines), 1):
         try:
             key = _key_of(text)
-            if key is not None:
+            if key in keys:
+                log.warning(
+                    "%s: line %d has the key of line %d again: it counts once", path, number, keys[key]
+                )
+            elif key is not None:
                 _check_is_new(key, keys)
-                keys.append(key)
+                keys[key] = number
         except ValueError as error:
             raise ValueError(f"line {number} {error}") from None
     if not keys:
@@ -100,6 +106,8 @@ def _key_of(text: str) -> ApiKey | None:
     key = _COMMENT.sub("", text)
     if len(key.split()) > 1:
         raise ValueError("has a space within a key. Write one key a line.")
+    if control := _CONTROL.search(key):
+        raise ValueError(f"has {_shown(control)} in a key, which no HTTP header may have. Remove it.")
     return plain_key(key) if key else None
 
 
@@ -141,6 +149,8 @@ def _check_secret(line: _Line) -> None:
         raise ValueError(f"({line.name}) needs either key or sha256; `arbora key {line.name}` makes a line.")
     if line.key is not None and len(line.key.split()) != 1:
         raise ValueError(f"({line.name}) has an empty key, or one with a space.")
+    if line.key is not None and (control := _CONTROL.search(line.key)):
+        raise ValueError(f"({line.name}) has {_shown(control)} in its key, which no HTTP header may have.")
     if line.sha256 is not None and not _HASH.fullmatch(line.sha256):
         raise ValueError(f"({line.name}) has a wrong sha256: it must have 64 digits of 0-9a-f.")
 
@@ -161,9 +171,23 @@ def _check_numbers(line: _Line) -> None:
         )
 
 
-def _check_is_new(key: ApiKey, others: list[ApiKey]) -> None:
+def _shown(control: re.Match[str]) -> str:
+    return f"the character U+{ord(control[0]):04X}"
+
+
+def _check_is_new(key: ApiKey, others: Iterable[ApiKey]) -> None:
     for other in others:
-        if other.sha256 == key.sha256 and other != key:
+        if other.sha256 == key.sha256:
             raise ValueError(f"has the key of {other.name} again. Give each client a key of its own.")
-        if other.name == key.name and other != key:
+        if other.name == key.name:
             raise ValueError(f"has the name {key.name} again. Give each key a name of its own.")
+
+
+def check_beside(fixed: Iterable[ApiKey], keys: Iterable[ApiKey]) -> None:
+    """Raises ValueError for a described key of the file that --api-key gives without its limits."""
+    plain = {key.sha256: key for key in fixed}
+    for key in keys:
+        if plain.get(key.sha256, key) != key:
+            raise ValueError(
+                f"the key of {key.name} is one of --api-key too, which has no limits: remove it there."
+            )

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextvars
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -32,6 +33,17 @@ def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
     with _starting:  # functools.cache would let several threads start a loop each
         loop = _loop()
     return asyncio.run_coroutine_threadsafe(work, loop)
+
+
+def _begin_in_child() -> None:
+    """The child of a fork has no thread that runs the loop, and nothing of the work that was open."""
+    global _starting
+    _starting = threading.Lock()
+    _loop.cache_clear()
+    _last_work.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def wait_for_at_exit(work: Future[Any]) -> None:

@@ -9,10 +9,10 @@ import msgspec
 
 from ..engine.completion import ToolCall
 from ..engine.sampling_values import check_sampling
+from ..engine.typed import schema_and_reader
 from ..text.close_names import did_you_mean
 from .expressions import Expression, Gen, Select, ToolAnswer, Turn, joined
 from .tools import tool_definition
-from .typed import schema_and_reader
 
 CONSTRAINTS = ("regex", "json_schema", "choices", "grammar")
 _MORE = """

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ..engine.completion import ToolCall
+from ..engine.typed import not_of_type
 from .backend import Backend, Lease, OnText, Reply, Scores
 from .background import submit, wait_for_at_exit
 from .errors import ProgramError
@@ -294,9 +295,8 @@ def _value(gen: Gen, reply: Reply) -> object:
     try:
         return gen.read(reply.text)
     except ValueError as error:  # msgspec's and pydantic's errors too
-        cut = " Give it more max_tokens, or complete_json=True." if reply.finish_reason == "length" else ""
         name = "the reply" if gen.name is None else f"the reply {gen.name!r}"
-        raise ValueError(f"{name} is no value of its type: {error}.{cut} It is {reply.text!r}.") from error
+        raise ValueError(not_of_type(name, reply.text, reply.finish_reason, error)) from error
 
 
 def _in_event_loop() -> bool:

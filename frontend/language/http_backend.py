@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
@@ -19,14 +21,33 @@ from .scoring import first_scored
 from .server_kinds import ServerKind, UnsupportedError, fields_for, has_choices_as_json, kind_of
 from .streamed_reply import StreamedReply
 
+_backends: weakref.WeakSet[HttpBackend] = weakref.WeakSet()
+
+
+def _begin_in_child() -> None:
+    for backend in list(_backends):
+        backend.begin_in_child()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
+
 
 class HttpBackend:
+    """A fork's child gets a client of its own, because connections and locks belong to the parent's loop."""
+
     concurrency = CONNECTIONS
 
     def __init__(self, url: str, model: str | None, api_key: str | None) -> None:
-        self._client = HttpClient(url, api_key)
+        self._address = url, api_key
         self._wanted = model
         self._known: tuple[str, ServerKind] | None = None
+        self._client = HttpClient(url, api_key)
+        self._asking = asyncio.Lock()
+        _backends.add(self)
+
+    def begin_in_child(self) -> None:
+        self._of_parent = self._client  # deleting it here could end the parent's connections
+        self._client = HttpClient(*self._address)
         self._asking = asyncio.Lock()
 
     async def reply(self, prompt: Prompt, sampling: Mapping[str, Any], on_text: OnText | None) -> Reply:

@@ -50,6 +50,11 @@ class Listening:
                 self._path.unlink()
 
 
+def check_address(config: ServeConfig) -> None:
+    """Raises ConfigError if the server can't listen there, before a model is downloaded for it."""
+    Listening.open(config).close()
+
+
 def _identity(path: Path) -> tuple[int, int] | None:
     """The device and inode of a file; None if it does not exist."""
     try:

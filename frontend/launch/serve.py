@@ -12,7 +12,7 @@ from pathlib import Path
 from ...runtime.config import BUILTIN_MODEL, ServeConfig
 from ...runtime.logs import ProgressLine
 from ...runtime.messages import ModelReady
-from ..keys.key_file import read_key_file
+from ..keys.key_file import check_beside, read_key_file
 from .commands import Commands
 from .directory import PrivateDirectory
 from .errors import CannotStartError, ServerError
@@ -122,6 +122,7 @@ class _Signals:
         """Makes the keys of the file known. A wrong file changes nothing."""
         try:
             keys = read_key_file(path)
+            check_beside(self._fixed_keys, keys)
         except ValueError as error:
             logger.error("%s: %s The keys stay as they were.", path, error)
             return

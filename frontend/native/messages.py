@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from functools import partial
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ...runtime.errors import RequestError
+from ..http.body import mistake
 from ..http.faces import RETRY_AFTER_SECONDS, with_short_texts
 from .answers import Form
 from .protocol import End, ErrorBody, Event, Generated
@@ -79,11 +81,11 @@ _ADVICE = 'Send {"type": "generate", "id": "…", "request": {…}} or {"type": 
 def read_message(text: bytes) -> Start | Cancel:
     """Raises `RequestError`."""
     try:
-        return _decoder.decode(text)
+        return _decoder.decode(text.removeprefix(BOM_UTF8))
     except msgspec.ValidationError as error:
         problem = f"The message is wrong: {error}"
     except msgspec.DecodeError as error:
-        problem = f"The message is not valid JSON: {error}"
+        problem = f"The message is not valid JSON: {mistake(text, error)}"
     except RecursionError:
         problem = "The message's JSON is nested too deeply"
     raise RequestError(f"{problem}. {_ADVICE}", code="invalid_message")

@@ -28,7 +28,7 @@ from .errors import error_line
 from .fields import IN_CHATS, IN_PROMPTS, INERT_FIELDS
 from .keep_alive import conversation_key, keep_alive_seconds
 from .names import checked_name
-from .options import check_context, limits
+from .options import limits
 from .prompt import Prompt, chat_prompt, generate_prompt
 from .protocol import ChatRequest, GenerateRequest, PromptRequest
 from .responses import Answer, ReplyMessage
@@ -69,7 +69,6 @@ async def _prepared(
         if seconds == 0:
             _unload(http, http_request, request)
         return _loaded(name, is_chat=is_chat, keep_alive=seconds)
-    check_context(request, model)
     renderer = caller.with_messages(len(request.messages or ()) if isinstance(request, ChatRequest) else 1)
     prompt = await service.work.call(renderer, prompt_of, service, request)
     key = "" if seconds is None else await service.work.call(caller, conversation_key, request)

@@ -97,11 +97,10 @@ class Models:
 
 
 def _capabilities(service: Service) -> list[str]:
-    """The model's abilities under Ollama's names, by its template and its form of reasoning."""
-    takes_tools = service.template is not None and "tools" in service.template.source([])
+    """The model's abilities under Ollama's names. With any chat template a conversation may have tools."""
     return [
         "completion",
-        *(["tools"] if takes_tools else []),
+        *(["tools"] if service.template is not None else []),
         *(["thinking"] if service.reasoning is not None else []),
     ]
 

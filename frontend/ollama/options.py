@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady
 from ..http.fixed_fields import checks_of
@@ -15,6 +17,9 @@ TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 40, 0.9, 0.0
 """the defaults of Ollama's API"""
 REST_OF_CONTEXT = (-1, -2)
 """values of `num_predict` that mean no limit"""
+MOST_WARNED = 100  # values of `num_ctx`
+_warned: set[int] = set()
+log = logging.getLogger(__name__)
 _CHECKS = checks_of({f"options.{name}": field for name, field in FIXED_OPTIONS.items()}, {})
 
 
@@ -51,7 +56,7 @@ def _check(options: Options) -> None:
         check(bytes(getattr(options, name.removeprefix("options."))))
     check_range("options.temperature", options.temperature, 0, 2)
     check_range("options.top_k", options.top_k, -1, None)
-    check_range("options.top_p", options.top_p, 0, 1, above_low=True)
+    check_range("options.top_p", options.top_p, 0, 1)
     check_range("options.min_p", options.min_p, 0, 1)
     check_range("options.seed", options.seed, -(2**63), 2**63 - 1)
     check_range("options.repeat_penalty", options.repeat_penalty, 0.01, 100)
@@ -70,27 +75,30 @@ def _check(options: Options) -> None:
         )
 
 
-def check_context(request: PromptRequest, model: ModelReady) -> None:
-    """Raises `RequestError` for a context that is longer than the model's."""
-    asked = request.options.num_ctx if request.options is not None else None
-    if asked is not None and asked > model.max_model_len:
-        raise too_long(
-            f"options.num_ctx is {asked}, but this model's maximum context length is "
-            f"{tokens_in_words(model.max_model_len)}: lower it, or leave it out.",
-            "options.num_ctx",
-        )
-
-
 def limits(request: PromptRequest, model: ModelReady, prompt_tokens: int, prompt_param: str) -> Limits:
-    """`num_ctx` limits prompt and reply together. Raises `RequestError` if the prompt leaves no reply."""
+    """`num_ctx` limits prompt and reply together; a larger one than the model's counts as the model's.
+
+    Raises `RequestError` if the prompt leaves no reply.
+    """
     options = request.options or Options()
-    left = (options.num_ctx or model.max_model_len) - prompt_tokens
-    if left < 1 and options.num_ctx is not None:
+    context = options.num_ctx or model.max_model_len
+    if context > model.max_model_len:
+        _warn_of_context(context, model.max_model_len)
+        context = model.max_model_len
+    left = context - prompt_tokens
+    if left < 1 and context < model.max_model_len:
         raise too_long(
-            f"options.num_ctx is {options.num_ctx}, but {prompt_param} has {tokens_in_words(prompt_tokens)}, "
+            f"options.num_ctx is {context}, but {prompt_param} has {tokens_in_words(prompt_tokens)}, "
             "and the reply needs some too: raise options.num_ctx, or leave it out.",
             "options.num_ctx",
         )
     predict = options.num_predict
     most = left if predict is None or predict in REST_OF_CONTEXT else min(predict, left)
     return Limits(most if left > 0 else None, "options.num_predict", prompt_param)
+
+
+def _warn_of_context(asked: int, most: int) -> None:
+    """Logs each value once."""
+    if asked not in _warned and len(_warned) < MOST_WARNED:
+        _warned.add(asked)
+        log.warning("options.num_ctx is %d, but the model's context has %d tokens: taking those", asked, most)

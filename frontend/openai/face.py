@@ -66,7 +66,6 @@ def _routes(http: HttpService) -> Sequence[Route]:
         DescribedRoute("POST", "/v1/chat/completions", chat, _CHAT),
         DescribedRoute("POST", "/v1/completions", completion, _COMPLETION),
         route("GET", "/v1/models", http, list_models, _LIST),
-        route("GET", "/v1/models/", http, list_models),
         route("GET", "/v1/models/{model:path}", http, show_model, _SHOW),
         route("POST", "/tokenize", http, tokenize, _TOKENIZE),
         route("POST", "/detokenize", http, detokenize, _DETOKENIZE),

@@ -17,7 +17,8 @@ from .document import Endpoint, document_json
 from .viewer import PATHS, Viewer
 
 DOCUMENT_PATH = "/openapi.json"
-OPEN_PATHS = frozenset((DOCUMENT_PATH, *PATHS))
+MOVED_PATH = "/docs/"
+OPEN_PATHS = frozenset((DOCUMENT_PATH, MOVED_PATH, *PATHS))
 """paths that need no key: they describe only what every server of this version can do"""
 
 
@@ -31,6 +32,7 @@ def document_routes(
     return [
         route("GET", DOCUMENT_PATH, http, document.show),
         route("GET", "/docs", http, viewer.page),
+        route("GET", MOVED_PATH, http, viewer.moved),
         route("GET", "/docs/{file}", http, viewer.file),
     ]
 

@@ -37,6 +37,10 @@ class Viewer:
     def __init__(self) -> None:
         self._files = {name: _packed(name) for name in _TYPES}
 
+    async def moved(self, http: HttpService, request: Request) -> Response:
+        """Redirects to /docs, by a path without a host: a proxy may serve it under another one."""
+        return Response(status_code=308, headers={"location": "../docs"})
+
     async def page(self, http: HttpService, request: Request) -> Response:
         return self._answer("index.html", request)
 

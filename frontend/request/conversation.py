@@ -14,6 +14,7 @@ import msgspec
 from ...runtime.errors import RequestError
 from ..explain.outline import Outline, outline_of
 from ..text.chat_template import ChatTemplate, Copies, UnrenderableError
+from .generic_tools import write_missing
 from .legacy_calls import with_tool_calls
 from .message_forms import Form, Render, first_accepted, place_of_refusal
 from .messages import PART_TYPES, ROLES, ChatMessage, ContentPart, Conversation, MessageToolCall, Tool
@@ -53,14 +54,15 @@ def rendered(
             "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
         )
     ruled = template.ruled(template_messages(conversation.messages))
-    loses = template.loses_system_messages(with_tools=tools is not None)
+    messages, printed = write_missing(template, ruled.messages, tools)
+    loses = template.loses_system_messages(with_tools=printed is not None)
     try:
         accepted = first_accepted(
-            _render_with(template, conversation, tools), ruled.messages, loses_system_messages=loses
+            _render_with(template, conversation, printed), messages, loses_system_messages=loses
         )
     except UnrenderableError as error:
         place = place_of_refusal(
-            _render_with(template, _beginning(conversation), tools), ruled.messages, error.reason
+            _render_with(template, _beginning(conversation), printed), messages, error.reason
         )
         raise UnrenderableError(error.reason, place) from None
     return Rendered(accepted.text, outline_of(accepted.messages, tools, ruled.applied), accepted.form)
@@ -75,11 +77,11 @@ def rendered_to(
     template refuses that too.
     """
     assert template is not None, "the whole conversation was rendered"
-    render_part = _render_with(template, _beginning(beginning), tools)
     for after in ((), (_NOTHING_SAID,)):
         with contextlib.suppress(RequestError):
-            messages = template_messages([*beginning.messages, *after])
-            return render_part(form(template.ruled(messages).messages))
+            ruled = template.ruled(template_messages([*beginning.messages, *after]))
+            messages, printed = write_missing(template, ruled.messages, tools)
+            return _render_with(template, _beginning(beginning), printed)(form(messages))
     return None
 
 

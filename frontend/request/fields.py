@@ -27,7 +27,7 @@ JsonSchema: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"type": _SCHEMA_T
 
 # The declared ranges hold in every wire format that has the field.
 Temperature: TypeAlias = Annotated[float, within(0, 2)]
-TopP: TypeAlias = Annotated[float, within(0, 1, above_low=True)]
+TopP: TypeAlias = Annotated[float, within(0, 1)]
 TopK: TypeAlias = Annotated[int, within(-1)]
 MinP: TypeAlias = Annotated[float, within(0, 1)]
 RepetitionPenalty: TypeAlias = Annotated[float, within(0.01, 100)]

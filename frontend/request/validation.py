@@ -22,6 +22,8 @@ MOST_KEY_CHARACTERS = 256
 MOST_UNDER_KEY = 64  # leases
 MOST_NAMES_COMPARED = 256  # of an object, with the name of a field that it lacks
 GREEDY_BELOW = 1e-5
+GREEDY_TOP_P = 1e-9
+"""The most likely token of any vocabulary has a higher probability."""
 T = TypeVar("T")
 
 
@@ -227,12 +229,14 @@ def sampling_params(
         )
     stop_token_ids = tuple(dict.fromkeys(fields.stop_token_ids or ()))
     check_token_ids("stop_token_ids", stop_token_ids, vocab_size)
+    top_p = _or(fields.top_p, defaults.top_p)
+    is_greedy = top_p < GREEDY_TOP_P
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        temperature=_temperature(_or(fields.temperature, defaults.temperature)),
+        temperature=0.0 if is_greedy else _temperature(_or(fields.temperature, defaults.temperature)),
         top_k=min(max(_or(fields.top_k, defaults.top_k), 0), vocab_size),
-        top_p=_or(fields.top_p, defaults.top_p),
+        top_p=1.0 if is_greedy else top_p,
         min_p=_or(fields.min_p, defaults.min_p),
         repetition_penalty=_or(fields.repetition_penalty, defaults.repetition_penalty),
         presence_penalty=_or(fields.presence_penalty, 0.0),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any
 
 import aiosqlite
 
-from ..database import open_database
+from ..database import file_at, open_database
 from ..database.errors import storage_errors
 from ..database.space import bytes_in_use, shrink
 
+NAME = "responses"
 VERSION = 2
 MOST_AGE_S = 30 * 24 * 3600
 SHARE = 4
@@ -84,15 +86,19 @@ WHERE runner IS NULL AND owner = (
 ORDER BY used LIMIT ?
 """
 CONTENTS = "responses"
+log = logging.getLogger(__name__)
 Row = Sequence[Any]
 
 
 class Database:
-    """One connection, opened when it is first used. Transactions follow each other."""
+    """One connection, opened when it is first used, and again when the file at its path is another one.
+    Transactions follow each other."""
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
         """most_bytes: the value of --data-size"""
         self._directory = directory
+        self._path = directory / f"{NAME}.sqlite"
+        self._file: tuple[int, int] | None = None
         self._most_bytes = most_bytes // SHARE
         self._connection: aiosqlite.Connection | None = None
         self._lock = asyncio.Lock()
@@ -100,7 +106,8 @@ class Database:
 
     async def rows(self, statement: str, values: Iterable[Any] = ()) -> list[Row]:
         with storage_errors(CONTENTS):
-            connection = await self._opened()
+            async with self._lock:
+                connection = await self._opened()
             return list(await connection.execute_fetchall(statement, tuple(values)))
 
     @contextlib.asynccontextmanager
@@ -110,8 +117,8 @@ class Database:
         Raises `RequestError` if the disk or the database fails.
         """
         with storage_errors(CONTENTS):
-            connection = await self._opened()
             async with self._lock:
+                connection = await self._opened()
                 try:
                     await _whole(connection.execute("BEGIN IMMEDIATE"))
                     yield connection
@@ -127,10 +134,15 @@ class Database:
             self._connection = None
 
     async def _opened(self) -> aiosqlite.Connection:
-        async with self._lock:
-            if self._connection is None:
-                self._connection = await open_database(self._directory, "responses", SCHEMA, VERSION)
-            return self._connection
+        """The connection to the file at the path. Needs the lock; after it, a statement that begins before
+        the next await comes before a later close."""
+        if self._connection is not None and (self._file is None or file_at(self._path) != self._file):
+            log.warning("%s was removed or replaced: opening what is there now", self._path)
+            await self.close()
+        if self._connection is None:
+            self._connection = await open_database(self._directory, NAME, SCHEMA, VERSION)
+            self._file = file_at(self._path)
+        return self._connection
 
     async def _sweep(self, connection: aiosqlite.Connection) -> None:
         now = time.time()

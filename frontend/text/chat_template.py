@@ -15,6 +15,7 @@ from ..prompt_rules.rules import PromptRules, Ruled
 from .control_texts import ControlTexts
 from .jinja_environment import chat_template_environment, plain_data
 from .tokenizer import SPECIAL_ROLES, Tokenizer, read_json, token_content
+from .tool_support import ToolSupport, find_support
 
 _REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 _TEXT_FIELDS = ("content", *_REASONING_FIELDS)
@@ -73,6 +74,7 @@ class ChatTemplate:
         self._sources = sources
         self._templates: dict[str, Template] = {}
         self._losses: dict[bool, bool] = {}
+        self._tool_support: dict[bool, ToolSupport] = {}
         for name, source in sources.items():
             try:
                 self._templates[name] = environment.from_string(source)
@@ -119,6 +121,18 @@ class ChatTemplate:
             tools = [_SAMPLE_TOOL] if with_tools else None
             self._losses[with_tools] = any(self._loses_text(roles, tools) for roles in _SEVERAL_SYSTEMS)
         return self._losses[with_tools]
+
+    @cached_property
+    def loses_the_system_message(self) -> bool:
+        """Whether a chat with a system message is rendered without it."""
+        return self._loses_text(("system", "user"), None)
+
+    def tool_support(self, *, with_tools: bool) -> ToolSupport:
+        """What the template prints of a conversation with tools, or of one that had tools earlier."""
+        if with_tools not in self._tool_support:
+            found = find_support(lambda chat, tools: self.render(chat, tools=tools), with_tools=with_tools)
+            self._tool_support[with_tools] = found
+        return self._tool_support[with_tools]
 
     def _loses_text(self, roles: tuple[str, ...], tools: list[dict[str, Any]] | None) -> bool:
         texts = [f"<{number}>" for number in range(len(roles))]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from ...runtime.errors import RequestError
 from .chat_template import ChatTemplate
@@ -20,6 +21,8 @@ TAGS: dict[Dialect, tuple[str, ...]] = {
     "mistral_named": ("[TOOL_CALLS]",),
 }
 CLOSING_TAGS: dict[Dialect, str] = {"hermes": "</tool_call>", "pythonic": "<|python_end|>"}
+BETWEEN_TAGS: dict[Dialect, str] = {"hermes": "\n", "mistral_named": ""}
+"""stands between two calls that have a prefix each; other dialects know no such calls"""
 
 _SAMPLE_NAME = "sample_function"
 _SAMPLE_TOOL = {
@@ -45,6 +48,8 @@ _SAMPLE_CALL = re.compile(
 _SAMPLE_NAMED_CALL = re.compile(
     rf"(?P<before>){_SAMPLE_NAME}(?P<after>(?:\[ARGS\])?){_SAMPLE_ARGUMENTS}(?P<tail>)"
 )
+_SPACED_PARTS = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")|\s*(?P<mark>[,:])\s*|\s+')
+"""a string, or a separator with the white space around it"""
 
 
 class ToolFormat(NamedTuple):
@@ -67,6 +72,28 @@ class ToolFormat(NamedTuple):
         """The text before a call's arguments."""
         before, after = self.head
         return f"{before}{json.dumps(function, ensure_ascii=False)[1:-1] if before else function}{after}"
+
+    def write(self, calls: Iterable[tuple[str, str | Mapping[str, Any]]]) -> str:
+        """The text of calls, each a name and its arguments. JSON text that is no object stays as it is."""
+        bodies = [f"{self.begin(name)}{self._arguments(given)}{self.tail}" for name, given in calls]
+        if self.between is not None:
+            return f"{self.prefix}{self.between.join(bodies)}{self.suffix}"
+        return BETWEEN_TAGS.get(self.name, "").join(f"{self.prefix}{body}{self.suffix}" for body in bodies)
+
+    def _arguments(self, given: str | Mapping[str, Any]) -> str:
+        item, key = self.separators
+        if self.name == "pythonic" and (found := _parsed_object(given)) is not None:
+            members = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in found.items())
+            return ", ".join(members)
+        if not isinstance(given, str):
+            return json.dumps(given, ensure_ascii=False, separators=self.separators)
+        if _parsed_object(given) is None:
+            return given
+
+        def spaced(part: re.Match[str]) -> str:
+            return part["text"] or {",": item, ":": key}.get(part["mark"], "")
+
+        return _SPACED_PARTS.sub(spaced, given)
 
     @property
     def tag(self) -> str | None:
@@ -99,7 +126,7 @@ def default_format(dialect: Dialect) -> ToolFormat:
 
 def detect_format(template: ChatTemplate | None) -> ToolFormat:
     """The template's format, or Hermes', which most models know, if the template has none."""
-    if template is None:
+    if template is None or not template.tool_support(with_tools=True).tools:
         return _DEFAULTS["hermes"]
     dialect = _dialect(template.source([_SAMPLE_TOOL]))
     if dialect == "pythonic":
@@ -124,6 +151,16 @@ def detect_format(template: ChatTemplate | None) -> ToolFormat:
         _DEFAULTS[dialect].between,
         (call["comma"], call["colon"]),
     )
+
+
+def _parsed_object(given: str | Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if not isinstance(given, str):
+        return given
+    try:
+        value = json.loads(given)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def _dialect(source: str) -> Dialect:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .tool_check import mistake_in
-from .tool_formats import ToolFormat
+from .tool_formats import BETWEEN_TAGS, ToolFormat
 
 Tool = dict[str, Any]
 Format = dict[str, Any]
@@ -15,7 +15,6 @@ Format = dict[str, Any]
 _AS_KEYWORDS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 _SAYS_NOTHING = {"title", "description", "examples", "default", "$schema", "$id", "$comment", "strict"}
 _NO_ARGUMENTS: dict[str, Any] = {"properties": {}, "required": [], "additionalProperties": False}
-_SEVERAL_SEPARATED_BY = {"hermes": "\n", "mistral_named": ""}
 _LEADS = ("", "\n\n")  # the second follows reasoning
 
 
@@ -47,7 +46,7 @@ def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
     """The format of any text that may have calls in it. Each call has the form and arguments of its tool."""
     calls = _Calls(format, must_enforce=False)
     known = [tool for tool in tools if calls.can_enforce(tool)]
-    again = several and format.name in _SEVERAL_SEPARATED_BY
+    again = several and format.name in BETWEEN_TAGS
     found: Format = {"type": "triggered_tags", "triggers": [], "tags": [], "stop_after_first": not again}
     if not known:
         return {"type": "any_text"}
@@ -100,9 +99,9 @@ class _Calls:
         return {
             "type": "tags_with_separator",
             "tags": [self.tag(tool, self._format.prefix, self._format.suffix) for tool in tools],
-            "separator": _SEVERAL_SEPARATED_BY.get(self._format.name, ""),
+            "separator": BETWEEN_TAGS.get(self._format.name, ""),
             "at_least_one": True,
-            "stop_after_first": not (several and self._format.name in _SEVERAL_SEPARATED_BY),
+            "stop_after_first": not (several and self._format.name in BETWEEN_TAGS),
         }
 
     def block(self, tools: Sequence[Tool], prefix: str, suffix: str, *, several: bool) -> Format:

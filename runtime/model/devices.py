@@ -18,20 +18,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def choose_device(config: ServeConfig) -> torch.device:
-    if config.device == "cuda" and config.deterministic:
-        raise ConfigError(
-            "--deterministic: only the CPU kernels keep that promise, those for CUDA don't. Leave it out, or "
-            "use --device cpu."
-        )
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"--device cuda: {_why_no_cuda()} Or use --device cpu.")
     if config.device == "cuda" and find_spec("triton") is None:
         raise ConfigError("--device cuda: Triton is missing: pip install triton. Or use --device cpu.")
-    if config.device == "cpu" and config.kv_dtype == "fp8":
-        raise ConfigError(
-            "--kv-dtype fp8: only the CUDA kernels read it, those for CPUs don't. Use --kv-dtype int8, which "
-            "takes the same memory, or --device cuda."
-        )
     return torch.device(config.device)
 
 

@@ -40,7 +40,7 @@ class _Recommended(msgspec.Struct):
 _ALLOWED: dict[str, tuple[Callable[[float], bool], str]] = {
     "temperature": (lambda value: 0 <= value <= 2, "between 0 and 2"),
     "top_k": (lambda value: value >= -1, "at least -1"),
-    "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
+    "top_p": (lambda value: 0 <= value <= 1, "between 0 and 1"),
     "min_p": (lambda value: 0 <= value <= 1, "between 0 and 1"),
     "repetition_penalty": (lambda value: 0.01 <= value <= 100, "between 0.01 and 100"),
 }

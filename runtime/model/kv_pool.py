@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from ...kernels.pages.cells import CellFormat
-from ..byte_sizes import in_units
+from ..byte_sizes import as_given, in_units
 from ..errors import ConfigError
 from .decoder_config import DecoderConfig
 
@@ -73,7 +73,7 @@ def size_pool(
     if pages and not context_was_asked:
         return PoolSize(pages, pages * page_size)
     raise ConfigError(
-        f"--kv-memory {in_units(budget)} holds {pages * page_size:,} tokens, but --max-model-len is "
+        f"--kv-memory {as_given(budget)} holds {pages * page_size:,} tokens, but --max-model-len is "
         f"{context:,}: one request of that length needs {in_units(needed * bytes_per_page, up=True)}. "
         "Raise --kv-memory or lower --max-model-len."
     )

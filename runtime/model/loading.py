@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from ...kernels.arithmetic import arithmetic
-from ..byte_sizes import in_units
+from ..byte_sizes import as_given, in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
 from ..logs import ProgressLine
@@ -113,7 +113,12 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         page_memory.start(everything=config.kv_memory is not None)
     decoder = Decoder(shape, weights, rotary, config.deterministic)
     transfers = Transfers(kvs, store) if store is not None else None
-    log.info("KV cache: %s tokens; running a test step", f"{pool.num_pages * config.page_size:,}")
+    log.info(
+        "KV cache: %s tokens of %s in %s; running a test step",
+        f"{pool.num_pages * config.page_size:,}",
+        str(stored).removeprefix("torch."),
+        in_units(pool.num_pages * bytes_per_page),
+    )
     replays = Replays()
     if device.type == "cpu" and not config.enforce_eager:
         programs = StepPrograms(shape, decoder, kvs, states.sampling.last_tokens, config.deterministic)
@@ -187,7 +192,7 @@ def _size_pool(
         log.warning(
             "--kv-memory %s: only %s are used: %d requests (--max-running) of %s tokens can't fill more; for "
             "more raise --max-running",
-            in_units(budget),
+            as_given(budget),
             in_units(pool.num_pages * bytes_per_page),
             config.max_running,
             f"{context:,}",
@@ -197,7 +202,7 @@ def _size_pool(
             "the context is cut from %s to %s tokens, as --kv-memory of %s holds no more",
             f"{context:,}",
             f"{pool.max_model_len:,}",
-            in_units(budget),
+            as_given(budget),
         )
     return pool
 
@@ -212,8 +217,8 @@ def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> Non
     kept = host_bytes(config) if device.type == "cpu" else 0
     if kv_bytes + kept <= free:
         return
-    beside = f" and --host-cache {in_units(kept)}" if kept else ""
-    given, needed = in_units(config.kv_memory or kv_bytes), in_units(kv_bytes, up=True)
+    beside = f" and --host-cache {as_given(kept)}" if kept else ""
+    given, needed = as_given(config.kv_memory or kv_bytes), in_units(kv_bytes, up=True)
     raise ConfigError(
         f"--kv-memory {given}: the KV cache would take {needed}{beside}, but beside the model only "
         f"{in_units(free)} are free. Lower --kv-memory, or leave it out for a size that fits."
@@ -234,6 +239,6 @@ def _kv_budget(
     kept = host_bytes(config) if device.type == "cpu" else 0
     if kept >= free:
         raise ConfigError(
-            f"--host-cache {in_units(kept)}: beside the model only {in_units(free)} are free: lower it."
+            f"--host-cache {as_given(kept)}: beside the model only {in_units(free)} are free: lower it."
         )
     return default_budget(shape, dtype, device, free - kept, graph_bytes)

@@ -53,6 +53,10 @@ def test_the_examples_are_no_cases_and_their_answers_precede_the_question(task: 
     turns = task.turns(case)
     assert len(turns) == 2 * task.examples + 1
     assert turns[-1] == {"role": "user", "content": case.prompt}
+    if task.tools:
+        call, result, question = task.turns(case, are_calls=True)[-3:]
+        assert call["tool_calls"][0]["id"] == result["tool_call_id"] and question == turns[-1]
+        assert json.loads(call["tool_calls"][0]["function"]["arguments"])
     assert not {turn["content"] for turn in turns[:-1]} & {case.prompt for case in task.cases(200)}
 
 

@@ -260,12 +260,19 @@ def test_a_server_with_keys_asks_for_one(browser: Browser, guarded: Served) -> N
         page.goto(guarded.url)
         dialog = page.get_by_role("dialog")
         expect(dialog).to_be_visible()
-        page.fill("#key", "wrong")
-        page.keyboard.press("Enter")
-        expect(page.locator("#key-error")).to_contain_text("valid API key")
+        page.evaluate("""() => {
+            window.dialogsClosed = 0;
+            document.getElementById("key-dialog").addEventListener("close", () => window.dialogsClosed++);
+        }""")
+        for wrong in ("wrong", "  "):
+            page.fill("#key", wrong)
+            page.keyboard.press("Enter")
+            expect(page.locator("#key-error")).to_contain_text("valid API key")
+            assert page.evaluate("window.dialogsClosed") == 0 and page.evaluate("sessionStorage.length") == 0
         page.fill("#key", "secret")
         page.keyboard.press("Enter")
         expect(dialog).to_be_hidden()
+        assert page.evaluate("window.dialogsClosed") == 1
         chat(page, "Hello")
         assert page.evaluate("Object.values(sessionStorage)") == ["secret"]
         assert page.evaluate("localStorage.length") == 0

@@ -65,7 +65,7 @@ def test_the_defaults_serve_this_machine_alone(model: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("4GiB", 4 * 2**30), ("500MB", 500_000_000), ("1.5gib", 3 * 2**29), ("2k", 2000), ("4096", 4096)],
+    [("4GiB", 4 * 2**30), ("500MB", 500_000_000), ("1.5gib", 3 * 2**29), ("2k", 2000), ("4194304", 4194304)],
 )
 def test_a_size_has_decimal_or_binary_units(model: Path, text: str, size: int) -> None:
     assert configured(model, "--kv-memory", text).kv_memory == size
@@ -316,6 +316,8 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
         ("--page-size", "12", "--page-size 12: expected a power of two up to 256"),
         ("--kv-memory", "much", "--kv-memory much: expected a size such as 4GiB"),
         ("--kv-memory", "0", "--kv-memory 0: expected a size"),
+        ("--kv-memory", "4", "--kv-memory 4: this is 4 bytes. Did you mean 4GiB?"),
+        ("--host-cache", "4096", "--host-cache 4096: this is 4096 bytes. Did you mean 4096MiB?"),
         ("--kv-memory", "4Gb", "--kv-memory 4Gb: Gb may mean bits. Write GB for bytes."),
         ("--kv-memory", "1.5 Mib", "--kv-memory 1.5 Mib: Mib may mean bits. Write MiB for bytes."),
         ("--kv-memory", "9" * 400 + "GiB", "GiB: expected a size"),
@@ -327,6 +329,7 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
         ("--step-ms", "nan", "--step-ms nan: expected milliseconds"),
         ("--max-running", "0", "--max-running 0: expected a whole number from 1"),
         ("--log-level", "loud", "--log-level loud: expected one of debug"),
+        ("--remote-cache", "redis://host:port", "--remote-cache redis://host:port: Port could not be cast"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_flag_and_the_allowed_values(
@@ -334,6 +337,16 @@ def test_a_wrong_value_is_refused_with_its_flag_and_the_allowed_values(
 ) -> None:
     with pytest.raises(ConfigError, match=expected):
         configured(model, flag, value)
+
+
+def test_options_that_another_device_has_are_refused_before_anything_starts(model: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--kv-dtype fp8: only the CUDA .*--kv-dtype int8, .*--device cuda"
+    ):
+        configured(model, "--device", "cpu", "--kv-dtype", "fp8")
+    with pytest.raises(ConfigError, match="--deterministic: only the CPU kernels"):
+        configured(model, "--device", "cuda", "--deterministic")
+    assert configured(model, "--device", "cuda", "--kv-dtype", "fp8").kv_dtype == "fp8"
 
 
 def test_a_model_is_quantized_on_both_devices(model: Path) -> None:

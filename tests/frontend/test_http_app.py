@@ -84,7 +84,7 @@ async def test_an_unknown_path_is_not_found(world: HttpWorld) -> None:
         ("/models", "Did you mean /v1/models? A client's base_url ends with /v1."),
         ("/v1/v1/models", "Did you mean /v1/models?"),
         ("/v1/chat/completion", "Did you mean /v1/chat/completions?"),
-        ("/health/", "Did you mean /health?"),
+        ("/helth", "Did you mean /health?"),
         ("/v1/engines", "It has /v1/chat/completions, "),
     ],
 )
@@ -138,9 +138,42 @@ async def test_the_paths_that_errors_name_are_served(world: HttpWorld) -> None:
         assert (await world.http.put(path)).status_code == 405
 
 
-async def test_the_models_are_listed_with_a_slash_at_the_end_too(world: HttpWorld) -> None:
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/api/chat", "/generate"],
+)
+async def test_a_request_may_have_a_slash_at_the_end_of_its_path(world: HttpWorld, path: str) -> None:
+    texts = {"prompt": "Hello", "input": "Hello", "messages": HELLO, "max_tokens": 3}
+    fields = {
+        "/v1/chat/completions": ("messages",),
+        "/v1/messages": ("messages", "max_tokens"),
+        "/v1/responses": ("input",),
+        "/api/chat": ("messages",),
+    }
+    body = {name: texts[name] for name in fields.get(path, ("prompt",))}
+    assert (await world.http.post(f"{path}/", json=body)).status_code == 200
+
+
+async def test_probes_and_lists_may_have_a_slash_at_the_end_too(world: HttpWorld, guarded: HttpWorld) -> None:
+    for path in ("/v1/models/", f"/v1/models/{MODEL}/", "/metrics/", "/openapi.json/"):
+        assert (await world.http.get(path)).status_code == 200
     answer = (await world.http.get("/v1/models/")).json()
     assert [model["id"] for model in answer["data"]] == [MODEL]
+    assert (await guarded.http.get("/health/")).status_code == 200
+    assert (await guarded.http.get("/v1/models/")).status_code == 401
+    assert (await world.http.get("/version//")).status_code == 404
+
+
+async def test_a_slash_at_the_end_of_a_lease_is_a_part_of_its_key(world: HttpWorld) -> None:
+    answer = await world.http.delete("/cache/lease/mine/")
+    assert answer.json() == {"key": "mine/"}
+
+
+async def test_the_page_of_the_api_with_a_slash_leads_to_the_one_without(guarded: HttpWorld) -> None:
+    """Its files have paths relative to its own."""
+    answer = await guarded.http.get("/docs/")
+    assert (answer.status_code, answer.headers["location"]) == (308, "../docs")
+    assert (await guarded.http.get("/docs/", follow_redirects=True)).url.path == "/docs"
 
 
 async def test_a_wrong_method_is_named_with_the_right_one(world: HttpWorld) -> None:
@@ -207,8 +240,33 @@ async def test_each_key_opens_the_server(guarded: HttpWorld, key: str) -> None:
 async def test_a_key_may_be_sent_in_anthropics_header(guarded: HttpWorld) -> None:
     assert (await guarded.http.get("/v1/models", headers={"x-api-key": "second"})).status_code == 200
     assert (await guarded.http.get("/v1/models", headers={"x-api-key": "third"})).status_code == 401
-    both = {"authorization": "Bearer third", "x-api-key": "second"}
-    assert (await guarded.http.get("/v1/models", headers=both)).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ([("authorization", "Bearer first"), ("x-api-key", "first")], 200, None),
+        ([("authorization", "Basic YTpi"), ("x-api-key", "first")], 200, None),
+        ([("authorization", "Bearer first"), ("x-api-key", "")], 200, None),
+        ([("authorization", "Bearer first"), ("x-api-key", "second")], 401, "contradictory_api_keys"),
+        ([("authorization", "Bearer third"), ("x-api-key", "second")], 401, "contradictory_api_keys"),
+        ([("authorization", "Bearer first"), ("x-api-key", "third")], 401, "contradictory_api_keys"),
+        (
+            [("authorization", "Bearer first"), ("authorization", "Bearer second")],
+            401,
+            "contradictory_api_keys",
+        ),
+        ([("x-api-key", "third"), ("x-api-key", "third")], 401, "invalid_api_key"),
+    ],
+    ids=range(8),
+)
+async def test_two_keys_in_a_request_must_be_the_same(
+    guarded: HttpWorld, headers: list[tuple[str, str]], status: int, code: str | None
+) -> None:
+    answer = await guarded.http.get("/v1/models", headers=headers)
+    assert answer.status_code == status
+    assert code is None or answer.json()["error"]["code"] == code
+    assert (await guarded.http.get("/health", headers=headers)).status_code == 200
 
 
 async def test_metrics_may_need_a_key() -> None:

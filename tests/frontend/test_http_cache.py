@@ -14,6 +14,7 @@ from arbora.runtime.messages import (
     CachedPrefix,
     CacheDropped,
     DropCache,
+    EndLease,
     LeaseTerms,
     Message,
     PinnedPrefix,
@@ -284,6 +285,23 @@ async def test_a_question_without_an_answer_is_given_up() -> None:
     assert await questions.ask(lambda number: QueryCache(0, number, "", ""), asked.append, 0.01) is None
     questions.answer(CacheDropped(1, 0, 0))
     assert len(asked) == 1
+
+
+async def test_ending_leases_answers_alike_for_own_foreign_and_unknown_keys() -> None:
+    """The order has the caller's tenant, and the answer does not wait for what it ends."""
+    async with http_world(api_keys=("first", "second")) as world:
+        headers = {name: {"x-api-key": name} for name in ("first", "second")}
+        body = {"prompt": "Hello", "cache_lease": {"ttl_s": 60, "key": "mine"}}
+        assert (await world.http.post("/generate", json=body, headers=headers["first"])).status_code == 200
+        owner = last_generate(world).tenant
+        answers = []
+        for caller, key in (("first", "mine"), ("second", "mine"), ("second", "none")):
+            answer = await world.http.delete(f"/cache/lease/{key}", headers=headers[caller])
+            answers.append((answer.status_code, answer.json() == {"key": key}))
+        await world.until(lambda: len(world.running.of_kind(EndLease)) == 3)
+        tenants = [order.tenant for order in world.running.of_kind(EndLease)]
+    assert answers == [(202, True)] * 3
+    assert tenants[0] == owner and tenants[1] == tenants[2] != owner
 
 
 @pytest.mark.parametrize("path", BODIES)

@@ -145,6 +145,14 @@ async def test_a_chat_is_explained_as_one_whatever_else_it_has(world: HttpWorld)
     assert answer.json()["prompt_tokens"] > len(world.ids(TEXT))
 
 
+async def test_a_body_after_a_byte_order_mark_is_explained_by_its_fields(world: HttpWorld) -> None:
+    knowing(world, 0, "")
+    headers = {"authorization": "Bearer first"}
+    body = b'\xef\xbb\xbf{"prompt_token_ids": [5, 6, 7]}'
+    answer = await world.http.post("/cache/explain", content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+
+
 async def test_a_body_that_two_apis_may_have_is_explained_once_its_path_is_named(world: HttpWorld) -> None:
     body = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 5}
     both, key = {**body, "system": "be brief"}, {"authorization": "Bearer first"}

@@ -67,7 +67,9 @@ def test_greedy_replies_are_the_same_each_time(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "narrowed", [{"top_p": 1e-6}, {"extra": {"top_k": 1}}, {"extra": {"min_p": 1.0}}], ids=str
+    "narrowed",
+    [{"top_p": 0}, {"top_p": 1e-50}, {"top_p": 1e-6}, {"extra": {"top_k": 1}}, {"extra": {"min_p": 1.0}}],
+    ids=str,
 )
 def test_a_choice_narrowed_to_one_token_is_greedy(served: Served, narrowed: Any) -> None:
     greedy = text_of(chat(served, max_tokens=16, temperature=0))

@@ -17,7 +17,7 @@ Reply = Sequence[Piece] | str | dict[str, str]
 class ChatStub:
     """The server's requests. A reply is a list of pieces, each a text or a choice with its `delta`;
     or the text of an error event; or the error of an answer with status 400. With `is_guarded` every
-    request is refused with 401. `sent` counts the events of all replies."""
+    request is refused with 401. `sent` counts the events of all replies. A token is a word."""
 
     def __init__(self, url: str, replies: tuple[Reply, ...]) -> None:
         self.url = url
@@ -43,7 +43,13 @@ def chat_server(*replies: Reply, delay_s: float = 0.0, owner: str = "stub") -> I
             self.wfile.write(json.dumps({"data": [{"id": "stub", "owned_by": owner}]}).encode())
 
         def do_POST(self) -> None:
-            stub.requests.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path == "/tokenize":
+                self._start("application/json")
+                text = body.get("prompt") or body["messages"][0]["content"]
+                self.wfile.write(json.dumps({"count": len(text.split())}).encode())
+                return
+            stub.requests.append(body)
             reply = stub.replies.pop(0)
             if isinstance(reply, dict):
                 self._start("application/json", 400)

@@ -189,7 +189,7 @@ def _function(rng: random.Random, name: str) -> Body:
 _SAMPLING: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {
     "stream": ((True, True, False), (1,)),
     "temperature": ((0, 0.7, 1, 2), (2.1, -1)),
-    "top_p": ((0.1, 0.9, 1), (0, "half")),
+    "top_p": ((0, 0.1, 0.9, 1), (-0.1, "half")),
     "top_k": ((-1, 0, 1, 50, 10**9), (-2, 1.5)),
     "min_p": ((0, 0.1, 1), (2,)),
     "n": ((1, 2, 3), (0, 129)),

@@ -38,7 +38,7 @@ class Reply:
 
 
 class Client:
-    """One server. `model` is the first that it lists."""
+    """One server. `model` is the first that it lists, with a context of so many tokens if the server says."""
 
     def __init__(self, url: str, api_key: str = "none", timeout: float = 600.0) -> None:
         # A connection for each request: some servers close idle ones without a word, and the request is lost.
@@ -47,12 +47,14 @@ class Client:
         base = url.rstrip("/").removesuffix("/v1")
         self._http = httpx.AsyncClient(base_url=base, timeout=timeout, limits=limits, headers=headers)
         self.model = ""
+        self.context: int | None = None
 
     async def open(self) -> None:
         """Finds the model. Raises ConfigError if no server answers."""
         try:
             answer = (await self._http.get("/v1/models")).raise_for_status()
-            self.model = answer.json()["data"][0]["id"]
+            listed = answer.json()["data"][0]
+            self.model, self.context = listed["id"], listed.get("max_model_len")
         except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
             await self.close()
             if isinstance(error, httpx.ConnectError):

@@ -48,6 +48,7 @@ async def measure(url: str, api_key: str | None, load: Load, on_reply: OnReply) 
     client = Client(url, api_key or "none")
     await client.open()
     try:
+        _check_context(client, load)
         prompts = await _prompts(client, load)
         begun = time.perf_counter()
         send = _closed_loop if load.rate is None else _open_loop
@@ -62,6 +63,16 @@ async def measure(url: str, api_key: str | None, load: Load, on_reply: OnReply) 
         figures=figures(replies, seconds),
         error=next((reply.error for reply in replies if reply.error), None),
     )
+
+
+def _check_context(client: Client, load: Load) -> None:
+    """Raises ConfigError for prompts and replies that exceed the model's context."""
+    asked = load.prompt_tokens + load.output_tokens
+    if client.context is not None and asked > client.context:
+        raise ConfigError(
+            f"--prompt-tokens {load.prompt_tokens} and --output-tokens {load.output_tokens}: the context of "
+            f"{client.model} has {client.context:,} tokens, {asked - client.context:,} fewer. Lower one."
+        )
 
 
 async def _prompts(client: Client, load: Load) -> list[str]:

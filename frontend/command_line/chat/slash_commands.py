@@ -42,7 +42,8 @@ def _model(talk: Talk, text: str) -> str:
         near = did_you_mean(text, names)
         raise CommandError(f"/model {text}: the server has no such model.{near} It has {', '.join(names)}.")
     talk.conversation.model = text or talk.conversation.model
-    return f"model: {talk.conversation.model} (of {', '.join(names)})"
+    others = f" (of {', '.join(names)})" if len(names) > 1 else ""
+    return f"model: {talk.conversation.model}{others}"
 
 
 def _set(talk: Talk, text: str) -> str:

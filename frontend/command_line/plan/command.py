@@ -28,8 +28,6 @@ DESCRIPTION = (
 EXAMPLE = "arbora plan Qwen/Qwen3-8B --gpu h100-sxm --context 8K --price-per-hour 2.5"
 BAR_WIDTH = 40
 T = TypeVar("T")
-LEAST_MEMORY = 1 << 20
-"""In bytes. No device has less memory, so a smaller size means that the user forgot the unit."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,10 +77,6 @@ def _question(parsed: argparse.Namespace) -> Question:
     """Raises ConfigError for an option that can't be used."""
     gpu = None if parsed.gpu is None else gpu_named(parsed.gpu)
     memory = _read("--memory", parsed.memory, size_in_bytes)
-    if memory is not None and memory < LEAST_MEMORY:
-        raise ConfigError(
-            f"--memory {parsed.memory}: that is {in_units(memory)}. Give a unit, such as 24GiB."
-        )
     context = _read("--context", parsed.context, token_count)
     dtype = _read("--dtype", parsed.dtype, one_of(*get_args(DType)))
     quantize = _read("--quantize", parsed.quantize, one_of(*get_args(QuantizeMethod)))

@@ -15,13 +15,15 @@ export function hasKey() {
   return sessionStorage.getItem(KEY) !== null;
 }
 
-export function keepKey(key) {
+/** Keeps a key that the server takes. Otherwise throws the server's error. */
+export async function keepKey(key) {
+  await send("/v1/models", undefined, undefined, key);
   sessionStorage.setItem(KEY, key);
 }
 
-async function send(path, body, signal) {
+async function send(path, body, signal, key = sessionStorage.getItem(KEY)) {
   const headers = {};
-  if (hasKey()) headers.authorization = `Bearer ${sessionStorage.getItem(KEY)}`;
+  if (key !== null) headers.authorization = `Bearer ${key}`;
   if (body !== undefined) headers["content-type"] = "application/json";
   const init = { headers, signal, credentials: "omit", method: body === undefined ? "GET" : "POST" };
   if (body !== undefined) init.body = JSON.stringify(body);

@@ -18,16 +18,27 @@ function askForKey(reason) {
     byId("key-error").textContent = hasKey() ? reason : "";
     byId("key").value = "";
     dialog.returnValue = ""; // Esc leaves it empty, even if a part of a key was typed
-    dialog.addEventListener("close", () => resolve(dialog.returnValue && byId("key").value.trim()), { once: true });
+    dialog.addEventListener("close", () => resolve(dialog.returnValue !== ""), { once: true });
     dialog.showModal();
-  }).then((key) => {
+  }).then((isKept) => {
     asking = null;
-    if (key) keepKey(key);
-    isDeclined = !key;
+    isDeclined = !isKept;
     byId("change-key").hidden = false;
-    return Boolean(key);
+    return isKept;
   });
   return asking;
+}
+
+/** Closes the key dialog if the server takes the key; else the dialog says why not. */
+async function useTypedKey(event) {
+  event.preventDefault();
+  try {
+    await keepKey(byId("key").value.trim());
+    byId("key-dialog").close("use");
+  } catch (error) {
+    byId("key-error").textContent = error.message;
+    byId("key").select();
+  }
 }
 
 /** Runs `work` and shows in the header whether the server answers. */
@@ -73,6 +84,7 @@ async function begin() {
     refresh();
   });
   byId("salt").addEventListener("change", refresh);
+  byId("key-dialog").addEventListener("submit", useTypedKey);
   byId("change-key").addEventListener("click", () => askForKey("").then(refresh));
   byId("change-key").hidden = !hasKey();
   showView();

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...byte_sizes import in_units
+from ...byte_sizes import as_given, in_units
 from ...config import ServeConfig
 from ...errors import ConfigError
 from ...system_memory import free_host_memory
@@ -48,21 +48,18 @@ def open_page_store(config: ServeConfig, page_bytes: int, device: torch.device) 
 
 
 def _open_pool(config: ServeConfig, page_bytes: int, device: torch.device) -> HostPool:
+    given = as_given(host_bytes(config))
     size = host_bytes(config) // page_bytes * page_bytes
     if not size:
-        raise ConfigError(
-            f"--host-cache {config.host_cache}: a page of this model takes {page_bytes:,} bytes; raise it."
-        )
+        raise ConfigError(f"--host-cache {given}: a page of this model takes {page_bytes:,} bytes; raise it.")
     free = free_host_memory()
     if device.type == "cuda" and size > free:
-        raise ConfigError(
-            f"--host-cache {in_units(size)}: only {in_units(free)} of host memory are free: lower it."
-        )
+        raise ConfigError(f"--host-cache {given}: only {in_units(free)} of host memory are free: lower it.")
     try:
         return HostPool(HostMemory(size, pinned=device.type == "cuda"), page_bytes)
     except (RuntimeError, OSError) as error:
         raise ConfigError(
-            f"--host-cache {in_units(size)}: this much host memory can't be had ({error}): lower it."
+            f"--host-cache {given}: this much host memory can't be had ({error}): lower it."
         ) from error
 
 
@@ -106,8 +103,8 @@ def _open_disk(directory: Path | None, limit: int, page_bytes: int) -> DiskStore
     least = least_limit(PAGES_AT_ONCE * page_bytes)
     if limit < least:
         raise ConfigError(
-            f"--disk-cache-size {limit}: {PAGES_AT_ONCE} pages of this model, which are written together, "
-            f"take {least:,} bytes; raise it."
+            f"--disk-cache-size {as_given(limit)}: {PAGES_AT_ONCE} pages of this model, which are written "
+            f"together, take {least:,} bytes; raise it."
         )
     try:
         disk = DiskStore(directory, limit)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from ...byte_sizes import in_units
 from ...cache_directory import cache_directory, made_at_once
 from ...checkpoint_json import config_text
 from ...config import QuantizeMethod
@@ -61,8 +62,9 @@ def quantized(
         _make(target, model, checkpoint, projections, method)
         found = _opened(target, expected)
         assert found is not None, f"{target} was just written"
+        log.info("the quantized weights take %s", _size(found[0]))
     else:
-        log.info("quantized to %s before: the weights are in %s", method, target)
+        log.info("quantized to %s before: %s of weights are in %s", method, _size(found[0]), target)
     with suppress(OSError):
         os.utime(target)
     _remove_oldest(target)
@@ -105,6 +107,10 @@ def _make(
     finally:
         progress.end()
     log.info("quantized in %.1f s", time.monotonic() - begin)
+
+
+def _size(checkpoint: Checkpoint) -> str:
+    return in_units(sum(file.stat().st_size for file in checkpoint.files))
 
 
 def _key(model: Path, checkpoint: Checkpoint, method: QuantizeMethod) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,21 @@ async def test_a_wrong_file_fails_before_it_starts(
     (error,) = batch.errors.data
     assert (error.line, error.code, error.param) == (2, code, param)
     assert len(batches.world.running.of_kind(Generate)) == seen
+
+
+async def test_byte_order_marks_and_line_ends_of_windows_are_skipped(batches: BatchWorld) -> None:
+    """The second mark is that of a file that was appended to the first one."""
+    a, b, c = (f"{json.dumps(chat(name))}\r" for name in "abc")
+    batch = await batches.run(f"\ufeff{a}", b, f"\ufeff{c}", "\ufeff\r")
+    assert batch.status == "completed"
+    assert [line["custom_id"] for line in await batches.lines(batch.output_file_id)] == ["a", "b", "c"]
+
+
+async def test_half_of_a_surrogate_pair_in_a_line_is_named(batches: BatchWorld) -> None:
+    batch = await batches.run(json.dumps(chat("a", text="\ud83d")))
+    (error,) = batch.errors.data
+    assert (batch.status, error.code, error.line) == ("failed", "invalid_json_line", 1)
+    assert r"\ud83d at byte " in error.message and "half of a surrogate pair" in error.message
 
 
 async def test_an_empty_file_fails(batches: BatchWorld) -> None:

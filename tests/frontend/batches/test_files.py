@@ -17,6 +17,7 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
+from arbora.frontend import database
 from arbora.frontend.batches import upload
 from arbora.frontend.batches.form import MAX_FILE_BYTES
 from arbora.frontend.batches.upload import PIECE_BYTES
@@ -303,6 +304,27 @@ async def test_a_damaged_database_is_an_error_of_these_endpoints_alone(tmp_path:
         assert (await batches.world.http.post(CHATS, json=chat("a")["body"])).status_code == 200
         (tmp_path / "batches.sqlite").unlink()
         assert (await batches.run(chat("a"))).status == "completed"
+
+
+async def test_batches_run_again_after_their_database_is_moved_away(tmp_path: Path) -> None:
+    async with batch_world(tmp_path) as batches:
+        assert (await batches.run(chat("a"))).status == "completed"
+        (tmp_path / "batches.sqlite").rename(tmp_path / "away")
+        batch = await batches.run(chat("b"))
+        assert batch.status == "completed"
+        assert [each.id async for each in batches.client.batches.list()] == [batch.id]
+
+
+async def test_a_disk_that_is_full_before_the_first_use_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with batch_world(tmp_path) as batches:
+        with monkeypatch.context() as patch:
+            patch.setattr(database, "_PRAGMAS", "PRAGMA max_page_count = 2")
+            for path in ("/v1/files", "/v1/responses/resp_1"):
+                answer = await batches.world.http.get(path)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk_full")
+        assert (await batches.world.http.get("/v1/files")).status_code == 200
 
 
 async def test_a_full_disk_is_named(batches: BatchWorld, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections import namedtuple
@@ -114,6 +115,20 @@ def test_a_name_without_an_owner_is_no_hub_id_for_any_command(
     said = capsys.readouterr().err
     assert "MODEL gpt2: " in said
     assert "this is not a hub id, which has an owner and a name, such as Qwen/Qwen3-0.6B." in said
+
+
+def test_options_are_checked_before_a_model_is_downloaded(
+    hub: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        for options, expected in (
+            (("--port", str(other.getsockname()[1])), "can't listen there"),
+            (("--uds", "/no/where/a.sock"), "--uds /no/where/a.sock: can't listen there"),
+            (("--device", "cpu", "--kv-dtype", "fp8"), "--kv-dtype fp8: only the CUDA kernels"),
+        ):
+            assert main(["serve", MODEL, *options]) == 2
+            assert expected in capsys.readouterr().err
+    assert hub.downloads == []
 
 
 def test_a_model_in_the_cache_is_found_without_a_check(hub: FakeHub) -> None:

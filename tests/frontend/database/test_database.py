@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import sqlite3
 import stat
 import sys
 from pathlib import Path
 
 import pytest
+from arbora.frontend import database
 from arbora.frontend.database import open_database
+from arbora.frontend.database.errors import storage_error
 from arbora.frontend.database.space import KEPT_PAGES, free_pages, shrink
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)"
@@ -77,6 +81,41 @@ async def test_a_damaged_database_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"things\.sqlite: file is not a database"):
         await open_database(tmp_path, "things", SCHEMA, 1)
     assert path.read_bytes().startswith(b"not a database")
+
+
+async def test_a_full_disk_is_told_from_other_failures_before_the_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "_PRAGMAS", "PRAGMA max_page_count = 2")
+        with pytest.raises(OSError, match="database or disk is full") as caught:
+            await open_database(tmp_path, "things", SCHEMA, 1)
+    assert storage_error(caught.value, "things").code == "disk_full"
+    await (await open_database(tmp_path, "things", SCHEMA, 1)).close()
+
+
+def test_no_space_for_the_index_of_the_log_is_a_full_disk() -> None:
+    """SQLite calls this an I/O error."""
+    error = sqlite3.OperationalError("disk I/O error")
+    assert storage_error(error, "things").status == 503
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    assert storage_error(error, "things").status == 507
+
+
+async def test_a_database_after_a_removed_one_shares_no_log_with_its_users(tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        first = await open_database(tmp_path, "things", SCHEMA, 1)
+        stack.push_async_callback(first.close)
+        await first.execute("INSERT INTO things VALUES ('a')")
+        (tmp_path / "things.sqlite").unlink()
+        second = await open_database(tmp_path, "things", SCHEMA, 1)
+        stack.push_async_callback(second.close)
+        await first.execute("INSERT INTO things VALUES ('b')")
+        await second.execute("INSERT INTO things VALUES ('c')")
+        for connection, names in ((first, ["a", "b"]), (second, ["c"])):
+            rows = await connection.execute_fetchall("SELECT name FROM things ORDER BY name")
+            assert [row[0] for row in rows] == names
+        assert list(await second.execute_fetchall("PRAGMA integrity_check")) == [("ok",)]
 
 
 async def test_a_database_is_closed_and_opened_by_several_processes(tmp_path: Path) -> None:

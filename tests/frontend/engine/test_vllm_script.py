@@ -122,10 +122,6 @@ def test_arguments_without_a_counterpart_are_refused_with_advice(llm: arbora.LLM
     wrong: Any = {"guided_decoding": 1}
     with pytest.raises(TypeError, match="guided_decoding is no sampling option: use json_schema"):
         arbora.SamplingParams(**wrong)
-    with pytest.raises(TypeError, match=r"LLM has no argument gpu_memory_utilization=0.5: use kv_memory"):
-        arbora.LLM("model", gpu_memory_utilization=0.5)
-    with pytest.raises(TypeError, match=r"LLM has no argument tensor_parallel_size=2: one device"):
-        arbora.LLM("model", tensor_parallel_size=2)
     with pytest.raises(TypeError, match=r"unknown option 'max_modle_len'\. Did you mean max_model_len\?"):
         arbora.LLM("model", max_modle_len=5)
     mapping: Any = {"max_tokens": 3}
@@ -174,7 +170,8 @@ def test_vllms_defaults_are_ignored_and_a_seed_repeats_a_script(model: str) -> N
             seed=seed,
             gpu_memory_utilization=0.9,
             tensor_parallel_size=1,
-            trust_remote_code=True,
+            trust_remote_code=False,
+            swap_space=4,
             device="cpu",
             kv_memory="4MiB",
         )

@@ -46,6 +46,15 @@ async def test_a_key_shortens_replies_and_gives_its_priority_and_quota() -> None
         assert sent.quota == Quota("ada", len(sent.prompt) // 4, 60, None, 2)
 
 
+async def test_more_tokens_than_a_key_allows_can_not_be_the_fewest_of_a_reply() -> None:
+    async with http_world(api_keys=[key(max_tokens=5)]) as world:
+        answer = await ask(world, min_tokens=6)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "min_tokens")
+        expected = "min_tokens is 6, but the replies of the API key ada have at most 5 tokens: lower it."
+        assert answer.json()["error"]["message"] == expected
+        assert (await ask(world, min_tokens=5)).json()["usage"]["completion_tokens"] == 5
+
+
 async def test_only_the_first_choice_has_the_tokens_of_the_prompts() -> None:
     async with http_world(api_keys=[key(tokens_per_minute=1000)]) as world:
         await ask(world, n=2)

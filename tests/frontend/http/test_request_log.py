@@ -114,6 +114,17 @@ async def test_a_json_line_has_the_texts_only_if_the_operator_asks(caplog: pytes
     assert "the-secret" not in str(logged)
 
 
+async def test_no_text_ends_a_json_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Some readers end a line at Unicode's separators, and terminals act on the controls from U+0080 on."""
+    caplog.set_level(logging.INFO)
+    text = "one\u2028two\u2029three\x85four\x9bfive\x7f"
+    async with http_world(log_requests="json", log_texts=True) as world:
+        await world.http.post("/v1/completions", json={"prompt": text, "max_tokens": 1})
+        logged = await line(world, caplog)
+    assert logged.splitlines() == [logged] and logged.isprintable()
+    assert json.loads(logged)["prompts"] == [text]
+
+
 async def test_a_long_text_is_logged_without_its_middle(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with http_world(log_requests="json", log_texts=True, context_length=8192) as world:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.http import websocket
+from arbora.frontend.http.body import MAX_BODY_BYTES
 from arbora.frontend.http.body_memory import BodyMemory
 from arbora.frontend.ingress.limits import Limits
 from arbora.runtime.errors import RequestError
@@ -186,6 +187,13 @@ async def test_a_huge_message_is_refused_before_it_is_in_memory(
         with contextlib.suppress(ConnectionError):
             await socket.raw.send(b"a" * 150_000)
         assert await socket.closed() == (1009, "A message may have at most 200000 bytes.")
+
+
+@pytest.mark.parametrize("size", [MAX_BODY_BYTES + 1, 1 << 62, (1 << 63) - 1])
+async def test_a_frame_that_announces_too_much_is_refused_at_its_header(world: HttpWorld, size: int) -> None:
+    async with opened(world) as socket:
+        await socket.raw.send(frame(b"", declared=size))
+        assert await socket.closed() == (1009, f"A message may have at most {MAX_BODY_BYTES} bytes.")
 
 
 async def test_endless_fragments_are_refused_at_the_same_limit(

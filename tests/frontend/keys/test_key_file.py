@@ -48,6 +48,32 @@ def test_a_key_may_be_given_by_its_hash(tmp_path: Path) -> None:
     assert ring.find(key_hash("secret")) is None and ring.find("") is None
 
 
+def test_a_key_that_is_there_twice_counts_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    lines = ["one", described(max_tokens=5), "# ours", "one", described(max_tokens=5)]
+    assert [key.sha256 for key in read(tmp_path, "\n".join(lines))] == [key_hash("one"), key_hash("secret")]
+    assert "line 4 has the key of line 1 again: it counts once" in caplog.text
+    assert "line 5 has the key of line 2 again" in caplog.text
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    assert read(tmp_path, "\ufeffone\r\ntwo\r\n") == (plain_key("one"), plain_key("two"))
+
+
+def test_a_key_with_limits_may_not_be_given_without_them_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read(tmp_path, described())
+    options = ["serve", str(tmp_path), "--api-key-file", str(tmp_path / "keys")]
+    assert main([*options, "--api-key", "other,secret"]) == 2
+    assert (
+        "the key of ada is one of --api-key too, which has no limits: remove it there."
+        in capsys.readouterr().err
+    )
+    read(tmp_path, "secret")
+    assert main([*options, "--api-key", "secret"]) == 2
+    assert "--api-key" not in capsys.readouterr().err
+
+
 def test_the_key_command_prints_a_key_and_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +121,8 @@ def test_the_key_command_refuses_a_name_that_no_line_may_have(capsys: pytest.Cap
             "line 2 (ada) needs either key or sha256; `arbora key ada` makes a line",
         ),
         (json.dumps({"name": "ada", "sha256": "0f"}), "line 2 (ada) has a wrong sha256"),
+        ("a\x00b", "line 2 has the character U+0000 in a key, which no HTTP header may have"),
+        (described(key="a\x00b"), "line 2 (ada) has the character U+0000 in its key"),
         (described(key="two parts"), "line 2 (ada) has an empty key, or one with a space"),
         (described(tokens_per_minute=0), "line 2 (ada): tokens_per_minute is 0, but must be 1 or more"),
         (described(best_priority=2), "priority is 0, better than best_priority 2"),

@@ -174,7 +174,7 @@ async def test_a_result_answers_the_open_call_of_its_tool(world: OllamaWorld) ->
     shows_ids = (
         "{% for message in messages %}[{{ message.role }} {{ message.tool_call_id or '' }}"
         "{% for call in message.tool_calls or [] %}{{ call.id }}={{ call.function.name }} {% endfor %}]"
-        "{% endfor %}"
+        "{{ message.content }}{% endfor %}"
     )
     calls: Any = [{"function": {"name": name, "arguments": {}}} for name in ("weather", "clock")]
     messages = [

@@ -106,11 +106,29 @@ async def test_the_context_limits_prompt_and_reply_together(world: OllamaWorld) 
         assert last_generate(world.http_world).sampling.max_tokens == 2048 - len(generate.prompt) // 4
 
 
+async def test_a_context_above_the_models_counts_as_the_models_with_one_warning(
+    world: OllamaWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        await world.generate(options={"num_ctx": 131_072})
+        generate = last_generate(world.http_world)
+        assert generate.sampling.max_tokens == 2048 - len(generate.prompt) // 4
+    (warning,) = [each.getMessage() for each in caplog.records if "num_ctx" in each.getMessage()]
+    assert warning == "options.num_ctx is 131072, but the model's context has 2048 tokens: taking those"
+
+
+async def test_a_prompt_above_the_models_context_names_that_and_not_a_larger_num_ctx(
+    world: OllamaWorld,
+) -> None:
+    with pytest.raises(ollama.ResponseError, match="maximum context length is 2048") as caught:
+        await world.generate(prompt="cat " * 9000, options={"num_ctx": 131_072})
+    assert "num_ctx" not in caught.value.error
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
         ({"options": {"num_ctx": 5}}, "options.num_ctx", "raise options.num_ctx"),
-        ({"options": {"num_ctx": 4096}}, "options.num_ctx", "2048"),
         ({"options": {"num_predict": 0}}, "options.num_predict", "at least 1"),
         ({"options": {"temperature": 3}}, "options.temperature", "between 0 and 2"),
         ({"options": {"repeat_penalty": 0}}, "options.repeat_penalty", "0.01"),

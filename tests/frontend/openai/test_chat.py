@@ -274,6 +274,13 @@ async def test_a_character_is_never_split_between_chunks(world: HttpWorld) -> No
     assert not any("\ufffd" in part for part in parts)
 
 
+@pytest.mark.parametrize("top_p", [0, 1e-50])
+async def test_a_top_p_of_nothing_is_greedy(world: HttpWorld, top_p: float) -> None:
+    await create(world, temperature=1.3, top_p=top_p)
+    sampling = last_generate(world).sampling
+    assert (sampling.temperature, sampling.top_p) == (0, 1)
+
+
 async def test_sampling_parameters_reach_the_scheduler(world: HttpWorld) -> None:
     await create(
         world,

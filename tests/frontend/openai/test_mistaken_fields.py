@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
-from arbora.frontend.http.body import UTF8_BYTES
+from arbora.frontend.http.body import STEP_BYTES
 from http_world import HttpWorld, http_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -195,10 +196,64 @@ async def test_the_choice_of_a_grammar_backend_has_no_effect(world: HttpWorld, n
     assert (await world.http.post(CHAT, json={"messages": HELLO, name: "auto"})).status_code == 200
 
 
+async def sent(world: HttpWorld, body: bytes) -> httpx.Response:
+    return await world.http.post(CHAT, content=body, headers={"content-type": "application/json"})
+
+
+async def test_a_byte_order_mark_before_the_body_is_skipped(world: HttpWorld) -> None:
+    body = b'\xef\xbb\xbf{"messages": [{"role": "user", "content": "Hello"}]}'
+    assert (await sent(world, body)).status_code == 200
+    assert "is empty" in (await sent(world, b"\xef\xbb\xbf")).text
+
+
+@pytest.mark.parametrize(
+    ("text", "half", "place"),
+    [
+        (rb"\ud83d", rb"\ud83d", 12),
+        (rb"\ud83d and more", rb"\ud83d", 12),
+        (rb"a\uDE00", rb"\uDE00", 13),
+        (rb"\ud83d\ud83d\ude00", rb"\ud83d", 12),
+        (rb"\ud83d\ude00\\\n\ud83d\n", rb"\ud83d", 28),
+        (b"a" * STEP_BYTES + rb"\n\ud83d", rb"\ud83d", 12 + STEP_BYTES + 2),
+    ],
+    ids=range(6),
+)
+async def test_half_of_a_surrogate_pair_is_named_with_its_place(
+    world: HttpWorld, text: bytes, half: bytes, place: int
+) -> None:
+    body = b'{"prompt": "' + text + b'", "messages": []}'
+    assert body[place : place + 6] == half
+    message = (await sent(world, body)).json()["error"]["message"]
+    assert f"{half.decode()} at byte {place} is half of a surrogate pair" in message
+
+
+async def test_an_escaped_backslash_begins_no_surrogate(world: HttpWorld) -> None:
+    body = rb'{"messages": [{"role": "user", "content": "\\ud83d \ud83d\ude00"}], }'
+    message = (await sent(world, body)).json()["error"]["message"]
+    assert "surrogate" not in message and "is not valid JSON" in message
+
+
+async def test_half_of_a_surrogate_pair_in_bytes_is_named_with_its_place(world: HttpWorld) -> None:
+    body = b'{"prompt": "' + "\ud83d".encode("utf-8", "surrogatepass") + b'"}'
+    message = (await sent(world, body)).json()["error"]["message"]
+    assert "not valid UTF-8: it has the byte 0xed at byte 12, half of a surrogate pair." in message
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_responses_name_their_own_field_for_the_length(
+    world: HttpWorld, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = await refused(world, "/v1/responses", {"input": "Hello", name: 5})
+    assert error["message"] == f"{name} is no known field. Did you mean max_output_tokens?"
+    body = {"input": "Hello", name: 5, "max_output_tokens": 2}
+    assert (await world.http.post("/v1/responses", json=body)).status_code == 200
+    assert f"request field '{name}': did you mean max_output_tokens?" in caplog.text
+
+
 @pytest.mark.parametrize("offset", [-3, -2, -1, 0])
 async def test_text_is_checked_across_the_slices_of_a_body(world: HttpWorld, offset: int) -> None:
     start = b'{"messages":[{"role":"user","content":"Hello"}],"user":"'
-    padding = b"a" * (UTF8_BYTES + offset - len(start))
+    padding = b"a" * (STEP_BYTES + offset - len(start))
     for text, is_text in (("🌳".encode(), True), ("🌳".encode()[:3], False), (b"\xff", False)):
         body = start + padding + text + b'"}'
         response = await world.http.post(CHAT, content=body, headers={"content-type": "application/json"})

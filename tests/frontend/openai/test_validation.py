@@ -38,8 +38,8 @@ async def world() -> AsyncIterator[HttpWorld]:
     [
         ("temperature", 2.5, "between 0 and 2"),
         ("temperature", -1, "between 0 and 2"),
-        ("top_p", 0, "above 0 and at most 1"),
-        ("top_p", 1.5, "above 0 and at most 1"),
+        ("top_p", -0.5, "between 0 and 1"),
+        ("top_p", 1.5, "between 0 and 1"),
         ("presence_penalty", 3, "between -2 and 2"),
         ("frequency_penalty", -3, "between -2 and 2"),
         ("n", 0, "between 1 and 128"),

@@ -132,7 +132,7 @@ def test_merged_messages_of_the_assistant_keep_reasoning_and_calls() -> None:
     one_each = ONE_SYSTEM.replace(
         "message.role == 'system' and not loop.first",
         "message.role == 'assistant' and loop.previtem.role == 'assistant'",
-    )
+    ).replace("message.content +", "message.content + (message.tool_calls or '') | string +")
     merged = rendered(template_of(one_each), Conversation(messages), None).outline.messages
     assert [each["role"] for each in merged] == ["user", "assistant", "tool", "tool"]
     assert (merged[1]["content"], merged[1]["reasoning_content"]) == ("B", "first\nsecond")

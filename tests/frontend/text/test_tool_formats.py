@@ -51,9 +51,10 @@ def test_the_format_is_found_from_the_template(tmp_path: Path) -> None:
 def test_newer_models_of_mistral_write_a_name_before_the_arguments(tmp_path: Path, mark: str) -> None:
     call = "[TOOL_CALLS]{{ c.function.name }}MARK{{ c.function.arguments | tojson }}"
     calls = "{% for c in m.tool_calls or [] %}" + call
-    source = (
+    turns = (
         "{% for m in messages %}" + calls.replace("MARK", mark) + "{% endfor %}{{ m.content }}{% endfor %}"
     )
+    source = "{% if tools %}{{ tools | tojson }}{% endif %}" + turns
     _, format = load(tmp_path, source, ("[TOOL_CALLS]", "[ARGS]"))
     assert format == default_format("mistral_named")._replace(head=("", mark))
 

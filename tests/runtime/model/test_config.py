@@ -252,7 +252,7 @@ def test_an_index_that_misplaces_a_tensor_is_refused(tmp_path: Path) -> None:
         ({"page_size": 0}, ["--page-size 0", "1 to 256"]),
         ({"page_size": 257}, ["--page-size 257"]),
         ({"max_model_len": 257}, ["--max-model-len 257", "1 to 256"]),
-        ({"max_model_len": 256, "kv_memory": 9000}, ["--kv-memory 8.7KiB", "--max-model-len", "64KiB"]),
+        ({"max_model_len": 256, "kv_memory": 9000}, ["--kv-memory 9kB", "--max-model-len", "64KiB"]),
     ],
 )
 def test_settings_that_the_model_cant_meet_are_refused(

@@ -9,10 +9,8 @@ import pytest
 import torch
 from arbora.kernels.linear import Linear
 from arbora.kernels.linear.invariant import invariant_sizes
-from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model.decoder_config import load_decoder_config
-from arbora.runtime.model.devices import choose_device
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.weight_formats import Checkpoint, load_weight_formats
 from arbora.runtime.model.weights import load_weights
@@ -201,14 +199,6 @@ def test_pages_that_were_computed_otherwise_are_not_restored(
     assert plain != canonical and canonical == page_model(deterministic=True)
     monkeypatch.setattr("arbora.runtime.model.loading.arithmetic", lambda: "another processor")
     assert page_model(deterministic=True) not in (plain, canonical)
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_a_gpu_is_refused(model: Path, has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    config = serve_config(model, device="cuda", deterministic=True)
-    with pytest.raises(ConfigError, match="--deterministic: only the CPU kernels"):
-        choose_device(config)
 
 
 @pytest.mark.parametrize("tied", [False, True])

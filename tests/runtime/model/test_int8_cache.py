@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from arbora.kernels.pages.cells import CellFormat
-from arbora.runtime.errors import ConfigError
 from arbora.runtime.model import devices
 from arbora.runtime.model.devices import choose_device
 from arbora.runtime.model.loading import load_model
@@ -93,13 +92,6 @@ def test_pages_of_another_kv_dtype_are_not_restored(directory: Path, tmp_path: P
 
     assert page_model("int8") != page_model("auto")
     assert page_model("int8") == page_model("int8")
-
-
-def test_fp8_on_a_cpu_is_refused_with_a_way_out(directory: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        choose_device(serve_config(directory, kv_dtype="fp8"))
-    for words in ("--kv-dtype fp8: ", "--kv-dtype int8", "--device cuda"):
-        assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("kv_dtype", ["int8", "fp8"])

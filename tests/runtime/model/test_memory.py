@@ -13,7 +13,7 @@ import pytest
 import torch
 from arbora.kernels.linear.packed import packs
 from arbora.kernels.linear.streamed import streams
-from arbora.runtime.byte_sizes import in_units
+from arbora.runtime.byte_sizes import as_given, in_units
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model import loading
 from arbora.runtime.model.decoder_config import load_decoder_config
@@ -158,7 +158,7 @@ def test_a_kv_cache_that_the_machine_has_no_memory_for_is_refused_with_the_numbe
     with pytest.raises(ConfigError) as caught:
         pages(101)
     for words in (
-        f"--kv-memory {in_units(101 * bytes_per_page)}: ",
+        f"--kv-memory {as_given(101 * bytes_per_page)}: ",
         f"would take {in_units(101 * bytes_per_page, up=True)}, ",
         f"only {in_units(100 * bytes_per_page)} are free",
     ):

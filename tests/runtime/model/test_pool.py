@@ -53,7 +53,7 @@ def test_a_default_context_is_limited_by_the_memory() -> None:
 def test_a_context_asked_for_is_never_cut() -> None:
     with pytest.raises(ConfigError) as caught:
         pool(3_000)
-    for words in ("--kv-memory 2.9KiB holds 48 tokens", "--max-model-len is 100", "needs 6.9KiB"):
+    for words in ("--kv-memory 3kB holds 48 tokens", "--max-model-len is 100", "needs 6.9KiB"):
         assert words in str(caught.value)
 
 

@@ -10,7 +10,7 @@ from arbora.frontend.cli import main
 from arbora.frontend.command_line.bench.client import Reply
 from arbora.frontend.command_line.bench.figures import figures
 from chat_stub import chat_server
-from served import Served
+from served import CONTEXT, Served
 
 
 def bench(capsys: pytest.CaptureFixture[str], url: str, *options: str) -> dict[str, Any]:
@@ -49,9 +49,20 @@ def test_the_table_shows_the_figures(served: Served, capsys: pytest.CaptureFixtu
     assert (lines["output tokens"], lines["failed requests"]) == ("6", "0")
 
 
-def test_failed_requests_give_the_exit_code_1(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--requests", "1", "--prompt-tokens", "100k", "--output-tokens", "3"]
-    assert main(["bench", "--url", served.url, "--json", *options]) == 1
+@pytest.mark.parametrize(("prompt", "reply"), [("100k", "3"), ("16", "4090")])
+def test_more_tokens_than_the_context_has_are_refused_before_any_request(
+    served: Served, capsys: pytest.CaptureFixture[str], prompt: str, reply: str
+) -> None:
+    before = served.metrics()["arbora_choices_finished_total"]
+    assert main(["bench", "--url", served.url, "--prompt-tokens", prompt, "--output-tokens", reply]) == 2
+    said = capsys.readouterr().err
+    assert f"and --output-tokens {reply}: the context of " in said and f"has {CONTEXT:,} tokens, " in said
+    assert served.metrics()["arbora_choices_finished_total"] == before
+
+
+def test_failed_requests_give_the_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with chat_server({"message": "no"}) as stub:
+        assert main(["bench", "--url", stub.url, "--json", "--requests", "1"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["figures"]["errors"] == 1 and found["error"].startswith("400: ")
 

@@ -13,6 +13,7 @@ from arbora.frontend.command_line.chat.server import Server
 from arbora.frontend.command_line.chat.slash_commands import run_command
 from arbora.frontend.command_line.chat.talk import Talk
 from chat_stub import ChatStub, Piece, chat_server
+from msgspec.structs import replace
 
 ENDED: Piece = {"delta": {}, "finish_reason": "stop"}
 SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}}'
@@ -162,6 +163,12 @@ def test_a_command_that_fails_says_what_to_write(talk: Talk, command: str, expec
     with pytest.raises(CommandError) as raised:
         run_command(talk, command)
     assert expected in str(raised.value)
+
+
+def test_the_model_is_shown_with_the_others_that_could_be_chosen(talk: Talk) -> None:
+    assert run_command(talk, "/model") == "model: stub"
+    talk.models = [*talk.models, replace(talk.models[0], name="other")]
+    assert run_command(talk, "/model") == "model: stub (of stub, other)"
 
 
 def test_help_lists_every_command(talk: Talk) -> None:

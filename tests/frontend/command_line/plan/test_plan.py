@@ -243,7 +243,7 @@ def use_hub(monkeypatch: pytest.MonkeyPatch, url: str, tmp_path: Path) -> None:
         (("--gpu", "h100-sxn"), "this GPU is not in the table. Did you mean h100-sxm? It has a10,"),
         (("--gpu", "H100"), "this GPU is not in the table. Did you mean h100-pcie or h100-sxm? It has a10,"),
         (("--memory", "big"), "--memory big: expected a size such as 4GiB"),
-        (("--memory", "24"), "--memory 24: that is 24B. Give a unit, such as 24GiB."),
+        (("--memory", "24"), "--memory 24: this is 24 bytes. Did you mean 24GiB?"),
         (("--context", "9999999"), "--context 9999999: the model's positions allow 1 to "),
         (("--quantize", "int2"), "--quantize int2: expected one of int8, int4, fp8."),
         (("--price-per-hour", "-1", "--gpu", "l4"), "--price-per-hour -1: expected a price"),

@@ -18,7 +18,7 @@ from step_driver import serve_config
 
 def test_host_memory_too_small_for_a_page_is_refused(tmp_path: Path) -> None:
     config = serve_config(tmp_path, host_cache=PAGE_BYTES - 1)
-    with pytest.raises(ConfigError, match=f"--host-cache {PAGE_BYTES - 1}: a page .* takes"):
+    with pytest.raises(ConfigError, match=r"--host-cache 1\.4KiB: a page .* takes"):
         open_page_store(config, PAGE_BYTES, torch.device("cpu"))
 
 
@@ -29,7 +29,7 @@ def test_a_disk_cache_too_small_for_one_write_is_refused_and_loses_nothing(
     disk.write([StoredPage(bytes(16), "", memoryview(bytes(PAGE_BYTES)))])
     disk.close()
     config = serve_config(tmp_path, disk_cache=tmp_path, disk_cache_size=10)
-    with pytest.raises(ConfigError, match=r"--disk-cache-size 10: 8 pages .* take"):
+    with pytest.raises(ConfigError, match=r"--disk-cache-size 10B: 8 pages .* take"):
         open_page_store(config, PAGE_BYTES, torch.device("cpu"))
     assert DiskStore(tmp_path, 1 << 30).keys == {bytes(16)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import step_driver
 import torch
 from arbora.frontend.gguf.config import model_config
 from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.runtime.byte_sizes import in_units
 from arbora.runtime.config import BUILTIN_MODEL
 from arbora.runtime.gguf_file import GgufFile
+from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.weight_formats import (
     Checkpoint,
     Projection,
@@ -194,6 +197,22 @@ def test_another_server_may_make_the_copy_at_the_same_time(
     monkeypatch.setattr(quantized_cache, "write_quantized", another)
     load(tmp_path / "model", quantize="int8")
     assert list(cache.iterdir()) == [target] and not (target / "file").exists()
+
+
+@pytest.mark.parametrize("start", ["the first", "a later"])
+def test_the_log_says_the_bytes_of_the_copy_and_of_the_cache(
+    tmp_path: Path, cache: Path, start: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_model(random_model("qwen2"), tmp_path / "model")
+    if start == "a later":
+        load(tmp_path / "model", quantize="int4")
+    with caplog.at_level(logging.INFO):
+        config = step_driver.serve_config(tmp_path / "model", quantize="int4", kv_dtype="int8")
+        ready = load_model(config, step_driver.no_vocabulary).ready
+    size = in_units(sum(path.stat().st_size for path in cache.glob("*/*.safetensors")))
+    assert any("quantized" in each and size in each for each in caplog.messages), caplog.messages
+    (told,) = [each for each in caplog.messages if each.startswith("KV cache: ")]
+    assert " tokens of int8 in " in told and in_units(ready.num_pages * ready.page_bytes) in told
 
 
 @pytest.mark.parametrize("file", ["model-00001.safetensors", "config.json", "model.safetensors.index.json"])
