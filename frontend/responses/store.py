@@ -13,9 +13,10 @@ import msgspec
 from msgspec import Raw, structs
 
 from ...runtime.errors import RequestError
+from ..database.errors import storage_errors
 from .alive import AliveFile, is_alive
 from .answers import failed
-from .database import MOST_AGE_S, Database, Row
+from .database import CONTENTS, MOST_AGE_S, Database, Row
 from .pages import PageQuery
 from .protocol import Item
 from .responses import Response
@@ -69,7 +70,8 @@ class Store:
         """Stores a response that this process will compute in the background."""
         await self._end_interrupted()
         if self._alive is None:
-            self._alive = AliveFile(self._directory)
+            with storage_errors(CONTENTS):
+                self._alive = AliveFile(self._directory)
         stored = await asyncio.to_thread(encoded, items)
         async with self._database.transaction() as connection:
             await self._insert(connection, owner, response, stored, self._alive.token)

@@ -3,6 +3,9 @@
 import torch
 import torch.nn.functional as F
 
+MAX_ROWS = 512
+"""Rows that oneDNN multiplies at a time: it compiles code for each number of rows (see `padded_rows`)."""
+
 
 class PackedProduct:
     """Holds a copy of the weight in oneDNN's layout, which is read at memory bandwidth."""
@@ -12,12 +15,8 @@ class PackedProduct:
         self._bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        rows = len(x)
-        lacking = padded_rows(rows) - rows
-        if lacking:
-            x = F.pad(x, (0, 0, 0, lacking))
-        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-        return y[:rows]
+        parts = multiply_parts(x, self._weight, self._bias)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def packs(dtype: torch.dtype) -> bool:
@@ -31,13 +30,28 @@ def packs(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
-def padded_rows(rows: int) -> int:
-    """The number of rows to compute: at least two, rounded up to one of eight sizes in each octave.
+def multiply_parts(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
+    """The products of each MAX_ROWS rows of x. weight: [out, in], plain or in oneDNN's layout."""
+    return [_multiply(part, weight, bias) for part in torch.split(x, MAX_ROWS)]
 
-    oneDNN compiles code for every number of rows and keeps most of it, about 1 MB each. Its code for one row
-    adds in another order, so a row alone would be rounded differently.
+
+def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    rows = len(x)
+    lacking = padded_rows(rows) - rows
+    if lacking:
+        x = F.pad(x, (0, 0, 0, lacking))
+    y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return y[:rows]
+
+
+def padded_rows(rows: int) -> int:
+    """The number of rows to compute: at least two, rounded up to one of four sizes in each octave from 16.
+
+    oneDNN compiles code for every number of rows and every shape of weights. It keeps the code of the last
+    1024 pairs, 0.6 MB each. Its code for one row adds in another order, so a row alone would be rounded
+    differently.
     """
     if rows <= 16:
         return max(2, rows)
-    step = 1 << ((rows - 1).bit_length() - 4)
+    step = 1 << ((rows - 1).bit_length() - 3)
     return -(-rows // step) * step

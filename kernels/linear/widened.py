@@ -9,6 +9,7 @@ from functools import cache
 import torch
 
 from . import dot_cpu
+from .packed import MAX_ROWS, multiply_parts
 
 FEW_ROWS = 16
 """Up to this many rows, widening weights in registers is faster than widening them in memory."""
@@ -39,10 +40,10 @@ class WidenedProduct:
         if len(x) <= FEW_ROWS:
             dot_cpu.multiply(wide, self._weight, self._bias, y)
         else:
-            self._multiply_parts(wide, y)
+            self._multiply_many(wide, y)
         return y
 
-    def _multiply_parts(self, x: torch.Tensor, y: torch.Tensor) -> None:
+    def _multiply_many(self, x: torch.Tensor, y: torch.Tensor) -> None:
         outputs, inputs = self._weight.shape
         scratch = _scratch(max(SCRATCH, inputs))
         step = len(scratch) // inputs
@@ -51,8 +52,8 @@ class WidenedProduct:
             wide = scratch[: part.numel()].view_as(part)
             dot_cpu.widen(part, wide)
             bias = None if self._bias is None else self._bias[begin : begin + step]
-            product = torch.ops.mkldnn._linear_pointwise(x, wide, bias, "none", [], "")
-            y[:, begin : begin + step].copy_(product)
+            for target, product in zip(torch.split(y, MAX_ROWS), multiply_parts(x, wide, bias), strict=True):
+                target[:, begin : begin + step].copy_(product)
 
 
 @cache

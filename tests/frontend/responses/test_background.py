@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-from arbora.frontend.responses import background
+from arbora.frontend.responses import background, store
 from arbora.frontend.responses.database import Database
 from arbora.frontend.responses.store import Store
 from arbora.runtime.errors import RequestError
@@ -51,6 +52,19 @@ def stored_status(directory: Path, id: str) -> str:
     with contextlib.closing(sqlite3.connect(directory / "responses.sqlite")) as connection:
         ((status,),) = connection.execute("SELECT status FROM holders WHERE id = ?", (id,))
     return str(status)
+
+
+async def test_a_full_disk_refuses_the_first_background_response(
+    world: ResponsesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "AliveFile", full)
+        answer = await world.post(background=True)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk_full")
+    assert (await ended(world, (await world.create(background=True)).id)).status == "completed"
 
 
 async def test_a_background_response_is_polled(world: ResponsesWorld) -> None:

@@ -1,0 +1,33 @@
+"""Prints the bytes of anonymous memory that products of 300 numbers of rows leave.
+
+python product_memory.py packed|widened
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from arbora.kernels.linear.packed import PackedProduct
+from arbora.kernels.linear.widened import WidenedProduct
+from loaded_memory import allow_no_huge_pages, anonymous
+
+MAX_ROWS = 4096
+SIDE = 64
+PRODUCTS = {"packed": (PackedProduct, torch.float32), "widened": (WidenedProduct, torch.bfloat16)}
+
+
+def main() -> None:
+    allow_no_huge_pages()
+    make, dtype = PRODUCTS[sys.argv[1]]
+    product, x = make(torch.randn(SIDE, SIDE, dtype=dtype), None), torch.randn(MAX_ROWS, SIDE, dtype=dtype)
+    for rows in (20, MAX_ROWS):
+        product(x[:rows])
+    before = anonymous()
+    for rows in range(30, MAX_ROWS, MAX_ROWS // 300):
+        product(x[:rows])
+    print(anonymous() - before)
+
+
+if __name__ == "__main__":
+    main()
