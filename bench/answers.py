@@ -76,6 +76,9 @@ class Asker:
         self._model = ""
 
     async def open(self) -> None:
+        """Waits until a server that is starting has loaded its model."""
+        while (await self._http.get("/health")).status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            await asyncio.sleep(1)
         answer = (await self._http.get("/v1/models")).raise_for_status()
         self._model = answer.json()["data"][0]["id"]
 
