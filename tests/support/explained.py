@@ -23,7 +23,8 @@ TOOLS = [
 _FORGETS_RESULTS = (
     "{% if tools %}<|im_start|>tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% if message.role == 'tool' and not loop.last %}(a result){% else %}{{ message.content or '' }}{% endif %}"
+    "{% if message.role == 'tool' and not loop.last %}(a result)"
+    "{% else %}{{ message.content or '' }}{% endif %}"
     "{% for call in message.tool_calls or [] %}{{ call.function.name }}{% endfor %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
