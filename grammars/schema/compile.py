@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import Decimal
 from typing import NamedTuple
 
 from ...runtime.grammar_spec import PropertyOrder, Unenforced
@@ -13,7 +12,7 @@ from ..regex.regex_dfa import MalformedError, RegexError
 from .emit.assemble import Assembler
 from .emit.deep_members import StrandingError
 from .read.formulas import Formulas
-from .read.json_text import Json, parse_schema
+from .read.json_text import Json, WrittenDecimal, parse_schema
 from .read.keywords import read_document
 from .read.values import exact_number, is_number
 from .solve.nesting import Nesting
@@ -67,7 +66,7 @@ class SchemaCompiler:
 
         `is_checked`: the whole value is checked against the schema later, which may enforce more keywords.
         """
-        schema = parse_schema(text, Decimal)
+        schema = parse_schema(text, WrittenDecimal)
         document = read_document(schema, Formulas(), unenforced=unenforced, is_checked=is_checked)
         solver = Solver(ValueGraph(document, self._scalars, any_order=property_order == "any"))
         try:
