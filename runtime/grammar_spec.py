@@ -8,6 +8,9 @@ import msgspec
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
+AdditionalProperties = Literal["declared", "schema"]
+"""Properties that an object with declared ones may have beside them, where its schema does not say: none, or any
+as JSON Schema has it."""
 Unenforced = Literal["refuse", "annotations", "allow"]
 """Schema keywords that may be left unenforced: none; unknown formats and, in tools, `uniqueItems`; or all
 that can't be enforced."""

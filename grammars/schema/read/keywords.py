@@ -11,6 +11,7 @@ from ....runtime.grammar_spec import Unenforced
 from ...errors import TooLargeError
 from ..lexical.formats import FORMATS, HINTS
 from .array_keywords import ARRAYS
+from .declared import forbid_undeclared
 from .document import Reader, SchemaDocument
 from .formula import (
     ARRAY,
@@ -155,6 +156,8 @@ def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     required = [make.atom(Has(name)) for name in _required_names(place.fields)]
     children = [make.all_of([outer, document.expanded(child)]) for child in document.children(place, "oneOf")]
     yield make.any_of(children)
+    written = document.children(place.as_written(), "oneOf")
+    children = [make.all_of([outer, document.expanded(child)]) for child in written]
     overlaps: dict[Formula, None] = {}
     for left, right in combinations(children, 2):
         both = make.all_of([left, right])
@@ -260,6 +263,15 @@ def read_document(
     *,
     unenforced: Unenforced = "refuse",
     is_checked: bool = False,
+    only_declared: bool = False,
 ) -> SchemaDocument:
     """Reads the schema document `root`. The options are those of `SchemaDocument`."""
-    return SchemaDocument(root, formulas, _READERS, unenforced=unenforced, is_checked=is_checked)
+    return SchemaDocument(
+        root,
+        formulas,
+        _READERS,
+        forbid_undeclared,
+        unenforced=unenforced,
+        is_checked=is_checked,
+        only_declared=only_declared,
+    )
