@@ -9,8 +9,8 @@ import msgspec
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
 AdditionalProperties = Literal["declared", "schema"]
-"""Properties that an object with declared ones may have beside them, where its schema does not say: none, or any
-as JSON Schema has it."""
+"""Properties that an object may have beside declared ones, if its schema mentions no others: none, or any, as
+JSON Schema has it."""
 Unenforced = Literal["refuse", "annotations", "allow"]
 """Schema keywords that may be left unenforced: none; unknown formats and, in tools, `uniqueItems`; or all
 that can't be enforced."""
@@ -27,8 +27,11 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     """The request's field that the grammar came from, for errors."""
     separators: tuple[str, str] = (",", ":")
     """Item and key separators of a JSON schema's values."""
+    additional_properties: AdditionalProperties = "schema"
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"
+    misspelt: tuple[tuple[str, str], ...] = ()
+    """Keyword and path of each unknown keyword that may be misspelt."""
     params: dict[str, str] = {}
     """For errors: the request's field with the schema of each function in a structural tag, by function."""
     closing: bool = False

@@ -88,7 +88,10 @@ class Arbora:
     def compile(self, schema: str) -> Grammar | None:
         try:
             automaton = self._builder.build(
-                "", GrammarSpec("json_schema", schema, property_order=self._order)
+                "",
+                GrammarSpec(
+                    "json_schema", schema, additional_properties="schema", property_order=self._order
+                ),
             )
         except (GrammarError, TooLargeError):
             return None

@@ -88,7 +88,7 @@ def _valid(service: Service, request: MessagesRequest, fields: SamplingFields) -
     check_stop_strings("stop_sequences", request.stop_sequences or ())
     check_fields(fields)
     prompt = prompt_of(service, request)
-    grammar: GrammarSpec | None = enforced_as_asked(prompt.grammar, fields, service.config.unenforced)
+    grammar: GrammarSpec | None = enforced_as_asked(prompt.grammar, fields, service.config)
     return prompt._replace(grammar=grammar, breakpoints=breakpoints_of(service, request, prompt.form))
 
 

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from ..request.declared import one_of
 from ..request.fields import (
     NULL,
+    AdditionalProperties,
     CacheLease,
     JsonObject,
     JsonSchema,
@@ -154,6 +155,7 @@ class MessagesRequest(PromptRequest, kw_only=True):
     frequency_penalty: OccurrencePenalty | None = None
     seed: Seed | None = None
     ignore_eos: bool | None = None
+    additional_properties: AdditionalProperties | None = None
     property_order: Order | None = None
     unenforced: Unenforced | None = None
     complete_json: bool | None = None

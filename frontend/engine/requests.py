@@ -74,7 +74,7 @@ async def ask_completion(
     if not tokens:
         raise RequestError(f"{name} must not be empty: it has no tokens.", param=name, code="invalid_value")
     fields = _fields(sampling)
-    grammar = enforced_as_asked(_grammar(sampling), fields, service.config.unenforced)
+    grammar = enforced_as_asked(_grammar(sampling), fields, service.config)
     return _prepared(service, sampling, fields, tokens, grammar, name)
 
 
@@ -103,7 +103,7 @@ async def ask_chat(
     if chat_fields.tools or chat_fields.tool_choice is not None:
         choice, several = chat_fields.tool_choice, chat_fields.parallel_tool_calls
         use = tool_use(calls_wanted(choice, chat_fields.definitions, several), service.tool_format, asked)
-    spec = enforced_as_asked(use.grammar or asked, fields, service.config.unenforced)
+    spec = enforced_as_asked(use.grammar or asked, fields, service.config)
     chat, grammar = chat_of(service, text, namespace, spec, use, continues=conversation.continues_last)
     return _prepared(service, options, fields, tokens, grammar, "messages", chat)
 

@@ -41,6 +41,8 @@ class Sampling(TypedDict, total=False):
     regex: the reply must match it
     choice: the reply must be one of these texts
     grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
+    additional_properties: "declared" forbids properties beside an object's declared ones, unless its schema
+        mentions them; with "schema" they are forbidden only where the schema says so
     property_order: "any" allows a schema's properties in any order, else they have the schema's
     unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
         `unenforced`; else it is refused. Unknown formats are refused only with "refuse"
@@ -76,6 +78,7 @@ class Sampling(TypedDict, total=False):
     regex: str
     choice: Sequence[str]
     grammar: str
+    additional_properties: Literal["declared", "schema"]
     property_order: Literal["schema", "any"]
     unenforced: Literal["refuse", "allow"]
     complete_json: bool

@@ -43,7 +43,9 @@ _SGLANG_FIELDS = _LLAMA_CPP_FIELDS | _words(
     "min_tokens repetition_penalty stop_token_ids skip_special_tokens cache_salt priority"
 )
 _VLLM_FIELDS = _SGLANG_FIELDS | _words("include_stop_str_in_output")
-_ARBORA_FIELDS = _VLLM_FIELDS | _words("property_order unenforced complete_json cache_prompt cache_lease")
+_ARBORA_FIELDS = _VLLM_FIELDS | _words(
+    "additional_properties property_order unenforced complete_json cache_prompt cache_lease"
+)
 ARBORA = ServerKind(
     name="Arbora",
     fields=_ARBORA_FIELDS,

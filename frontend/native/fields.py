@@ -25,7 +25,16 @@ FIXED_FIELDS = {
 
 INERT_FIELDS: Mapping[str, FieldCheck] = checks_of(FIXED_FIELDS, {})
 
-_BINDING = ("json_schema", "regex", "choice", "grammar", "property_order", "unenforced", "complete_json")
+_BINDING = (
+    "json_schema",
+    "regex",
+    "choice",
+    "grammar",
+    "additional_properties",
+    "property_order",
+    "unenforced",
+    "complete_json",
+)
 _OF_OTHER_SERVERS = {
     "text": "prompt",
     "input_ids": "prompt_token_ids",

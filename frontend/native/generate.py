@@ -125,7 +125,7 @@ def _valid(service: Service, request: GenerateRequest, model: ModelReady) -> _Va
         raise _prompt_error(param, "must not be empty", "invalid_value")
     for each in ids:
         check_token_ids("prompt_token_ids", each, model.vocab_size)
-    grammar = enforced_as_asked(_constraint(request), request, service.config.unenforced)
+    grammar = enforced_as_asked(_constraint(request), request, service.config)
     return _Valid(param, texts, ids, grammar, outline)
 
 

@@ -37,6 +37,7 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
         frequency_penalty=options.frequency_penalty,
         seed=None if options.seed == -1 else options.seed,
         stop=options.stop,
+        additional_properties=request.additional_properties,
         property_order=request.property_order,
         unenforced=request.unenforced,
         complete_json=request.complete_json,

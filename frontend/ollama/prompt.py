@@ -53,7 +53,7 @@ def chat_prompt(service: Service, request: ChatRequest) -> Prompt:
     use = ToolUse("none", service.tool_format)
     if tools:
         use = tool_use(calls_wanted("auto", tools, True), service.tool_format, asked)
-    grammar = enforced_as_asked(use.grammar or asked, fields, service.config.unenforced)
+    grammar = enforced_as_asked(use.grammar or asked, fields, service.config)
     conversation = chat_conversation(request)
     text, outline, _ = rendered(service.template, conversation, tools)
     return Prompt(text, fields, grammar, use, continues=conversation.continues_last, outline=outline)
@@ -70,7 +70,7 @@ def generate_prompt(service: Service, request: GenerateRequest) -> Prompt:
             param=name,
             code="invalid_value",
         )
-    grammar = enforced_as_asked(_constraint(request), fields, service.config.unenforced)
+    grammar = enforced_as_asked(_constraint(request), fields, service.config)
     use = ToolUse("none", service.tool_format)
     if request.raw or (service.template is None and not request.system):
         return Prompt(request.prompt or "", fields, grammar, use, is_raw=True)

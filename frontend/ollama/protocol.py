@@ -71,6 +71,7 @@ class PromptRequest(Struct, kw_only=True):
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
+    additional_properties: str | None = None
     property_order: str | None = None
     unenforced: str | None = None
     complete_json: bool | None = None

@@ -122,7 +122,7 @@ def _valid(service: Service, request: ChatRequest) -> _Valid:
     if tools or request.tool_choice is not None:
         wanted = calls_wanted(request.tool_choice, tools, request.parallel_tool_calls)
         use = tool_use(wanted, service.tool_format, asked)
-    grammar = enforced_as_asked(use.grammar or asked, request, service.config.unenforced)
+    grammar = enforced_as_asked(use.grammar or asked, request, service.config)
     conversation = conversation_of(request)
     parts = [replace(conversation, messages=each) for each in messages_to_breakpoints(request)]
     whole = rendered(service.template, conversation, tools)

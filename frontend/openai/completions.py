@@ -101,7 +101,7 @@ def _valid(service: Service, request: CompletionRequest, model: ModelReady) -> _
     for item in items:
         if not isinstance(item, str):
             check_token_ids("prompt", item, model.vocab_size)
-    return _Valid(items, enforced_as_asked(constraint(request), request, service.config.unenforced))
+    return _Valid(items, enforced_as_asked(constraint(request), request, service.config))
 
 
 def _limits(request: CompletionRequest, model: ModelReady) -> Limits:

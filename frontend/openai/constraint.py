@@ -101,12 +101,11 @@ def _named_schema(wanted: JsonSchemaFormat | None, *, is_needed: bool) -> Gramma
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     if wanted is None:
         return None
-    for name in ("disable_additional_properties", "whitespace_pattern"):
-        if getattr(wanted, name):
-            param = f"structured_outputs.{name}"
-            raise RequestError(
-                f"{param} is not supported: leave it out.", param=param, code="unsupported_parameter"
-            )
+    if wanted.whitespace_pattern:
+        param = "structured_outputs.whitespace_pattern"
+        raise RequestError(
+            f"{param} is not supported: leave it out.", param=param, code="unsupported_parameter"
+        )
     tag = wanted.structural_tag
     found = (
         schema_spec(wanted.json, "structured_outputs.json"),
@@ -124,4 +123,5 @@ def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
             param="structured_outputs",
             code="invalid_value",
         )
-    return specs[0]
+    is_closed = bool(wanted.disable_additional_properties)
+    return msgspec.structs.replace(specs[0], additional_properties="declared") if is_closed else specs[0]

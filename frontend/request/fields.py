@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias, get_args
 from msgspec import Meta, Raw, Struct, field
 
 from ...runtime.config import UnenforcedDefault
+from ...runtime.messages import AdditionalProperties as AllowedProperties
 from ...runtime.messages import PropertyOrder
 from .declared import one_of, within
 
@@ -35,6 +36,7 @@ Tokens: TypeAlias = Annotated[int, within(0)]
 TopLogprobs: TypeAlias = Annotated[int, within(0, MAX_LOGPROBS)]
 Seed: TypeAlias = Annotated[int, within(-(2**63), MAX_SEED)]
 Priority: TypeAlias = Annotated[int, within(-(2**31), 2**31 - 1)]
+AdditionalProperties: TypeAlias = Annotated[str, one_of(get_args(AllowedProperties))]
 Order: TypeAlias = Annotated[str, one_of(get_args(PropertyOrder))]
 Unenforced: TypeAlias = Annotated[str, one_of(get_args(UnenforcedDefault))]
 Salt: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
@@ -76,6 +78,7 @@ class SamplingFields(Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     prompt_logprobs: TopLogprobs | None = None
     prompt_logprobs_start: Tokens | None = None
+    additional_properties: AdditionalProperties | None = None
     property_order: Order | None = None
     unenforced: Unenforced | None = None
     complete_json: bool | None = None

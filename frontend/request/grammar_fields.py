@@ -11,7 +11,7 @@ from msgspec import Raw
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec
 from .conversation import MAX_SCHEMA_DEPTH
-from .schema_keywords import warn_of_misspelt_keywords
+from .schema_keywords import misspelt_keywords
 
 _ANY_OBJECT = '{"type":"object"}'
 
@@ -64,8 +64,8 @@ def schema_spec(schema: Raw, param: str) -> GrammarSpec | None:
         raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
     if not isinstance(decoded, dict | bool):
         raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
-    warn_of_misspelt_keywords(decoded, param)
-    return GrammarSpec("json_schema", bytes(schema).decode(), param)
+    misspelt = misspelt_keywords(decoded, param)
+    return GrammarSpec("json_schema", bytes(schema).decode(), param, misspelt=misspelt)
 
 
 def is_null(value: Raw) -> bool:

@@ -203,7 +203,7 @@ def _check(request: ResponsesRequest, fields: SamplingFields) -> None:
 def _valid(service: Service, request: ResponsesRequest, fields: SamplingFields, context: Context) -> Prompt:
     """Raises `RequestError` for a request that can't be served."""
     prompt = prompt_of(service, request, context.earlier, context.own)
-    grammar = enforced_as_asked(prompt.grammar, fields, service.config.unenforced)
+    grammar = enforced_as_asked(prompt.grammar, fields, service.config)
     return prompt._replace(grammar=grammar)
 
 

@@ -12,12 +12,13 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
-from ...runtime.grammar_spec import Unenforced
+from ...runtime.grammar_spec import AdditionalProperties, Unenforced
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
 from ..schema.read.json_text import Json, parse_schema
 from ..tags.format import Format, JsonSchema
 from ..tags.lark import in_lark
+from .declared import forbid_undeclared
 from .json_schema import check_references, explain, remove_culprit, with_options
 
 _SPECIAL_TOKEN = b"\xff"  # precedes a special token's name in llguidance's texts
@@ -94,11 +95,17 @@ class HostCompiler:
         )
 
     def json_schema(
-        self, text: str, separators: tuple[str, str], unenforced: Unenforced = "refuse"
+        self,
+        text: str,
+        separators: tuple[str, str],
+        unenforced: Unenforced = "refuse",
+        additional_properties: AdditionalProperties = "schema",
     ) -> NativeGrammar:
         """Compiles a schema. If `unenforced` allows it, leaves out the keywords that can't be enforced."""
         schema = parse_schema(text)
         check_references(schema)
+        if additional_properties == "declared":
+            forbid_undeclared(schema)
         left_out: list[tuple[str, str]] = []
         while True:
             try:
@@ -120,9 +127,14 @@ class HostCompiler:
     def lark(self, grammar: str) -> NativeGrammar:
         return self._compile(LLMatcher.grammar_from_lark(grammar), "grammar")
 
-    def structural_tag(self, format: Format) -> NativeGrammar:
+    def structural_tag(
+        self, format: Format, additional_properties: AdditionalProperties = "schema"
+    ) -> NativeGrammar:
         def schema_of(part: JsonSchema) -> dict[str, Json]:
-            return with_options(parse_schema(bytes(part.json_schema).decode()), part.separators)
+            schema = parse_schema(bytes(part.json_schema).decode())
+            if additional_properties == "declared":
+                forbid_undeclared(schema)
+            return with_options(schema, part.separators)
 
         return self._compile(
             in_lark(format, self._literal, schema_of, self._named.values()), "structural tag"

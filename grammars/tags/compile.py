@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ...runtime.grammar_spec import PropertyOrder, Unenforced
+from ...runtime.grammar_spec import AdditionalProperties, PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.byte_automaton import compile_regex
@@ -51,6 +51,7 @@ class TagCompiler:
         format: Format,
         bytes_of: BytesOf,
         *,
+        additional_properties: AdditionalProperties = "schema",
         property_order: PropertyOrder = "schema",
         unenforced: Unenforced = "refuse",
     ) -> CompiledSchema:
@@ -64,7 +65,12 @@ class TagCompiler:
 
         def compiled(text: str, separators: tuple[str, str], is_checked: bool) -> CompiledSchema:
             return self._schemas.compile_allowing(
-                unenforced, text, separators, property_order=property_order, is_checked=is_checked
+                unenforced,
+                text,
+                separators,
+                additional_properties=additional_properties,
+                property_order=property_order,
+                is_checked=is_checked,
             )
 
         try:

@@ -148,4 +148,3 @@ def one_of(values: Iterable[Fraction]) -> Dfa:
         equal = compared(value)
         dfa = combined(dfa, equal, lambda known, order: 0 if known == 0 or order == 1 else REJECT)
     return dfa
-

@@ -1,7 +1,7 @@
 """Forbids the properties that no subschema of an object declares.
 
-It is as if every object with `properties` said `"unevaluatedProperties": false`, if it does not say otherwise. But
-names that other keywords mention stay allowed, because the object may need them.
+It is as if every object with `properties` said `"unevaluatedProperties": false` if it does not say otherwise.
+But names that other keywords mention stay allowed, because the object may need them.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class _Declarations:
             self.always.update((*_declared(other), *_mentioned(other)))
 
     def _alternatives(self, place: Place, *, is_closed: bool) -> Iterator[tuple[Formula, Formula]]:
-        """(condition, subschema) for each subschema that counts sometimes. In an object that is not closed, only
-        subschemas of which one always counts can close it."""
+        """(condition, subschema) for each subschema that counts sometimes. An object that is not closed yet
+        is closed by alternatives, of which one must hold, but not by conditions."""
         document, make, fields = self._document, self._make, place.fields
         for keyword in ("anyOf", "oneOf"):
             children = document.children(place, keyword) if keyword in fields else []
@@ -160,4 +160,3 @@ def _mentioned(place: Place) -> Iterator[str]:
 
 def _texts(values: Json) -> list[str]:
     return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []
-

@@ -10,19 +10,30 @@ from .values import is_number
 
 Fields: TypeAlias = "dict[str, Json]"
 Undeclared: TypeAlias = Literal["as written", "decided around it", "forbidden"]
-"""Whether objects may have undeclared properties: as the schema says, in members and items too; as a subschema of
-the same value around this one decides; or only where the schema says so. In members and items of the last two it
-is "forbidden"."""
+"""Whether objects may have undeclared properties: as the schema says, also inside of members and items; as a
+subschema of the same value around this one decides; or only where the schema mentions some. Members and items
+of the last two are "forbidden" to have any."""
 SAME_VALUE = frozenset(
-    "$ref $dynamicRef $recursiveRef allOf anyOf oneOf then else dependentSchemas dependencies".split()
+    (
+        "$ref",
+        "$dynamicRef",
+        "$recursiveRef",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "then",
+        "else",
+        "dependentSchemas",
+        "dependencies",
+    )
 )
-_MAY_BE_NEGATED = frozenset("not if contains propertyNames".split())
+_MAY_BE_NEGATED = frozenset(["not", "if", "contains", "propertyNames"])
 
 
 class Place:
     """A subschema's keywords, its path, and the base URI of its references.
 
-    `beside`: the other subschemas of the same value, outside of this one, if `undeclared` is not "as written".
+    `beside`: the subschemas of the same value outside of this one, if `undeclared` is not "as written".
     """
 
     __slots__ = ("base", "beside", "fields", "path", "undeclared")

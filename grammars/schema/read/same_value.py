@@ -1,5 +1,5 @@
-"""Finds the subschemas that apply to the same value, in any order of nesting: the names that one of them declares
-are allowed in the others."""
+"""Finds the subschemas that apply to the same value: the names that one of them declares are allowed in the
+others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .formula import Formula
-from .json_text import Json
 from .place import SAME_VALUE, Place
 
 if TYPE_CHECKING:
@@ -22,8 +21,10 @@ _ITEMS = ("items", "prefixItems", "additionalItems", "unevaluatedItems", "contai
 _MAPS = ("properties", "patternProperties")
 _OTHERS = ("additionalProperties", "unevaluatedProperties")
 _SAYING = frozenset(
-    (*REFERENCES, *_IN_PLACE, *_ITEMS, *_MAPS, *_OTHERS)
-    + ("required", "propertyNames", "minProperties", "dependentRequired", "enum", "const")
+    (
+        *(*REFERENCES, *_IN_PLACE, *_ITEMS, *_MAPS, *_OTHERS),
+        *("required", "propertyNames", "minProperties", "dependentRequired", "enum", "const"),
+    )
 )
 """Keywords that may name members of a value, or of values in it."""
 
@@ -74,9 +75,9 @@ def _steps(place: Place, keyword: str) -> Iterator[tuple[str | int, ...]]:
 
 
 def beside(document: SchemaDocument, place: Place, steps: Sequence[str | int]) -> tuple[Place, ...] | None:
-    """The other subschemas of the value of a subschema's part, as far as they name members; None for too many.
+    """The subschemas of the same value as a subschema's part, as far as they name members; None for too many.
 
-    More may be found than apply: every pattern may match a name.
+    Some may never apply: any pattern may match a name.
     """
     if steps[0] in SAME_VALUE:
         found = [*place.beside, document.rest(place, steps)]
