@@ -266,8 +266,9 @@ class Reply:
         self._called.clear()
 
     def unenforced(self) -> list[UnenforcedKeyword]:
-        """The schema's keywords that the reply may violate: misspelt ones, unknown formats, and if the request
-        allows it all keywords that the grammar leaves out. Otherwise complete calls are checked for those."""
+        """The schema's keywords that the reply may violate: misspelt ones, unknown formats, and if the
+        request allows it all keywords that the grammar leaves out. Otherwise complete calls are checked for
+        those."""
         grammar = self._generation.requests[0].grammar
         left_out: Sequence[LeftOut] = self._generation.left_out
         if grammar is None or grammar.unenforced != "allow":

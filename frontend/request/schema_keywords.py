@@ -55,8 +55,8 @@ def misspelt_keywords(schema: object, param: str) -> tuple[tuple[str, str], ...]
 
 
 def _unknown_keywords(schema: object) -> Iterator[tuple[str, str]]:
-    """(keyword, path) for each unknown keyword, up to `MOST_UNKNOWN` different ones. Names of extensions, which begin with
-    x-, are left out."""
+    """(keyword, path) for each unknown keyword, up to `MOST_UNKNOWN` different ones. Names of extensions,
+    which begin with x-, are left out."""
     left: deque[tuple[object, str]] = deque([(schema, "#")])
     unknown: set[str] = set()
     for _ in range(MOST_SUBSCHEMAS):

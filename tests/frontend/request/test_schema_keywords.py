@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from arbora.frontend.request import schema_keywords
 from arbora.frontend.request.grammar_fields import schema_spec
-from arbora.frontend.request.schema_keywords import MOST_LISTED, MOST_UNKNOWN, meant_keyword, misspelt_keywords
+from arbora.frontend.request.schema_keywords import (
+    MOST_LISTED,
+    MOST_UNKNOWN,
+    meant_keyword,
+    misspelt_keywords,
+)
 from msgspec import Raw
 
 
@@ -15,8 +20,14 @@ from msgspec import Raw
         ({"minLenght": 3}, {"#/minLenght": "minLength"}),
         ({"propertys": {}, "Required": []}, {"#/propertys": "properties", "#/Required": "required"}),
         ({"properties": {"a/b": {"items": {"anyof": []}}}}, {"#/properties/a~1b/items/anyof": "anyOf"}),
-        ({"properties": {"a": {"typ": 1}, "b": {"typ": 1}}}, dict.fromkeys(("#/properties/a/typ", "#/properties/b/typ"), "type")),
-        ({"allOf": [True, {"not": {"$defs": {"a": {"formt": "date"}}}}]}, {"#/allOf/1/not/$defs/a/formt": "format"}),
+        (
+            {"properties": {"a": {"typ": 1}, "b": {"typ": 1}}},
+            dict.fromkeys(("#/properties/a/typ", "#/properties/b/typ"), "type"),
+        ),
+        (
+            {"allOf": [True, {"not": {"$defs": {"a": {"formt": "date"}}}}]},
+            {"#/allOf/1/not/$defs/a/formt": "format"},
+        ),
         ({"items": [{"minimun": 1}], "dependencies": {"a": ["typ"]}}, {"#/items/0/minimun": "minimum"}),
         ({"properties": {"typ": {}, "patern": {}}, "$defs": {"enums": {}}}, {}),
         ({"const": {"typ": 1}, "enum": [{"typ": 1}], "default": {"typ": 1}}, {}),
