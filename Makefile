@@ -30,7 +30,7 @@ HAS_GPU := $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg)
 TORCH := $(if $(HAS_GPU),torch>=2.11,torch==2.13.0)
 
 # Named after the sources whose version runtime/compiled_code.py puts into the name of numba's cache.
-COMPILED := $(VENV)/.compiled-$(shell find grammars kernels runtime/automaton_format.py -name '*.py' | \
+COMPILED := $(VENV)/.compiled-$(shell find grammars kernels runtime/automaton_format.py runtime/json_gaps.py -name '*.py' | \
   LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c 1-16)
 
 # Two at once would install and compile the same. The lock is that of a file that every checkout has.

@@ -16,7 +16,7 @@ from ..runtime.config import (
     WritePolicy,
 )
 from ..runtime.errors import ConfigError
-from ..runtime.grammar_spec import AdditionalProperties
+from ..runtime.grammar_spec import AdditionalProperties, Whitespace
 from .option_values import (
     MAX_PAGE_SIZE,
     directory,
@@ -312,6 +312,15 @@ OPTIONS = (
         truth,
         False,
         switch=True,
+    ),
+    Option(
+        "whitespace",
+        "white space between the tokens of JSON, unless the request says: as the model chooses, with its "
+        "first choices for the whole reply (model), none (compact), after commas and colons (spaced), or "
+        "indented lines (indented)",
+        one_of(*get_args(Whitespace)),
+        "model",
+        "WORD",
     ),
     Option(
         "unenforced",

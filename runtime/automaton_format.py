@@ -27,9 +27,12 @@ SET_WORDS = 4
 WORD_NAMES = 31
 """names in each of these places, a bit for each"""
 
-PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, GO, FULL = range(12)
+STYLE, LINES, GAP_PLACES = range(3)
+"""the lowest stack places of an automaton whose replies choose their white space: see `json_gaps`"""
+
+PUSH, POP, CALL, COUNT, COUNT_CALL, DROP, OPEN, CLOSE, SEE, NEED, HAVE, GO, FULL = range(13)
 """kinds of actions"""
-KIND, TARGET, OPERAND, RESERVE, NAMES = range(5)
+KIND, TARGET, OPERAND, RESERVE, GAP, NAMES = range(6)
 """columns of an action; the last `SET_WORDS` columns are a set of names"""
 ACTION_COLUMNS = NAMES + SET_WORDS
 WORDS, FULL_ROWS, FIRST_FULL = range(NAMES, NAMES + 3)
@@ -54,10 +57,12 @@ class AutomatonTables(msgspec.Struct, frozen=True, array_like=True, eq=False):
     state states[state, DEFAULT], found in the same way, and DEAD if that state does not own its place either.
     An entry is the next state, DEAD, or -2 - a for action a.
 
-    **Actions** are (kind, target, operand, reserve, *names). An action leads to DEAD if the stack lacks the
-    values that the action reads, or if its depth plus `reserve` exceeds STACK_DEPTH. The reserve is the
+    **Actions** are (kind, target, operand, reserve, gap, *names). An action leads to DEAD if the stack lacks
+    the values that the action reads, or if its depth plus `reserve` exceeds STACK_DEPTH. The reserve is the
     number of places that the action takes and the rest of the reply needs; -1 and -2 also count the last two
-    places, for actions inside a string. Otherwise the action does as its kind says:
+    places, for actions inside a string. If the gap is not 0, `json_gaps.pass_gap` changes the style and the
+    lines, the two lowest places of the stack; the action leads to DEAD if they forbid its byte, and otherwise
+    the way that they choose is added to its target. Then the action does as its kind says:
 
     - GO: go to target.
     - PUSH: push operand and go to target.
@@ -75,6 +80,7 @@ class AutomatonTables(msgspec.Struct, frozen=True, array_like=True, eq=False):
       FIRST_FULL say which rows these are.
     - SEE: DEAD if name `operand` is in the set, else add it and go to target.
     - NEED: DEAD if the set has all of `names`, else go to target.
+    - HAVE: DEAD unless the set has all of `names`, else go to target.
     - CLOSE: DEAD unless the set has all of `names`; pop its `target` words, then do as POP.
 
     **Masks.** A state allows the tokens with a bit in its mask: bit i % 32 of word i // 32. The tokens of

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from .api_keys import ApiKey, are_several
-from .grammar_spec import AdditionalProperties
+from .grammar_spec import AdditionalProperties, Whitespace
 
 BUILTIN_MODEL = Path(__file__).resolve().parent / "model" / "builtin"
 
@@ -91,6 +91,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """clients with different keys share no prefixes, and each may pin an equal share"""
     reasoning_field: ReasoningField = "reasoning_content"
     """the member of a chat's answer that has the model's reasoning"""
+    whitespace: Whitespace = "model"
+    """white space between the tokens of JSON, unless the request says otherwise"""
     unenforced: UnenforcedDefault = "refuse"
     """what to do with schema keywords that cannot be enforced, unless the request says otherwise"""
     prompt_rules: tuple[str, ...] = ()

@@ -11,6 +11,14 @@ PropertyOrder = Literal["schema", "any"]
 AdditionalProperties = Literal["declared", "schema"]
 """Properties that an object may have beside declared ones, if its schema mentions no others: none, or any, as
 JSON Schema has it."""
+Whitespace = Literal["model", "compact", "spaced", "indented"]
+"""White space between the tokens of JSON: as the model chooses it, with its first choice of each kind for the
+rest of the reply; none; one space after commas and colons; or members on lines of their own, indented by two
+spaces"""
+JsonSpacing = Whitespace | tuple[str, str]
+"""A rule for white space, or fixed separators after items and after names."""
+FIXED: dict[Whitespace, tuple[str, str]] = {"compact": (",", ":"), "spaced": (", ", ": ")}
+"""The rules that are fixed separators."""
 Unenforced = Literal["refuse", "annotations", "allow"]
 """Schema keywords that may be left unenforced: none; unknown formats and, in tools, `uniqueItems`; or all
 that can't be enforced."""
@@ -25,8 +33,8 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     or a structural tag (JSON; see `grammars.tags.format`)."""
     param: str = ""
     """The request's field that the grammar came from, for errors."""
-    separators: tuple[str, str] = (",", ":")
-    """Item and key separators of a JSON schema's values."""
+    whitespace: JsonSpacing = "model"
+    """Between the tokens of a JSON schema's values."""
     additional_properties: AdditionalProperties = "schema"
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"

@@ -116,7 +116,7 @@ class _ArboraGrammar:
         registers = SlotRegisters(1, len(spellings.offsets) - 1, "cpu")
         pool = AutomatonPool("cpu", registers, spellings.offsets, spellings.data, [self._words.end])
         pool.load(1, self._automaton.tables)
-        pool.enter(0, 1, self._automaton.machine.start)
+        pool.enter(0, 1, self._automaton.machine.start, self._automaton.machine.bottom)
         rows = pool.rows(np.zeros(1, np.int32))
         arrays = cpu.arrays(rows)
         times = compiled_clock.buffer()

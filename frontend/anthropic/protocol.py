@@ -29,6 +29,7 @@ from ..request.fields import (
     TopK,
     TopP,
     Unenforced,
+    Whitespace,
 )
 
 ROLES = ("user", "assistant", "system")
@@ -157,6 +158,7 @@ class MessagesRequest(PromptRequest, kw_only=True):
     ignore_eos: bool | None = None
     additional_properties: AdditionalProperties | None = None
     property_order: Order | None = None
+    whitespace: Whitespace | None = None
     unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_prompt: bool | None = None

@@ -64,6 +64,7 @@ class EngineOptions(TypedDict, total=False):
     deterministic: bool
     no_prefix_cache: bool
     additional_properties: str
+    whitespace: str
     unenforced: str
     prompt_rules: str
     check_invariants: bool

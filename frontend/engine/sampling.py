@@ -44,6 +44,8 @@ class Sampling(TypedDict, total=False):
     additional_properties: "declared" forbids properties beside an object's declared ones, unless its schema
         mentions them; with "schema" they are forbidden only where the schema says so
     property_order: "any" allows a schema's properties in any order, else they have the schema's
+    whitespace: white space between the tokens of JSON: "model", as the model chooses, "compact", "spaced" or
+        "indented"
     unenforced: "allow" to leave out of a schema what can't be enforced, and list it in the reply's
         `unenforced`; else it is refused. Unknown formats are refused only with "refuse"
     complete_json: the reply matches even where `max_tokens` ends it
@@ -80,6 +82,7 @@ class Sampling(TypedDict, total=False):
     grammar: str
     additional_properties: Literal["declared", "schema"]
     property_order: Literal["schema", "any"]
+    whitespace: Literal["model", "compact", "spaced", "indented"]
     unenforced: Literal["refuse", "allow"]
     complete_json: bool
     cache_salt: str

@@ -32,6 +32,7 @@ _BINDING = (
     "grammar",
     "additional_properties",
     "property_order",
+    "whitespace",
     "unenforced",
     "complete_json",
 )

@@ -39,6 +39,7 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
         stop=options.stop,
         additional_properties=request.additional_properties,
         property_order=request.property_order,
+        whitespace=request.whitespace,
         unenforced=request.unenforced,
         complete_json=request.complete_json,
         cache_salt=request.cache_salt,

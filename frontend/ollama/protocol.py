@@ -73,6 +73,7 @@ class PromptRequest(Struct, kw_only=True):
     grammar: str | None = None
     additional_properties: str | None = None
     property_order: str | None = None
+    whitespace: str | None = None
     unenforced: str | None = None
     complete_json: bool | None = None
     chat_template_kwargs: JsonObject | None = None

@@ -37,6 +37,7 @@ CONSTRAINTS = (
     "complete_json",
     "additional_properties",
     "property_order",
+    "whitespace",
     "unenforced",
 )
 _OF_OTHER_SERVERS = {

@@ -18,6 +18,7 @@ from ..request.grammar_fields import (
     one_spec,
     regex_spec,
     schema_spec,
+    spaced_as,
 )
 from ..request.validation import check_word, missing_field
 from .protocol import FORMAT_TYPES, GenerationFields, JsonSchemaFormat, ResponseFormat, StructuredOutputs
@@ -43,7 +44,11 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
             regex_spec(request.guided_regex, "guided_regex"),
             choice_spec(request.choice, "choice"),
             choice_spec(request.guided_choice, "guided_choice"),
-            schema_spec(request.guided_json, "guided_json"),
+            spaced_as(
+                schema_spec(request.guided_json, "guided_json"),
+                request.guided_whitespace_pattern,
+                "guided_whitespace_pattern",
+            ),
             grammar_spec(request.guided_grammar, "guided_grammar"),
             schema_spec(request.json_schema, "json_schema"),
             grammar_spec(request.grammar, "grammar"),
@@ -101,11 +106,6 @@ def _named_schema(wanted: JsonSchemaFormat | None, *, is_needed: bool) -> Gramma
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     if wanted is None:
         return None
-    if wanted.whitespace_pattern:
-        param = "structured_outputs.whitespace_pattern"
-        raise RequestError(
-            f"{param} is not supported: leave it out.", param=param, code="unsupported_parameter"
-        )
     tag = wanted.structural_tag
     found = (
         schema_spec(wanted.json, "structured_outputs.json"),
@@ -123,5 +123,8 @@ def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
             param="structured_outputs",
             code="invalid_value",
         )
-    is_closed = bool(wanted.disable_additional_properties)
-    return msgspec.structs.replace(specs[0], additional_properties="declared") if is_closed else specs[0]
+    spec = specs[0]
+    if wanted.disable_additional_properties:
+        spec = msgspec.structs.replace(spec, additional_properties="declared")
+    pattern = "" if wanted.disable_any_whitespace else wanted.whitespace_pattern
+    return spaced_as(spec, pattern, "structured_outputs.whitespace_pattern")

@@ -34,7 +34,6 @@ FIXED_FIELDS = {
     "guided_decoding": FixedField((), "Use structured_outputs."),
     "response_schema": FixedField((), "Use json_schema."),
     "extra_body": FixedField((), "Put its fields beside the others."),
-    "guided_whitespace_pattern": FixedField((), "Leave it out: JSON is compact."),
     "chat_template": FixedField(
         (),
         "The model's own is used: set its variables by chat_template_kwargs, or send the rendered text to "

@@ -40,8 +40,7 @@ class ResponseFormat(Struct, kw_only=True):
 
 
 class StructuredOutputs(Struct, kw_only=True):
-    """vLLM's form. `disable_any_whitespace` and `disable_fallback` have no effect: JSON is always compact,
-    and there is no other backend."""
+    """vLLM's form. `disable_fallback` has no effect, as there is no other backend."""
 
     json: JsonSchema = NULL
     regex: str | None = None
@@ -81,6 +80,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     grammar: str | None = None
     ebnf: str | None = None
     guided_json: JsonSchema = NULL
+    guided_whitespace_pattern: str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None

@@ -15,6 +15,7 @@ from .fields import SamplingFields
 from .schema_keywords import meant_keyword
 
 _WITH_SCHEMAS = ("json_schema", "structural_tag")
+_WITH_JSON = (*_WITH_SCHEMAS, "json_object")
 
 
 def enforced_as_asked(
@@ -32,6 +33,8 @@ def enforced_as_asked(
     for name, value in uses:
         if getattr(fields, name) == value and (spec is None or spec.kind not in _WITH_SCHEMAS):
             raise _nothing_to_match(name, "has a JSON schema")
+    if fields.whitespace is not None and (spec is None or spec.kind not in _WITH_JSON):
+        raise _nothing_to_match("whitespace", "asks for JSON")
     if spec is None:
         return None
     if fields.unenforced == "refuse" and spec.misspelt:
@@ -40,6 +43,8 @@ def enforced_as_asked(
         spec,
         additional_properties=_additional_properties(fields.additional_properties, spec, config),
         property_order=cast(PropertyOrder, fields.property_order or "schema"),
+        whitespace=fields.whitespace
+        or (config.whitespace if spec.whitespace == "model" else spec.whitespace),
         unenforced=_unenforced(fields.unenforced, config.unenforced),
     )
 
@@ -80,7 +85,7 @@ def as_format(spec: GrammarSpec) -> Raw | dict[str, object]:
             return Raw(spec.text.encode())
         case "json_schema" | "json_object":
             schema = Raw(spec.text.encode() if spec.kind == "json_schema" else b'{"type":"object"}')
-            return {"type": "json_schema", "json_schema": schema, "separators": spec.separators}
+            return {"type": "json_schema", "json_schema": schema}
         case "regex":
             return {"type": "regex", "pattern": spec.text}
         case "grammar":

@@ -10,6 +10,7 @@ from msgspec import Meta, Raw, Struct, field
 from ...runtime.config import UnenforcedDefault
 from ...runtime.messages import AdditionalProperties as AllowedProperties
 from ...runtime.messages import PropertyOrder
+from ...runtime.messages import Whitespace as JsonWhitespace
 from .declared import one_of, within
 
 MAX_CHOICES = 128
@@ -38,6 +39,7 @@ Seed: TypeAlias = Annotated[int, within(-(2**63), MAX_SEED)]
 Priority: TypeAlias = Annotated[int, within(-(2**31), 2**31 - 1)]
 AdditionalProperties: TypeAlias = Annotated[str, one_of(get_args(AllowedProperties))]
 Order: TypeAlias = Annotated[str, one_of(get_args(PropertyOrder))]
+Whitespace: TypeAlias = Annotated[str, one_of(get_args(JsonWhitespace))]
 Unenforced: TypeAlias = Annotated[str, one_of(get_args(UnenforcedDefault))]
 Salt: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 _STOP_LENGTHS = {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
@@ -80,6 +82,7 @@ class SamplingFields(Struct, kw_only=True):
     prompt_logprobs_start: Tokens | None = None
     additional_properties: AdditionalProperties | None = None
     property_order: Order | None = None
+    whitespace: Whitespace | None = None
     unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_salt: Salt | None = None

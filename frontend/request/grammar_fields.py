@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 
 import msgspec
 from msgspec import Raw
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import GrammarSpec
+from ...runtime.messages import GrammarSpec, Whitespace
 from .conversation import MAX_SCHEMA_DEPTH
 from .schema_keywords import misspelt_keywords
 
 _ANY_OBJECT = '{"type":"object"}'
+_WHITESPACE = ["", " ", "\n", "\n  "]
+_NEEDED_FOR: dict[Whitespace, list[str]] = {"model": _WHITESPACE, "spaced": ["", " "], "compact": [""]}
+"""The white space that each rule writes."""
 
 
 def _number(text: str) -> float | int:
@@ -66,6 +70,26 @@ def schema_spec(schema: Raw, param: str) -> GrammarSpec | None:
         raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
     misspelt = misspelt_keywords(decoded, param)
     return GrammarSpec("json_schema", bytes(schema).decode(), param, misspelt=misspelt)
+
+
+def spaced_as(spec: GrammarSpec | None, pattern: str | None, param: str) -> GrammarSpec | None:
+    """The grammar with the white space that vLLM's pattern allows between the tokens of JSON: as the model
+    chooses if the pattern allows line breaks, else one space or none."""
+    if spec is None or pattern is None:
+        return spec
+    try:
+        allowed = [text for text in _WHITESPACE if re.fullmatch(pattern, text)]
+    except (re.error, RecursionError) as error:
+        raise RequestError(f"{param} is not a regex: {error}", param=param, code="invalid_value") from None
+    for whitespace, needed in _NEEDED_FOR.items():
+        if allowed[: len(needed)] == needed:
+            return msgspec.structs.replace(spec, whitespace=whitespace)
+    raise RequestError(
+        f"{param} is {pattern!r}, which allows no JSON without white space. Let it match the empty text, as "
+        r"[ \n\t]* does, or set whitespace to model, compact, spaced or indented.",
+        param=param,
+        code="unsupported_value",
+    )
 
 
 def is_null(value: Raw) -> bool:

@@ -70,6 +70,7 @@ _BINDING = (
     "stop",
     "additional_properties",
     "property_order",
+    "whitespace",
     "unenforced",
     "complete_json",
 )

@@ -31,6 +31,7 @@ from ..request.fields import (
     TopLogprobs,
     TopP,
     Unenforced,
+    Whitespace,
 )
 from ..request.messages import CacheBreakpoint
 from .ids import PREFIXES
@@ -183,6 +184,7 @@ class ResponsesRequest(PromptFields, kw_only=True):
     ignore_eos: bool | None = None
     additional_properties: AdditionalProperties | None = None
     property_order: Order | None = None
+    whitespace: Whitespace | None = None
     unenforced: Unenforced | None = None
     complete_json: bool | None = None
     cache_prompt: bool | None = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 
+from ...runtime.grammar_spec import FIXED, JsonSpacing
 from ..errors import GrammarError, NotCoveredError, WrongKeywordError
 from ..regex.pattern import is_malformed
 from ..schema.read.json_text import Json, objects
 
+_BOUNDED = r" |\n( {0,64}|\t{0,16})"  # white space between two tokens
 MAX_REFERENCES = 1000  # in a row; each takes some of llguidance's stack
 
 _KEYWORDS_IN_ERRORS = (
@@ -32,19 +34,21 @@ _MISTAKES = {
 }
 
 
-def with_options(schema: Json, separators: tuple[str, str]) -> dict[str, Json]:
+def with_options(schema: Json, whitespace: JsonSpacing) -> dict[str, Json]:
     """The schema with our options for llguidance; the client's are dropped."""
     if schema is False:
         raise GrammarError("the schema `false` allows no value")
     fields = {} if schema is True else dict(schema) if isinstance(schema, dict) else {}
-    fields["x-guidance"] = {
-        "whitespace_flexible": False,
-        "item_separator": separators[0],
-        "key_separator": separators[1],
-        "coerce_one_of": False,
-        "lenient": False,
-    }
+    fields["x-guidance"] = {**_spacing_of(whitespace), "coerce_one_of": False, "lenient": False}
     return fields
+
+
+def _spacing_of(whitespace: JsonSpacing) -> dict[str, Json]:
+    separators = FIXED.get(whitespace) if isinstance(whitespace, str) else whitespace
+    if separators is None:  # llguidance can neither bind later white space to earlier nor require it
+        return {"whitespace_flexible": True, "whitespace_pattern": _BOUNDED}
+    item, key = separators
+    return {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
 
 
 def explain(error: str, what: str, schema: Json) -> GrammarError:

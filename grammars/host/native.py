@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
-from ...runtime.grammar_spec import AdditionalProperties, Unenforced
+from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, Unenforced
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
 from ..schema.read.json_text import Json, parse_schema
@@ -97,7 +97,7 @@ class HostCompiler:
     def json_schema(
         self,
         text: str,
-        separators: tuple[str, str],
+        whitespace: JsonSpacing,
         unenforced: Unenforced = "refuse",
         additional_properties: AdditionalProperties = "schema",
     ) -> NativeGrammar:
@@ -109,7 +109,7 @@ class HostCompiler:
         left_out: list[tuple[str, str]] = []
         while True:
             try:
-                grammar = self._json_schema(schema, separators)
+                grammar = self._json_schema(schema, whitespace)
                 return replace(grammar, left_out=tuple(left_out))
             except NotCoveredError as error:
                 if unenforced != "allow" or isinstance(error, WrongKeywordError):
@@ -117,8 +117,8 @@ class HostCompiler:
                 remove_culprit(error, schema)
                 left_out.append((error.keyword, error.path))
 
-    def _json_schema(self, schema: Json, separators: tuple[str, str]) -> NativeGrammar:
-        options = json.dumps(with_options(schema, separators))
+    def _json_schema(self, schema: Json, whitespace: JsonSpacing) -> NativeGrammar:
+        options = json.dumps(with_options(schema, whitespace))
         return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
 
     def regex(self, regex: str) -> NativeGrammar:
@@ -128,13 +128,16 @@ class HostCompiler:
         return self._compile(LLMatcher.grammar_from_lark(grammar), "grammar")
 
     def structural_tag(
-        self, format: Format, additional_properties: AdditionalProperties = "schema"
+        self,
+        format: Format,
+        whitespace: JsonSpacing = "model",
+        additional_properties: AdditionalProperties = "schema",
     ) -> NativeGrammar:
         def schema_of(part: JsonSchema) -> dict[str, Json]:
             schema = parse_schema(bytes(part.json_schema).decode())
             if additional_properties == "declared":
                 forbid_undeclared(schema)
-            return with_options(schema, part.separators)
+            return with_options(schema, part.separators or whitespace)
 
         return self._compile(
             in_lark(format, self._literal, schema_of, self._named.values()), "structural tag"

@@ -25,8 +25,9 @@ class Closing:
     """Joins the shortest exits of the stack's places, from the top down."""
 
     def __init__(self, machine: StackAutomaton) -> None:
-        self._machine = machine
-        self._exits = ShortestExits(machine)
+        self._bottom = len(machine.bottom)
+        self._machine = machine.without_gaps()
+        self._exits = ShortestExits(self._machine)
         self._route = lru_cache(KNOWN_ROUTES)(self._found_route)
 
     @property
@@ -35,11 +36,13 @@ class Closing:
 
     def length(self, state: int, stack: Sequence[int]) -> int | None:
         """The length of `text` in bytes, or None; found without spelling the text."""
-        route = self._route(state, tuple(stack))
+        route = self._route(state, tuple(stack[self._bottom :]))
         return None if route is None else route.length
 
     def text(self, state: int, stack: Sequence[int]) -> bytes | None:
-        """The shortest text that ends the reply; None if it isn't known."""
+        """The shortest text that ends the reply, which has no white space between JSON tokens; None if it
+        isn't known."""
+        stack = stack[self._bottom :]
         route = self._route(state, tuple(stack))
         if route is None:
             return None

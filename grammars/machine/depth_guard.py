@@ -25,14 +25,19 @@ from ...runtime.automaton_format import (
     COUNT_CALL,
     DEAD,
     DROP,
+    FIRST_FULL,
     FULL,
+    FULL_ROWS,
     GO,
     OPEN,
     POP,
     PUSH,
     SET_WORDS,
     STACK_DEPTH,
+    TARGET,
+    WORDS,
 )
+from ...runtime.json_gaps import NO_GAP
 from ..errors import TooLargeError
 from ..jit import njit
 from .stack_automaton import StackAutomaton, words_of
@@ -91,8 +96,9 @@ def with_depth_guard(automaton: StackAutomaton, frames: Frames) -> StackAutomato
     """
     ways = _ways(automaton, frames)
     needs = _needs(automaton.transitions, automaton.accepting, frames.required, ways, STACK_DEPTH)
-    if needs[automaton.start] > STACK_DEPTH:
-        raise TooLargeError(f"it requires more than {STACK_DEPTH} levels of nesting")
+    most = STACK_DEPTH - len(automaton.bottom)
+    if needs[automaton.start] > most:
+        raise TooLargeError(f"it requires more than {most} levels of nesting")
     needs_of_ways = _needs_of_ways(ways, frames.required, needs)
     reserves, rises = _guards(automaton.transitions, automaton.actions, needs, needs_of_ways)
     targets, which = np.unique(automaton.transitions[rises], return_inverse=True)
@@ -111,13 +117,13 @@ def _with_full_names(actions: NDArray[np.int32], names: Mapping[int, Mapping[int
     rows = [actions]
     count = len(actions)
     for number in np.flatnonzero(actions[:, 0] == OPEN).tolist():
-        _, target, _, _, words, *_ = actions[number].tolist()
+        target, words = actions[number, [TARGET, WORDS]].tolist()
         full = [
-            [FULL, 0, 0, min(1 + words + need, STACK_DEPTH + 1), *words_of(lacking)]
+            [FULL, 0, 0, min(1 + words + need, STACK_DEPTH + 1), NO_GAP, *words_of(lacking)]
             for need, lacking in names.get(target, {}).items()
         ]
         if full:
-            actions[number, 5:7] = len(full), count - number
+            actions[number, [FULL_ROWS, FIRST_FULL]] = len(full), count - number
             rows.append(np.array(full, np.int32))
             count += len(full)
     return np.concatenate(rows)
@@ -145,7 +151,7 @@ def _ways(automaton: StackAutomaton, frames: Frames) -> _Ways:
         after=np.concatenate([automaton.returns, actions[:, 1:3].ravel()]),
         like=_like(len(actions), calls, operands[calls]),
         inside=np.where(pushes, targets, -1).astype(np.int32),
-        places=np.where(kinds == OPEN, 1 + actions[:, 4], 1).astype(np.int32),
+        places=np.where(kinds == OPEN, 1 + actions[:, WORDS], 1).astype(np.int32),
         popped=popped,
     )
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from ...runtime.automaton_format import DEAD
-from .stack_automaton import CHOICE, END, StackAutomaton
+from .stack_automaton import BY_GAP, CHOICE, END, StackAutomaton
 
 MAX_TEXT = 256  # bytes; a longer text comes in parts
 KNOWN_TEXTS = 4096
@@ -39,14 +39,23 @@ def forced_text(
 ) -> ForcedText:
     """The text that must follow in a state; `forced` is `machine.forced()`."""
     text, stack = bytearray(), list(stack)
-    byte = int(forced[state])
+    byte = _forced_byte(machine, forced, state, stack)
     while byte not in (CHOICE, END) and len(text) < MAX_TEXT:
         after = machine.step(state, stack, byte)
         if after == DEAD:
             break
         text.append(byte)
-        state, byte = after, int(forced[after])
+        state, byte = after, _forced_byte(machine, forced, after, stack)
     return ForcedText(bytes(text), machine.following(state), byte == END)
+
+
+def _forced_byte(machine: StackAutomaton, forced: NDArray[np.int16], state: int, stack: Sequence[int]) -> int:
+    """The only byte that may come next, `CHOICE` or `END`."""
+    byte = int(forced[state])
+    if byte != BY_GAP:
+        return byte
+    live = [each for each in machine.following(state) if machine.step(state, list(stack), each) != DEAD]
+    return live[0] if len(live) == 1 else CHOICE
 
 
 class Segmenter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,10 @@ from ...runtime.automaton_format import (
     COUNT_CALL,
     DEAD,
     DROP,
+    GAP,
     GO,
+    HAVE,
+    LINES,
     NAMES,
     NEED,
     OPEN,
@@ -25,15 +28,18 @@ from ...runtime.automaton_format import (
     SET_WORDS,
     STACK_DEPTH,
     STACK_PLACES,
+    STYLE,
     WORD_NAMES,
 )
+from ...runtime.json_gaps import DEAD_WAY, NO_GAP, pass_gap
 
-CHOICE, END = -1, 256
+CHOICE, END, BY_GAP = -1, 256, 257
 TAIL = 32  # code points of a counted string that are states, after the count has reached 0
 MAX_SEEN = WORD_NAMES * SET_WORDS - 1
 """declared names of an unordered object; one more stands for all other names"""
 NO_RESERVE = STACK_DEPTH - STACK_PLACES
 """of actions inside a code point, where the last two places may be taken"""
+MAX_GAP_CHOICES = 4  # bytes of a state that are tried one by one
 _RESERVE = {PUSH: 1, CALL: -1, COUNT_CALL: -1}
 
 
@@ -58,7 +64,8 @@ class StackAutomaton:
     """An automaton as the compiler makes it and the host steps it: `step` defines what the kernels compute.
 
     `transitions[state, class_of_byte[byte]]` is an entry; `AutomatonTables` describes entries, actions and
-    returns. A text may end in an accepting state, which is reached with an empty stack only.
+    returns. A text begins with the stack `bottom` and may end in an accepting state, which is reached with no
+    more than as many places.
 
     For shared masks: `body_of_state[s]` is not 0 if every further code point of a string leads back to `s`;
     it is the same for equal byte forms of code points. `like_state[s]` is such a state that differs from `s`
@@ -74,6 +81,14 @@ class StackAutomaton:
     body_of_state: NDArray[np.int8]  # [states]
     like_state: NDArray[np.int32]  # [states]
     max_depth: int = STACK_DEPTH
+    bottom: tuple[int, ...] = ()
+    """Style and lines (see `runtime.json_gaps`) if the reply chooses its white space."""
+
+    def without_gaps(self) -> StackAutomaton:
+        """The automaton of the same texts in which the reply chooses no white space."""
+        actions = self.actions.copy()
+        actions[:, GAP] = NO_GAP
+        return replace(self, actions=actions, bottom=())
 
     @property
     def nbytes(self) -> int:
@@ -82,13 +97,22 @@ class StackAutomaton:
         return sum(array.nbytes for array in own)
 
     def forced(self) -> NDArray[np.int16]:
-        """For each state its only next byte, `END` if nothing may follow, else `CHOICE`; int16 [states]."""
+        """For each state its only next byte, `END` if nothing may follow, `BY_GAP` if the earlier white space
+        may leave only one, else `CHOICE`; int16 [states]."""
         live = self.transitions != DEAD
         byte_of_class = np.zeros(live.shape[1], np.int16)
         byte_of_class[self.class_of_byte] = np.arange(256)
         choices = live @ np.bincount(self.class_of_byte, minlength=live.shape[1]) + self.accepting
         forced = np.where(live.any(axis=1), byte_of_class[live.argmax(axis=1)], END)
-        return np.where(choices == 1, forced, CHOICE).astype(np.int16)
+        by_gap = self._entries_by_gap() & (choices <= MAX_GAP_CHOICES)
+        return np.where(choices == 1, forced, np.where(by_gap, BY_GAP, CHOICE)).astype(np.int16)
+
+    def _entries_by_gap(self) -> NDArray[np.bool_]:
+        """The states of whose entries at most one does not depend on earlier white space; bool [states]."""
+        has_gap = np.append(self.actions[:, GAP] != 0, False)
+        number = np.where(self.transitions < DEAD, -2 - self.transitions, len(self.actions))
+        free = (self.transitions != DEAD) & ~has_gap[number]
+        return has_gap[number].any(axis=1) & (free.sum(axis=1) <= 1)  # type: ignore[no-any-return]
 
     def following(self, state: int) -> bytes:
         """The bytes that may come next, in rising order, as far as the state alone decides."""
@@ -101,15 +125,20 @@ class StackAutomaton:
         if entry >= DEAD:
             return entry
         number = -2 - entry
-        kind, target, operand, reserve, *names = self.actions[number].tolist()
+        kind, target, operand, reserve, gap, *names = self.actions[number].tolist()
         if len(stack) + reserve > self.max_depth:
             return DEAD
+        if gap:
+            way, stack[STYLE], stack[LINES] = pass_gap(gap, stack[STYLE], stack[LINES])
+            if way == DEAD_WAY:
+                return DEAD
+            target += 0 if kind in (POP, CLOSE) else way
         if kind == POP:
             return int(self.returns[stack.pop() + operand]) if stack else DEAD
         if kind == OPEN:
             stack += [operand, *self._opened(number, len(stack))[::-1]]
             return int(target)
-        if kind in (CLOSE, SEE, NEED):
+        if kind in (CLOSE, SEE, NEED, HAVE):
             return self._step_set(kind, target, operand, names, stack)
         if kind in (COUNT, COUNT_CALL):
             stack[-1] -= 1
@@ -126,7 +155,7 @@ class StackAutomaton:
         """The words of a new set: the names for whose values too few places are free above `depth`."""
         words, full, first = self.actions[number, NAMES : NAMES + 3].tolist()
         opened = [0] * words
-        for _, _, _, reserve, *names in self.actions[number + first : number + first + full].tolist():
+        for _, _, _, reserve, _, *names in self.actions[number + first : number + first + full].tolist():
             if depth + reserve > self.max_depth:
                 opened = [had | lacking for had, lacking in zip(opened, names, strict=False)]
         return opened
@@ -142,6 +171,8 @@ class StackAutomaton:
             return DEAD if holds_all else target
         if not holds_all:
             return DEAD
+        if kind == HAVE:
+            return target
         del stack[-target:]
         return int(self.returns[stack.pop() + operand])
 
@@ -154,6 +185,6 @@ class StackAutomaton:
         return state
 
     def accepts(self, text: bytes) -> bool:
-        stack: list[int] = []
+        stack = list(self.bottom)
         state = self.walk(self.start, stack, text)
-        return state != DEAD and bool(self.accepting[state]) and not stack
+        return state != DEAD and bool(self.accepting[state]) and len(stack) == len(self.bottom)

@@ -18,6 +18,7 @@ from ...runtime.automaton_format import (
     COUNT_CALL,
     DEAD,
     DROP,
+    HAVE,
     NEED,
     OPEN,
     POP,
@@ -25,11 +26,14 @@ from ...runtime.automaton_format import (
     SEE,
     WORDS,
 )
+from ...runtime.json_gaps import WIDEST_WAY
 from ..jit import njit
 from ..machine.stack_automaton import TAIL
 
 UNDECIDED, NOT_COMPUTED, CONFIGURATIONS_FULL = -2, -3, -4
-ASKED, OPENS = 1, 2  # marks: the walk asked a set below its start; the walk needs free places on the stack
+ASKED, OPENS = 1, 2
+"""marks: the walk asked the stack below its start (a set, or the white space before); the walk needs free
+places on the stack"""
 _UNIT = 4  # in the marks: 1 taken from a count below the walk's start
 _IS_FRAME = -1
 _UNKNOWN = -1  # the value of a set of several words, whose names only the stack knows
@@ -121,7 +125,7 @@ def _configuration(machine, configurations, state, frame, marks):  # type: ignor
 def _act(machine, configurations, action, frame, marks):  # type: ignore[no-untyped-def]
     """The step of an action."""
     parts = configurations.parts
-    kind, target, operand, reserve, words = machine.actions[action, : WORDS + 1].astype(np.int64)
+    kind, target, operand, reserve, gap, words = machine.actions[action, : WORDS + 1].astype(np.int64)
     is_count = kind in (COUNT, COUNT_CALL)
     value = np.int64(parts[frame, 0]) if frame >= 0 else np.int64(_UNKNOWN)
     is_unknown = frame < 0 or (kind != POP and value == _UNKNOWN)
@@ -129,10 +133,14 @@ def _act(machine, configurations, action, frame, marks):  # type: ignore[no-unty
         return np.int32(UNDECIDED)
     if frame < 0 and is_count and marks // _UNIT == TAIL:
         return np.int32(UNDECIDED)
-    if is_unknown and kind in (SEE, NEED):
+    if gap:  # the walk goes on as if the reply had chosen the widest way
+        marks |= ASKED
+        if kind not in (POP, CLOSE):
+            target += WIDEST_WAY[gap]
+    if is_unknown and kind in (SEE, NEED, HAVE):
         return _configuration(machine, configurations, target, frame, marks | ASKED)
     below = np.int64(parts[frame, 1]) if frame >= 0 else np.int64(-1)
-    if kind in (CLOSE, NEED) and (value & words == words) == (kind == NEED):
+    if kind in (CLOSE, NEED, HAVE) and (value & words == words) == (kind == NEED):
         return np.int32(DEAD)
     if kind in (POP, CLOSE):
         if kind == CLOSE:

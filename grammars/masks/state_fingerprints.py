@@ -14,7 +14,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...runtime.automaton_format import CALL, COUNT, COUNT_CALL, DEAD, KIND, OPERAND, POP, RESERVE, TARGET
+from ...runtime.automaton_format import (
+    CALL,
+    COUNT,
+    COUNT_CALL,
+    DEAD,
+    GAP,
+    KIND,
+    OPERAND,
+    POP,
+    RESERVE,
+    TARGET,
+)
 from ..jit import njit
 from .token_trie import MAX_QUOTE_FREE_BYTES, QUOTE
 from .unowned import unowned
@@ -104,7 +115,7 @@ def _of_action(machine, action, verdicts, of_states, row, roles, salt):  # type:
     target = machine.actions[action, TARGET]
     operand = machine.actions[action, OPERAND]
     unique = _mixed(salt + np.uint64(action))
-    if machine.actions[action, RESERVE] >= 0:
+    if machine.actions[action, RESERVE] >= 0 or machine.actions[action, GAP]:
         return unique
     if kind == POP:
         return _mixed(roles[0] + np.uint64(operand))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...runtime.grammar_spec import AdditionalProperties, PropertyOrder, Unenforced
+from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.regex_dfa import MalformedError, RegexError
@@ -40,11 +40,11 @@ class SchemaCompiler:
         self,
         text: str,
         *,
-        separators: tuple[str, str] = (",", ":"),
+        whitespace: JsonSpacing = "compact",
         property_order: PropertyOrder = "schema",
         additional_properties: AdditionalProperties = "schema",
     ) -> StackAutomaton:
-        """The automaton of exactly the compact JSON texts that the schema allows.
+        """The automaton of exactly the JSON texts with this white space that the schema allows.
 
         Declared properties come in the schema's order, followed by undeclared ones; or in any order, except
         in objects with more than `MAX_SEEN` properties or whose properties depend on each other too much.
@@ -56,7 +56,7 @@ class SchemaCompiler:
         return self.compile_allowing(
             "refuse",
             text,
-            separators,
+            whitespace,
             property_order=property_order,
             additional_properties=additional_properties,
         ).machine
@@ -65,7 +65,7 @@ class SchemaCompiler:
         self,
         unenforced: Unenforced,
         text: str,
-        separators: tuple[str, str],
+        whitespace: JsonSpacing,
         *,
         property_order: PropertyOrder,
         additional_properties: AdditionalProperties = "schema",
@@ -89,11 +89,11 @@ class SchemaCompiler:
             value = solver.solved([document.whole])
             if not value.possible and additional_properties == "declared":
                 return self.compile_allowing(
-                    unenforced, text, separators, property_order=property_order, is_checked=is_checked
+                    unenforced, text, whitespace, property_order=property_order, is_checked=is_checked
                 )
             if not value.possible:
                 raise _no_value(schema)
-            machine = _assembled(solver, separators, value)
+            machine = _assembled(solver, whitespace, value)
         except RegexError as error:
             kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
             raise kind(*document.path_of_pattern[error.pattern], str(error)) from None
@@ -106,14 +106,14 @@ class SchemaCompiler:
         return CompiledSchema(machine, left_out)
 
 
-def _assembled(solver: Solver, separators: tuple[str, str], value: Value) -> StackAutomaton:
+def _assembled(solver: Solver, whitespace: JsonSpacing, value: Value) -> StackAutomaton:
     while True:
         nesting = Nesting(solver, value)
         is_guarded = nesting.can_get_stuck()
         if is_guarded:
             nesting.reserve_others()
         try:
-            return Assembler(solver, separators).built(value, guarded=is_guarded)
+            return Assembler(solver, whitespace).built(value, guarded=is_guarded)
         except StrandingError as error:
             solver.put_in_order(error.containers)
 

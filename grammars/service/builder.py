@@ -69,7 +69,7 @@ class Builder:
                 compiled = self._schemas.compile_allowing(
                     spec.unenforced,
                     spec.schema,
-                    spec.separators,
+                    spec.whitespace,
                     additional_properties=spec.additional_properties,
                     property_order=spec.property_order,
                 )
@@ -77,6 +77,7 @@ class Builder:
                 compiled = self._tags.compile(
                     read_format(spec.text),
                     self._special.bytes_of,
+                    spec.whitespace,
                     additional_properties=spec.additional_properties,
                     property_order=spec.property_order,
                     unenforced=spec.unenforced,

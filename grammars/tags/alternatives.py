@@ -14,7 +14,7 @@ from .format import Format, JsonSchema, Tag
 
 def merged(elements: Sequence[Format]) -> list[Format]:
     """Merges schemas with the same separators into one, because their values may begin alike."""
-    schemas: dict[tuple[str, str], list[JsonSchema]] = {}
+    schemas: dict[tuple[str, str] | None, list[JsonSchema]] = {}
     for element in elements:
         if isinstance(element, JsonSchema):
             schemas.setdefault(element.separators, []).append(element)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ...runtime.grammar_spec import AdditionalProperties, PropertyOrder, Unenforced
+from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.byte_automaton import compile_regex
@@ -34,8 +34,8 @@ from .mistakes import first_mistake
 
 BytesOf = Callable[[str], bytes]
 """The bytes of a text; the name of a special token becomes the bytes of the token."""
-CompileSchema = Callable[[str, tuple[str, str], bool], CompiledSchema]
-"""Compiles a schema, given its text, its separators and whether whole values are checked later."""
+CompileSchema = Callable[[str, tuple[str, str] | None, bool], CompiledSchema]
+"""Compiles a schema, given its text, its own separators and whether whole values are checked later."""
 _Made: TypeAlias = CompiledSchema | GrammarError | TooLargeError
 _INSTEAD = {"object": '{"type":"object"}', "value": "true"}
 
@@ -50,24 +50,25 @@ class TagCompiler:
         self,
         format: Format,
         bytes_of: BytesOf,
+        whitespace: JsonSpacing = "compact",
         *,
         additional_properties: AdditionalProperties = "schema",
         property_order: PropertyOrder = "schema",
         unenforced: Unenforced = "refuse",
     ) -> CompiledSchema:
-        """Compiles a format. Raises GrammarError for a wrong or ambiguous one, otherwise as
-        `SchemaCompiler.compile`.
+        """Compiles a format. `whitespace` is that of JSON without separators of its own. Raises GrammarError
+        for a wrong or ambiguous format, otherwise as `SchemaCompiler.compile`.
 
         The path of a keyword that is left out begins with the name of the function whose parameters have it.
         If anything other than formats is left out of a function's parameters, its whole call is checked
         later.
         """
 
-        def compiled(text: str, separators: tuple[str, str], is_checked: bool) -> CompiledSchema:
+        def compiled(text: str, separators: tuple[str, str] | None, is_checked: bool) -> CompiledSchema:
             return self._schemas.compile_allowing(
                 unenforced,
                 text,
-                separators,
+                separators or whitespace,
                 additional_properties=additional_properties,
                 property_order=property_order,
                 is_checked=is_checked,
@@ -97,7 +98,7 @@ class _Builder:
         self._compile_schema = compile_schema
         self._bytes_of = bytes_of
         self._linker = Linker()
-        self._machines: dict[tuple[bytes, tuple[str, str], bool], _Made] = {}
+        self._machines: dict[tuple[bytes, tuple[str, str] | None, bool], _Made] = {}
         self._copies: dict[tuple[int, int], int] = {}
         self._left_out: dict[tuple[str, str], None] = {}
 
@@ -267,7 +268,7 @@ class _Builder:
         self._left_out["parameters", format.named("#")] = None
         return self._compile_schema(_INSTEAD[format.otherwise], format.separators, False).machine
 
-    def _machine(self, schema: bytes, separators: tuple[str, str], *, is_checked: bool) -> _Made:
+    def _machine(self, schema: bytes, separators: tuple[str, str] | None, *, is_checked: bool) -> _Made:
         key = (schema, separators, is_checked)
         if key not in self._machines:
             try:

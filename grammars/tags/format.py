@@ -22,10 +22,10 @@ class ConstString(Struct, tag="const_string", frozen=True):
 class JsonSchema(Struct, tag="json_schema", frozen=True):
     """The arguments of `function`. `root` is the schema's position in the function's parameters. A schema
     that can't be enforced is refused, or replaced by any object or any value. A wrong schema is always
-    refused."""
+    refused. Without `separators` the request says which white space the value has."""
 
     json_schema: Raw
-    separators: tuple[str, str] = (",", ":")
+    separators: tuple[str, str] | None = None
     function: str = ""
     otherwise: Literal["refuse", "object", "value"] = "refuse"
     root: str = "#"

@@ -16,6 +16,7 @@ from ...runtime.automaton_format import (
     COUNT,
     COUNT_CALL,
     DEAD,
+    GAP,
     KIND,
     OPEN,
     OPERAND,
@@ -24,6 +25,7 @@ from ...runtime.automaton_format import (
     STACK_DEPTH,
     TARGET,
 )
+from ...runtime.json_gaps import WAYS
 from ..errors import GrammarError, TooLargeError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.dfa import distinct_columns
@@ -86,6 +88,7 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
         body_of_state=bodies[kept],
         like_state=np.where(like == DEAD, np.arange(len(kept)), like).astype(np.int32),
         max_depth=max([STACK_DEPTH, *(block.machine.max_depth for block in parts.blocks)]),
+        bottom=max((block.machine.bottom for block in parts.blocks), key=len, default=()),
     )
 
 
@@ -251,7 +254,10 @@ def _reached(
         entries = np.unique(table[frontier])
         used = np.zeros(len(actions), np.bool_)
         used[-2 - entries[entries < DEAD]] = True
-        targets = [entries[entries >= 0], actions[used & going, TARGET], actions[used & counting, OPERAND]]
+        gone = actions[used & going]
+        ways = [gone[:, TARGET] + way for way in range(WAYS.max())]
+        ways = [each[way < WAYS[gone[:, GAP]]] for way, each in enumerate(ways)]
+        targets = [entries[entries >= 0], *ways, actions[used & counting, OPERAND]]
         found = np.unique(np.concatenate(targets))
         frontier = found[~reached[found]]
     return np.flatnonzero(reached)

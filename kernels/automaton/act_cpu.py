@@ -13,8 +13,11 @@ from ...runtime.automaton_format import (
     DROP,
     FIRST_FULL,
     FULL_ROWS,
+    GAP,
     GO,
+    HAVE,
     KIND,
+    LINES,
     NAMES,
     NEED,
     OPEN,
@@ -25,13 +28,16 @@ from ...runtime.automaton_format import (
     SEE,
     SET_WORDS,
     STACK_DEPTH,
+    STYLE,
     TARGET,
     WORD_NAMES,
     WORDS,
 )
+from ...runtime.json_gaps import DEAD_WAY, pass_gap
 from ..common.jit import inlined
 
 Ints: TypeAlias = NDArray[np.int32]
+_pass_gap = inlined(pass_gap)
 
 
 @inlined
@@ -41,13 +47,19 @@ def act(actions: Ints, number: int, depth: int, stack: Ints, returns: Ints) -> t
     kind = action[KIND]
     if depth + action[RESERVE] > STACK_DEPTH:
         return DEAD, depth
+    way = 0
+    if action[GAP]:
+        way, stack[STYLE], stack[LINES] = _pass_gap(action[GAP], stack[STYLE], stack[LINES])
+        if way == DEAD_WAY:
+            return DEAD, depth
     if kind == GO:
-        return action[TARGET], depth
+        return action[TARGET] + way, depth
     if kind in (PUSH, CALL):
         stack[depth] = action[OPERAND]
-        return action[TARGET], depth + 1
+        return action[TARGET] + way, depth + 1
     if kind == OPEN:
-        return _open(actions, number, depth, stack)
+        _open(actions, number, depth, stack)
+        return action[TARGET] + way, depth + 1 + action[WORDS]
     if depth == 0:
         return DEAD, depth
     if kind == POP:
@@ -58,11 +70,11 @@ def act(actions: Ints, number: int, depth: int, stack: Ints, returns: Ints) -> t
         return _count(kind, action[TARGET], action[OPERAND], depth, stack)
     if kind == SEE:
         return _see(action[TARGET], action[OPERAND], depth, stack)
-    return _look_up(action, depth, stack, returns)
+    return _look_up(action, way, depth, stack, returns)
 
 
 @inlined
-def _open(actions: Ints, number: int, depth: int, stack: Ints) -> tuple[int, int]:
+def _open(actions: Ints, number: int, depth: int, stack: Ints) -> None:
     words = actions[number, WORDS]
     stack[depth] = actions[number, OPERAND]
     for word in range(words):
@@ -72,7 +84,6 @@ def _open(actions: Ints, number: int, depth: int, stack: Ints) -> tuple[int, int
         if depth + actions[row, RESERVE] > STACK_DEPTH:
             for word in range(words):
                 stack[depth + words - word] |= actions[row, NAMES + word]
-    return actions[number, TARGET], depth + 1 + words
 
 
 @inlined
@@ -94,15 +105,15 @@ def _see(target: int, name: int, depth: int, stack: Ints) -> tuple[int, int]:
 
 
 @inlined
-def _look_up(action: Ints, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
-    """The state and depth after NEED or CLOSE, which test the set on the top."""
+def _look_up(action: Ints, way: int, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
+    """The state and depth after NEED, HAVE or CLOSE, which test the set on the top."""
     has_all = True
     for word in range(SET_WORDS):
         names = action[NAMES + word]
         if names and stack[depth - 1 - word] & names != names:
             has_all = False
-    if action[KIND] == NEED:
-        return (DEAD if has_all else action[TARGET]), depth
+    if action[KIND] in (NEED, HAVE):
+        return (action[TARGET] + way if has_all == (action[KIND] == HAVE) else DEAD), depth
     below = depth - 1 - action[TARGET]
     if below < 0 or not has_all:
         return DEAD, depth

@@ -5,6 +5,7 @@ import triton
 import triton.language as tl
 
 from ...runtime import automaton_format
+from .gap_cuda import DEAD_WAY, pass_gap
 
 PUSH = tl.constexpr(automaton_format.PUSH)
 POP = tl.constexpr(automaton_format.POP)
@@ -16,10 +17,12 @@ OPEN = tl.constexpr(automaton_format.OPEN)
 CLOSE = tl.constexpr(automaton_format.CLOSE)
 SEE = tl.constexpr(automaton_format.SEE)
 NEED = tl.constexpr(automaton_format.NEED)
+HAVE = tl.constexpr(automaton_format.HAVE)
 ACTION_COLUMNS = tl.constexpr(automaton_format.ACTION_COLUMNS)
 KIND = tl.constexpr(automaton_format.KIND)
 TARGET = tl.constexpr(automaton_format.TARGET)
 OPERAND = tl.constexpr(automaton_format.OPERAND)
+GAP = tl.constexpr(automaton_format.GAP)
 NAMES = tl.constexpr(automaton_format.NAMES)
 WORDS = tl.constexpr(automaton_format.WORDS)
 FULL_ROWS = tl.constexpr(automaton_format.FULL_ROWS)
@@ -31,6 +34,8 @@ GO = tl.constexpr(automaton_format.GO)
 DEAD = tl.constexpr(automaton_format.DEAD)
 STACK_DEPTH = tl.constexpr(automaton_format.STACK_DEPTH)
 STACK_PLACES = tl.constexpr(automaton_format.STACK_PLACES)
+STYLE = tl.constexpr(automaton_format.STYLE)
+LINES = tl.constexpr(automaton_format.LINES)
 
 
 @triton.jit
@@ -45,7 +50,13 @@ def act(acts, entry, depth, stack, actions, returns):
     target = tl.load(action + TARGET, mask=acts, other=0)
     operand = tl.load(action + OPERAND, mask=acts, other=0)
     reserve = tl.load(action + RESERVE, mask=acts, other=0)
+    gap = tl.load(action + GAP, mask=acts & (depth + reserve <= STACK_DEPTH), other=0)
     level = tl.arange(0, STACK_PLACES)[None, :]
+    way = tl.zeros_like(depth)
+    if tl.max(gap) > 0:
+        way, style, lines = pass_gap(gap, _at(stack, way + STYLE), _at(stack, way + LINES))
+        stack = tl.where((level == STYLE) & (gap > 0)[:, None], style[:, None], stack)
+        stack = tl.where((level == LINES) & (gap > 0)[:, None], lines[:, None], stack)
     name = tl.where(kind == SEE, operand, 0)
     changed = depth - 1 - name // WORD_NAMES
     top = _at(stack, changed)
@@ -53,12 +64,12 @@ def act(acts, entry, depth, stack, actions, returns):
     words = tl.load(action + WORDS, mask=opens, other=0)
     words = tl.where(closes, target, words)
     left = _place_after(kind, name, top)
-    alive = acts & (depth + reserve <= STACK_DEPTH) & (depth >= _read(kind, words))
+    alive = acts & (depth + reserve <= STACK_DEPTH) & (depth >= _read(kind, words)) & (way != DEAD_WAY)
     alive &= _set_allows(acts, kind, name, top, action, depth, stack)
 
     base = tl.where(closes, _at(stack, depth - 1 - words), top)
     returned = tl.load(returns + base + operand, mask=alive & ((kind == POP) | closes), other=DEAD)
-    went = tl.where((kind == COUNT) & (left == 0), operand, target)
+    went = tl.where((kind == COUNT) & (left == 0), operand, target + way)
     state = tl.where(alive, tl.where((kind == POP) | closes, returned, went), DEAD)
 
     pushed = operand + ((kind == COUNT_CALL) & (left == 0)).to(tl.int32)
@@ -122,14 +133,14 @@ def _read(kind, words):
 @triton.jit
 def _set_allows(acts, kind, name, seen, action, depth, stack):
     """Whether the set on the top allows the action; `seen` is its word with the name."""
-    asks = acts & ((kind == NEED) | (kind == CLOSE))
+    asks = acts & ((kind == NEED) | (kind == HAVE) | (kind == CLOSE))
     lacking = tl.zeros_like(depth)
     for word in tl.static_range(SET_WORDS):
         names = tl.load(action + NAMES + word, mask=asks, other=0)
         lacking |= names & ~_at(stack, depth - 1 - word)
     repeats = (kind == SEE) & ((seen >> (name % WORD_NAMES) & 1) == 1)
     exhausted = (kind == NEED) & (lacking == 0)
-    incomplete = (kind == CLOSE) & (lacking != 0)
+    incomplete = ((kind == CLOSE) | (kind == HAVE)) & (lacking != 0)
     return (repeats | exhausted | incomplete) == 0
 
 

@@ -26,7 +26,7 @@ envelope with the epoch (`sockets`). Other packages import from here, not from t
 
 from __future__ import annotations
 
-from ..grammar_spec import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced
+from ..grammar_spec import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced, Whitespace
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
 from .cache_control import (
     CachedPrefix,
@@ -244,4 +244,5 @@ __all__ = [
     "Unenforced",
     "UnpinPrefix",
     "UsedPages",
+    "Whitespace",
 ]

@@ -77,7 +77,7 @@ class AutomatonConstraint:
         self._spelled = spelled
         self._unread: list[int] = []  # accepted tokens that `_state` and `_stack` do not include yet
         self._state = automaton.machine.start
-        self._stack: list[int] = []
+        self._stack = list(automaton.machine.bottom)
         self._on_device = self._state  # the device's state after the last accepted token
 
     def is_ready(self, within_s: float) -> bool:

@@ -28,13 +28,14 @@ from arbora.runtime.automaton_format import (
     COUNT_CALL,
     DROP,
     FULL,
+    HAVE,
     NEED,
     OPEN,
     OPENERS,
     SEE,
     AutomatonTables,
 )
-from arbora.runtime.grammar_spec import PropertyOrder
+from arbora.runtime.grammar_spec import JsonSpacing, PropertyOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pooled_automata import CPU, allowed, configurations, entered, int32, pool_of, triton_mask
@@ -154,6 +155,42 @@ def test_triton_reads_compiled_masks_as_the_cpu(seed: int) -> None:
 
 PIECES = ['"', '":', '","', '"}', '"]', "}}", "]}", "]]", "[[", '{"', '[{"', "},", "true", "null", "aa", "é"]
 PIECES += ['":[', '"a":', '","b":', '{"a":{"a":', "a" * 12, '\\"', "\\u00", "12", "-1", "b", '":{']
+PIECES += [
+    " ",
+    "\n",
+    "\t",
+    "  ",
+    "    ",
+    "\n  ",
+    "\n    ",
+    "{\n",
+    "[\n",
+    '" ',
+    '": ',
+    '", ',
+    '": "',
+    '",\n',
+    '"\n',
+    '"\n}',
+]
+PIECES += [
+    ", ",
+    ",\n",
+    ": ",
+    ' "',
+    ' {"',
+    "{ ",
+    "[ ",
+    " }",
+    " ]",
+    "\n}",
+    '\n  "',
+    '{\n  "',
+    "],\n  ",
+    "}\n]",
+    " :",
+    " : ",
+]
 TEXTS = [b"", *(bytes([byte]) for byte in range(256)), *(piece.encode() for piece in PIECES)]
 END = 0
 MODEL_VOCAB = 8192  # so large that short masks are lists
@@ -166,6 +203,7 @@ class Case(NamedTuple):
     actions: tuple[int, ...] = ()
     """that the automaton must have"""
     order: PropertyOrder = "schema"
+    whitespace: JsonSpacing = "compact"
 
 
 FREE = {name: {"enum": [True, None]} for name in ("a", "b", "aa")}
@@ -201,6 +239,19 @@ CASES = {
         (OPEN, SEE, CLOSE),
         "any",
     ),
+    "any value with white space": Case(True, whitespace="model"),
+    "strings in lists with white space": Case(
+        {"items": {"maxLength": 90}}, (COUNT, COUNT_CALL, DROP), whitespace="model"
+    ),
+    "any order with white space": Case(
+        {"properties": {**FREE, "o": {"$ref": "#"}}, "required": ["a", "b"], "additionalProperties": False},
+        (OPEN, SEE, NEED, CLOSE, HAVE),
+        "any",
+        "model",
+    ),
+    "indented": Case(
+        {"properties": {**FREE, "c": {"type": "array"}}, "type": "object"}, (), "schema", "indented"
+    ),
 }
 
 
@@ -212,10 +263,15 @@ def masks() -> StackMasks:
 @cache
 def compiled(name: str) -> Automaton:
     case = CASES[name]
-    machine = SchemaCompiler().compile(json.dumps(case.schema), property_order=case.order)
+    machine = SchemaCompiler().compile(
+        json.dumps(case.schema), whitespace=case.whitespace, property_order=case.order
+    )
     assert set(case.actions) <= set(machine.actions[:, 0].tolist())
     automaton = with_masks(name, machine, masks())
-    assert len(automaton.tables.masks) < 30 and automaton.tables.lists[:, OPENERS].any()
+    assert len(automaton.tables.masks) < 30
+    assert (
+        automaton.tables.lists[:, OPENERS].any() or machine.bottom
+    )  # there the stack decides on brackets too
     return automaton
 
 
@@ -243,8 +299,8 @@ def test_the_pool_has_the_masks_and_stacks_of_the_compilers_automaton(name: str,
     chance = np.random.default_rng(seed)
     automaton = compiled(name)
     pool, interpreted = schema_pool(automaton, CPU), schema_pool(automaton, DEVICE)
-    state, stack = automaton.machine.start, list[int]()
-    pool.enter(0, 1, state)
+    state, stack = automaton.machine.start, list(automaton.machine.bottom)
+    pool.enter(0, 1, state, stack)
     rows = pool.rows(np.array([0], np.int32))
     for step in range(120):
         expected = accepted(automaton, state, stack)

@@ -86,7 +86,7 @@ class Follower:
     def __init__(self, automaton: Automaton) -> None:
         self._automaton = automaton
         self._words = vocabulary().for_automata()
-        self.state, self.stack = automaton.machine.start, list[int]()
+        self.state, self.stack = automaton.machine.start, list(automaton.machine.bottom)
 
     def allowed(self) -> set[int]:
         mask = state_mask(self._automaton.tables, self.state)

@@ -16,6 +16,7 @@ from arbora.runtime.automaton_format import (
     DROP,
     FULL,
     GO,
+    HAVE,
     NEED,
     OPEN,
     POP,
@@ -24,6 +25,7 @@ from arbora.runtime.automaton_format import (
     STACK_DEPTH,
     WORD_NAMES,
 )
+from arbora.runtime.json_gaps import NO_GAP
 
 
 class Top(IntEnum):
@@ -138,8 +140,8 @@ def _rows(rng: np.random.Generator, action: list[int]) -> list[list[int]]:
     reserve = max(least + added, 0) if added else least
     names = NAMES[Top.WIDE_SET if kind == OPEN and more[0] > 1 else Top.SET]
     lacking = [words_of(1 << names[int(rng.integers(2, len(names)))]) for _ in range(ROWS - 1)]
-    full = [[FULL, 0, 0, int(rng.integers(2, 12)), *words] for words in lacking]
-    return [_padded([kind, target, operand, reserve, *more]), *full]
+    full = [[FULL, 0, 0, int(rng.integers(2, 12)), NO_GAP, *words] for words in lacking]
+    return [_padded([kind, target, operand, reserve, NO_GAP, *more]), *full]
 
 
 def _padded(action: list[int]) -> list[int]:
@@ -183,5 +185,6 @@ def _on_set(rng: np.random.Generator, top: Top, target: int, verdict: int) -> li
     return [
         [SEE, target, NAMES[top][int(rng.integers(0, 4))], WORDS[top]],
         [NEED, target, 0, *words_of(_names(top, rng))],
+        [HAVE, target, 0, *words_of(_names(top, rng) & sum(1 << name for name in NAMES[top][:2]))],
         [CLOSE, WORDS[top], verdict, *words_of(_names(top, rng) & sum(1 << name for name in NAMES[top][:2]))],
     ]

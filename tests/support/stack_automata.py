@@ -144,7 +144,7 @@ def load_message(number: int, tables: AutomatonTables) -> LoadGrammar:
 
 def after_text(automaton: Automaton, text: bytes) -> tuple[int, list[int]]:
     """The state and the stack after a text."""
-    stack: list[int] = []
+    stack = list(automaton.machine.bottom)
     return automaton.machine.walk(automaton.machine.start, stack, text), stack
 
 

@@ -3,18 +3,21 @@ left out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from ....runtime.automaton_format import CLOSE, NEED, OPEN, POP, PUSH, SEE, STACK_DEPTH
+from ....runtime.automaton_format import CLOSE, GO, NEED, OPEN, POP, PUSH, SEE, STACK_DEPTH
+from ....runtime.grammar_spec import JsonSpacing
+from ....runtime.json_gaps import NO_GAP
 from ...machine.stack_automaton import StackAutomaton, words_of
 from ...regex.dfa import REJECT, Dfa, alive_states, minimal
 from ..lexical.json_string_bytes import Block
 from ..solve.nodes import Container, Edge, Node, UndeclaredNames, Value
 from ..solve.solver import Solver
 from .deep_members import DeepMembers
+from .gaps import Fill, spacing_of
 from .names import TAKEN, Names, NameTrie, has_one_form, materialized
 from .tables import Tables
 
@@ -22,12 +25,12 @@ _QUOTE = 0x22
 
 
 class Assembler:
-    """Builds the states of one schema. `separators` are written between items and after names."""
+    """Builds the states of one schema."""
 
-    def __init__(self, solver: Solver, separators: tuple[str, str]) -> None:
+    def __init__(self, solver: Solver, whitespace: JsonSpacing) -> None:
         self._solver = solver
-        self._comma, self._colon = (separator.encode() for separator in separators)
         self._tables = Tables()
+        self._spacing = spacing_of(whitespace, self._tables)
         self._values: dict[tuple[Value, tuple[int, ...]], int] = {}
         self._starts: dict[Container, int] = {}
         self._afters: dict[tuple[Container, Node], int] = {}
@@ -35,6 +38,7 @@ class Assembler:
         self._roots: dict[tuple[Container, Node], int] = {}
         self._names: dict[tuple[int, tuple[int, ...], int], _StampedNames] = {}
         self._have_one_form: dict[Container, bool] = {}
+        self._commas: dict[tuple[object, ...], tuple[int, int]] = {}
         self._pending: list[tuple[Container, Node, int, bool]] = []
         self._deep_members = DeepMembers()
         self._is_guarded = False
@@ -53,6 +57,7 @@ class Assembler:
         return tables.automaton(
             start,
             STACK_DEPTH * (2 if self._solver.graph.any_order else 1),
+            self._spacing.bottom,
             self._deep_members if guarded else None,
         )
 
@@ -61,14 +66,18 @@ class Assembler:
         key = (value, following)
         known = self._values.get(key)
         if known is None:
-            known = self._values[key] = self._tables.state({})
-            self._fill_value(known, value, following, {})
+            known = self._values[key] = self._tables.states(self._spacing.states_of_value)
+            self._spacing.fill_value(known, self._filling(value, following))
         return known
 
+    def _filling(self, value: Value, following: tuple[int, ...]) -> Fill:
+        return lambda state, more: self._fill_value(state, value, following, more)
+
     def _fill_value(
-        self, state: int, value: Value, following: tuple[int, ...], entries: dict[int, int]
+        self, state: int, value: Value, following: tuple[int, ...], more: Mapping[int, int]
     ) -> None:
-        tables, scalars = self._tables, self._solver.graph.scalars
+        """Gives a state the entries of a value's first byte, and `more`."""
+        tables, scalars, entries = self._tables, self._solver.graph.scalars, dict(more)
         for text, verdict in value.literals:
             entries[text[0]] = tables.chain(text[1:], following[verdict])
         strings = scalars.string_block(value.strings) if value.strings is not None else None
@@ -83,15 +92,15 @@ class Assembler:
         tables.fill(state, entries)
 
     def _opening(self, container: Container, base: int) -> int:
-        start = self._start(container)
+        start, gap = self._start(container), self._spacing.opening_gap(container)
         if not container.is_unordered:
-            return self._tables.action(PUSH, start, base)
-        return self._tables.action(OPEN, start, base, (container.set_words,))
+            return self._tables.action(PUSH, start, base, gap=gap)
+        return self._tables.action(OPEN, start, base, (container.set_words,), gap=gap)
 
     def _start(self, container: Container) -> int:
         known = self._starts.get(container)
         if known is None:
-            known = self._starts[container] = self._tables.state({})
+            known = self._starts[container] = self._tables.states(self._spacing.states_of_start)
             self._pending.append((container, container.start, known, True))
         return known
 
@@ -105,51 +114,58 @@ class Assembler:
         return known
 
     def _fill(self, container: Container, node: Node, state: int, is_start: bool) -> None:
-        entries: dict[int, int] = {}
-        if node.verdict >= 0:
-            closing = ord("]") if container.is_array else ord("}")
-            entries[closing] = self._closing(container, node, is_start)
-        if container.is_array:
-            self._fill_items(container, node, state, is_start, entries)
+        key, fill = self._first_bytes(container, node, is_start)
+        needed = self._needed(container)
+        can_end = node.verdict >= 0 and not (is_start and any(needed))
+
+        def leave(gap: int) -> int:
+            if not container.is_unordered:
+                return self._tables.action(POP, 0, node.verdict, gap=gap)
+            return self._tables.action(CLOSE, container.set_words, node.verdict, needed, gap=gap)
+
+        if is_start:
+            self._spacing.fill_start(state, container, fill, leave if can_end else None)
             return
-        root = self._root(container, node)
-        if root is not None and is_start:
-            entries[_QUOTE] = self._guarded(container, node, root) if self._is_guarded else root
-        elif root is not None:
-            following = self._tables.chain(self._comma[1:] + b'"', root)
-            entries[self._comma[0]] = self._guarded(container, node, following)
+        entries = dict(self._spacing.closing(container, needed, leave)) if can_end else {}
+        if fill is not None:
+            if key not in self._commas:
+                self._commas[key] = self._spacing.comma(fill)
+            following, gap = self._commas[key]
+            entries[self._spacing.comma_byte] = self._guarded(container, node, following, gap)
         self._tables.fill(state, entries)
 
-    def _closing(self, container: Container, node: Node, is_start: bool) -> int:
-        if not container.is_unordered:
-            return self._tables.action(POP, 0, node.verdict)
-        names = _bits(container, [edge.name for edge in container.needed if edge is not None])
-        if is_start and names:
-            return TAKEN
-        return self._tables.action(CLOSE, container.set_words, node.verdict, words_of(names))
+    def _first_bytes(
+        self, container: Container, node: Node, is_start: bool
+    ) -> tuple[tuple[object, ...], Fill | None]:
+        """A key of the next member, and the function that gives a state its first bytes; None if there can be
+        no more members."""
+        if container.is_array:
+            item = self._solver.reduced(node.edges[0], container.alive) if node.edges else None
+            if item is None:
+                return (), None
+            following = tuple(self._after(container, target) for target in item[1])
+            return (item[0], following), self._filling(item[0], following)
+        root = self._root(container, node)
+        if root is None:
+            return (), None
+        is_guarded = is_start and self._is_guarded
+        quote = self._guarded(container, node, root, NO_GAP) if is_guarded else root
+        return (root,), lambda state, more: self._tables.fill(state, {_QUOTE: quote, **more})
 
-    def _guarded(self, container: Container, node: Node, target: int) -> int:
-        """The entry for a comma: dead if all names were seen and no other name may follow."""
+    def _needed(self, container: Container) -> tuple[int, ...]:
+        """The words of the names that an unordered object must have."""
+        return words_of(_bits(container, [edge.name for edge in container.needed if edge is not None]))
+
+    def _guarded(self, container: Container, node: Node, target: int, gap: int) -> int:
+        """The entry to the next member: dead if all names were seen and no other name may follow."""
+        tables = self._tables
+        plain = target if gap == NO_GAP else tables.action(GO, target, 0, gap=gap)
         has_others = self._undeclared(container, node).block is not None
         if not container.is_unordered or (has_others and not container.has_deep_others):
-            return target
+            return plain
         alive = [edge.name for edge in node.edges if self._member(container, edge) is not None]
         names = _bits(container, alive) | (_others_bit(container) if has_others else 0)
-        return self._tables.action(NEED, target, 0, words_of(names))
-
-    def _fill_items(
-        self, container: Container, node: Node, state: int, is_start: bool, entries: dict[int, int]
-    ) -> None:
-        kept = [self._solver.reduced(edge, container.alive) for edge in node.edges]
-        item = kept[0] if kept else None
-        if item is not None:
-            following = tuple(self._after(container, target) for target in item[1])
-            if is_start:
-                self._fill_value(state, item[0], following, entries)
-                return
-            value = self._value(item[0], following)
-            entries[self._comma[0]] = self._tables.chain(self._comma[1:], value)
-        self._tables.fill(state, entries)
+        return tables.action(NEED, target, 0, words_of(names), gap=gap)
 
     def _member(self, container: Container, edge: Edge) -> int | None:
         """The state after a name's closing quote; None if the member is impossible."""
@@ -158,7 +174,7 @@ class Assembler:
             state = None
             if kept is not None:
                 value = self._value(kept[0], tuple(self._after(container, target) for target in kept[1]))
-                state = self._tables.chain(self._colon, value)
+                state = self._spacing.after_name(value)
                 if container.is_unordered:
                     self._deep_members.note(container, self._start(container), edge, value)
             self._members[edge] = state

@@ -11,7 +11,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ....runtime.automaton_format import ACTION_COLUMNS, CALL, COUNT, DEAD, DROP, GO, OPEN, POP, SET_WORDS
+from ....runtime.automaton_format import (
+    ACTION_COLUMNS,
+    CALL,
+    COUNT,
+    DEAD,
+    DROP,
+    GO,
+    OPEN,
+    POP,
+    RESERVE,
+    SET_WORDS,
+    WORDS,
+)
+from ....runtime.json_gaps import NO_GAP
 from ...errors import TooLargeError
 from ...jit import njit
 from ...machine.depth_guard import Frames, with_depth_guard
@@ -133,9 +146,15 @@ class Tables:
             self._graph_rows.append((known, block, pops))
         return known
 
-    def action(self, kind: int, target: int, operand: int, more: tuple[int, ...] = ()) -> int:
-        """The entry for an action. `more`: the columns after the reserve, padded with 0."""
-        key = (kind, target, operand, *more, *_NO_NAMES[len(more) :])
+    def states(self, count: int) -> int:
+        """Adds states side by side, which `fill` defines. Returns the first."""
+        return self._reserved(count)
+
+    def action(
+        self, kind: int, target: int, operand: int, more: tuple[int, ...] = (), *, gap: int = NO_GAP
+    ) -> int:
+        """The entry for an action. `more`: the columns of names, padded with 0."""
+        key = (kind, target, operand, gap, *more, *_NO_NAMES[len(more) :])
         known = self._actions.get(key)
         if known is None:
             known = self._actions[key] = self._action_count
@@ -150,7 +169,9 @@ class Tables:
             self._return_sizes += [len(following), *[0] * (len(following) - 1)]
         return self._return_bases[following]
 
-    def automaton(self, start: int, max_depth: int, deep_members: DeepMembers | None) -> StackAutomaton:
+    def automaton(
+        self, start: int, max_depth: int, bottom: tuple[int, ...], deep_members: DeepMembers | None
+    ) -> StackAutomaton:
         """The finished automaton, with a depth guard if `deep_members` are given."""
         states, bytes_, targets = self._cells()
         class_of_byte, samples = self._classes(bytes_)
@@ -163,7 +184,8 @@ class Tables:
             rows, columns = table[first : first + len(block.graph)], block.class_of_byte[samples]
             _write_stamp(rows, first, block.graph, columns, pops, block.pushes.numbers, 0, -1, DEAD)
         table[states, class_of_byte[bytes_]] = targets
-        automaton = replace(self._compressed(start, class_of_byte, table), max_depth=max_depth)
+        automaton = self._compressed(start, class_of_byte, table)
+        automaton = replace(automaton, max_depth=max_depth, bottom=bottom)
         return (
             with_depth_guard(automaton, self._frames(deep_members)) if deep_members is not None else automaton
         )
@@ -241,7 +263,7 @@ class Tables:
             actions = stamp.block.pushes.actions
             after = stamp.first_action + len(actions)
             rows[stamp.first_action : after, :3] = np.add(actions, (0, stamp.graph, stamp.first_return))
-        rows[:, 3] = _RESERVE_OF_KIND[rows[:, 0]] + np.where(rows[:, 0] == OPEN, rows[:, 4], 0)
+        rows[:, RESERVE] = _RESERVE_OF_KIND[rows[:, 0]] + np.where(rows[:, 0] == OPEN, rows[:, WORDS], 0)
         return rows
 
     def _classes(self, named: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

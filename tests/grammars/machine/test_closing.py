@@ -71,7 +71,7 @@ SEARCHED = 3
 
 
 def at(machine: StackAutomaton, text: bytes) -> tuple[int, list[int]]:
-    stack: list[int] = []
+    stack = list(machine.bottom)
     return machine.walk(machine.start, stack, text), stack
 
 
@@ -160,6 +160,6 @@ def test_it_is_not_known_where_nothing_fits_on_the_stack_any_more() -> None:
     nested: Any = {"const": 1}
     for _ in range(4):
         nested = {"type": "array", "items": nested, "minItems": 1}
-    machine = SchemaCompiler().compile(json.dumps(nested), separators=(",", ":"))
+    machine = SchemaCompiler().compile(json.dumps(nested), whitespace=(",", ":"))
     assert Closing(machine).text(machine.start, []) == b"[[[[1]]]]"
     assert Closing(machine).text(machine.start, [0] * STACK_DEPTH) is None

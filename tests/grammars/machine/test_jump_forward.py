@@ -55,7 +55,7 @@ PERSON = form(name={"type": "string"}, home=form(arguments={}))
 
 def with_schema(schema: object) -> Automaton:
     text = json.dumps(schema)
-    return unmasked(SchemaCompiler().compile(text, separators=(",", ":")))
+    return unmasked(SchemaCompiler().compile(text, whitespace=(",", ":")))
 
 
 def after(grammar: Automaton, text: bytes) -> ForcedText:

@@ -290,7 +290,7 @@ def test_a_declared_name_never_repeats_however_it_is_written() -> None:
 
 
 def test_separators_are_those_of_the_spec() -> None:
-    automaton = COMPILER.compile('{"type":"object"}', separators=(", ", ": "))
+    automaton = COMPILER.compile('{"type":"object"}', whitespace=(", ", ": "))
     assert automaton.accepts(b'{"a": [1, 2], "b": {}}')
     assert not automaton.accepts(b'{"a":1}')
 

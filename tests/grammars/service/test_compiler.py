@@ -275,7 +275,7 @@ def test_the_ends_of_replies_are_found_before_a_grammar_is_returned(
     monkeypatch.setattr(automaton_module, "Closing", Recorded)
     automaton = compiled(grammars, "json_schema", {"type": "object", "required": ["a"]}, closing=True)
     assert isinstance(automaton, Automaton)
-    assert automaton.closing.text(automaton.machine.start, []) is not None
+    assert automaton.closing.text(automaton.machine.start, automaton.machine.bottom) is not None
     assert [name.startswith("grammars") for name in threads] == [True]
 
 
