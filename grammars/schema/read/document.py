@@ -144,10 +144,15 @@ class SchemaDocument:
         self.path_of_pattern.setdefault(pattern, (keyword, f"{place.path}/{keyword}"))
         return self.formulas.atom(Pattern(pattern))
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether formats, too, are enforced or refused."""
+        return self._unenforced == "refuse"
+
     def leave_out_format(self, place: Place, name: str) -> None:
         """Leaves out an unknown format, which is an annotation by JSON schema's specification."""
         refusal = place.refusal("format", f"the format {name!r} is not known")
-        if self._unenforced == "refuse":
+        if self.is_strict:
             raise refusal
         self.left_out[refusal.path] = refusal.keyword
 

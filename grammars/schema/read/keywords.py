@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
@@ -52,6 +53,8 @@ TYPES = {
     "array": ARRAY,
 }
 MAX_OVERLAPS = 200
+_WHOLE_LENGTH = re.compile(r"\^\(\?=\.\{\d+,\d+\}(?:\\\.\?)?\$\)")
+"""A look-ahead that only counts characters, such as `^(?=.{1,253}\\.?$)`."""
 
 
 def _type(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -90,7 +93,12 @@ def _most(
 
 
 def _pattern(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    yield document.pattern(place, "pattern", place.fields["pattern"])
+    """zod repeats the format hostname as a pattern that also bounds the length of the whole name. Like the
+    format, it then bounds that of each label only: an automaton with both bounds would be too large."""
+    pattern = place.fields["pattern"]
+    if place.fields.get("format") == "hostname" and isinstance(pattern, str) and not document.is_strict:
+        pattern = _WHOLE_LENGTH.sub("^", pattern, 1)
+    yield document.pattern(place, "pattern", pattern)
 
 
 def _format(document: SchemaDocument, place: Place) -> Iterator[Formula]:
