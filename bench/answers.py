@@ -17,8 +17,9 @@ field=value  any other field, such as property_order=any, tool_choice=required, 
              that the constraint overruled, and the log-probability (nats) that a reply lost by them
 
 A score is the share of an answer's fields that are right, in percent; of a list the share of its items and
-whether it has the right length. In brackets stands the paired difference from the reference's score on the
-same questions with its 95 % interval; it is bold if the score is lower and the interval excludes zero.
+whether it has the right length; of a call with the wrong name nothing. In brackets stands the paired
+difference from the reference's score on the same questions with its 95 % interval; it is bold if the score
+is lower and the interval excludes zero.
 `unread` counts replies without a value of the wanted form, `cut` those that reached max_tokens. Without
 `--server` it starts `arbora serve MODEL`. Ask a server only in modes whose fields it knows.
 """
@@ -75,6 +76,9 @@ class Asker:
         self._model = ""
 
     async def open(self) -> None:
+        """Waits until a server that is starting has loaded its model."""
+        while (await self._http.get("/health")).status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            await asyncio.sleep(1)
         answer = (await self._http.get("/v1/models")).raise_for_status()
         self._model = answer.json()["data"][0]["id"]
 
@@ -105,6 +109,8 @@ def read_reply(task: Task, mode: Mode, case: Case, answer: Body, seconds: float)
         value = value_of_call(calls[0]) if calls else None
     else:
         value = read_choice(text, task.choices) if task.choices else read_json(text, list(case.answer))
+    if task.tools and (not isinstance(value, dict) or value.get("name") != case.answer["name"]):
+        value = None  # the arguments of another function are of no use
     return Reply(
         task.name,
         mode.name,

@@ -2,10 +2,12 @@
 
 Run: PYTHONSAFEPATH=1 python bench/grammars.py --corpus DIR [--vocab tekken|bytes|FILE] [--json]
      [--engines arbora,llguidance,xgrammar,outlines-core]
+     [--whitespace model|compact|spaced|indented]
 
 DIR contains files with a `schema` and `tests`, each with `valid` and `data`. A schema is *exact* if it
 compiles and no instance contradicts it, *over* if a valid instance is refused, *under* if an invalid one is
-accepted. Instances are compact JSON. An engine that keeps the schema's order of properties gets them in that
+accepted. Instances are compact JSON, or have the white space of `--whitespace`; with `model`, each is written
+indented, spaced and compact. An engine that keeps the schema's order of properties gets them in that
 order. The time to compile includes everything before the first mask (for ours, the masks of all states), but
 not the work that a process does once when it starts. As in our worker, Python's garbage is collected between
 schemas, and automata of strings and numbers are cached across schemas. `mask_us` is the time of each mask
@@ -27,13 +29,14 @@ from base64 import b64decode
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from arbora.grammars.errors import GrammarError
+from arbora.runtime.grammar_spec import Whitespace
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from grammar_engines import PIP_NAMES, Engine, Grammar, Words, compact, engines, is_installed
+from grammar_engines import PIP_NAMES, Engine, Grammar, Words, engines, is_installed, write
 from schema_order import SchemaOrder
 
 PERCENTILES = (50, 90, 99, 99.9, 100)
@@ -76,10 +79,11 @@ class Corpus:
         self.cases = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
         self._ordered = [_ordered(case) for case in self.cases]
 
-    def instances(self, number: int, ordered: bool) -> list[tuple[bool, bytes]]:
+    def instances(self, number: int, ordered: bool, whitespace: Whitespace) -> list[tuple[bool, bytes]]:
         tests = self.cases[number]["tests"]
         values = self._ordered[number] if ordered else [test["data"] for test in tests]
-        return [(test["valid"], compact(value)) for test, value in zip(tests, values, strict=True)]
+        pairs = zip(tests, values, strict=True)
+        return [(test["valid"], text) for test, value in pairs for text in write(value, whitespace)]
 
 
 def _ordered(case: dict[str, Any]) -> list[Any]:
@@ -91,7 +95,7 @@ def _ordered(case: dict[str, Any]) -> list[Any]:
         return data
 
 
-def measured(engine: Engine, corpus: Corpus, words: Words) -> Tally:
+def measured(engine: Engine, corpus: Corpus, words: Words, whitespace: Whitespace) -> Tally:
     tally = Tally()
     gc.freeze()
     for number, case in enumerate(corpus.cases):
@@ -105,7 +109,7 @@ def measured(engine: Engine, corpus: Corpus, words: Words) -> Tally:
         tally.schemas += 1
         if grammar is None:
             continue
-        instances = corpus.instances(number, engine.ordered)
+        instances = corpus.instances(number, engine.ordered, whitespace)
         tally.judge(grammar, instances)
         if grammar.table_bytes is not None:
             tally.table_bytes.append(grammar.table_bytes)
@@ -160,6 +164,9 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, required=True, help="a folder of schemas with instances")
     parser.add_argument("--engines", default="arbora,llguidance", help="names, with commas between them")
     parser.add_argument("--vocab", default="bytes", help="tekken, bytes, or a file in tekken's format")
+    parser.add_argument(
+        "--whitespace", default="compact", choices=get_args(Whitespace), help="of the JSON texts"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object by engine")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
@@ -169,8 +176,8 @@ def main() -> None:
     for name in arguments.engines.split(","):
         if name in PIP_NAMES and not is_installed(name):
             raise SystemExit(f"{name} is not installed: pip install {PIP_NAMES[name]}")
-        for label, engine in engines(name, words).items():
-            tallies[label] = measured(engine, corpus, words)
+        for label, engine in engines(name, words, arguments.whitespace).items():
+            tallies[label] = measured(engine, corpus, words, arguments.whitespace)
     if arguments.json:
         print(json.dumps({name: tally.summary() for name, tally in tallies.items()}))
     else:

@@ -22,7 +22,7 @@ from arbora.grammars.service.automaton import Automaton
 from arbora.grammars.service.builder import Builder
 from arbora.grammars.tags.special_tokens import SpecialTokens
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters, cpu
-from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder
+from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder, Whitespace
 
 PIP_NAMES = {"xgrammar": "xgrammar", "outlines-core": "outlines-core", "llguidance": "llguidance"}
 MODULES = {"xgrammar": "xgrammar", "outlines-core": "outlines_core", "llguidance": "llguidance"}
@@ -76,9 +76,10 @@ class Words:
 
 
 class Arbora:
-    def __init__(self, words: Words, order: PropertyOrder) -> None:
+    def __init__(self, words: Words, order: PropertyOrder, whitespace: Whitespace) -> None:
         self.ordered = order == "schema"
         self._order = order
+        self._whitespace = whitespace
         self._words = words
         self._builder = Builder(build_tries(words.spellings()), SpecialTokens({}))
         self._builder.warm_up()
@@ -87,12 +88,14 @@ class Arbora:
 
     def compile(self, schema: str) -> Grammar | None:
         try:
-            automaton = self._builder.build(
-                "",
-                GrammarSpec(
-                    "json_schema", schema, additional_properties="schema", property_order=self._order
-                ),
+            spec = GrammarSpec(
+                "json_schema",
+                schema,
+                additional_properties="schema",
+                property_order=self._order,
+                whitespace=self._whitespace,
             )
+            automaton = self._builder.build("", spec)
         except (GrammarError, TooLargeError):
             return None
         assert isinstance(automaton, Automaton)
@@ -128,14 +131,15 @@ class _ArboraGrammar:
 class LlGuidance:
     ordered = False
 
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: Words, whitespace: Whitespace) -> None:
+        self._whitespace = whitespace
         special = [token for token, text in enumerate(words.texts) if not text]
         self._words = words
         self._host = HostCompiler(words.texts, special, (words.end,))
 
     def compile(self, schema: str) -> Grammar | None:
         try:
-            return _LlGuidanceGrammar(self._host.json_schema(schema, (",", ":")), self._words)
+            return _LlGuidanceGrammar(self._host.json_schema(schema, self._whitespace), self._words)
         except GrammarError:
             return None
 
@@ -272,13 +276,16 @@ def is_installed(name: str) -> bool:
     return name == "arbora" or find_spec(MODULES[name]) is not None
 
 
-def engines(name: str, words: Words) -> dict[str, Engine]:
-    """Ours is measured with both orders of properties."""
+def engines(name: str, words: Words, whitespace: Whitespace) -> dict[str, Engine]:
+    """Ours is measured with both orders of properties. Only ours and llguidance allow other white space."""
     match name:
         case "arbora":
-            return {"arbora": Arbora(words, "schema"), "arbora, any order": Arbora(words, "any")}
+            return {
+                "arbora": Arbora(words, "schema", whitespace),
+                "arbora, any order": Arbora(words, "any", whitespace),
+            }
         case "llguidance":
-            return {name: LlGuidance(words)}
+            return {name: LlGuidance(words, whitespace)}
         case "xgrammar":
             return {name: XGrammar(words)}
         case "outlines-core":
@@ -286,5 +293,13 @@ def engines(name: str, words: Words) -> dict[str, Engine]:
     raise SystemExit(f"unknown engine {name!r}; known are arbora, {', '.join(MODULES)}")
 
 
-def compact(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass")
+def write(value: Any, whitespace: Whitespace) -> list[bytes]:
+    """The value as JSON with this white space; in all three forms if the reply may choose."""
+    forms: dict[Whitespace, dict[str, Any]] = {
+        "indented": {"indent": 2},
+        "spaced": {},
+        "compact": {"separators": (",", ":")},
+    }
+    chosen = forms.values() if whitespace == "model" else [forms[whitespace]]
+    texts = (json.dumps(value, ensure_ascii=False, **form) for form in chosen)
+    return list(dict.fromkeys(text.encode(errors="surrogatepass") for text in texts))

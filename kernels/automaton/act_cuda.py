@@ -50,13 +50,7 @@ def act(acts, entry, depth, stack, actions, returns):
     target = tl.load(action + TARGET, mask=acts, other=0)
     operand = tl.load(action + OPERAND, mask=acts, other=0)
     reserve = tl.load(action + RESERVE, mask=acts, other=0)
-    gap = tl.load(action + GAP, mask=acts & (depth + reserve <= STACK_DEPTH), other=0)
     level = tl.arange(0, STACK_PLACES)[None, :]
-    way = tl.zeros_like(depth)
-    if tl.max(gap) > 0:
-        way, style, lines = pass_gap(gap, _at(stack, way + STYLE), _at(stack, way + LINES))
-        stack = tl.where((level == STYLE) & (gap > 0)[:, None], style[:, None], stack)
-        stack = tl.where((level == LINES) & (gap > 0)[:, None], lines[:, None], stack)
     name = tl.where(kind == SEE, operand, 0)
     changed = depth - 1 - name // WORD_NAMES
     top = _at(stack, changed)
@@ -64,12 +58,12 @@ def act(acts, entry, depth, stack, actions, returns):
     words = tl.load(action + WORDS, mask=opens, other=0)
     words = tl.where(closes, target, words)
     left = _place_after(kind, name, top)
-    alive = acts & (depth + reserve <= STACK_DEPTH) & (depth >= _read(kind, words)) & (way != DEAD_WAY)
+    alive = acts & (depth + reserve <= STACK_DEPTH) & (depth >= _read(kind, words))
     alive &= _set_allows(acts, kind, name, top, action, depth, stack)
 
     base = tl.where(closes, _at(stack, depth - 1 - words), top)
     returned = tl.load(returns + base + operand, mask=alive & ((kind == POP) | closes), other=DEAD)
-    went = tl.where((kind == COUNT) & (left == 0), operand, target + way)
+    went = tl.where((kind == COUNT) & (left == 0), operand, target)
     state = tl.where(alive, tl.where((kind == POP) | closes, returned, went), DEAD)
 
     pushed = operand + ((kind == COUNT_CALL) & (left == 0)).to(tl.int32)
@@ -77,7 +71,14 @@ def act(acts, entry, depth, stack, actions, returns):
     stack = tl.where(level == depth[:, None], pushed[:, None], stack)
     if tl.max(opens.to(tl.int32)) > 0:
         stack = _with_set(opens, words, entry, depth, stack, actions)
-    return tl.where(acts, state, entry), depth + tl.where(alive, _growth(kind, words), 0), stack
+    depth += tl.where(alive, _growth(kind, words), 0)
+    gap = tl.load(action + GAP, mask=alive, other=0)
+    if tl.max(gap) > 0:  # after the rest, so that fewer values take registers at once
+        way, style, lines = pass_gap(gap, _at(stack, gap * 0 + STYLE), _at(stack, gap * 0 + LINES))
+        state = tl.where((way == DEAD_WAY) | (state == DEAD), DEAD, state + way)
+        stack = tl.where((level == STYLE) & (gap > 0)[:, None], style[:, None], stack)
+        stack = tl.where((level == LINES) & (gap > 0)[:, None], lines[:, None], stack)
+    return tl.where(acts, state, entry), depth, stack
 
 
 @triton.jit

@@ -17,7 +17,7 @@ from answer_modes import KINDS, STYLES, parse_mode, regex_of
 from answer_reading import read_choice, read_json, score
 from answer_report import Reply, load, paired_difference, report, save
 from answer_tasks import TASKS, Task
-from answers import DEFAULT_MODES, preference, value_of_call
+from answers import DEFAULT_MODES, preference, read_reply, value_of_call
 
 PERSON = {"name": "Ada Berg", "age": 34, "member": False, "phone": None}
 STYLED: dict[str, dict[str, Any]] = {
@@ -107,6 +107,19 @@ def test_a_choice_is_the_one_named_first_and_of_two_at_one_place_the_longer() ->
 def test_a_call_is_read_as_its_name_and_arguments() -> None:
     call = {"function": {"name": "set_timer", "arguments": '{"minutes": 5}'}}
     assert value_of_call(call) == {"name": "set_timer", "arguments": {"minutes": 5}}
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "right"),
+    [("set_timer", "free", True), ("get_timer", "free", False), ("set_timer", "tools", False)],
+)
+def test_arguments_count_only_in_a_call_of_the_right_function(name: str, mode: str, right: bool) -> None:
+    task = next(task for task in TASKS if task.tools)
+    case = next(case for case in task.cases(9) if case.answer["name"] == "set_timer")
+    message = {"content": json.dumps({**case.answer, "name": name})}
+    answer = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {"completion_tokens": 9}}
+    found = read_reply(task, parse_mode(mode), case, answer, 0.5)
+    assert set(found.shares.values()) == {float(right)} and len(found.shares) == 3
 
 
 def test_an_overruled_token_loses_the_log_probability_of_the_one_that_the_model_liked_better() -> None:

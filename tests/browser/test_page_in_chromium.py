@@ -9,24 +9,12 @@ from typing import Any
 
 import arbora
 import pytest
-from page_actions import chat, open_server_view, say, wait_for_replies
+from page_actions import chat, open_server_view, say, settle, wait_for_replies
 from playwright.sync_api import Browser, Page, Route, expect
 from served import Served
 from watched_page import watched
 
 BUILTIN = Path(arbora.__file__).parent / "runtime/model/builtin"
-PERSON = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer"}},
-    "required": ["name", "age"],
-    "additionalProperties": False,
-}
-
-
-def settle(page: Page, **fields: str) -> None:
-    """Fills fields of the settings by their ids."""
-    for name, text in fields.items():
-        page.fill(f"#{name.replace('_', '-')}", text)
 
 
 def test_a_chat_is_answered_and_its_second_turn_is_cached(page: Page) -> None:
@@ -103,28 +91,11 @@ def test_a_prompt_that_could_not_be_fetched_is_fetched_when_opened_again(
     faults.clear()  # Chromium logs each answer with an error status
 
 
-def test_a_schema_s_value_is_shown_as_it_grows(page: Page) -> None:
-    settle(page, temperature="0", schema=json.dumps(PERSON))
-    say(page, "Extract the data as JSON. Sentence: Ada is 36 years old.")
-    wait_for_replies(page, 1)
-    expect(page.locator(".open-part")).to_have_text("Complete JSON.")
-    value = json.loads(page.locator(".schema-view pre").inner_text())
-    assert set(value) == {"name", "age"}
-
-
 def test_a_wrong_schema_is_named_while_it_is_typed_and_not_sent(page: Page) -> None:
     settle(page, schema='{"type": "strin"}')
     expect(page.locator("#schema-state")).to_contain_text('schema.type is "strin"')
     say(page, "Hello")
     expect(page.get_by_role("alert").filter(has_text="schema.type")).to_be_visible()
-
-
-def test_the_server_s_refusal_is_shown_in_its_own_words(page: Page, faults: list[str]) -> None:
-    settle(page, schema='{"type": "array", "uniqueItems": true}')
-    say(page, "Hello")
-    expect(page.locator(".message.error")).to_contain_text("uniqueItems")
-    expect(page.get_by_role("button", name="Try again")).to_be_visible()
-    faults.clear()  # Chromium logs each answer with an error status
 
 
 def test_a_reply_can_be_stopped_and_the_chat_goes_on(page: Page) -> None:
@@ -146,19 +117,6 @@ def test_going_back_to_a_message_drops_what_follows(page: Page) -> None:
     expect(page.locator(".message")).to_have_count(2)
     page.click("#new-chat")
     expect(page.locator(".message")).to_have_count(0)
-
-
-def test_a_new_message_takes_the_place_of_a_refused_try(page: Page, faults: list[str]) -> None:
-    settle(page, schema='{"type": "array", "uniqueItems": true}')
-    say(page, "Hello")
-    expect(page.locator(".message.error")).to_be_visible()
-    settle(page, schema='{"type": "string", "minLength": 100000, "maxLength": 200000}')
-    say(page, "Write.")
-    expect(page.locator(".message.reply[aria-busy]")).to_have_count(1)
-    expect(page.locator(".message.error")).to_have_count(0)
-    page.click("#stop")
-    wait_for_replies(page, 1)
-    faults.clear()  # Chromium logs each answer with an error status
 
 
 def test_results_can_be_sent_only_while_their_calls_are_the_end_of_the_chat(page: Page) -> None:
@@ -211,37 +169,6 @@ def test_a_tool_is_called_and_gets_the_typed_result(page: Page) -> None:
     assert bodies[0]["tools"][0]["function"]["name"] == "weather"
     assert bodies[1]["messages"][-1] == {"role": "tool", "tool_call_id": "call-1", "content": "It rains."}
     assert bodies[1]["messages"][-2]["tool_calls"][0]["id"] == "call-1"
-
-
-def test_markdown_becomes_elements_and_html_stays_text(page: Page) -> None:
-    source = page.locator('script[type="module"]').get_attribute("src")
-    assert source is not None
-    text = (
-        "# T\n\n**b** <img src=x onerror=alert(1)> [bad](javascript:alert(1)) [good](https://x.org)\n\n"
-        "<script>alert(1)</script>\n\n```py\nx < 1\n```\n\n| a |\n|-|\n| 1 |\n\n![i](https://evil.example/x.png)"
-    )
-    found = page.evaluate(
-        """async ([path, text]) => {
-          const { GrowingMarkdown } = await import(path);
-          const place = document.createElement("div");
-          const grown = new GrowingMarkdown(place);
-          for (let end = 1; end <= text.length; end++) grown.show(text.slice(0, end));
-          const whole = document.createElement("div");
-          new GrowingMarkdown(whole).show(text);
-          return {
-            same: place.isEqualNode(whole),
-            tags: [...new Set([...whole.querySelectorAll("*")].map((each) => each.localName))].sort(),
-            links: [...whole.querySelectorAll("a")].map((each) => each.href),
-            text: whole.textContent,
-          };
-        }""",
-        ["/" + source.replace("main.js", "markdown.js"), text],
-    )
-    assert found["same"], "the text that grew and the whole text look the same"
-    assert not {"script", "img", "iframe"} & set(found["tags"])
-    assert {"h3", "strong", "pre", "table", "a"} <= set(found["tags"])
-    assert found["links"] == ["https://x.org/"]
-    assert "<script>alert(1)</script>" in found["text"] and "<img src=x" in found["text"]
 
 
 def test_the_operators_view_shows_numbers_plots_and_tables(page: Page) -> None:

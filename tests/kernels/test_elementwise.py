@@ -183,4 +183,5 @@ print(norm.rms_norm(torch.ones(2, 8), torch.ones(8), 0.0).sum().item())
 """
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("16.0\n", 0), done.stderr
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(16)  # some processors approximate the root

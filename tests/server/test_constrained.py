@@ -115,6 +115,38 @@ def test_properties_may_come_in_any_order_if_that_is_asked_for(served: Served) -
     assert text_of(free) == '{"b":2,"a":1}'
 
 
+@pytest.mark.parametrize(
+    ("whitespace", "written"),
+    [
+        ("compact", '{"a":1,"b":[2]}'),
+        ("spaced", '{"a": 1, "b": [2]}'),
+        ("indented", '{\n  "a": 1,\n  "b": [\n    2\n  ]\n}'),
+    ],
+)
+def test_a_request_says_which_white_space_json_has(served: Served, whitespace: str, written: str) -> None:
+    properties = {"a": {"const": 1}, "b": {"const": [2]}}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    asked = {"response_format": format_of(schema), "temperature": 0}
+    assert text_of(chat(served, **asked, extra_body={"whitespace": whitespace})) == written
+
+
+@pytest.mark.parametrize("first", [" ", "\n", "1"])
+def test_the_first_white_space_binds_the_rest_of_the_reply(served: Served, first: str) -> None:
+    """A bias chooses the white space after the first comma; the rest is forced."""
+    schema = {"type": "array", "prefixItems": [{"const": 0}] * 4, "minItems": 4, "items": False}
+    bias = dict.fromkeys(map(str, served.token_ids(first)), 90)
+    completion = chat(served, response_format=format_of(schema), logit_bias=bias, temperature=0)
+    gaps = re.findall(r"\s*", text_of(completion).replace("0", ""))
+    assert json.loads(text_of(completion)) == [0, 0, 0, 0]
+    commas = re.findall(r",(\s*)", text_of(completion))
+    assert len(set(commas)) == 1 and gaps
+
+
 UNKNOWN_FORMAT = {
     "type": "object",
     "properties": {"iban": {"type": "string", "format": "iban", "maxLength": 3}},

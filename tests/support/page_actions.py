@@ -5,6 +5,12 @@ from __future__ import annotations
 from playwright.sync_api import Page, expect
 
 
+def settle(page: Page, **fields: str) -> None:
+    """Fills fields of the settings by their ids."""
+    for name, text in fields.items():
+        page.fill(f"#{name.replace('_', '-')}", text)
+
+
 def say(page: Page, text: str) -> None:
     page.fill("#message", text)
     page.press("#message", "Enter")

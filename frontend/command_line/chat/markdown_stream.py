@@ -32,10 +32,14 @@ def complete_blocks(text: str) -> int:
 
 
 class MarkdownStream:
-    """A context in which `add` takes the pieces of a reply: reasoning first, which is dimmed."""
+    """A context in which `add` takes the pieces of a reply: reasoning first, which is dimmed.
 
-    def __init__(self, console: Console) -> None:
+    With `is_markdown` false, for JSON, the text is shown as it is, and each line is a block.
+    """
+
+    def __init__(self, console: Console, *, is_markdown: bool = True) -> None:
         self._console = console
+        self._is_markdown = is_markdown
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._reasoning = self._text = ""
         self._drawn_at = 0.0
@@ -49,17 +53,19 @@ class MarkdownStream:
         self._live.stop()
         self._print_reasoning()
         if self._text.strip():
-            self._console.print(Markdown(self._text))
+            self._print(self._text)
 
     def add(self, reasoning: str, text: str) -> None:
         self._reasoning += without_controls(reasoning)
         self._text += without_controls(text)
         if text.strip():
             self._print_reasoning()
-        if (end := complete_blocks(self._text)) and self._text[:end].strip():
+        end = complete_blocks(self._text) if self._is_markdown else self._text.rfind("\n") + 1
+        if self._text[:end].strip():
             self._live.update("", refresh=True)
-            self._live.console.print(Markdown(self._text[:end]))
-            self._live.console.print()
+            self._print(self._text[:end])
+            if self._is_markdown:
+                self._console.print()
             self._text = self._text[end:]
         if time.monotonic() - self._drawn_at > REDRAW_S:
             self._live.update(self._end(), refresh=True)
@@ -70,8 +76,15 @@ class MarkdownStream:
         rows = max(1, self._console.height - 2)
         shown = (self._text or self._reasoning)[-rows * self._console.width :]
         last = "\n".join(shown.splitlines()[-rows:])
-        drawn = Markdown(last) if self._text else Text(last, "dim")
+        drawn = self._drawn(last) if self._text else Text(last, "dim")
         return SegmentLines(self._console.render_lines(drawn, pad=False)[-rows:], new_lines=True)
+
+    def _print(self, text: str) -> None:
+        """A line of JSON is wrapped by the terminal alone, so that it can be copied."""
+        self._console.print(self._drawn(text), soft_wrap=not self._is_markdown)
+
+    def _drawn(self, text: str) -> RenderableType:
+        return Markdown(text) if self._is_markdown else Text(text.rstrip("\n"))
 
     def _print_reasoning(self) -> None:
         if self._reasoning.strip():

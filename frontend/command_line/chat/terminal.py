@@ -73,8 +73,9 @@ def _answer(console: Console, talk: Talk, text: str) -> None:
 
 
 def _take_turn(console: Console, talk: Talk, text: str) -> None:
+    is_markdown = talk.conversation.schema is None
     try:
-        with without_echo(), MarkdownStream(console) as shown:
+        with without_echo(), MarkdownStream(console, is_markdown=is_markdown) as shown:
 
             def show(piece: Piece) -> None:
                 shown.add(piece.reasoning, piece.text)

@@ -37,7 +37,7 @@ export class Chat {
     const place = this.#turns.length;
     this.#add({ role: "user", content: text }, userMessage(text, () => this.#goBack(place, text)));
     byId("message").value = "";
-    this.#reply();
+    this.#reply(place);
   }
 
   /** Takes away what would begin another reply: "Try again", and the results of calls that the user passes over. */
@@ -64,12 +64,12 @@ export class Chat {
     byId("message").focus();
   }
 
-  async #reply() {
-    if (this.#running) return;
+  /** Asks for the reply to the turns from number `place` on, which leave the conversation if there is none. */
+  async #reply(place) {
     const settings = readSettings();
     if (settings.error) {
       byId("settings-box").open = true;
-      this.#showError(settings.error);
+      this.#refuse(place, settings.error);
       return;
     }
     const request = this.#request(settings);
@@ -86,7 +86,7 @@ export class Chat {
     }
     if (this.#running === running) this.#setRunning(null);
     if (!view.element.isConnected) return; // the conversation went back before this reply
-    this.#finish(reply, view, request, error);
+    this.#finish(reply, view, request, error, place);
   }
 
   #request({ fields, system }) {
@@ -102,56 +102,59 @@ export class Chat {
       if (reply.finish === null) view.show(reply);
       this.#follow();
     };
-    for await (const chunk of stream("v1/chat/completions", request, running.signal)) {
-      extend(reply, chunk);
-      drawing ||= requestAnimationFrame(draw);
-      this.#onChange();
+    try {
+      for await (const chunk of stream("v1/chat/completions", request, running.signal)) {
+        extend(reply, chunk);
+        drawing ||= requestAnimationFrame(draw);
+        this.#onChange();
+      }
+    } finally {
+      cancelAnimationFrame(drawing);
     }
-    cancelAnimationFrame(drawing);
   }
 
-  #finish(reply, view, request, error) {
+  #finish(reply, view, request, error, place) {
     const isStopped = error?.name === "AbortError";
     if (error && !isStopped && !reply.content && !reply.calls.length) {
       view.element.remove();
-      this.#fail(error);
+      this.#fail(error, place);
       return;
     }
-    view.finish(reply, request, isStopped ? "You stopped the reply." : error?.message);
     // The calls of a reply that did not end may be incomplete, and the server would refuse them.
     const calls = error ? [] : reply.calls;
     this.#turns.push({ message: asMessage({ ...reply, calls }), element: view.element });
+    view.finish(reply, request, isStopped ? "You stopped the reply." : error?.message);
     if (calls.length) view.askForResults(calls, (texts) => this.#addResults(calls, texts));
     byId("announcement").textContent = reply.content || "The reply has ended.";
     this.#follow();
     this.#onChange(true);
   }
 
-  async #fail(error) {
-    if (error instanceof ServerError && error.status === 401) {
-      if (await this.#onUnauthorized(error.message)) this.#reply();
-      else this.#showError(error.message);
-    } else this.#showError(error.message);
+  async #fail(error, place) {
+    const needsKey = error instanceof ServerError && error.status === 401;
+    if (needsKey && (await this.#onUnauthorized(error.message))) this.#reply(place);
+    else this.#refuse(place, error.message);
   }
 
-  #showError(text) {
-    const shown = errorMessage(text, () => {
-      shown.remove();
-      this.#reply();
-    });
-    byId("messages").append(shown);
+  /** Takes the turns from number `place` on back: the user's text into the box, results into their form. */
+  #refuse(place, reason) {
+    const [refused] = this.#turns.splice(place);
+    const texts = [refused.message.role === "user" ? refused.message.content : "", byId("message").value];
+    this.#goBack(place, texts.filter(Boolean).join("\n"));
+    const form = byId("messages").querySelector("form.results:not([hidden])");
+    byId("messages").append(errorMessage(reason, () => (form ?? byId("composer")).requestSubmit()));
     this.#follow(true);
   }
 
-  /** Adds the results of calls and asks for the next reply. False, and nothing is added, while a reply is written. */
+  /** Adds the results of calls and asks for the next reply, unless a reply is being written. */
   #addResults(calls, texts) {
-    if (this.#running) return false;
+    if (this.#running) return;
     this.#setAside();
+    const place = this.#turns.length;
     calls.forEach((call, index) => {
       this.#add({ role: "tool", tool_call_id: call.id, content: texts[index] }, toolResult(call.name, texts[index]));
     });
-    this.#reply();
-    return true;
+    this.#reply(place);
   }
 
   #setRunning(running) {

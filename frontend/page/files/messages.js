@@ -44,32 +44,32 @@ export class ReplyView {
     }
   }
 
-  show(reply) {
+  show(reply, isOver = false) {
     this.#reasoningBox.hidden = !reply.reasoning;
     this.#reasoning.textContent = reply.reasoning;
     if (this.#schema) {
       this.#schema.element.hidden = Boolean(reply.calls.length) && !reply.content;
-      this.#schema.show(reply.content, reply.finish !== null);
-    } else this.#markdown.show(reply.content);
+      this.#schema.show(reply.content, isOver);
+    } else this.#markdown.show(reply.content, isOver);
     this.#calls.replaceChildren(...reply.calls.filter(Boolean).map(callView));
   }
 
   /** Shows how the reply ended, and the cached part of its prompt. */
   finish(reply, request, note) {
     this.element.removeAttribute("aria-busy");
-    this.show(reply);
+    this.show(reply, true);
     const text = note ?? ENDS[reply.finish];
     if (text) this.#end.append(element("p", { class: "note" }, text));
     if (reply.usage) this.#end.append(promptView(reply.usage, reply.explanation, request));
   }
 
-  /** Asks for the results of the reply's calls; `onResults` gets a text for each and returns whether it took them. */
+  /** Asks for the results of the reply's calls; `onResults` gets a text for each. */
   askForResults(calls, onResults) {
     const fields = calls.map((call) => element("textarea", { rows: 2, required: true, "aria-label": `Result of ${call.name}`, placeholder: `What ${call.name} returns` }));
     const form = element("form", { class: "results" }, ...fields, element("button", { type: "submit" }, "Send the results"));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
-      if (onResults(fields.map((field) => field.value))) form.remove();
+      onResults(fields.map((field) => field.value));
     });
     this.#end.prepend(form);
     fields[0].focus();

@@ -19,8 +19,8 @@ export class SchemaView {
 
   show(text, isFinished) {
     const { state, value, path } = readGrowing(text);
-    this.#value.textContent = value === undefined ? "" : JSON.stringify(value, null, 2);
-    this.#value.hidden = value === undefined;
+    this.#value.textContent = value === undefined ? text : JSON.stringify(value, null, 2);
+    this.#value.hidden = !text;
     this.#state.textContent = isFinished && state !== "open" ? ENDS[state] : this.#open(state, value, path, isFinished);
   }
 

@@ -35,7 +35,7 @@ from .deep_members import DeepMembers
 from .names import TAKEN
 
 MAX_STATES = 40_000
-MAX_CELLS = 2_000_000  # 8 MB
+MAX_CELLS = 3_000_000  # 12 MB
 _ODD = np.uint64(0x5851F42D4C957F2D)
 _CODE_OF_BYTE = spread(np.arange(1, 257))
 _RESERVE_OF_KIND = np.array([least_reserve(kind, 0) for kind in range(GO + 1)], np.int32)

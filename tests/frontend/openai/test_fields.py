@@ -27,6 +27,7 @@ async def world() -> AsyncIterator[HttpWorld]:
         ("additional_properties", "none", "'declared' or 'schema'"),
         ("property_order", "random", "'schema' or 'any'"),
         ("unenforced", "ignore", "'refuse' or 'allow'"),
+        ("whitespace", "none", "'model', 'compact', 'spaced' or 'indented'"),
         ("verbosity", "loud", "'low', 'medium' or 'high'"),
         ("reasoning_effort", "banana", "'none', 'minimal', 'low', 'medium', 'high', 'xhigh' or 'max'"),
     ],
@@ -52,6 +53,43 @@ async def test_a_field_about_enforcement_needs_a_schema(
     error = await refused(world, path, **fields, **constraint)
     assert error["param"] == next(iter(fields))
     assert "that has a JSON schema" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({}, "model"),
+        ({"whitespace": "spaced"}, "spaced"),
+        ({"guided_whitespace_pattern": ""}, "compact"),
+        ({"guided_whitespace_pattern": "[ ]?"}, "spaced"),
+        ({"guided_whitespace_pattern": r"[\n\t ]*"}, "model"),
+        ({"guided_whitespace_pattern": "[ ]?", "whitespace": "indented"}, "indented"),
+        ({"structured_outputs": {"json": {"type": "object"}, "disable_any_whitespace": True}}, "compact"),
+        ({"structured_outputs": {"json": {"type": "object"}, "whitespace_pattern": r"\s*"}}, "model"),
+    ],
+    ids=str,
+)
+async def test_white_space_is_what_the_request_asks_for_in_our_fields_or_vllms(
+    world: HttpWorld, fields: Any, sent: str
+) -> None:
+    world.script = world.says("{}")
+    if "structured_outputs" not in fields:
+        fields = {**fields, "guided_json": {"type": "object"}}
+    reply = await world.http.post("/v1/chat/completions", json={"model": MODEL, "messages": HELLO, **fields})
+    assert reply.status_code == 200, reply.text
+    grammar = last_generate(world).grammar
+    assert grammar is not None and grammar.whitespace == sent
+
+
+@pytest.mark.parametrize("pattern", [" ", "[ ]+", "("])
+async def test_a_pattern_of_white_space_that_no_rule_fits_is_refused(world: HttpWorld, pattern: str) -> None:
+    error = await refused(world, guided_json={"type": "object"}, guided_whitespace_pattern=pattern)
+    assert error["param"] == "guided_whitespace_pattern"
+
+
+async def test_white_space_needs_json(world: HttpWorld) -> None:
+    error = await refused(world, regex="a", whitespace="compact")
+    assert error["param"] == "whitespace" and "asks for JSON" in error["message"]
 
 
 async def test_the_default_of_a_field_about_enforcement_needs_no_schema(world: HttpWorld) -> None:

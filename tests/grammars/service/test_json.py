@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import jsonschema
 import pytest
 from arbora.grammars import Automaton, CompilerError, GrammarCompiler, GrammarError, HostGrammar
+from arbora.runtime.automaton_format import GAP_PLACES
 from grammar_world import (
     Follower,
     HostFollower,
@@ -49,11 +50,14 @@ def is_compact(text: bytes) -> bool:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_text_drawn_from_the_masks_fits_the_schema(grammars: GrammarCompiler, seed: int) -> None:
-    grammar = compiled(grammars, "json_schema", SCHEMA)
-    assert isinstance(grammar, Automaton)
-    text = random_output(grammar, seed)
-    jsonschema.validate(json.loads(text), SCHEMA)
-    assert is_compact(text)
+    for whitespace in ("model", "compact", "indented"):
+        grammar = compiled(grammars, "json_schema", SCHEMA, whitespace=whitespace)
+        assert isinstance(grammar, Automaton)
+        text = random_output(grammar, seed)
+        value = json.loads(text)
+        jsonschema.validate(value, SCHEMA)
+        assert is_compact(text) or whitespace != "compact"
+        assert re.search(rb'\A\{\n  "name": ".*\n\}\Z', text, re.DOTALL) or whitespace != "indented"
 
 
 def test_a_schema_may_be_recursive(grammars: GrammarCompiler) -> None:
@@ -61,7 +65,7 @@ def test_a_schema_may_be_recursive(grammars: GrammarCompiler) -> None:
     grammar = compiled(grammars, "json_schema", tree)
     assert isinstance(grammar, Automaton)
     state, stack = after_text(grammar, b"[[[],[")
-    assert len(stack) == 3
+    assert len(stack) == GAP_PLACES + 3
     assert after_text(grammar, b"[[[],[]]]") != (state, stack)
     assert after_text(grammar, b"]")[0] == -1
 
@@ -308,12 +312,24 @@ def test_a_schema_cant_loosen_its_constraints_with_options(
 ) -> None:
     schema = {"prefixItems": [{"const": [1, 2]}, {"pattern": pattern, "type": "string"}], "minItems": 2}
     options = {"x-guidance": {"whitespace_flexible": True, "lenient": True}}
-    grammar = compiled(grammars, "json_schema", {"type": "array", "items": False, **schema, **options})
+    schema_with_options = {"type": "array", "items": False, **schema, **options}
+    grammar = compiled(grammars, "json_schema", schema_with_options, whitespace="compact")
     assert isinstance(grammar, kind)
     for seed in range(5):
         text = random_output(grammar, seed)
         assert is_compact(text)
         jsonschema.validate(json.loads(text), schema)
+
+
+def test_white_space_is_bounded_where_llguidance_follows_the_reply(grammars: GrammarCompiler) -> None:
+    schema = {"type": "array", "items": {"type": "string", "pattern": TOO_MANY_STATES}, "minItems": 2}
+    grammar = compiled(grammars, "json_schema", schema)
+    assert isinstance(grammar, HostGrammar)
+    texts = [random_output(grammar, seed) for seed in range(6)]
+    assert not all(map(is_compact, texts))
+    for text in texts:
+        jsonschema.validate(json.loads(text), schema)
+        assert all(re.fullmatch(rb" |\n( {0,64}|\t{0,16})", gap) for gap in re.findall(rb"\s+", text))
 
 
 def test_any_object_is_an_object(grammars: GrammarCompiler) -> None:

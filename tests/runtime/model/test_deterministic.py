@@ -148,11 +148,11 @@ def test_every_way_gives_the_same_tokens_and_bits(
 
 
 def test_without_it_bits_do_depend_on_the_way(model: Path) -> None:
-    """Or the test above would show nothing."""
+    """Or the test above would show nothing. On every processor, rows that are read in a group add their keys
+    in another order. float32 shows it; bfloat16 may round the difference away."""
     tokens = prompt(1000)
-    expected = alone(driver_of(model, "bfloat16", deterministic=False), tokens, EVERY)
-    replies = [way(driver_of(model, "bfloat16", deterministic=False), tokens, EVERY) for way in WAYS]
-    assert any(reply != expected for reply in replies)
+    expected = alone(driver_of(model, "float32", deterministic=False), tokens, EVERY)
+    assert in_a_busy_batch(driver_of(model, "float32", deterministic=False), tokens, EVERY) != expected
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

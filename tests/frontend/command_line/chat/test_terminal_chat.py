@@ -107,6 +107,44 @@ def test_a_streamed_reply_is_printed_once_as_markdown() -> None:
     assert text.index("think") < text.index("Head") < text.index("First") < text.index("• b")
 
 
+JSON_LINES = ["{\n", '  "na', 'me": "_Ada_ *L* <b>",\n  "tags": [\n', '    "\\\\a", ', '"b"\n  ]\n', "}"]
+
+
+def test_a_reply_that_matches_a_schema_keeps_its_lines_indentation_and_characters() -> None:
+    console = Console(width=60, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with MarkdownStream(console, is_markdown=False) as shown:
+        shown.add("Let me think.", "")
+        for piece in JSON_LINES:
+            shown.add("", piece)
+    assert console.export_text() == "Let me think.\n\n" + "".join(JSON_LINES) + "\n"
+
+
+def test_a_long_line_of_json_is_wrapped_by_the_terminal_alone() -> None:
+    line = json.dumps({"text": "some words " * 40})
+    screen = io.StringIO()
+    with MarkdownStream(Console(width=60, file=screen), is_markdown=False) as shown:
+        for start in range(0, len(line), 7):
+            shown.add("", line[start : start + 7])
+    assert screen.getvalue().strip() == line
+
+
+def test_a_schema_on_a_terminal_shows_json_as_the_model_writes_it(tmp_path: Path) -> None:
+    with (
+        chat_server(["{", ENDED], [*JSON_LINES, ENDED], ["**Bold**", ENDED]) as stub,
+        terminal(["chat", "--url", stub.url], XDG_STATE_HOME=tmp_path) as chat,
+    ):
+        chat.wait_for("/help lists commands")
+        say(chat, '/schema {"type": "object"}' + ENTER, "replies match")
+        chat.wait_for(">")
+        chat.type("go" + ENTER)
+        shown = chat.wait_for("first after")
+        assert '\n{\n  "name": "_Ada_ *L* <b>",\n  "tags": [\n    "\\\\a", "b"\n  ]\n' in shown
+        say(chat, "/schema off" + ENTER, "replies have no schema")
+        chat.wait_for(">")
+        chat.type("go" + ENTER)
+        assert "**" not in chat.wait_for("first after")
+
+
 def test_the_end_of_a_paragraph_longer_than_the_terminal_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markdown_stream, "REDRAW_S", 0.0)
     screen = io.StringIO()
