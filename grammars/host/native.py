@@ -119,9 +119,8 @@ class HostCompiler:
 
     def _json_schema(self, schema: Json, whitespace: JsonSpacing) -> NativeGrammar:
         if not isinstance(whitespace, tuple) and whitespace != "compact":
-            self._json_schema(
-                schema, "compact"
-            )  # text is forced, so that the probe finds what allows nothing
+            # compact text is forced, so that the probe finds what allows nothing
+            self._json_schema(schema, "compact")
         options = json.dumps(with_options(schema, whitespace))
         return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
 
