@@ -13,7 +13,6 @@ from .formula import OBJECT, Formula, Has, Members, Strings
 from .json_text import Json
 from .place import Place
 from .same_value import MAPS_BY_NAME, conjuncts, places_of, within
-from .values import is_number
 
 MAX_ALTERNATIVES = 500  # of an object; if it has more, any names are allowed
 _OPENING = ("additionalProperties", "unevaluatedProperties", "propertyNames")
@@ -38,9 +37,9 @@ def forbid_undeclared(document: SchemaDocument, place: Place) -> Iterator[Formul
     for name, conditions in found.sometimes.items():
         if name not in found.always:
             alike.setdefault(tuple(conditions), []).append(name)
-    for conditions, listed in alike.items():
+    for declaring, listed in alike.items():
         absent = make.atom(Members(make.atom(Strings(frozenset(listed))), make.false))
-        yield make.any_of([absent, *conditions, *found.open_if])
+        yield make.any_of([absent, *declaring, *found.open_if])
 
 
 class _Declarations:
@@ -101,8 +100,8 @@ class _Declarations:
         else:
             for name in _declared(place):
                 self.sometimes.setdefault(name, {})[condition] = None
-        least = fields.get("minProperties")
-        self.least = max(self.least, int(least) if is_number(least) else 0)
+        if "minProperties" in fields:
+            self.least = max(self.least, place.count("minProperties"))
         self.always.update(_mentioned(place))
         mentioning = [self._document.child(place, each) for each in ("if", "not") if each in fields]
         for other in within(self._document, places_of(self._document, mentioning)):
