@@ -12,7 +12,8 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-from ..http.body import MAX_BODY_BYTES, mistake
+from ..http.body import MAX_BODY_BYTES
+from ..request.type_errors import json_mistake
 from ..work.steps import Steps
 from .order import prefix_key
 from .records import LineError
@@ -118,7 +119,7 @@ def _checked(raw: bytes, planned: PlannedLine, endpoint: str, seen: set[bytes]) 
         line = _decoder.decode(raw)
         fields = _fields.decode(line.body) if line.body else None
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        problem = f"The line is not a JSON object of a request: {mistake(raw, error)}."
+        problem = f"The line is not a JSON object of a request: {json_mistake(raw, error)}."
         return wrong("invalid_json_line", problem)
     for name, value in (("custom_id", line.custom_id), ("method", line.method), ("url", line.url)):
         if not value:

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
 from ...runtime.type_mismatch import in_words
-from ..request.type_errors import type_error
+from ..request.type_errors import STEP_BYTES, json_mistake, type_error
 from ..work.caller import LARGE_BODY, Caller, ClientGoneError
 from ..work.fair_threads import FairThreads
 from ..work.steps import Steps, run_now
@@ -24,7 +24,6 @@ from .field_names import MOST_SHOWN, FieldNames
 from .tenants import BODY_BYTES
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-STEP_BYTES = 1024 * 1024  # of a text, checked while no other thread runs
 _BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
 U = TypeVar("U")
 
@@ -33,11 +32,7 @@ Number: TypeAlias = int | float
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _numbers = msgspec.json.Decoder(Number | list[Number | list[Number]])
 _EMPTY = "is empty, but must be a JSON object"
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _SURROGATE_BYTES = re.compile(rb"\xed[\xa0-\xbf]")
-_WHOLE_ESCAPES = re.compile(
-    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+", re.DOTALL
-)
 
 
 class BodyReader:
@@ -127,20 +122,8 @@ def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError as error:
-        reason = f"is not valid JSON: {mistake(body, error)}" if body.strip() else _EMPTY
+        reason = f"is not valid JSON: {json_mistake(body, error)}" if body.strip() else _EMPTY
         raise RequestError(f"The request's body {reason}.", code="invalid_json") from None
-
-
-def mistake(text: bytes, error: Exception) -> str:
-    """What is wrong in a text that msgspec can't decode: its error, or a lone surrogate, which it does not
-    name."""
-    place = 0
-    while (found := _WHOLE_ESCAPES.match(text, place, place + STEP_BYTES)) and found[0]:
-        place = found.end()
-    if (lone := _SURROGATE.match(text, place)) is None:
-        return str(error)
-    pair = f"{lone[0].decode()} at byte {place} is half of a surrogate pair"
-    return f"{pair}. Write both halves, or the character itself"
 
 
 def _check_utf8(body: bytes) -> Steps[None]:

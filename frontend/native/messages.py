@@ -10,8 +10,8 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ...runtime.errors import RequestError
-from ..http.body import mistake
 from ..http.faces import RETRY_AFTER_SECONDS, with_short_texts
+from ..request.type_errors import json_mistake
 from .answers import Form
 from .protocol import End, ErrorBody, Event, Generated
 
@@ -85,7 +85,7 @@ def read_message(text: bytes) -> Start | Cancel:
     except msgspec.ValidationError as error:
         problem = f"The message is wrong: {error}"
     except msgspec.DecodeError as error:
-        problem = f"The message is not valid JSON: {mistake(text, error)}"
+        problem = f"The message is not valid JSON: {json_mistake(text, error)}"
     except RecursionError:
         problem = "The message's JSON is nested too deeply"
     raise RequestError(f"{problem}. {_ADVICE}", code="invalid_message")

@@ -13,6 +13,7 @@ from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, Whitespace
 from .conversation import MAX_SCHEMA_DEPTH
 from .schema_keywords import misspelt_keywords
+from .type_errors import json_mistake
 
 _ANY_OBJECT = '{"type":"object"}'
 _WHITESPACE = ["", " ", "\n", "\n  "]
@@ -65,7 +66,8 @@ def schema_spec(schema: Raw, param: str) -> GrammarSpec | None:
             f"{param} is nested more than {MAX_SCHEMA_DEPTH} levels deep.", param=param, code="invalid_value"
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestError(f"{param} is not valid JSON: {error}", param=param, code="invalid_value") from None
+        problem = f"{param} is not valid JSON: {json_mistake(bytes(schema), error)}"
+        raise RequestError(problem, param=param, code="invalid_value") from None
     if not isinstance(decoded, dict | bool):
         raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
     misspelt = misspelt_keywords(decoded, param)

@@ -1,7 +1,8 @@
-"""Turns msgspec's type errors into the errors of a request."""
+"""Turns msgspec's errors into the errors of a request."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -10,6 +11,12 @@ from msgspec import Raw
 from ...runtime.errors import RequestError
 from ...runtime.type_mismatch import TypeMismatch, value_at
 from .validation import missing_field
+
+STEP_BYTES = 1024 * 1024  # of a text, checked while no other thread runs
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_WHOLE_ESCAPES = re.compile(
+    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+", re.DOTALL
+)
 
 
 def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole: str = "") -> RequestError:
@@ -22,3 +29,15 @@ def type_error(error: msgspec.ValidationError, fields: Mapping[str, Raw], whole:
         path = f"{path}.{missing}" if path else missing
         return missing_field(path, parent if isinstance(parent, Mapping) else ())
     return RequestError(mismatch.sentence(path, fields, "body"), param=path or None, code="invalid_type")
+
+
+def json_mistake(text: bytes, error: Exception) -> str:
+    """What is wrong in a text that msgspec can't decode: its error, or a lone surrogate, which it does not
+    name."""
+    place = 0
+    while (found := _WHOLE_ESCAPES.match(text, place, place + STEP_BYTES)) and found[0]:
+        place = found.end()
+    if (lone := _SURROGATE.match(text, place)) is None:
+        return str(error)
+    pair = f"{lone[0].decode()} at byte {place} is half of a surrogate pair"
+    return f"{pair}. Write both halves, or the character itself"

@@ -1,5 +1,7 @@
 """Matrix products through oneDNN's packed weights, for the dtypes that the processor multiplies."""
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 
@@ -15,7 +17,7 @@ class PackedProduct:
         self._bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        parts = multiply_parts(x, self._weight, self._bias)
+        parts = list(multiply_parts(x, self._weight, self._bias))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -30,9 +32,12 @@ def packs(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
-def multiply_parts(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> list[torch.Tensor]:
-    """The products of each MAX_ROWS rows of x. weight: [out, in], plain or in oneDNN's layout."""
-    return [_multiply(part, weight, bias) for part in torch.split(x, MAX_ROWS)]
+def multiply_parts(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> Iterator[torch.Tensor]:
+    """Yields the products of each MAX_ROWS rows of x. weight: [out, in], plain or in oneDNN's layout."""
+    for part in torch.split(x, MAX_ROWS):
+        yield _multiply(part, weight, bias)
 
 
 def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -45,7 +50,7 @@ def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) 
 
 
 def padded_rows(rows: int) -> int:
-    """The number of rows to compute: at least two, rounded up to one of four sizes in each octave from 16.
+    """The number of rows to compute: at least two, rounded up to one of eight sizes in each octave.
 
     oneDNN compiles code for every number of rows and every shape of weights. It keeps the code of the last
     1024 pairs, 0.6 MB each. Its code for one row adds in another order, so a row alone would be rounded
@@ -53,5 +58,5 @@ def padded_rows(rows: int) -> int:
     """
     if rows <= 16:
         return max(2, rows)
-    step = 1 << ((rows - 1).bit_length() - 3)
+    step = 1 << ((rows - 1).bit_length() - 4)
     return -(-rows // step) * step

@@ -163,8 +163,8 @@ def test_a_packed_weight_does_not_refer_to_its_source() -> None:
 def test_few_numbers_of_rows_are_multiplied_and_few_rows_wasted() -> None:
     sizes = [padded_rows(rows) for rows in range(1, MAX_ROWS + 1)]
     assert sizes[0] == 2, "one row alone would be added up in another order"
-    assert len(set(sizes)) == 15 + 5 * 4
-    assert all(rows <= size <= 1.25 * rows for rows, size in enumerate(sizes[1:], 2))
+    assert len(set(sizes)) == 15 + 5 * 8
+    assert all(rows <= size <= 1.125 * rows for rows, size in enumerate(sizes[1:], 2))
 
 
 @pytest.mark.parametrize("product, dtype", PRODUCTS)
@@ -182,7 +182,7 @@ def test_more_rows_than_are_multiplied_at_a_time_agree_with_torch(
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("product", ["packed", "widened"])
 def test_products_of_many_numbers_of_rows_leave_little_memory(product: str) -> None:
-    """Four sizes in each octave leave 15 to 17 MiB, eight left 38, and every number of rows 230 to 235."""
+    """26 to 29 MiB. Without a limit of rows at a time, padded ones left 45, and every number of rows 345."""
     result = subprocess.run(
         [sys.executable, product_memory.__file__, product],
         env={**os.environ, "PYTHONPATH": str(Path(product_memory.__file__).parent)},
@@ -190,4 +190,4 @@ def test_products_of_many_numbers_of_rows_leave_little_memory(product: str) -> N
         text=True,
         check=True,
     )
-    assert int(result.stdout) < 26 << 20
+    assert int(result.stdout) < 36 << 20

@@ -12,7 +12,7 @@ from arbora.kernels.linear.packed import PackedProduct
 from arbora.kernels.linear.widened import WidenedProduct
 from loaded_memory import allow_no_huge_pages, anonymous
 
-MAX_ROWS = 4096
+MAX_ROWS = 8192
 SIDE = 64
 PRODUCTS = {"packed": (PackedProduct, torch.float32), "widened": (WidenedProduct, torch.bfloat16)}
 

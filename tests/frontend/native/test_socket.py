@@ -210,6 +210,7 @@ async def test_a_wrong_request_gets_the_error_of_post_generate(
     ("text", "part"),
     [
         ("{", "not valid JSON"),
+        ('{"type": "cancel", "id": "\\ud83d"}', "at byte 26 is half of a surrogate pair"),
         ('{"type": "generate", "id": "a", "request": ' + "[" * 100_000, "nested too deeply"),
         ("5", "Expected `object`"),
         ('{"type": "generat"}', "Invalid value 'generat'"),
@@ -217,7 +218,7 @@ async def test_a_wrong_request_gets_the_error_of_post_generate(
         ('{"type": "cancel", "id": 5}', "Expected `str`, got `int` - at `$.id`"),
         ('{"type": "cancel", "id": "a", "stream": true}', "unknown field `stream`"),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 async def test_a_wrong_message_gets_an_error_and_the_connection_stays(
     world: HttpWorld, text: str, part: str

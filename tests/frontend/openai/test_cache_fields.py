@@ -24,7 +24,7 @@ WEATHER: Any = [{"type": "function", "function": {"name": "weather"}}]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def plain() -> AsyncIterator[HttpWorld]:
-    async with http_world(TEMPLATE) as world:
+    async with http_world(TEMPLATE, context_length=4096) as world:
         yield world
 
 

@@ -38,7 +38,7 @@ MESSAGE = '{"role":"user","content":"x"}'
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world(context_length=1024) as running:
+    async with http_world(context_length=1 << 15) as running:
         gc.freeze()  # as the process does when it is ready
         yield running
         gc.unfreeze()

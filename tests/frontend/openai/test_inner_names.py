@@ -22,7 +22,7 @@ IN_FORMAT = "response_format may have type, json_schema, schema, format, structu
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world() as world:
+    async with http_world(context_length=1 << 20) as world:
         yield world
 
 

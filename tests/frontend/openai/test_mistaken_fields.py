@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from arbora.frontend.http.body import STEP_BYTES
+from arbora.frontend.request.type_errors import STEP_BYTES
 from http_world import HttpWorld, http_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -225,6 +225,11 @@ async def test_half_of_a_surrogate_pair_is_named_with_its_place(
     assert body[place : place + 6] == half
     message = (await sent(world, body)).json()["error"]["message"]
     assert f"{half.decode()} at byte {place} is half of a surrogate pair" in message
+
+
+async def test_half_of_a_surrogate_pair_in_a_schema_in_a_string_is_named(world: HttpWorld) -> None:
+    error = await refused(world, CHAT, {"messages": HELLO, "json_schema": r'{"enum": ["\ud83d"]}'})
+    assert r"json_schema is not valid JSON: \ud83d at byte 11 is half of a surrogate pair" in error["message"]
 
 
 async def test_an_escaped_backslash_begins_no_surrogate(world: HttpWorld) -> None:
