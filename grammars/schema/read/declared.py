@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from .document import SchemaDocument
 from .formula import OBJECT, Formula, Has, Members, Strings
 from .json_text import Json
-from .place import Place
-from .same_value import MAPS_BY_NAME, conjuncts, places_of, within
+from .place import MAPS_BY_NAME, Place
+from .same_value import conjuncts, places_of, within
 
 MAX_ALTERNATIVES = 500  # of an object; if it has more, any names are allowed
 _OPENING = ("additionalProperties", "unevaluatedProperties", "propertyNames")

@@ -12,15 +12,16 @@ from .formula import EVERY_TYPE, SCHEMA, Atom, Fact, Formula, Pattern, Subschema
 from .formulas import Formulas
 from .identities import Identities
 from .json_text import Json, objects
-from .place import Place, Undeclared
+from .place import REFERENCES, Place, Undeclared
 from .references import References
-from .same_value import REFERENCES, beside, without
 
 CHECKED = frozenset(("uniqueItems",))
 """Keywords that a check of the whole value may enforce instead; most values that models write pass it."""
 _DECLARING = frozenset(("properties", *REFERENCES))
 Reader: TypeAlias = "Callable[[SchemaDocument, Place], Iterator[Formula]]"
 """Yields the formulas for one keyword of a subschema."""
+Beside: TypeAlias = "Callable[[SchemaDocument, Place, Sequence[str | int]], tuple[Place, ...] | None]"
+"""Finds the subschemas of the same value as a subschema's part; None for too many."""
 
 
 class SchemaDocument:
@@ -39,6 +40,7 @@ class SchemaDocument:
         formulas: Formulas,
         readers: Mapping[str, Reader],
         forbid_undeclared: Reader,
+        beside: Beside,
         *,
         unenforced: Unenforced,
         is_checked: bool,
@@ -48,6 +50,7 @@ class SchemaDocument:
         self.references = References(root)
         self._readers = readers
         self._forbid_undeclared = forbid_undeclared
+        self._beside = beside
         self._places: list[Place] = []
         self._known: dict[tuple[object, ...], Formula] = {}
         self._rests: dict[tuple[object, ...], Place] = {}
@@ -71,8 +74,6 @@ class SchemaDocument:
         if not isinstance(schema, dict):
             raise GrammarError(f"the schema at {path} must be an object or a boolean")
         base = self.references.base_of(schema, base)
-        if undeclared != "as written" and not _may_declare(schema):
-            undeclared, beside = "as written", ()
         key = (self._identities.of(schema), base, undeclared, tuple(map(self.identity, beside)))
         known = self._known.get(key)
         if known is None:
@@ -92,7 +93,7 @@ class SchemaDocument:
 
     def rest(self, place: Place, steps: Sequence[str | int]) -> Place:
         """The subschema without the one of the same value to which these steps lead."""
-        return self._rests.setdefault((id(place.fields), *steps), without(place, steps))
+        return self._rests.setdefault((id(place.fields), *steps), place.without(steps))
 
     def part(self, place: Place, steps: Sequence[str | int]) -> Formula:
         """The atom of the subschema to which these steps lead."""
@@ -103,12 +104,16 @@ class SchemaDocument:
         for step in steps:
             schema = schema[step]  # type: ignore[index]
         path = "/".join([place.path, *(str(step).replace("~", "~0").replace("/", "~1") for step in steps)])
-        return self.schema(schema, path, place.base, *self._around(place, steps))
+        return self.schema(schema, path, place.base, *self._around(place, steps, schema))
 
-    def _around(self, place: Place, steps: Sequence[str | int]) -> tuple[Undeclared, tuple[Place, ...]]:
-        """`undeclared` and `beside` of a subschema's part."""
+    def _around(
+        self, place: Place, steps: Sequence[str | int], schema: Json
+    ) -> tuple[Undeclared, tuple[Place, ...]]:
+        """`undeclared` and `beside` of the subschema to which these steps lead."""
         undeclared = place.undeclared_under(str(steps[0]))
-        found = () if undeclared == "as written" else beside(self, place, steps)
+        if undeclared == "as written" or not _may_declare(schema):
+            return "as written", ()
+        found = self._beside(self, place, steps)
         return ("as written", ()) if found is None else (undeclared, found)
 
     def children(self, place: Place, keyword: str) -> list[Formula]:
@@ -117,7 +122,7 @@ class SchemaDocument:
     def referred(self, place: Place, keyword: str) -> Formula:
         path = f"{place.path}/{keyword}"
         schema, base = self.references.resolve(keyword, place.fields[keyword], place.base, path)
-        return self.schema(schema, str(place.fields[keyword]), base, *self._around(place, (keyword,)))
+        return self.schema(schema, str(place.fields[keyword]), base, *self._around(place, (keyword,), schema))
 
     def place_of(self, formula: Formula) -> Place | None:
         """The place of the subschema that an atom stands for; None for other formulas."""

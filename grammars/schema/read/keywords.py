@@ -41,6 +41,7 @@ from .json_text import Json
 from .object_keywords import DEPENDENCIES, OBJECTS
 from .place import Fields, Place
 from .references import is_uri
+from .same_value import beside
 from .values import exact_number, is_listed, is_number, one_of_values
 
 TYPES = {
@@ -279,6 +280,7 @@ def read_document(
         formulas,
         _READERS,
         forbid_undeclared,
+        beside,
         unenforced=unenforced,
         is_checked=is_checked,
         only_declared=only_declared,

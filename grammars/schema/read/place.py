@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from ...errors import NotCoveredError, WrongKeywordError
@@ -13,20 +14,9 @@ Undeclared: TypeAlias = Literal["as written", "decided around it", "forbidden"]
 """Whether objects may have undeclared properties: as the schema says, also inside of members and items; as a
 subschema of the same value around this one decides; or only where the schema mentions some. Members and items
 of the last two are "forbidden" to have any."""
-SAME_VALUE = frozenset(
-    (
-        "$ref",
-        "$dynamicRef",
-        "$recursiveRef",
-        "allOf",
-        "anyOf",
-        "oneOf",
-        "then",
-        "else",
-        "dependentSchemas",
-        "dependencies",
-    )
-)
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+MAPS_BY_NAME = ("dependentSchemas", "dependencies")
+SAME_VALUE = frozenset((*REFERENCES, *MAPS_BY_NAME, "allOf", "anyOf", "oneOf", "then", "else"))
 _MAY_BE_NEGATED = frozenset(["not", "if", "contains", "propertyNames"])
 
 
@@ -49,6 +39,17 @@ class Place:
 
     def as_written(self) -> Place:
         return Place(self.fields, self.path, self.base, "as written")
+
+    def without(self, steps: Sequence[str | int]) -> Place:
+        """This subschema without one of the same value inside it. Its alternatives are left out too."""
+        keyword, *inner = steps
+        fields = {name: value for name, value in self.fields.items() if name != keyword}
+        value = self.fields[str(keyword)]
+        if keyword == "allOf" and isinstance(value, list):
+            fields[keyword] = [each for position, each in enumerate(value) if position != inner[0]]
+        elif keyword in MAPS_BY_NAME and isinstance(value, dict):
+            fields[str(keyword)] = {name: each for name, each in value.items() if name != inner[0]}
+        return Place(fields, self.path, self.base, "as written")
 
     def undeclared_under(self, keyword: str) -> Undeclared:
         """`undeclared` of the subschemas under a keyword. What may be negated is read as it is written: the

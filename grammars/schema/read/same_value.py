@@ -4,18 +4,13 @@ others."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
+from .document import SchemaDocument
 from .formula import Formula
-from .place import SAME_VALUE, Place
-
-if TYPE_CHECKING:
-    from .document import SchemaDocument
+from .place import MAPS_BY_NAME, REFERENCES, SAME_VALUE, Place
 
 MAX_BESIDE = 16
-REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _LISTS = ("allOf", "anyOf", "oneOf")
-MAPS_BY_NAME = ("dependentSchemas", "dependencies")
 _IN_PLACE = (*_LISTS, *MAPS_BY_NAME, "not", "if", "then", "else")
 _ITEMS = ("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains")
 _MAPS = ("properties", "patternProperties")
@@ -87,18 +82,6 @@ def beside(document: SchemaDocument, place: Place, steps: Sequence[str | int]) -
     for own in places_of(document, [document.part(place.as_written(), steps)]) if kept else ():
         kept.pop(document.identity(own), None)
     return tuple(kept.values()) if len(kept) <= MAX_BESIDE else None
-
-
-def without(place: Place, steps: Sequence[str | int]) -> Place:
-    """The subschema without one of the same value inside it. Its alternatives are left out too."""
-    keyword, *inner = steps
-    fields = {name: value for name, value in place.fields.items() if name != keyword}
-    value = place.fields[str(keyword)]
-    if keyword == "allOf" and isinstance(value, list):
-        fields[keyword] = [each for position, each in enumerate(value) if position != inner[0]]
-    elif keyword in MAPS_BY_NAME and isinstance(value, dict):
-        fields[str(keyword)] = {name: each for name, each in value.items() if name != inner[0]}
-    return Place(fields, place.path, place.base, "as written")
 
 
 def _of_same_part(document: SchemaDocument, place: Place, steps: Sequence[str | int]) -> list[Place]:

@@ -165,7 +165,10 @@ def test_llguidance_forbids_undeclared_properties_where_one_subschema_declares_a
     assert not [value for value in refused if peer.accepts(compact(value))]
 
 
-@pytest.mark.parametrize("name", CASES.keys() - {*CLOSED_BY_LLGUIDANCE_TOO, "any of", "members and items"})
+CHANGED_FOR_LLGUIDANCE = (*CLOSED_BY_LLGUIDANCE_TOO, "any of", "members and items")
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in CHANGED_FOR_LLGUIDANCE])
 def test_for_llguidance_objects_that_several_subschemas_constrain_stay_as_written(name: str) -> None:
     schema = CASES[name][0]
     changed = deepcopy(schema)

@@ -74,7 +74,11 @@ def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     several = st.lists(inner, min_size=1, max_size=3)
     closed = st.fixed_dictionaries({"unevaluatedProperties": inner, "unevaluatedItems": inner})
-    conditional = st.fixed_dictionaries({"if": inner}, optional={"then": inner, "else": inner})
+    # the validator of the tests would follow a reference from an `if` alone to itself without end
+    decided = st.fixed_dictionaries({"then": inner}, optional={"else": inner}) | st.fixed_dictionaries(
+        {"else": inner}
+    )
+    conditional = st.tuples(inner, decided).map(lambda both: {"if": both[0], **both[1]})
     return st.one_of(
         several.map(lambda parts: {"allOf": parts}),
         several.map(lambda parts: {"anyOf": parts}),
