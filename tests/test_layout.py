@@ -51,7 +51,13 @@ COMMAND = {"frontend.command_line", "frontend.option_values"}
 MAY_IMPORT = {
     "frontend": SHARED_MODULES | {"frontend"},  # modules outside of its folders assemble the folders below
     "frontend.model_source": SHARED_MODULES
-    | {"frontend.gguf", "frontend.hub", "runtime.model.decoder_config", "runtime.model.weight_formats"},
+    | {
+        "frontend.gguf",
+        "frontend.hub",
+        "frontend.packaged_models",
+        "runtime.model.decoder_config",
+        "runtime.model.weight_formats",
+    },
     "frontend.work": SHARED_MODULES,
     "frontend.gguf": SHARED_MODULES,
     "frontend.engine": REQUEST

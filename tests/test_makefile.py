@@ -15,7 +15,7 @@ from pathlib import Path
 
 import arbora
 import pytest
-from arbora.runtime.compiled_code import FORMAT
+from arbora.runtime.compiled_code import SHARED
 
 ROOT = Path(arbora.__file__).parent
 
@@ -27,7 +27,8 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path)
     for folder in ("grammars/masks", "kernels", "runtime", ".venv/bin"):
         (tmp_path / folder).mkdir(parents=True)
-    sources = ("grammars/masks/walks.py", "kernels/cpu.py", str(FORMAT.relative_to(ROOT)))
+    shared = (str(file.relative_to(ROOT)) for file in SHARED)
+    sources = ("grammars/masks/walks.py", "kernels/cpu.py", *shared)
     for name in (*sources, ".venv/bin/python", ".venv/.installed"):
         (tmp_path / name).write_text("")
     finish(tmp_path)
@@ -99,7 +100,8 @@ def test_host_and_port_on_makes_command_line_reach_the_server(checkout: Path) ->
         lambda root: (root / "grammars/masks/walks.py").write_text("A = 1"),
         lambda root: (root / "grammars/masks/more.py").write_text(""),
         lambda root: (root / "kernels/cpu.py").unlink(),
-        lambda root: (root / FORMAT.relative_to(ROOT)).write_text("DEAD = 0"),
+        lambda root: (root / SHARED[0].relative_to(ROOT)).write_text("DEAD = 0"),
+        lambda root: (root / SHARED[1].relative_to(ROOT)).write_text("DEAD = 0"),
     ],
 )
 def test_changed_sources_are_compiled_and_nothing_is_installed(

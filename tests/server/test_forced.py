@@ -107,18 +107,18 @@ def test_forced_tokens_count_towards_max_tokens(served: Served, max_tokens: int)
     assert completion.choices[0].finish_reason == "length"
 
 
+@pytest.mark.parametrize("whitespace", ["model", "indented", "compact"])
 @pytest.mark.parametrize("temperature", [0, 1])
 @pytest.mark.parametrize("beyond", [0, 1, 7, 20])
 def test_a_form_is_whole_within_any_limit_that_it_can_keep(
-    served: Served, beyond: int, temperature: int
+    served: Served, beyond: int, temperature: int, whitespace: str
 ) -> None:
+    extra = {"complete_json": True, "whitespace": whitespace}
     with pytest.raises(openai.BadRequestError, match="the shortest complete reply has") as refusal:
-        fill_in(served, max_tokens=5, extra_body={"complete_json": True})
+        fill_in(served, max_tokens=5, extra_body=extra)
     assert refusal.value.param == "max_tokens"
     least = int(refusal.value.message.split(" has ")[-1].split()[0])
-    completion = fill_in(
-        served, max_tokens=least + beyond, temperature=temperature, extra_body={"complete_json": True}
-    )
+    completion = fill_in(served, max_tokens=least + beyond, temperature=temperature, extra_body=extra)
     jsonschema.validate(json.loads(text_of(completion)), FORM)
     assert completion.usage.completion_tokens <= least + beyond
     assert completion.choices[0].finish_reason in ("length", "stop")

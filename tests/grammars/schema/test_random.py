@@ -75,7 +75,10 @@ def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
     several = st.lists(inner, min_size=1, max_size=3)
     closed = st.fixed_dictionaries({"unevaluatedProperties": inner, "unevaluatedItems": inner})
     # the validator of the tests would follow a reference from an `if` alone to itself without end
-    decided = st.fixed_dictionaries({"then": inner}, optional={"else": inner}) | st.fixed_dictionaries(
+    decided = st.one_of(
+        st.fixed_dictionaries({"then": inner}, optional={"else": inner}),
+        st.fixed_dictionaries({"else": inner}),
+    )
         {"else": inner}
     )
     conditional = st.tuples(inner, decided).map(lambda both: {"if": both[0], **both[1]})
