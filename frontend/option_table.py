@@ -16,7 +16,7 @@ from ..runtime.config import (
     WritePolicy,
 )
 from ..runtime.errors import ConfigError
-from ..runtime.grammar_spec import Whitespace
+from ..runtime.grammar_spec import AdditionalProperties, Whitespace
 from .option_values import (
     MAX_PAGE_SIZE,
     directory,
@@ -298,6 +298,14 @@ OPTIONS = (
         repeatable=True,
     ),
     Option("protect_metrics", "/metrics needs a key too", truth, False, switch=True),
+    Option(
+        "additional_properties",
+        "properties beside the declared ones of an object whose schema does not mention others, unless the "
+        "request says: none (declared), or any, as JSON Schema has it (schema)",
+        one_of(*get_args(AdditionalProperties)),
+        "declared",
+        "WORD",
+    ),
     Option(
         "isolate_keys",
         "clients with different keys share no cached prefixes and no compiled grammars",

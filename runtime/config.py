@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from .api_keys import ApiKey, are_several
-from .grammar_spec import Whitespace
+from .grammar_spec import AdditionalProperties, Whitespace
 
 BUILTIN_MODEL = Path(__file__).resolve().parent / "model" / "builtin"
 
@@ -85,6 +85,8 @@ class ServeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """origins of web pages that may use the server across origins; "*": all"""
     protect_metrics: bool = False
     """/metrics needs a key too"""
+    additional_properties: AdditionalProperties = "declared"
+    """properties beside declared ones, unless the request says otherwise"""
     isolate_keys: bool = False
     """clients with different keys share no prefixes, and each may pin an equal share"""
     reasoning_field: ReasoningField = "reasoning_content"

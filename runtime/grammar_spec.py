@@ -8,6 +8,9 @@ import msgspec
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "structural_tag"]
 PropertyOrder = Literal["schema", "any"]
+AdditionalProperties = Literal["declared", "schema"]
+"""Properties that an object may have beside declared ones, if its schema mentions no others: none, or any, as
+JSON Schema has it."""
 Whitespace = Literal["model", "compact", "spaced", "indented"]
 """White space between the tokens of JSON: as the model chooses it, with its first choice of each kind for the
 rest of the reply; none; one space after commas and colons; or members on lines of their own, indented by two
@@ -32,8 +35,11 @@ class GrammarSpec(msgspec.Struct, array_like=True, frozen=True):
     """The request's field that the grammar came from, for errors."""
     whitespace: JsonSpacing = "model"
     """Between the tokens of a JSON schema's values."""
+    additional_properties: AdditionalProperties = "schema"
     property_order: PropertyOrder = "schema"
     unenforced: Unenforced = "refuse"
+    misspelt: tuple[tuple[str, str], ...] = ()
+    """Keyword and path of each unknown keyword that may be misspelt."""
     params: dict[str, str] = {}
     """For errors: the request's field with the schema of each function in a structural tag, by function."""
     closing: bool = False

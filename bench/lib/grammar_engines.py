@@ -88,7 +88,13 @@ class Arbora:
 
     def compile(self, schema: str) -> Grammar | None:
         try:
-            spec = GrammarSpec("json_schema", schema, property_order=self._order, whitespace=self._whitespace)
+            spec = GrammarSpec(
+                "json_schema",
+                schema,
+                additional_properties="schema",
+                property_order=self._order,
+                whitespace=self._whitespace,
+            )
             automaton = self._builder.build("", spec)
         except (GrammarError, TooLargeError):
             return None

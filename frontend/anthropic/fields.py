@@ -65,6 +65,7 @@ _BINDING = (
     "regex",
     "choice",
     "grammar",
+    "additional_properties",
     "property_order",
     "whitespace",
     "unenforced",

@@ -9,9 +9,10 @@ from typing import Annotated
 
 from msgspec import Raw, Struct
 
-from ..request.declared import one_of
+from ..request.declared import one_of, within
 from ..request.fields import (
     NULL,
+    AdditionalProperties,
     CacheLease,
     JsonObject,
     JsonSchema,
@@ -35,6 +36,7 @@ ROLES = ("user", "assistant", "system")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 THINKING_TYPES = ("enabled", "adaptive", "disabled")
 DISPLAYS = ("summarized", "omitted")
+LEAST_BUDGET = 1024  # tokens
 TOOL_CHOICES = ("auto", "any", "tool", "none")
 BLOCK_TYPES = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
@@ -87,7 +89,7 @@ class ToolChoice(Struct, kw_only=True):
 
 class ThinkingConfig(Struct, kw_only=True):
     type: Annotated[str, one_of(THINKING_TYPES)]
-    budget_tokens: int | None = None
+    budget_tokens: Annotated[int, within(LEAST_BUDGET)] | None = None
     display: Annotated[str, one_of(DISPLAYS)] | None = None
 
 
@@ -155,6 +157,7 @@ class MessagesRequest(PromptRequest, kw_only=True):
     frequency_penalty: OccurrencePenalty | None = None
     seed: Seed | None = None
     ignore_eos: bool | None = None
+    additional_properties: AdditionalProperties | None = None
     property_order: Order | None = None
     whitespace: Whitespace | None = None
     unenforced: Unenforced | None = None

@@ -8,13 +8,12 @@ from hashlib import sha256
 from typing import Literal
 
 from ...runtime.errors import RequestError
-from ..request.validation import check_range, check_word, missing_field
+from ..request.validation import check_declared, check_word, missing_field
 from .protocol import DISPLAYS, EFFORTS, THINKING_TYPES, ContentBlock, MessagesRequest, PromptRequest
 
 Shown = Literal["summarized", "omitted", "hidden"]
 """How a reply shows its thinking: as it is, as a signature alone, or not at all."""
 
-LEAST_BUDGET = 1024  # tokens
 _OMITTED = "omitted."
 _SHOWN = "shown."
 _DIGEST_CHARACTERS = 32
@@ -33,7 +32,7 @@ def check_thinking(request: PromptRequest) -> None:
         return
     if thinking.budget_tokens is None:
         raise missing_field("thinking.budget_tokens")
-    check_range("thinking.budget_tokens", thinking.budget_tokens, LEAST_BUDGET, None)
+    check_declared(thinking, "thinking.")
     if isinstance(request, MessagesRequest) and thinking.budget_tokens >= request.max_tokens:
         raise RequestError(
             f"thinking.budget_tokens is {thinking.budget_tokens}, but must be less than max_tokens, which is "

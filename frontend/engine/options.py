@@ -63,6 +63,7 @@ class EngineOptions(TypedDict, total=False):
     enforce_eager: bool
     deterministic: bool
     no_prefix_cache: bool
+    additional_properties: str
     whitespace: str
     unenforced: str
     prompt_rules: str

@@ -41,6 +41,8 @@ class Sampling(TypedDict, total=False):
     regex: the reply must match it
     choice: the reply must be one of these texts
     grammar: the reply must match it, in Lark or GBNF; at most one of these four may be given
+    additional_properties: "declared" forbids properties beside an object's declared ones, unless its schema
+        mentions them; with "schema" they are forbidden only where the schema says so
     property_order: "any" allows a schema's properties in any order, else they have the schema's
     whitespace: white space between the tokens of JSON: "model", as the model chooses, "compact", "spaced" or
         "indented"
@@ -78,6 +80,7 @@ class Sampling(TypedDict, total=False):
     regex: str
     choice: Sequence[str]
     grammar: str
+    additional_properties: Literal["declared", "schema"]
     property_order: Literal["schema", "any"]
     whitespace: Literal["model", "compact", "spaced", "indented"]
     unenforced: Literal["refuse", "allow"]

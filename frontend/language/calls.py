@@ -17,8 +17,8 @@ from .tools import tool_definition
 CONSTRAINTS = ("regex", "json_schema", "choices", "grammar")
 _MORE = """
 min_tokens top_p top_k min_p repetition_penalty presence_penalty frequency_penalty logit_bias stop_token_ids
-include_stop_str_in_output skip_special_tokens ignore_eos property_order whitespace unenforced complete_json
-cache_salt cache_prompt priority tool_choice chat_template_kwargs
+include_stop_str_in_output skip_special_tokens ignore_eos additional_properties property_order whitespace
+unenforced complete_json cache_salt cache_prompt priority tool_choice chat_template_kwargs
 """
 SAMPLING = frozenset(_MORE.split())
 

@@ -44,7 +44,7 @@ _SGLANG_FIELDS = _LLAMA_CPP_FIELDS | _words(
 )
 _VLLM_FIELDS = _SGLANG_FIELDS | _words("include_stop_str_in_output")
 _ARBORA_FIELDS = _VLLM_FIELDS | _words(
-    "property_order whitespace unenforced complete_json cache_prompt cache_lease"
+    "additional_properties property_order whitespace unenforced complete_json cache_prompt cache_lease"
 )
 ARBORA = ServerKind(
     name="Arbora",

@@ -30,6 +30,7 @@ _BINDING = (
     "regex",
     "choice",
     "grammar",
+    "additional_properties",
     "property_order",
     "whitespace",
     "unenforced",

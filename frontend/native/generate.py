@@ -19,13 +19,12 @@ from ..http.outcome import IS_CHAT
 from ..http.tenants import cache_scope, caller_of, tenant_of
 from ..request.constraint import enforced_as_asked
 from ..request.conversation import rendered
-from ..request.fields import MAX_LOGPROBS
 from ..request.grammar_fields import choice_spec, grammar_spec, one_spec, regex_spec, schema_spec
 from ..request.messages import Conversation
 from ..request.prepare import CheckedRequest, Limits, namespace_of, new_id, prepare
 from ..request.reply import Reply
 from ..request.service import Service
-from ..request.validation import check_choices, check_fields, check_range, check_token_ids
+from ..request.validation import check_choices, check_fields, check_token_ids
 from ..work.caller import Caller
 from .answers import HTTP_FORM, AnswerContext, EventStream, Form, WholeAnswer
 from .fields import IN_GENERATE, INERT_FIELDS
@@ -105,8 +104,6 @@ def _answer(streams: bool, context: AnswerContext, reply: Reply) -> EventStream 
 def _valid(service: Service, request: GenerateRequest, model: ModelReady) -> _Valid:
     """Raises `RequestError` for a request that can't be served."""
     check_fields(request)
-    check_range("max_tokens", request.max_tokens, 0, None)
-    check_range("logprobs", request.logprobs, 0, MAX_LOGPROBS)
     if request.stream and request.prompt_logprobs is not None:
         raise RequestError(
             "prompt_logprobs is not available in a stream: leave one of them out.",

@@ -6,6 +6,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ..explain.explanation import Explanation
 from ..request.fields import NULL, JsonObject, SamplingFields
+from ..request.fields import TopLogprobs as LogprobsCount
 from ..request.messages import ChatMessage
 from ..request.reply import UnenforcedKeyword, Usage
 
@@ -21,7 +22,7 @@ class GenerateRequest(SamplingFields, kw_only=True):
     chat_template_kwargs: JsonObject | None = None
     add_special_tokens: bool | None = None
     stream: bool | None = None
-    logprobs: int | None = None
+    logprobs: LogprobsCount | None = None
     return_prompt_token_ids: bool | None = None
     explain_cache: bool | None = None
     json_schema: Raw = NULL

@@ -70,6 +70,7 @@ _BINDING = (
     "regex",
     "choice",
     "grammar",
+    "additional_properties",
     "property_order",
     "whitespace",
     "unenforced",

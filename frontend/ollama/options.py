@@ -9,7 +9,7 @@ from ...runtime.messages import ModelReady
 from ..http.fixed_fields import checks_of
 from ..request.fields import SamplingFields
 from ..request.prepare import Limits
-from ..request.validation import check_fields, check_range, check_stop_strings, tokens_in_words, too_long
+from ..request.validation import check_declared, check_fields, check_stop_strings, tokens_in_words, too_long
 from .fields import FIXED_OPTIONS
 from .protocol import Options, PromptRequest
 
@@ -37,6 +37,7 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
         frequency_penalty=options.frequency_penalty,
         seed=None if options.seed == -1 else options.seed,
         stop=options.stop,
+        additional_properties=request.additional_properties,
         property_order=request.property_order,
         whitespace=request.whitespace,
         unenforced=request.unenforced,
@@ -54,18 +55,6 @@ def _check(options: Options) -> None:
     """Errors name the options as the client wrote them."""
     for name, check in _CHECKS.items():
         check(bytes(getattr(options, name.removeprefix("options."))))
-    check_range("options.temperature", options.temperature, 0, 2)
-    check_range("options.top_k", options.top_k, -1, None)
-    check_range("options.top_p", options.top_p, 0, 1)
-    check_range("options.min_p", options.min_p, 0, 1)
-    check_range("options.seed", options.seed, -(2**63), 2**63 - 1)
-    check_range("options.repeat_penalty", options.repeat_penalty, 0.01, 100)
-    check_range("options.presence_penalty", options.presence_penalty, -2, 2)
-    check_range("options.frequency_penalty", options.frequency_penalty, -2, 2)
-    check_range("options.num_ctx", options.num_ctx, 1, None)
-    check_stop_strings(
-        "options.stop", [options.stop] if isinstance(options.stop, str) else options.stop or []
-    )
     predict = options.num_predict
     if predict is not None and predict < 1 and predict not in REST_OF_CONTEXT:
         raise RequestError(
@@ -73,6 +62,10 @@ def _check(options: Options) -> None:
             param="options.num_predict",
             code="invalid_value",
         )
+    check_declared(options, "options.")
+    check_stop_strings(
+        "options.stop", [options.stop] if isinstance(options.stop, str) else options.stop or []
+    )
 
 
 def limits(request: PromptRequest, model: ModelReady, prompt_tokens: int, prompt_param: str) -> Limits:

@@ -12,7 +12,7 @@ from ...runtime.messages import GrammarSpec
 from ..explain.outline import NO_OUTLINE, Outline
 from ..request.constraint import enforced_as_asked
 from ..request.conversation import rendered, tool_definitions
-from ..request.fields import MAX_LOGPROBS, SamplingFields
+from ..request.fields import SamplingFields
 from ..request.grammar_fields import (
     choice_spec,
     grammar_spec,
@@ -25,7 +25,7 @@ from ..request.grammar_fields import (
 from ..request.service import Service
 from ..request.tool_choice import calls_wanted
 from ..request.tools import ToolUse, tool_use
-from ..request.validation import check_range
+from ..request.validation import check_declared
 from .conversation import chat_conversation, prompt_conversation
 from .options import sampling_fields
 from .protocol import ChatRequest, GenerateRequest, PromptRequest
@@ -80,7 +80,7 @@ def generate_prompt(service: Service, request: GenerateRequest) -> Prompt:
 
 def _checked_fields(service: Service, request: PromptRequest) -> SamplingFields:
     check_think(service, request)
-    check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
+    check_declared(request)
     if request.top_logprobs and not request.logprobs:
         raise RequestError(
             f"top_logprobs is {request.top_logprobs}, but is only allowed when logprobs is true.",

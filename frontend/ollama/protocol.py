@@ -5,26 +5,49 @@ Types only: other modules check the values. A null field counts as absent.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Raw, Struct
 
-from ..request.fields import NULL, CacheLease, JsonObject
+from ..request.declared import within
+from ..request.fields import (
+    NULL,
+    AdditionalProperties,
+    CacheLease,
+    JsonObject,
+    MinP,
+    OccurrencePenalty,
+    Order,
+    Priority,
+    RepetitionPenalty,
+    Salt,
+    Seed,
+    StopString,
+    StopStrings,
+    Temperature,
+    TopK,
+    TopLogprobs,
+    TopP,
+    Unenforced,
+    Whitespace,
+)
 from ..request.messages import MessageToolCall, Tool
 
 
 class Options(Struct, kw_only=True):
     """The `Raw` fields change no reply, or are refused with other values than a few."""
 
-    num_predict: int | None = None
-    num_ctx: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    num_predict: Annotated[int, within(-2)] | None = None
+    num_ctx: Annotated[int, within(1)] | None = None
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
+    seed: Seed | None = None
+    stop: StopString | StopStrings | None = None
+    repeat_penalty: RepetitionPenalty | None = None
+    presence_penalty: OccurrencePenalty | None = None
+    frequency_penalty: OccurrencePenalty | None = None
     repeat_last_n: Raw = NULL
     typical_p: Raw = NULL
     tfs_z: Raw = NULL
@@ -67,19 +90,20 @@ class PromptRequest(Struct, kw_only=True):
     think: bool | str | None = None
     keep_alive: float | str | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs | None = None
     regex: str | None = None
     choice: list[str] | None = None
     grammar: str | None = None
-    property_order: str | None = None
-    whitespace: str | None = None
-    unenforced: str | None = None
+    additional_properties: AdditionalProperties | None = None
+    property_order: Order | None = None
+    whitespace: Whitespace | None = None
+    unenforced: Unenforced | None = None
     complete_json: bool | None = None
     chat_template_kwargs: JsonObject | None = None
-    cache_salt: str | None = None
+    cache_salt: Salt | None = None
     cache_prompt: bool | None = None
     cache_lease: CacheLease | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     explain_cache: bool | None = None
 
 

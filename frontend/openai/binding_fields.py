@@ -35,6 +35,7 @@ CONSTRAINTS = (
     "guided_grammar",
     "ebnf",
     "complete_json",
+    "additional_properties",
     "property_order",
     "whitespace",
     "unenforced",

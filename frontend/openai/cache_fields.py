@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import LeaseTerms
+from ..request.fields import MOST_TTL_S
 from ..request.leases import Breakpoint, Position, breakpoint_leases, check_breakpoints, conversation_lease
 from ..request.messages import ChatMessage
-from ..request.validation import MOST_TTL_S, check_key, check_word
+from ..request.validation import check_key, check_word
 from .protocol import ChatRequest, PromptCacheOptions
 
 DEFAULT_TTL_S = 1800.0

@@ -106,11 +106,6 @@ def _named_schema(wanted: JsonSchemaFormat | None, *, is_needed: bool) -> Gramma
 def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
     if wanted is None:
         return None
-    if wanted.disable_additional_properties:
-        param = "structured_outputs.disable_additional_properties"
-        raise RequestError(
-            f"{param} is not supported: leave it out.", param=param, code="unsupported_parameter"
-        )
     tag = wanted.structural_tag
     found = (
         schema_spec(wanted.json, "structured_outputs.json"),
@@ -128,5 +123,8 @@ def _structured_outputs(wanted: StructuredOutputs | None) -> GrammarSpec | None:
             param="structured_outputs",
             code="invalid_value",
         )
+    spec = specs[0]
+    if wanted.disable_additional_properties:
+        spec = msgspec.structs.replace(spec, additional_properties="declared")
     pattern = "" if wanted.disable_any_whitespace else wanted.whitespace_pattern
-    return spaced_as(specs[0], pattern, "structured_outputs.whitespace_pattern")
+    return spaced_as(spec, pattern, "structured_outputs.whitespace_pattern")

@@ -11,13 +11,22 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ..request.declared import one_of, within
-from ..request.fields import NULL, JsonObject, JsonSchema, Salt, SamplingFields, Tokens, TopLogprobs
+from ..request.fields import (
+    MAX_CHOICES,
+    NULL,
+    JsonObject,
+    JsonSchema,
+    Salt,
+    SamplingFields,
+    Tokens,
+    TopLogprobs,
+    TtlS,
+)
 from ..request.messages import ChatMessage, Tool, ToolChoice
 
 FORMAT_TYPES = ("text", "json_object", "json_schema", "structural_tag")
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 VERBOSITIES = ("low", "medium", "high")
-MOST_TTL_SECONDS = 7 * 24 * 3600
 
 
 class JsonSchemaFormat(Struct, kw_only=True):
@@ -69,7 +78,7 @@ class GenerationFields(SamplingFields, kw_only=True):
     """The fields that chat and text completions share."""
 
     model: str | None = None
-    best_of: int | None = None
+    best_of: Annotated[int, within(1, MAX_CHOICES)] | None = None
     add_special_tokens: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -134,7 +143,7 @@ class TokenizeRequest(PromptFields, kw_only=True):
 
 class PinRequest(PromptFields, kw_only=True):
     prompt: str | list[int] | None = None
-    ttl_s: Annotated[float, within(0, MOST_TTL_SECONDS, above_low=True)]
+    ttl_s: TtlS
 
 
 class DetokenizeRequest(Struct, kw_only=True):

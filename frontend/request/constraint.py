@@ -9,9 +9,10 @@ from msgspec import Raw
 
 from ...runtime.config import ServeConfig, UnenforcedDefault
 from ...runtime.errors import RequestError
-from ...runtime.messages import GrammarSpec, PropertyOrder, Unenforced
+from ...runtime.messages import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced
 from ..text.reasoning import ReasoningFormat
 from .fields import SamplingFields
+from .schema_keywords import meant_keyword
 
 _WITH_SCHEMAS = ("json_schema", "structural_tag")
 _WITH_JSON = (*_WITH_SCHEMAS, "json_object")
@@ -28,20 +29,30 @@ def enforced_as_asked(
     """
     if fields.complete_json and spec is None:
         raise _nothing_to_match("complete_json", "says what the reply must match")
-    for name, value in (("property_order", "any"), ("unenforced", "allow")):
+    uses = (("additional_properties", "schema"), ("property_order", "any"), ("unenforced", "allow"))
+    for name, value in uses:
         if getattr(fields, name) == value and (spec is None or spec.kind not in _WITH_SCHEMAS):
             raise _nothing_to_match(name, "has a JSON schema")
     if fields.whitespace is not None and (spec is None or spec.kind not in _WITH_JSON):
         raise _nothing_to_match("whitespace", "asks for JSON")
     if spec is None:
         return None
+    if fields.unenforced == "refuse" and spec.misspelt:
+        raise _misspelt(spec)
     return msgspec.structs.replace(
         spec,
+        additional_properties=_additional_properties(fields.additional_properties, spec, config),
         property_order=cast(PropertyOrder, fields.property_order or "schema"),
         whitespace=fields.whitespace
         or (config.whitespace if spec.whitespace == "model" else spec.whitespace),
         unenforced=_unenforced(fields.unenforced, config.unenforced),
     )
+
+
+def _additional_properties(asked: str | None, spec: GrammarSpec, config: ServeConfig) -> AdditionalProperties:
+    """The request's own field first, then a field inside the constraint, then the server's value."""
+    inside = spec.additional_properties if spec.additional_properties == "declared" else None
+    return cast(AdditionalProperties, asked or inside or config.additional_properties)
 
 
 def _unenforced(asked: str | None, default: UnenforcedDefault) -> Unenforced:
@@ -82,6 +93,16 @@ def as_format(spec: GrammarSpec) -> Raw | dict[str, object]:
         case "choice":
             values: list[str] = msgspec.json.decode(spec.text, type=list[str])
             return {"type": "or", "elements": [{"type": "const_string", "value": each} for each in values]}
+
+
+def _misspelt(spec: GrammarSpec) -> RequestError:
+    keyword, path = spec.misspelt[0]
+    return RequestError(
+        f"the schema's keyword {keyword!r} at {path} is unknown, so it can't be enforced: did you mean "
+        f"{meant_keyword(keyword)!r}? Correct it, or leave `unenforced` out of the request.",
+        param=spec.params.get(path.partition("#")[0], spec.param),
+        code="invalid_grammar",
+    )
 
 
 def _nothing_to_match(name: str, needed: str) -> RequestError:

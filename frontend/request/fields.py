@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias, get_args
 from msgspec import Meta, Raw, Struct, field
 
 from ...runtime.config import UnenforcedDefault
+from ...runtime.messages import AdditionalProperties as AllowedProperties
 from ...runtime.messages import PropertyOrder
 from ...runtime.messages import Whitespace as JsonWhitespace
 from .declared import one_of, within
@@ -17,6 +18,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024  # of one string
 MAX_LOGPROBS = 20
 MAX_SEED = 2**63 - 1
+MOST_TTL_S = 7 * 24 * 3600.0  # of a lease or pin
+MOST_UNDER_KEY = 64  # leases
 
 JsonObject = dict[str, object]
 NULL: Raw = field(default_factory=partial(Raw, b"null"))
@@ -36,9 +39,11 @@ Tokens: TypeAlias = Annotated[int, within(0)]
 TopLogprobs: TypeAlias = Annotated[int, within(0, MAX_LOGPROBS)]
 Seed: TypeAlias = Annotated[int, within(-(2**63), MAX_SEED)]
 Priority: TypeAlias = Annotated[int, within(-(2**31), 2**31 - 1)]
+AdditionalProperties: TypeAlias = Annotated[str, one_of(get_args(AllowedProperties))]
 Order: TypeAlias = Annotated[str, one_of(get_args(PropertyOrder))]
 Whitespace: TypeAlias = Annotated[str, one_of(get_args(JsonWhitespace))]
 Unenforced: TypeAlias = Annotated[str, one_of(get_args(UnenforcedDefault))]
+TtlS: TypeAlias = Annotated[float, within(0, MOST_TTL_S, above_low=True)]
 Salt: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 _STOP_LENGTHS = {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
 StopString: TypeAlias = Annotated[str, Meta(extra_json_schema=_STOP_LENGTHS)]
@@ -51,9 +56,9 @@ class CacheLease(Struct, kw_only=True):
     A later request with the same `key` replaces the lease, or with `most` above 1 keeps that many.
     """
 
-    ttl_s: float
+    ttl_s: TtlS
     key: str | None = None
-    most: int | None = None
+    most: Annotated[int, within(1, MOST_UNDER_KEY)] | None = None
 
 
 class SamplingFields(Struct, kw_only=True):
@@ -78,6 +83,7 @@ class SamplingFields(Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     prompt_logprobs: TopLogprobs | None = None
     prompt_logprobs_start: Tokens | None = None
+    additional_properties: AdditionalProperties | None = None
     property_order: Order | None = None
     whitespace: Whitespace | None = None
     unenforced: Unenforced | None = None

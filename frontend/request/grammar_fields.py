@@ -12,7 +12,7 @@ from msgspec import Raw
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, Whitespace
 from .conversation import MAX_SCHEMA_DEPTH
-from .schema_keywords import warn_of_misspelt_keywords
+from .schema_keywords import misspelt_keywords
 from .type_errors import json_mistake
 
 _ANY_OBJECT = '{"type":"object"}'
@@ -70,8 +70,8 @@ def schema_spec(schema: Raw, param: str) -> GrammarSpec | None:
         raise RequestError(problem, param=param, code="invalid_value") from None
     if not isinstance(decoded, dict | bool):
         raise RequestError(f"{param} must be a JSON schema: an object.", param=param, code="invalid_type")
-    warn_of_misspelt_keywords(decoded, param)
-    return GrammarSpec("json_schema", bytes(schema).decode(), param)
+    misspelt = misspelt_keywords(decoded, param)
+    return GrammarSpec("json_schema", bytes(schema).decode(), param, misspelt=misspelt)
 
 
 def spaced_as(spec: GrammarSpec | None, pattern: str | None, param: str) -> GrammarSpec | None:

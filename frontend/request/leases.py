@@ -10,9 +10,8 @@ from ...runtime.messages import EndLease, LeaseTerms, Tokens
 from ..replica.engine_client import EngineClient
 from ..text.passage import common_length
 from ..work.caller import Caller
-from .fields import CacheLease
+from .fields import MOST_TTL_S, MOST_UNDER_KEY, CacheLease
 from .service import Service
-from .validation import MOST_TTL_S, MOST_UNDER_KEY
 
 MOST_BREAKPOINTS = 4
 DECISION_S = 2.0  # from a reply's end until its tool calls, if there are any, are known

@@ -266,13 +266,17 @@ class Reply:
         self._called.clear()
 
     def unenforced(self) -> list[UnenforcedKeyword]:
-        """The schema's keywords that the reply may violate: unknown formats, and if the request allows it all
-        keywords that the grammar leaves out. Otherwise complete calls are checked for those."""
+        """The schema's keywords that the reply may violate: misspelt ones, unknown formats, and if the
+        request allows it all keywords that the grammar leaves out. Otherwise complete calls are checked for
+        those."""
         grammar = self._generation.requests[0].grammar
         left_out: Sequence[LeftOut] = self._generation.left_out
         if grammar is None or grammar.unenforced != "allow":
             left_out = [each for each in left_out if each.keyword == "format"]
-        return [UnenforcedKeyword(each.keyword, each.path) for each in left_out]
+        misspelt = () if grammar is None else grammar.misspelt
+        return [UnenforcedKeyword(*each) for each in misspelt] + [
+            UnenforcedKeyword(each.keyword, each.path) for each in left_out
+        ]
 
     def usage(self) -> Usage:
         """Each prompt and its cached tokens are counted once, with its first choice."""

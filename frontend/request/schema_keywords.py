@@ -1,16 +1,18 @@
-"""Warns of keywords in JSON schemas that may be misspelt, because JSON Schema ignores unknown ones."""
+"""Finds keywords in JSON schemas that may be misspelt, because JSON Schema ignores unknown ones."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 
-from ..text.close_names import LONGEST, close_name
+from ..text.close_names import close_name
 
 MOST_SUBSCHEMAS = 500  # so many subschemas of one schema are searched for unknown keywords
-MOST_UNKNOWN = 32  # unknown keywords of one schema; for each a similar keyword is searched
+MOST_UNKNOWN = 32  # unknown keywords of one schema for which a similar keyword is searched
+MOST_LISTED = 100  # misspelt keywords of one schema
 MOST_WARNED = 100  # keywords that the log names, as long as the process runs
 
 
@@ -39,42 +41,48 @@ _warned: set[str] = set()
 log = logging.getLogger(__name__)
 
 
-def warn_of_misspelt_keywords(schema: object, param: str) -> None:
-    """Logs a warning of each keyword that may be misspelt, once. `param` is the request's field."""
-    for name, meant in misspelt_keywords(schema).items():
+def misspelt_keywords(schema: object, param: str) -> tuple[tuple[str, str], ...]:
+    """(keyword, path) for each unknown keyword that resembles a keyword of JSON Schema. The log names each
+    keyword once, with `param`, the request's field."""
+    resembling = (each for each in _unknown_keywords(schema) if meant_keyword(each[0]) is not None)
+    found = tuple(islice(resembling, MOST_LISTED))
+    for name, _ in found:
         if name not in _warned and len(_warned) < MOST_WARNED:
             _warned.add(name)
+            meant = meant_keyword(name)
             log.warning("ignoring the unknown keyword %r in %s: did you mean %s?", name, param, meant)
+    return found
 
 
-def misspelt_keywords(schema: object) -> Mapping[str, str]:
-    """The schema's unknown keywords that resemble a keyword of JSON Schema, and that keyword for each."""
-    found = {name: _meant(name) for name in islice(_unknown_keywords(schema), MOST_UNKNOWN)}
-    return {name: meant for name, meant in found.items() if meant is not None}
-
-
-def _unknown_keywords(schema: object) -> Iterator[str]:
-    """Each unknown keyword once. Names of extensions, which begin with x-, are left out."""
-    seen: set[str] = set()
-    left = [schema]
+def _unknown_keywords(schema: object) -> Iterator[tuple[str, str]]:
+    """(keyword, path) for each unknown keyword, up to `MOST_UNKNOWN` different ones. Names of extensions,
+    which begin with x-, are left out."""
+    left: deque[tuple[object, str]] = deque([(schema, "#")])
+    unknown: set[str] = set()
     for _ in range(MOST_SUBSCHEMAS):
         if not left:
             return
-        each = left.pop()
+        each, path = left.popleft()
         if isinstance(each, list):
-            left += each
+            left += [(part, f"{path}/{position}") for position, part in enumerate(each)]
             continue
         for name, value in each.items() if isinstance(each, dict) else ():
             if name in _WITH_SCHEMAS:
-                left.append(value)
+                left.append((value, f"{path}/{name}"))
             elif name in _WITH_NAMED_SCHEMAS and isinstance(value, dict):
-                left += value.values()
-            elif name not in _CONSTRAINTS and name not in _ANNOTATIONS and name not in seen:
-                seen.add(name)
-                if not name.startswith("x-") and len(name) <= LONGEST:
-                    yield name
+                left += [(part, f"{path}/{name}/{_escaped(key)}") for key, part in value.items()]
+            elif name not in _CONSTRAINTS and name not in _ANNOTATIONS and not name.startswith("x-"):
+                unknown.add(name)
+                if len(unknown) > MOST_UNKNOWN:
+                    return
+                yield name, f"{path}/{_escaped(name)}"
+
+
+def _escaped(step: str) -> str:
+    return step.replace("~", "~0").replace("/", "~1")
 
 
 @lru_cache(1024)
-def _meant(name: str) -> str | None:
+def meant_keyword(name: str) -> str | None:
+    """The keyword of JSON Schema that an unknown one resembles."""
     return close_name(name, [each for each in _CONSTRAINTS if len(each) > _TOO_SHORT])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -24,6 +24,7 @@ from ..text.tool_grammar import (
 )
 from .chat_reader import ToolReader
 from .constraint import as_format
+from .schema_keywords import misspelt_keywords
 
 _NOT_BESIDE_CALLS = ("grammar", "structural_tag")
 
@@ -78,7 +79,18 @@ def tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | Non
         raise RequestError(str(error), param=wanted.params[error.function], code="invalid_grammar") from None
     if use.grammar is None:
         return use
-    return use._replace(grammar=msgspec.structs.replace(use.grammar, params=dict(wanted.params)))
+    misspelt = (*(grammar.misspelt if grammar else ()), *_misspelt(use.tools, wanted.params))
+    spec = msgspec.structs.replace(use.grammar, misspelt=misspelt, params=dict(wanted.params))
+    return use._replace(grammar=spec)
+
+
+def _misspelt(tools: Sequence[dict[str, Any]], params: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(keyword, path) for each keyword of the tools' parameters that may be misspelt. A path begins with the
+    function's name."""
+    for tool in tools:
+        name = tool["function"]["name"]
+        found = misspelt_keywords(tool["function"].get("parameters"), params.get(name, "tools"))
+        yield from ((keyword, name + path) for keyword, path in found)
 
 
 def _tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | None) -> ToolUse:

@@ -17,9 +17,7 @@ from .fields import MAX_SEED, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, CacheLease,
 
 MAX_CHOICES_IN_ALL = 1024
 MAX_BIASED_TOKENS = 1024
-MOST_TTL_S = 7 * 24 * 3600.0  # of a lease or pin
 MOST_KEY_CHARACTERS = 256
-MOST_UNDER_KEY = 64  # leases
 MOST_NAMES_COMPARED = 256  # of an object, with the name of a field that it lacks
 GREEDY_BELOW = 1e-5
 GREEDY_TOP_P = 1e-9
@@ -83,8 +81,7 @@ def check_fields(fields: SamplingFields) -> None:
 
 def check_lease(lease: CacheLease | None) -> None:
     if lease is not None:
-        check_range("cache_lease.ttl_s", lease.ttl_s, 0, MOST_TTL_S, above_low=True)
-        check_range("cache_lease.most", lease.most, 1, MOST_UNDER_KEY)
+        check_declared(lease, "cache_lease.")
         check_key("cache_lease.key", lease.key)
 
 
@@ -93,12 +90,13 @@ def check_key(param: str, key: str | None) -> None:
         check_count(param, key, MOST_KEY_CHARACTERS, "characters")
 
 
-def check_declared(fields: msgspec.Struct) -> None:
-    """Raises a `RequestError` for a field outside of the range or words that its type declares."""
+def check_declared(fields: msgspec.Struct, prefix: str = "") -> None:
+    """Raises a `RequestError` for a field outside of the range or words that its type declares. `prefix`
+    comes before names in errors."""
     for name, (low, high, above_low) in ranges_of(type(fields)).items():
-        check_range(name, getattr(fields, name), low, high, above_low=above_low)
+        check_range(prefix + name, getattr(fields, name), low, high, above_low=above_low)
     for name, words in words_of(type(fields)).items():
-        check_word(name, getattr(fields, name), words)
+        check_word(prefix + name, getattr(fields, name), words)
 
 
 def check_salt(salt: str | None) -> None:

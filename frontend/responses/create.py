@@ -21,11 +21,11 @@ from ..http.endpoint import IN_BACKGROUND, Job
 from ..http.tenants import cache_scope, caller_of, owner_of, tenant_of
 from ..openai.cache_fields import cache_leases, check_cache_fields, prewarms
 from ..request.constraint import enforced_as_asked
-from ..request.fields import MAX_LOGPROBS, SamplingFields
+from ..request.fields import SamplingFields
 from ..request.leases import positions
 from ..request.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
 from ..request.service import Service
-from ..request.validation import check_count, check_fields, check_range, check_word
+from ..request.validation import check_count, check_declared, check_fields, check_word
 from .answers import Attempts, ResponseContext, without_excerpts
 from .background import Background
 from .context import Context, context_of, conversation_id
@@ -185,8 +185,7 @@ def _sampling_fields(request: ResponsesRequest) -> SamplingFields:
 
 
 def _check(request: ResponsesRequest, fields: SamplingFields) -> None:
-    check_range("max_output_tokens", request.max_output_tokens, 1, None)
-    check_range("top_logprobs", request.top_logprobs, 0, MAX_LOGPROBS)
+    check_declared(request)
     check_count("metadata", request.metadata, MOST_METADATA, "entries")
     for index, each in enumerate(request.include or ()):
         check_word(f"include[{index}]", each, INCLUDABLE)

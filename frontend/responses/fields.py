@@ -68,6 +68,7 @@ _BINDING = (
     "choice",
     "grammar",
     "stop",
+    "additional_properties",
     "property_order",
     "whitespace",
     "unenforced",

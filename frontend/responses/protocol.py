@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from ..openai.protocol import PromptCacheOptions
 from ..request.declared import one_of, within
 from ..request.fields import (
+    AdditionalProperties,
     CacheLease,
     JsonObject,
     JsonSchema,
@@ -181,6 +182,7 @@ class ResponsesRequest(PromptFields, kw_only=True):
     frequency_penalty: OccurrencePenalty | None = None
     seed: Seed | None = None
     ignore_eos: bool | None = None
+    additional_properties: AdditionalProperties | None = None
     property_order: Order | None = None
     whitespace: Whitespace | None = None
     unenforced: Unenforced | None = None

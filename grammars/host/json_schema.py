@@ -114,7 +114,7 @@ def check_references(schema: Json) -> None:
     while pending:
         pointer = pending.pop()
         if pointer not in found:
-            part = schema if pointer == "#" else _target(schema, pointer)
+            part = target(schema, pointer)
             found[pointer] = [
                 ref for _, fields in objects(part) if isinstance(ref := fields.get("$ref"), str)
             ]
@@ -125,8 +125,10 @@ def check_references(schema: Json) -> None:
         )
 
 
-def _target(schema: Json, pointer: str) -> Json:
+def target(schema: Json, pointer: str) -> Json:
     """The target of a local pointer; None for other references."""
+    if pointer == "#":
+        return schema
     if not pointer.startswith("#/"):
         return None
     part = schema

@@ -12,12 +12,13 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
-from ...runtime.grammar_spec import JsonSpacing, Unenforced
+from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, Unenforced
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
 from ..schema.read.json_text import Json, parse_schema
 from ..tags.format import Format, JsonSchema
 from ..tags.lark import in_lark
+from .declared import forbid_undeclared
 from .json_schema import check_references, explain, remove_culprit, with_options
 
 _SPECIAL_TOKEN = b"\xff"  # precedes a special token's name in llguidance's texts
@@ -94,11 +95,17 @@ class HostCompiler:
         )
 
     def json_schema(
-        self, text: str, whitespace: JsonSpacing, unenforced: Unenforced = "refuse"
+        self,
+        text: str,
+        whitespace: JsonSpacing,
+        unenforced: Unenforced = "refuse",
+        additional_properties: AdditionalProperties = "schema",
     ) -> NativeGrammar:
         """Compiles a schema. If `unenforced` allows it, leaves out the keywords that can't be enforced."""
         schema = parse_schema(text)
         check_references(schema)
+        if additional_properties == "declared":
+            forbid_undeclared(schema)
         left_out: list[tuple[str, str]] = []
         while True:
             try:
@@ -112,9 +119,8 @@ class HostCompiler:
 
     def _json_schema(self, schema: Json, whitespace: JsonSpacing) -> NativeGrammar:
         if not isinstance(whitespace, tuple) and whitespace != "compact":
-            self._json_schema(
-                schema, "compact"
-            )  # text is forced, so that the probe finds what allows nothing
+            # compact text is forced, so that the probe finds what allows nothing
+            self._json_schema(schema, "compact")
         options = json.dumps(with_options(schema, whitespace))
         return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
 
@@ -124,9 +130,16 @@ class HostCompiler:
     def lark(self, grammar: str) -> NativeGrammar:
         return self._compile(LLMatcher.grammar_from_lark(grammar), "grammar")
 
-    def structural_tag(self, format: Format, whitespace: JsonSpacing = "model") -> NativeGrammar:
+    def structural_tag(
+        self,
+        format: Format,
+        whitespace: JsonSpacing = "model",
+        additional_properties: AdditionalProperties = "schema",
+    ) -> NativeGrammar:
         def schema_of(part: JsonSchema) -> dict[str, Json]:
             schema = parse_schema(bytes(part.json_schema).decode())
+            if additional_properties == "declared":
+                forbid_undeclared(schema)
             return with_options(schema, part.separators or whitespace)
 
         return self._compile(

@@ -20,17 +20,18 @@ def compiled_by_host(job: CompileJob, host: HostCompiler) -> NativeGrammar:
     spec = job.spec
     match job.task:
         case "allow":
-            return host.json_schema(spec.schema, spec.whitespace, "allow")
+            return host.json_schema(spec.schema, spec.whitespace, "allow", spec.additional_properties)
         case "lark":
             return host.lark(job.lark)
         case "thinking":
-            return host.structural_tag(_thinking_in_lark(spec, job.lark), spec.whitespace)
+            format = _thinking_in_lark(spec, job.lark)
+            return host.structural_tag(format, spec.whitespace, spec.additional_properties)
     match spec.kind:
         case "regex" | "choice":
             return host.regex(regex_of(spec))
         case "structural_tag":
-            return host.structural_tag(read_format(spec.text), spec.whitespace)
-    return host.json_schema(spec.schema, spec.whitespace)
+            return host.structural_tag(read_format(spec.text), spec.whitespace, spec.additional_properties)
+    return host.json_schema(spec.schema, spec.whitespace, additional_properties=spec.additional_properties)
 
 
 def described(spec: GrammarSpec) -> Description:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from decimal import Decimal
 from typing import NamedTuple
 
-from ...runtime.grammar_spec import JsonSpacing, PropertyOrder, Unenforced
+from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.regex_dfa import MalformedError, RegexError
 from .emit.assemble import Assembler
 from .emit.deep_members import StrandingError
 from .read.formulas import Formulas
-from .read.json_text import Json, parse_schema
+from .read.json_text import Json, WrittenDecimal, parse_schema
 from .read.keywords import read_document
 from .read.values import exact_number, is_number
 from .solve.nesting import Nesting
@@ -43,16 +42,24 @@ class SchemaCompiler:
         *,
         whitespace: JsonSpacing = "compact",
         property_order: PropertyOrder = "schema",
+        additional_properties: AdditionalProperties = "schema",
     ) -> StackAutomaton:
         """The automaton of exactly the JSON texts with this white space that the schema allows.
 
         Declared properties come in the schema's order, followed by undeclared ones; or in any order, except
         in objects with more than `MAX_SEEN` properties or whose properties depend on each other too much.
+        `additional_properties`: "declared" forbids undeclared ones where the schema does not mention any.
 
         Raises GrammarError for a wrong schema, NotCoveredError for a keyword without an automaton, and
         TooLargeError beyond a limit.
         """
-        return self.compile_allowing("refuse", text, whitespace, property_order=property_order).machine
+        return self.compile_allowing(
+            "refuse",
+            text,
+            whitespace,
+            property_order=property_order,
+            additional_properties=additional_properties,
+        ).machine
 
     def compile_allowing(
         self,
@@ -61,17 +68,29 @@ class SchemaCompiler:
         whitespace: JsonSpacing,
         *,
         property_order: PropertyOrder,
+        additional_properties: AdditionalProperties = "schema",
         is_checked: bool = False,
     ) -> CompiledSchema:
         """As `compile`, but leaves out keywords where `unenforced` allows it.
 
         `is_checked`: the whole value is checked against the schema later, which may enforce more keywords.
+        A schema that no value with only declared properties satisfies is compiled as it is written.
         """
-        schema = parse_schema(text, Decimal)
-        document = read_document(schema, Formulas(), unenforced=unenforced, is_checked=is_checked)
+        schema = parse_schema(text, WrittenDecimal)
+        document = read_document(
+            schema,
+            Formulas(),
+            unenforced=unenforced,
+            is_checked=is_checked,
+            only_declared=additional_properties == "declared",
+        )
         solver = Solver(ValueGraph(document, self._scalars, any_order=property_order == "any"))
         try:
             value = solver.solved([document.whole])
+            if not value.possible and additional_properties == "declared":
+                return self.compile_allowing(
+                    unenforced, text, whitespace, property_order=property_order, is_checked=is_checked
+                )
             if not value.possible:
                 raise _no_value(schema)
             machine = _assembled(solver, whitespace, value)

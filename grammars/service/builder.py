@@ -67,13 +67,18 @@ class Builder:
                 return with_masks(key, compile_regex(regex_of(spec)), self._masks)
             case "json_schema" | "json_object":
                 compiled = self._schemas.compile_allowing(
-                    spec.unenforced, spec.schema, spec.whitespace, property_order=spec.property_order
+                    spec.unenforced,
+                    spec.schema,
+                    spec.whitespace,
+                    additional_properties=spec.additional_properties,
+                    property_order=spec.property_order,
                 )
             case "structural_tag":
                 compiled = self._tags.compile(
                     read_format(spec.text),
                     self._special.bytes_of,
                     spec.whitespace,
+                    additional_properties=spec.additional_properties,
                     property_order=spec.property_order,
                     unenforced=spec.unenforced,
                 )

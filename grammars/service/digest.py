@@ -9,7 +9,8 @@ from ...runtime.grammar_spec import GrammarSpec
 
 def digest_of(spec: GrammarSpec) -> bytes:
     """A digest of everything on which the compiled grammar depends."""
-    options = (spec.kind, spec.whitespace, spec.property_order, spec.unenforced, spec.closing, spec.scope)
+    enforced = (spec.whitespace, spec.additional_properties, spec.property_order, spec.unenforced)
+    options = (spec.kind, *enforced, spec.closing, spec.scope)
     digest = hashlib.sha256(spec.text.encode(errors="surrogatepass"))
     digest.update(b"\0" + repr(options).encode(errors="surrogatepass"))
     return digest.digest()

@@ -232,8 +232,8 @@ def _for_automaton(spec: GrammarSpec) -> GrammarSpec:
         case "regex" | "choice":
             return GrammarSpec(spec.kind, spec.text, scope=spec.scope)
         case "json_object":
-            spec = structs.replace(spec, kind="json_schema", text=spec.schema)
-    return structs.replace(spec, param="", params={}, closing=False)
+            spec = structs.replace(spec, kind="json_schema", text=spec.schema, additional_properties="schema")
+    return structs.replace(spec, param="", misspelt=(), params={}, closing=False)
 
 
 def _despite(fault: CompilerError, by_host: Callable[[], HostGrammar]) -> HostGrammar:

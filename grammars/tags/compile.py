@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from ...runtime.grammar_spec import JsonSpacing, PropertyOrder, Unenforced
+from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
 from ..regex.byte_automaton import compile_regex
@@ -52,6 +52,7 @@ class TagCompiler:
         bytes_of: BytesOf,
         whitespace: JsonSpacing = "compact",
         *,
+        additional_properties: AdditionalProperties = "schema",
         property_order: PropertyOrder = "schema",
         unenforced: Unenforced = "refuse",
     ) -> CompiledSchema:
@@ -68,6 +69,7 @@ class TagCompiler:
                 unenforced,
                 text,
                 separators or whitespace,
+                additional_properties=additional_properties,
                 property_order=property_order,
                 is_checked=is_checked,
             )

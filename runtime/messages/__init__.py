@@ -26,7 +26,7 @@ envelope with the epoch (`sockets`). Other packages import from here, not from t
 
 from __future__ import annotations
 
-from ..grammar_spec import GrammarSpec, PropertyOrder, Unenforced, Whitespace
+from ..grammar_spec import AdditionalProperties, GrammarSpec, PropertyOrder, Unenforced, Whitespace
 from .base import FinishReason, Message, Part, StoreCounts, Tokens
 from .cache_control import (
     CachedPrefix,
@@ -147,6 +147,7 @@ __all__ = [
     "BACKGROUND_PRIORITY",
     "Abort",
     "Accepted",
+    "AdditionalProperties",
     "Alive",
     "AwaitTools",
     "CacheAnswer",

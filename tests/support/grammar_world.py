@@ -106,7 +106,7 @@ class Follower:
 def random_output(grammar: Automaton | HostGrammar, seed: int, steps: int = 600) -> bytes:
     """Tokens drawn evenly from the masks until the end, which is preferred once it is allowed."""
     generator = np.random.default_rng(seed)
-    follow = Follower(grammar) if isinstance(grammar, Automaton) else _HostFollower(grammar)
+    follow = Follower(grammar) if isinstance(grammar, Automaton) else HostFollower(grammar)
     tokens: list[int] = []
     for _ in range(steps):
         choices = sorted(follow.allowed())
@@ -118,7 +118,9 @@ def random_output(grammar: Automaton | HostGrammar, seed: int, steps: int = 600)
     raise AssertionError("no end")
 
 
-class _HostFollower:
+class HostFollower:
+    """Follows a grammar of llguidance."""
+
     def __init__(self, grammar: HostGrammar) -> None:
         self._matcher = grammar.matcher()
 

@@ -148,15 +148,3 @@ def one_of(values: Iterable[Fraction]) -> Dfa:
         equal = compared(value)
         dfa = combined(dfa, equal, lambda known, order: 0 if known == 0 or order == 1 else REJECT)
     return dfa
-
-
-def canonical(value: Fraction, *, whole_fractions: bool) -> list[str]:
-    """The texts that JSON writers use: a whole number with or without `.0`, and a float's shortest text."""
-    whole, fraction = _decimal(abs(value))
-    sign = "-" if value < 0 else ""
-    integer = sign + "".join(map(str, whole))
-    if not fraction:
-        return [integer, f"{integer}.0"] if whole_fractions else [integer]
-    exact = f"{integer}.{''.join(map(str, fraction))}"
-    short = repr(float(value))
-    return [exact, short] if Fraction(short) == value and short != exact else [exact]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from ....runtime.grammar_spec import Unenforced
@@ -11,14 +11,17 @@ from ...regex.regex_dfa import MalformedError, RegexError, searching
 from .formula import EVERY_TYPE, SCHEMA, Atom, Fact, Formula, Pattern, Subschema
 from .formulas import Formulas
 from .identities import Identities
-from .json_text import Json
-from .place import Place
+from .json_text import Json, objects
+from .place import REFERENCES, Place, Undeclared
 from .references import References
 
 CHECKED = frozenset(("uniqueItems",))
 """Keywords that a check of the whole value may enforce instead; most values that models write pass it."""
+_DECLARING = frozenset(("properties", *REFERENCES))
 Reader: TypeAlias = "Callable[[SchemaDocument, Place], Iterator[Formula]]"
 """Yields the formulas for one keyword of a subschema."""
+Beside: TypeAlias = "Callable[[SchemaDocument, Place, Sequence[str | int]], tuple[Place, ...] | None]"
+"""Finds the subschemas of the same value as a subschema's part; None for too many."""
 
 
 class SchemaDocument:
@@ -27,7 +30,8 @@ class SchemaDocument:
     A keyword without an automaton raises NotCoveredError, or is left out, with its path in `left_out`: every
     such keyword if `unenforced` is "allow", and those in `CHECKED` if the whole value `is_checked` later. A
     keyword with a meaningless value always raises an error. An unknown format is only an annotation, unless
-    `unenforced` is "refuse".
+    `unenforced` is "refuse". With `only_declared` an object has no other properties than those that its
+    subschemas declare, if these have `properties` and don't say otherwise.
     """
 
     def __init__(
@@ -35,50 +39,82 @@ class SchemaDocument:
         root: Json,
         formulas: Formulas,
         readers: Mapping[str, Reader],
+        forbid_undeclared: Reader,
+        beside: Beside,
         *,
         unenforced: Unenforced,
         is_checked: bool,
+        only_declared: bool,
     ) -> None:
         self.formulas = formulas
         self.references = References(root)
         self._readers = readers
+        self._forbid_undeclared = forbid_undeclared
+        self._beside = beside
         self._places: list[Place] = []
-        self._known: dict[tuple[int, str], Formula] = {}
+        self._known: dict[tuple[object, ...], Formula] = {}
+        self._rests: dict[tuple[object, ...], Place] = {}
         self._identities = Identities()
         self._opened: dict[int, Formula | None] = {}
         self._unenforced = unenforced
         self._is_checked = is_checked and unenforced != "refuse"
         self.left_out: dict[str, str] = {}
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
-        self.whole = self.schema(root, "#", "")
+        self.whole = self.schema(root, "#", "", "forbidden" if only_declared else "as written")
 
     def expanded(self, formula: Formula) -> Formula:
         return self.formulas.rewritten(formula, "expanded", self._opened_atom, SCHEMA)
 
-    def schema(self, schema: Json, path: str, base: str) -> Formula:
-        """The atom of a subschema."""
+    def schema(
+        self, schema: Json, path: str, base: str, undeclared: Undeclared, beside: tuple[Place, ...] = ()
+    ) -> Formula:
+        """The atom of a subschema. `undeclared` and `beside` are those of its place."""
         if isinstance(schema, bool):
             return self.formulas.true if schema else self.formulas.false
         if not isinstance(schema, dict):
             raise GrammarError(f"the schema at {path} must be an object or a boolean")
         base = self.references.base_of(schema, base)
-        key = (self._identities.of(schema), base)
+        key = (self._identities.of(schema), base, undeclared, tuple(map(self.identity, beside)))
         known = self._known.get(key)
         if known is None:
             if schema:
-                self._places.append(Place(schema, path, base))
+                is_alone = "$ref" in schema and self.references.ignores_siblings
+                fields = {"$ref": schema["$ref"]} if is_alone else schema
+                self._places.append(Place(fields, path, base, undeclared, beside))
                 known = self.formulas.atom(Subschema(len(self._places) - 1))
             else:
                 known = self.formulas.true
             self._known[key] = known
         return known
 
+    def identity(self, place: Place) -> tuple[int, str]:
+        """A key that is equal for places of equal subschemas."""
+        return self._identities.of(place.fields), place.base
+
+    def rest(self, place: Place, steps: Sequence[str | int]) -> Place:
+        """The subschema without the one of the same value to which these steps lead."""
+        return self._rests.setdefault((id(place.fields), *steps), place.without(steps))
+
+    def part(self, place: Place, steps: Sequence[str | int]) -> Formula:
+        """The atom of the subschema to which these steps lead."""
+        return self.referred(place, str(steps[0])) if steps[0] in REFERENCES else self.child(place, *steps)
+
     def child(self, place: Place, *steps: str | int) -> Formula:
         schema: Json = place.fields
         for step in steps:
             schema = schema[step]  # type: ignore[index]
         path = "/".join([place.path, *(str(step).replace("~", "~0").replace("/", "~1") for step in steps)])
-        return self.schema(schema, path, place.base)
+        return self.schema(schema, path, place.base, *self._around(place, steps, schema))
+
+    def _around(
+        self, place: Place, steps: Sequence[str | int], schema: Json
+    ) -> tuple[Undeclared, tuple[Place, ...]]:
+        """`undeclared` and `beside` of the subschema to which these steps lead."""
+        undeclared = place.undeclared_under(str(steps[0]))
+        if undeclared == "as written" or not _may_declare(schema):
+            return "as written", ()
+        found = self._beside(self, place, steps)
+        return ("as written", ()) if found is None else (undeclared, found)
 
     def children(self, place: Place, keyword: str) -> list[Formula]:
         return [self.child(place, keyword, position) for position in range(len(place.listed(keyword)))]
@@ -86,7 +122,7 @@ class SchemaDocument:
     def referred(self, place: Place, keyword: str) -> Formula:
         path = f"{place.path}/{keyword}"
         schema, base = self.references.resolve(keyword, place.fields[keyword], place.base, path)
-        return self.schema(schema, str(place.fields[keyword]), base)
+        return self.schema(schema, str(place.fields[keyword]), base, *self._around(place, (keyword,), schema))
 
     def place_of(self, formula: Formula) -> Place | None:
         """The place of the subschema that an atom stands for; None for other formulas."""
@@ -113,10 +149,15 @@ class SchemaDocument:
         self.path_of_pattern.setdefault(pattern, (keyword, f"{place.path}/{keyword}"))
         return self.formulas.atom(Pattern(pattern))
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether formats, too, are enforced or refused."""
+        return self._unenforced == "refuse"
+
     def leave_out_format(self, place: Place, name: str) -> None:
         """Leaves out an unknown format, which is an annotation by JSON schema's specification."""
         refusal = place.refusal("format", f"the format {name!r} is not known")
-        if self._unenforced == "refuse":
+        if self.is_strict:
             raise refusal
         self.left_out[refusal.path] = refusal.keyword
 
@@ -136,12 +177,12 @@ class SchemaDocument:
         return opened
 
     def _formula_of(self, place: Place) -> Formula:
-        is_alone = "$ref" in place.fields and self.references.ignores_siblings
-        keywords = {"$ref"} if is_alone else place.fields.keys()
         said: list[Formula] = []
         for keyword, read in self._readers.items():
-            if keyword in keywords:
+            if keyword in place.fields:
                 said += self._read(read, place)
+        if place.undeclared == "forbidden":
+            said += self._read(self._forbid_undeclared, place)
         return self.formulas.all_of(said)
 
     def _read(self, read: Reader, place: Place) -> list[Formula]:
@@ -157,3 +198,8 @@ class SchemaDocument:
             raise error
         self.left_out[error.path] = error.keyword
         return self.formulas.true
+
+
+def _may_declare(schema: Json) -> bool:
+    """Whether a subschema, or one inside it, may have `properties`."""
+    return any(not _DECLARING.isdisjoint(fields) for _, fields in objects(schema))

@@ -56,10 +56,11 @@ class MultipleOf(Fact, frozen=True):
 
 
 class Numbers(Fact, frozen=True):
-    """The number is one of these."""
+    """The number is one of these. `texts`: the forms in which the schema writes them."""
 
     types: ClassVar[int] = NUMBER
     values: frozenset[Fraction]
+    texts: frozenset[str]
 
 
 class Strings(Fact, frozen=True):

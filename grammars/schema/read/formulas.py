@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from operator import is_
 from typing import Any, TypeVar
 
@@ -242,7 +243,8 @@ def _united(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula] | Non
     if len(strings) > 1:
         united = Strings(frozenset[str]().union(*(fact.values for fact in strings)))
     elif len(numbers) > 1:
-        united = Numbers(frozenset().union(*(fact.values for fact in numbers)))
+        values = frozenset[Fraction]().union(*(fact.values for fact in numbers))
+        united = Numbers(values, frozenset[str]().union(*(fact.texts for fact in numbers)))
     else:
         return None
     kind = type(united)

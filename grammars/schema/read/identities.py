@@ -19,12 +19,13 @@ class Identities:
         self._structures: dict[object, int] = {}
 
     def of(self, value: Json, kind: _Kind = "schema") -> int:
-        """A number that is equal for equal subschemas. Annotations don't count.
+        """A number that is equal for equal subschemas. Annotations don't count. Numbers are equal if they are
+        written alike.
 
         The keys of a "map" are names, not keywords; "data" is compared as it is.
         """
         if not isinstance(value, dict | list):
-            return self._structures.setdefault((type(value), value), len(self._structures))
+            return self._structures.setdefault((type(value), str(value)), len(self._structures))
         known = self._known.get((id(value), kind))
         if known is None:
             structure = self._structure(value, kind)

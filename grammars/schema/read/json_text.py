@@ -15,6 +15,20 @@ MAX_DEPTH = 200
 _TOO_DEEP = f"the schema is nested more than {MAX_DEPTH} levels deep"
 
 
+class WrittenDecimal(Decimal):
+    """A number with a point or an exponent. `str` gives the text that was parsed."""
+
+    def __new__(cls, text: str) -> WrittenDecimal:
+        number = super().__new__(cls, text)
+        number._text = text
+        return number
+
+    _text: str
+
+    def __str__(self) -> str:
+        return self._text
+
+
 def parse_schema(text: str, parse_float: Callable[[str], float | Decimal] = float) -> Json:
     """Parses a schema. Raises GrammarError if `text` isn't a JSON object or a boolean, or is nested too
     deep."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
@@ -11,6 +12,7 @@ from ....runtime.grammar_spec import Unenforced
 from ...errors import TooLargeError
 from ..lexical.formats import FORMATS, HINTS
 from .array_keywords import ARRAYS
+from .declared import forbid_undeclared
 from .document import Reader, SchemaDocument
 from .formula import (
     ARRAY,
@@ -39,6 +41,7 @@ from .json_text import Json
 from .object_keywords import DEPENDENCIES, OBJECTS
 from .place import Fields, Place
 from .references import is_uri
+from .same_value import beside
 from .values import exact_number, is_listed, is_number, one_of_values
 
 TYPES = {
@@ -51,6 +54,8 @@ TYPES = {
     "array": ARRAY,
 }
 MAX_OVERLAPS = 200
+_WHOLE_LENGTH = re.compile(r"\^\(\?=\.\{\d+,\d+\}(?:\\\.\?)?\$\)")
+"""A look-ahead that only counts characters, such as `^(?=.{1,253}\\.?$)`."""
 
 
 def _type(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -89,7 +94,12 @@ def _most(
 
 
 def _pattern(document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    yield document.pattern(place, "pattern", place.fields["pattern"])
+    """zod repeats the format hostname as a pattern that also bounds the length of the whole name. Like the
+    format, it then bounds that of each label only: an automaton with both bounds would be too large."""
+    pattern = place.fields["pattern"]
+    if place.fields.get("format") == "hostname" and isinstance(pattern, str) and not document.is_strict:
+        pattern = _WHOLE_LENGTH.sub("^", pattern, 1)
+    yield document.pattern(place, "pattern", pattern)
 
 
 def _format(document: SchemaDocument, place: Place) -> Iterator[Formula]:
@@ -155,6 +165,8 @@ def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     required = [make.atom(Has(name)) for name in _required_names(place.fields)]
     children = [make.all_of([outer, document.expanded(child)]) for child in document.children(place, "oneOf")]
     yield make.any_of(children)
+    written = document.children(place.as_written(), "oneOf")
+    children = [make.all_of([outer, document.expanded(child)]) for child in written]
     overlaps: dict[Formula, None] = {}
     for left, right in combinations(children, 2):
         both = make.all_of([left, right])
@@ -260,6 +272,16 @@ def read_document(
     *,
     unenforced: Unenforced = "refuse",
     is_checked: bool = False,
+    only_declared: bool = False,
 ) -> SchemaDocument:
     """Reads the schema document `root`. The options are those of `SchemaDocument`."""
-    return SchemaDocument(root, formulas, _READERS, unenforced=unenforced, is_checked=is_checked)
+    return SchemaDocument(
+        root,
+        formulas,
+        _READERS,
+        forbid_undeclared,
+        beside,
+        unenforced=unenforced,
+        is_checked=is_checked,
+        only_declared=only_declared,
+    )

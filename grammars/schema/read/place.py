@@ -2,24 +2,61 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
 from ...errors import NotCoveredError, WrongKeywordError
 from .json_text import Json
 from .values import is_number
 
 Fields: TypeAlias = "dict[str, Json]"
+Undeclared: TypeAlias = Literal["as written", "decided around it", "forbidden"]
+"""Whether objects may have undeclared properties: as the schema says, also inside of members and items; as a
+subschema of the same value around this one decides; or only where the schema mentions some. Members and items
+of the last two are "forbidden" to have any."""
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+MAPS_BY_NAME = ("dependentSchemas", "dependencies")
+SAME_VALUE = frozenset((*REFERENCES, *MAPS_BY_NAME, "allOf", "anyOf", "oneOf", "then", "else"))
+_MAY_BE_NEGATED = frozenset(["not", "if", "contains", "propertyNames"])
 
 
 class Place:
-    """A subschema's keywords, its path, and the base URI of its references."""
+    """A subschema's keywords, its path, and the base URI of its references.
 
-    __slots__ = ("base", "fields", "path")
+    `beside`: the subschemas of the same value outside of this one, if `undeclared` is not "as written".
+    """
 
-    def __init__(self, fields: Fields, path: str, base: str) -> None:
+    __slots__ = ("base", "beside", "fields", "path", "undeclared")
+
+    def __init__(
+        self, fields: Fields, path: str, base: str, undeclared: Undeclared, beside: tuple[Place, ...] = ()
+    ) -> None:
         self.fields = fields
         self.path = path
         self.base = base
+        self.undeclared = undeclared
+        self.beside = beside
+
+    def as_written(self) -> Place:
+        return Place(self.fields, self.path, self.base, "as written")
+
+    def without(self, steps: Sequence[str | int]) -> Place:
+        """This subschema without one of the same value inside it. Its alternatives are left out too."""
+        keyword, *inner = steps
+        fields = {name: value for name, value in self.fields.items() if name != keyword}
+        value = self.fields[str(keyword)]
+        if keyword == "allOf" and isinstance(value, list):
+            fields[keyword] = [each for position, each in enumerate(value) if position != inner[0]]
+        elif keyword in MAPS_BY_NAME and isinstance(value, dict):
+            fields[str(keyword)] = {name: each for name, each in value.items() if name != inner[0]}
+        return Place(fields, self.path, self.base, "as written")
+
+    def undeclared_under(self, keyword: str) -> Undeclared:
+        """`undeclared` of the subschemas under a keyword. What may be negated is read as it is written: the
+        negation of a narrower schema would be wider."""
+        if self.undeclared == "as written" or keyword in _MAY_BE_NEGATED:
+            return "as written"
+        return "decided around it" if keyword in SAME_VALUE else "forbidden"
 
     def refusal(self, keyword: str, reason: str) -> NotCoveredError:
         return NotCoveredError(keyword, f"{self.path}/{keyword}", reason)

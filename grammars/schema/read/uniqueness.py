@@ -24,7 +24,7 @@ def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     if place.fields["uniqueItems"] is not True or _most_items(place) <= 1:
         return
     values = _Values(document).of_any(_item_schemas(place), place.base)
-    distinct = dict.fromkeys(one_of_values(document.formulas, [value]) for value in values or ())
+    distinct = dict.fromkeys(one_of_values(document.formulas, forms) for forms in _equal_values(values or ()))
     if values is None or not _are_few(len(distinct), _most_items(place)):
         reason = (
             "the items must have at most 9 possible values, listed by enum or const, or of the types boolean "
@@ -33,6 +33,15 @@ def unique_items(document: SchemaDocument, place: Place) -> Iterator[Formula]:
         )
         raise place.refusal("uniqueItems", reason)
     yield document.formulas.atom(Distinct(tuple(distinct)))
+
+
+def _equal_values(values: Iterable[Json]) -> Iterable[list[Json]]:
+    """The values in groups: 1 and 1.0 are equal."""
+    groups: dict[object, list[Json]] = {}
+    for value in values:
+        key = exact_number(value) if is_number(value) else (type(value), value)
+        groups.setdefault(key, []).append(value)
+    return groups.values()
 
 
 def after_distinct(make: Formulas, left: tuple[Formula, ...]) -> Formula:

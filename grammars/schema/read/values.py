@@ -32,10 +32,11 @@ from .json_text import Json
 
 def one_of_values(make: Formulas, values: Sequence[Json]) -> Formula:
     strings = frozenset(value for value in values if isinstance(value, str))
-    numbers = frozenset(exact_number(value) for value in values if is_number(value))
+    texts = frozenset(str(value) for value in values if is_number(value))
     parts = [make.all_of([make.types(STRING), make.atom(Strings(strings))])]
-    if numbers:
-        parts.append(make.all_of([make.types(NUMBER), make.atom(Numbers(numbers))]))
+    if texts:
+        numbers = Numbers(frozenset(map(exact_number, texts)), texts)
+        parts.append(make.all_of([make.types(NUMBER), make.atom(numbers)]))
     others = (value for value in values if not isinstance(value, str) and not is_number(value))
     return make.any_of([*parts, *(_value(make, value) for value in others)])
 

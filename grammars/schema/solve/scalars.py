@@ -26,7 +26,7 @@ from ...regex.regex_dfa import searching
 from ..lexical.code_points import Escapes
 from ..lexical.formats import FORMATS
 from ..lexical.json_string_bytes import Block, ascii_block, bounded_block, inlined_block, string_block
-from ..lexical.numbers import canonical, compared, multiples, number_texts, one_of
+from ..lexical.numbers import compared, multiples, number_texts, one_of
 from ..lexical.texts import MAX_UNITS, at_least, labelled_literals, literals
 from ..read.formula import (
     Always,
@@ -311,21 +311,27 @@ def _number_formulas(formulas: Sequence[Formula]) -> tuple[Dfa, Dfa | None]:
     listed = [_listed_numbers(formula) for formula in formulas]
     if any(values is None for values in listed):
         return universe, None
-    texts = {
-        text: _label_of(formulas, partial(_number_satisfies, value))
-        for value in frozenset[Fraction]().union(*(values or () for values in listed))
-        for text in canonical(value, whole_fractions=whole_fractions)
-    }
-    return universe, labelled_literals(texts, REJECT)
+    labels: dict[str, int] = {}
+    for text in frozenset[str]().union(*(texts or () for texts in listed)):
+        value = Fraction(text)
+        is_written_otherwise = value.denominator == 1 and not whole_fractions
+        label = _label_of(formulas, partial(_number_satisfies, value))
+        labels[str(value) if is_written_otherwise else text] = label
+    return universe, labelled_literals(labels, REJECT)
 
 
-def _listed_numbers(formula: Formula) -> frozenset[Fraction] | None:
-    """The numbers that a formula lists, of which its other parts may forbid some."""
-    for part in formula.conjuncts():
-        match part:
-            case Atom(Numbers(values)):
-                return values
-    return None
+def _listed_numbers(formula: Formula) -> frozenset[str] | None:
+    """The texts of the numbers that a formula lists, of which its other parts may forbid some; None if it
+    allows others."""
+    match formula:
+        case Atom(Numbers(texts=texts)):
+            return texts
+        case Never():
+            return frozenset()
+    listed = [_listed_numbers(part) for part in formula.parts if not isinstance(formula, Not)]
+    known = [texts for texts in listed if texts is not None]
+    is_listed = known and (isinstance(formula, And) or len(known) == len(listed))
+    return frozenset[str]().union(*known) if is_listed else None
 
 
 def _number_satisfies(value: Fraction, atom: Atom) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.request.validation import MOST_TTL_S
+from arbora.frontend.request.fields import MOST_TTL_S
 from arbora.runtime.messages import EndLease, Generate, LeaseTerms, Refused
 from http_world import last_generate
 from ollama_world import OllamaWorld, ollama_world

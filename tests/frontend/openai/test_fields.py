@@ -24,6 +24,7 @@ async def world() -> AsyncIterator[HttpWorld]:
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
+        ("additional_properties", "none", "'declared' or 'schema'"),
         ("property_order", "random", "'schema' or 'any'"),
         ("unenforced", "ignore", "'refuse' or 'allow'"),
         ("whitespace", "none", "'model', 'compact', 'spaced' or 'indented'"),
@@ -39,7 +40,11 @@ async def test_an_unknown_word_is_named_with_the_allowed_ones(
     assert error["message"] == f"{name} is {value!r}, but must be {allowed}."
 
 
-@pytest.mark.parametrize("fields", [{"property_order": "any"}, {"unenforced": "allow"}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [{"additional_properties": "schema"}, {"property_order": "any"}, {"unenforced": "allow"}],
+    ids=str,
+)
 @pytest.mark.parametrize("constraint", [{}, {"regex": "a"}, {"guided_grammar": "start: /a/"}], ids=str)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_a_field_about_enforcement_needs_a_schema(
@@ -89,9 +94,34 @@ async def test_white_space_needs_json(world: HttpWorld) -> None:
 
 async def test_the_default_of_a_field_about_enforcement_needs_no_schema(world: HttpWorld) -> None:
     world.script = world.says("ok")
-    fields = {"property_order": "schema", "unenforced": "refuse", "regex": "ok"}
-    body = {"model": MODEL, "messages": HELLO, **fields}
+    fields = {"additional_properties": "declared", "property_order": "schema", "unenforced": "refuse"}
+    body = {"model": MODEL, "messages": HELLO, "regex": "ok", **fields}
     assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+@pytest.mark.parametrize("default", ["declared", "schema"])
+@pytest.mark.parametrize("asked", [None, "declared", "schema"])
+async def test_the_servers_additional_properties_apply_to_requests_without_the_field(
+    default: str, asked: str | None
+) -> None:
+    async with http_world(additional_properties=default) as world:
+        world.script = world.says("{}")
+        fields = {"response_format": SCHEMA, **({"additional_properties": asked} if asked else {})}
+        body = {"messages": HELLO, **fields}
+        assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+        grammar = last_generate(world).grammar
+        assert grammar is not None and grammar.additional_properties == (asked or default)
+
+
+async def test_disable_additional_properties_means_declared_ones() -> None:
+    async with http_world(additional_properties="schema") as world:
+        world.script = world.says("{}")
+        for disabled, expected in ((True, "declared"), (False, "schema")):
+            wanted = {"json": {"type": "object"}, "disable_additional_properties": disabled}
+            body = {"messages": HELLO, "structured_outputs": wanted}
+            assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+            grammar = last_generate(world).grammar
+            assert grammar is not None and grammar.additional_properties == expected
 
 
 @pytest.mark.parametrize(
@@ -122,6 +152,38 @@ async def test_the_servers_default_of_unenforced_needs_no_schema() -> None:
         world.script = world.says("ok")
         body = {"messages": HELLO, "regex": "ok"}
         assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+MISSPELT: Any = {"type": "object", "properties": {"a": {"type": "string", "minLenght": 3}}}
+MISSPELT_IN = {"keyword": "minLenght", "path": "#/properties/a/minLenght"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_misspelt_keyword_is_listed_in_the_reply(world: HttpWorld, stream: bool) -> None:
+    world.script = world.says("{}")
+    body = {"model": MODEL, "messages": HELLO, "json_schema": MISSPELT, "stream": stream}
+    answer = await world.http.post("/v1/chat/completions", json=body)
+    events = [line.removeprefix("data: ") for line in answer.text.split("\n") if line.startswith("data: {")]
+    last = json.loads(events[-1]) if stream else answer.json()
+    assert last["unenforced"] == [MISSPELT_IN]
+
+
+async def test_a_misspelt_keyword_of_a_tool_is_listed_with_the_tools_name(world: HttpWorld) -> None:
+    world.script = world.says("ok")
+    tool = {"type": "function", "function": {"name": "look", "parameters": MISSPELT}}
+    body = {"model": MODEL, "messages": HELLO, "tools": [tool]}
+    answer = await world.http.post("/v1/chat/completions", json=body)
+    assert answer.json()["unenforced"] == [{**MISSPELT_IN, "path": f"look{MISSPELT_IN['path']}"}]
+    error = await refused(world, tools=[tool], unenforced="refuse")
+    assert error["param"] == "tools[0].function.parameters"
+    assert "'minLenght' at look#/properties/a/minLenght" in error["message"]
+
+
+async def test_a_misspelt_keyword_is_refused_by_name_and_path_on_request(world: HttpWorld) -> None:
+    error = await refused(world, json_schema=MISSPELT, unenforced="refuse")
+    assert (error["param"], error["code"]) == ("json_schema", "invalid_grammar")
+    assert "'minLenght' at #/properties/a/minLenght" in error["message"]
+    assert "did you mean 'minLength'?" in error["message"]
 
 
 @pytest.mark.parametrize("spelled", [{"type": "integer"}, '{"type": "integer"}'], ids=str)

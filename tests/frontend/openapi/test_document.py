@@ -86,6 +86,38 @@ async def test_fields_have_the_ranges_that_requests_are_checked_for(world: HttpW
         assert permitted in refused.json()["error"]["message"]
 
 
+async def test_every_number_of_a_body_has_a_range(document: Any) -> None:
+    schemas = document["components"]["schemas"]
+    posted = [
+        each["post"]["requestBody"]
+        for each in document["paths"].values()
+        if "requestBody" in each.get("post", {})
+    ]
+    unbounded, seen, pending = [], set(), list(posted)
+    while pending:
+        part = pending.pop()
+        if isinstance(part, list):
+            pending += part
+        elif isinstance(part, dict):
+            name = part.get("$ref", "").rpartition("/")[2]
+            if name and name not in seen:
+                seen.add(name)
+                pending.append(schemas[name])
+            pending += part.values()
+    for name in sorted(seen):
+        for field, schema in schemas[name].get("properties", {}).items():
+            numbers = [
+                each
+                for each in (schema, *schema.get("anyOf", ()))
+                if each.get("type") in ("integer", "number")
+            ]
+            if not all({"minimum", "exclusiveMinimum"} & each.keys() for each in numbers):
+                unbounded.append(f"{name}.{field}")
+    # keep_alive may be negative: for ever
+    assert unbounded == ["OllamaChatRequest.keep_alive", "OllamaGenerateRequest.keep_alive"]
+    assert schemas["Options"]["properties"]["temperature"]["anyOf"][0]["maximum"] == 2
+
+
 async def test_classes_of_one_name_have_names_by_their_package(document: Any) -> None:
     names = set(document["components"]["schemas"])
     assert {"OpenaiUsage", "AnthropicUsage", "OpenaiErrorResponse", "AnthropicErrorResponse"} <= names

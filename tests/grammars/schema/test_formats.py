@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import date, datetime
 
 import pytest
-from arbora.grammars.errors import NotCoveredError
+from arbora.grammars.errors import NotCoveredError, TooLargeError
 from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.lexical.formats import FORMATS, HINTS
 from hypothesis import given, settings
@@ -196,3 +196,15 @@ def test_a_format_without_an_automaton_is_refused_by_name(name: str) -> None:
 def test_an_unknown_format_is_not_listed_if_no_string_is_allowed() -> None:
     schema = {"type": ["integer", "null"], "format": "int64"}
     assert COMPILER.compile(json.dumps(schema)).accepts(b"7")
+
+
+def test_the_pattern_by_which_zod_repeats_the_format_hostname_is_enforced_for_each_label() -> None:
+    label = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+    pattern = rf"^(?=.{{1,253}}\.?$){label}(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{{0,61}}[0-9a-zA-Z])?)*\.?$"
+    schema = json.dumps({"type": "string", "format": "hostname", "pattern": pattern})
+    compiled = COMPILER.compile_allowing("annotations", schema, "compact", property_order="schema")
+    names = ["example.com", "a" * 63 + ".b", "a" * 64 + ".b", "a_b", "", "-a"]
+    accepted = [name for name in names if compiled.machine.accepts(json.dumps(name).encode())]
+    assert accepted == ["example.com", "a" * 63 + ".b"] and not compiled.left_out
+    with pytest.raises(TooLargeError):  # asked to enforce all of it
+        COMPILER.compile_allowing("refuse", schema, "compact", property_order="schema")

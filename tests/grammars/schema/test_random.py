@@ -13,7 +13,7 @@ from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError, TooLargeError
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.schema.compile import SchemaCompiler
-from arbora.runtime.grammar_spec import PropertyOrder
+from arbora.runtime.grammar_spec import AdditionalProperties, PropertyOrder
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from json_automata import accepts_in_some_order, walked
@@ -32,6 +32,7 @@ instances = st.recursive(
 )
 small = st.integers(0, 2)
 orders: st.SearchStrategy[PropertyOrder] = st.sampled_from(["schema", "any"])
+additional: st.SearchStrategy[AdditionalProperties] = st.sampled_from(["schema", "declared"])
 
 
 def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -73,7 +74,14 @@ def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
 def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     several = st.lists(inner, min_size=1, max_size=3)
     closed = st.fixed_dictionaries({"unevaluatedProperties": inner, "unevaluatedItems": inner})
-    conditional = st.fixed_dictionaries({"if": inner}, optional={"then": inner, "else": inner})
+    # the validator of the tests would follow a reference from an `if` alone to itself without end
+    decided = st.one_of(
+        st.fixed_dictionaries({"then": inner}, optional={"else": inner}),
+        st.fixed_dictionaries({"else": inner}),
+    )
+        {"else": inner}
+    )
+    conditional = st.tuples(inner, decided).map(lambda both: {"if": both[0], **both[1]})
     return st.one_of(
         several.map(lambda parts: {"allOf": parts}),
         several.map(lambda parts: {"anyOf": parts}),
@@ -123,10 +131,12 @@ def without_repeats(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(members)
 
 
-def compiled(schema: Any, order: PropertyOrder) -> StackAutomaton | None:
+def compiled(
+    schema: Any, order: PropertyOrder, additional: AdditionalProperties = "schema"
+) -> StackAutomaton | None:
     """The automaton, or None if no value is allowed."""
     try:
-        return COMPILER.compile(json.dumps(schema), property_order=order)
+        return COMPILER.compile(json.dumps(schema), property_order=order, additional_properties=additional)
     except (NotCoveredError, TooLargeError):
         assume(False)
         raise
@@ -148,17 +158,30 @@ def test_a_value_is_accepted_if_and_only_if_it_is_valid(
 
 
 @SLOW
-@given(schemas(), st.randoms(use_true_random=False), st.integers(0, 60), orders)
+@given(schemas(), st.randoms(use_true_random=False), st.integers(0, 60), orders, additional)
 def test_random_walks_end_in_valid_values(
-    schema: Any, chance: random.Random, length: int, order: PropertyOrder
+    schema: Any, chance: random.Random, length: int, order: PropertyOrder, additional: AdditionalProperties
 ) -> None:
-    automaton = compiled(schema, order)
+    automaton = compiled(schema, order, additional)
     assume(automaton is not None)
     assert automaton is not None
     text = walked(automaton, chance, length)
     assert automaton.accepts(text)
     assume(not LONG_NUMBER.search(text))
     jsonschema.Draft202012Validator(schema).validate(json.loads(text, object_pairs_hook=without_repeats))
+
+
+@SLOW
+@given(schemas(), st.lists(instances, min_size=1, max_size=12), orders)
+def test_declared_properties_alone_never_rule_out_all_values_nor_allow_invalid_ones(
+    schema: Any, values: list[Any], order: PropertyOrder
+) -> None:
+    automaton = compiled(schema, order, "declared")
+    assert (automaton is None) == (compiled(schema, order) is None)
+    validator = jsonschema.Draft202012Validator(schema)
+    for value in values:
+        if automaton is not None and accepts_in_some_order(automaton, value):
+            validator.validate(value)
 
 
 SHARED_WITH_LLGUIDANCE: list[Any] = [

@@ -12,6 +12,7 @@ from arbora.grammars import Automaton, CompilerError, GrammarCompiler, GrammarEr
 from arbora.runtime.automaton_format import GAP_PLACES
 from grammar_world import (
     Follower,
+    HostFollower,
     compiled,
     compiler,
     random_output,
@@ -237,6 +238,19 @@ def test_properties_come_in_any_order_on_request(grammars: GrammarCompiler) -> N
     grammar = compiled(grammars, "json_schema", {"properties": {"a": {}, "b": {}}}, property_order="any")
     assert isinstance(grammar, Automaton)
     assert grammar.machine.accepts(b'{"b":1,"a":2}')
+
+
+@pytest.mark.parametrize("pattern", ["^a$", TOO_MANY_STATES])
+def test_undeclared_properties_are_forbidden_on_request(grammars: GrammarCompiler, pattern: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": pattern}}}
+    for additional, begins in (("declared", False), ("schema", True)):
+        grammar = compiled(grammars, "json_schema", schema, additional_properties=additional)
+        assert isinstance(grammar, Automaton if pattern == "^a$" else HostGrammar)
+        follower = Follower(grammar) if isinstance(grammar, Automaton) else HostFollower(grammar)
+        for byte in b'{"':
+            follower.take(byte)
+        assert ord("a") in follower.allowed()
+        assert (ord("b") in follower.allowed()) == begins
 
 
 def test_each_request_follows_its_own_copy(grammars: GrammarCompiler) -> None:

@@ -1,0 +1,161 @@
+"""Forbids the properties that no subschema of an object declares.
+
+It is as if every object with `properties` said `"unevaluatedProperties": false` if it does not say otherwise.
+But names that other keywords mention stay allowed, because the object may need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .document import SchemaDocument
+from .formula import OBJECT, Formula, Has, Members, Strings
+from .json_text import Json
+from .place import MAPS_BY_NAME, Place
+from .same_value import conjuncts, places_of, within
+
+MAX_ALTERNATIVES = 500  # of an object; if it has more, any names are allowed
+_OPENING = ("additionalProperties", "unevaluatedProperties", "propertyNames")
+"""Keywords that say which undeclared properties an object may have."""
+
+
+def forbid_undeclared(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    """The formulas of one object. A name that only some alternatives declare needs one of them to hold."""
+    make = document.formulas
+    found = _Declarations(document)
+    found.add([place], make.true, is_closed=False)
+    found.mention(place.beside)
+    names = {*found.always, *found.sometimes}
+    needs_more = found.least > len(names) and not found.patterns
+    is_too_large = found.alternatives > MAX_ALTERNATIVES
+    if not found.is_closed or make.true in found.open_if or needs_more or is_too_large:
+        return
+    covered = [*([make.atom(Strings(frozenset(names)))] if names else ()), *found.patterns]
+    others = make.all_of(map(make.negation, covered))
+    yield make.any_of([make.atom(Members(others, make.false)), *found.open_if])
+    alike: dict[tuple[Formula, ...], list[str]] = {}
+    for name, conditions in found.sometimes.items():
+        if name not in found.always:
+            alike.setdefault(tuple(conditions), []).append(name)
+    for declaring, listed in alike.items():
+        absent = make.atom(Members(make.atom(Strings(frozenset(listed))), make.false))
+        yield make.any_of([absent, *declaring, *found.open_if])
+
+
+class _Declarations:
+    """The names that an object may have.
+
+    `sometimes`: the conditions under which a name is declared. `open_if`: the conditions under which any name
+    is allowed. `least`: the most members that a subschema asks for. `is_closed`: some subschema has
+    `properties`, and not only under a condition.
+    """
+
+    def __init__(self, document: SchemaDocument) -> None:
+        self._document = document
+        self._make = document.formulas
+        self._declaring: dict[Formula, bool] = {}
+        self._above: list[Place] = []
+        self.is_closed = False
+        self.always: set[str] = set()
+        self.sometimes: dict[str, dict[Formula, None]] = {}
+        self.patterns: list[Formula] = []
+        self.open_if: list[Formula] = []
+        self.least = 0
+        self.alternatives = 0
+
+    def add(self, places: Iterable[Place], condition: Formula, *, is_closed: bool) -> None:
+        """Adds subschemas that count if the condition holds. `is_closed`: subschemas around them have
+        `properties`."""
+        parts = [part for part in conjuncts(self._document, places) if part not in self._above]
+        is_closed = is_closed or _have_properties(parts)
+        self.is_closed |= is_closed
+        self._above += parts
+        for part in parts:
+            self._add_one(part, condition)
+            for holds, schema in self._alternatives(part, is_closed=is_closed):
+                self.alternatives += 1
+                if self.alternatives > MAX_ALTERNATIVES:
+                    return
+                both = self._make.all_of([condition, holds])
+                if is_closed or self._declares(schema):
+                    self.add(places_of(self._document, [schema]), both, is_closed=is_closed)
+                else:
+                    self.open_if.append(both)
+        del self._above[len(self._above) - len(parts) :]
+
+    def mention(self, places: Iterable[Place]) -> None:
+        """Adds the names of the subschemas, and of all others of the same value inside them."""
+        for part in within(self._document, places):
+            self._add_one(part, self._make.true)
+
+    def _add_one(self, place: Place, condition: Formula) -> None:
+        """Adds what one subschema itself says."""
+        fields = place.fields
+        if any(keyword in fields for keyword in _OPENING):
+            self.open_if.append(condition)
+        for pattern in place.named("patternProperties"):
+            self.patterns.append(self._document.pattern(place, "patternProperties", pattern))
+        if condition is self._make.true:
+            self.always.update(_declared(place))
+        else:
+            for name in _declared(place):
+                self.sometimes.setdefault(name, {})[condition] = None
+        if "minProperties" in fields:
+            self.least = max(self.least, place.count("minProperties"))
+        self.always.update(_mentioned(place))
+        mentioning = [self._document.child(place, each) for each in ("if", "not") if each in fields]
+        for other in within(self._document, places_of(self._document, mentioning)):
+            self.always.update((*_declared(other), *_mentioned(other)))
+
+    def _alternatives(self, place: Place, *, is_closed: bool) -> Iterator[tuple[Formula, Formula]]:
+        """(condition, subschema) for each subschema that counts sometimes. An object that is not closed yet
+        is closed by alternatives, of which one must hold, but not by conditions."""
+        document, make, fields = self._document, self._make, place.fields
+        for keyword in ("anyOf", "oneOf"):
+            children = document.children(place, keyword) if keyword in fields else []
+            if is_closed or any(map(self._declares, children)):
+                yield from zip(children, children, strict=True)
+        if not is_closed:
+            return
+        if "if" in fields:
+            held = document.child(place, "if")
+            for condition, keyword in ((held, "then"), (make.negation(held), "else")):
+                if keyword in fields:
+                    yield condition, document.child(place, keyword)
+        for keyword in MAPS_BY_NAME:
+            for name, needed in place.named(keyword).items():
+                if isinstance(needed, dict):
+                    present = make.all_of([make.types(OBJECT), make.atom(Has(name))])
+                    yield present, document.child(place, keyword, name)
+
+    def _declares(self, schema: Formula) -> bool:
+        """Whether a subschema alone would close the object."""
+        if schema not in self._declaring:
+            self._declaring[schema] = False  # the answer if it refers to itself
+            parts = conjuncts(self._document, places_of(self._document, [schema]))
+            self._declaring[schema] = _have_properties(parts) or any(
+                True for part in parts for _ in self._alternatives(part, is_closed=False)
+            )
+        return self._declaring[schema]
+
+
+def _have_properties(places: Iterable[Place]) -> bool:
+    return any("properties" in place.fields for place in places)
+
+
+def _declared(place: Place) -> list[str]:
+    return [*place.named("properties"), *_texts(place.fields.get("required"))]
+
+
+def _mentioned(place: Place) -> Iterator[str]:
+    """The names that other keywords than `properties` and `required` mention."""
+    for keyword in ("dependentRequired", *MAPS_BY_NAME):
+        for name, needed in place.named(keyword).items():
+            yield from (name, *_texts(needed if isinstance(needed, list) else [needed]))
+    values = place.fields.get("enum", [])
+    for value in (place.fields.get("const"), *(values if isinstance(values, list) else [])):
+        yield from value if isinstance(value, dict) else ()
+
+
+def _texts(values: Json) -> list[str]:
+    return [value for value in values if isinstance(value, str)] if isinstance(values, list) else []

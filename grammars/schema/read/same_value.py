@@ -1,0 +1,113 @@
+"""Finds the subschemas that apply to the same value: the names that one of them declares are allowed in the
+others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from .document import SchemaDocument
+from .formula import Formula
+from .place import MAPS_BY_NAME, REFERENCES, SAME_VALUE, Place
+
+MAX_BESIDE = 16
+_LISTS = ("allOf", "anyOf", "oneOf")
+_IN_PLACE = (*_LISTS, *MAPS_BY_NAME, "not", "if", "then", "else")
+_ITEMS = ("items", "prefixItems", "additionalItems", "unevaluatedItems", "contains")
+_MAPS = ("properties", "patternProperties")
+_OTHERS = ("additionalProperties", "unevaluatedProperties")
+_SAYING = frozenset(
+    (
+        *(*REFERENCES, *_IN_PLACE, *_ITEMS, *_MAPS, *_OTHERS),
+        *("required", "propertyNames", "minProperties", "dependentRequired", "enum", "const"),
+    )
+)
+"""Keywords that may name members of a value, or of values in it."""
+
+
+def conjuncts(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
+    """The subschemas, and those that always count with them."""
+    return _reached(document, places, ("allOf",))
+
+
+def within(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
+    """The subschemas, and all others of the same value inside them."""
+    return _reached(document, places, _IN_PLACE)
+
+
+def _reached(document: SchemaDocument, places: Iterable[Place], keywords: Sequence[str]) -> list[Place]:
+    found = list(dict.fromkeys(places))
+    seen = set(found)
+    for place in found:
+        near = dict.fromkeys(places_of(document, _applied(document, place, keywords)))
+        found += [each for each in near if each not in seen]
+        seen.update(near)
+    return found
+
+
+def places_of(document: SchemaDocument, schemas: Iterable[Formula]) -> list[Place]:
+    return [place for place in map(document.place_of, schemas) if place is not None]
+
+
+def _applied(document: SchemaDocument, place: Place, keywords: Sequence[str]) -> Iterator[Formula]:
+    """The subschemas under these keywords, and those that references lead to."""
+    for keyword in REFERENCES:
+        if keyword in place.fields:
+            yield document.referred(place, keyword)
+    for keyword in keywords:
+        for steps in _steps(place, keyword):
+            yield document.child(place, *steps)
+
+
+def _steps(place: Place, keyword: str) -> Iterator[tuple[str | int, ...]]:
+    """The steps from a subschema to each subschema under a keyword."""
+    value = place.fields.get(keyword)
+    if isinstance(value, list):
+        yield from ((keyword, position) for position in range(len(value)))
+    elif isinstance(value, dict) and keyword in (*_MAPS, *MAPS_BY_NAME):
+        yield from ((keyword, name) for name, each in value.items() if isinstance(each, dict | bool))
+    elif isinstance(value, dict):
+        yield (keyword,)
+
+
+def beside(document: SchemaDocument, place: Place, steps: Sequence[str | int]) -> tuple[Place, ...] | None:
+    """The subschemas of the same value as a subschema's part, as far as they name members; None for too many.
+
+    Some may never apply: any pattern may match a name.
+    """
+    if steps[0] in SAME_VALUE:
+        found = [*place.beside, document.rest(place, steps)]
+    else:
+        found = _of_same_part(document, place, steps)
+    kept = {document.identity(each): each for each in found if not _SAYING.isdisjoint(each.fields)}
+    for own in places_of(document, [document.part(place.as_written(), steps)]) if kept else ():
+        kept.pop(document.identity(own), None)
+    return tuple(kept.values()) if len(kept) <= MAX_BESIDE else None
+
+
+def _of_same_part(document: SchemaDocument, place: Place, steps: Sequence[str | int]) -> list[Place]:
+    """The subschemas of the same members or items."""
+    keyword, *inner = steps
+    written = place.as_written()
+    others = [each for each in within(document, [written, *place.beside]) if each is not written]
+    found: list[tuple[Place, tuple[str | int, ...]]] = []
+    if keyword in _ITEMS:
+        found += [(written, each) for each in _steps(place, "contains")]
+        found += [(other, each) for other in others for each in _all_steps(other, _ITEMS)]
+    elif keyword == "properties":
+        found += [(written, each) for each in _steps(place, "patternProperties")]
+        for other in others:
+            if inner[0] in other.named("properties"):
+                found.append((other, tuple(steps)))
+            else:
+                found += [(other, each) for each in _all_steps(other, _OTHERS)]
+            found += [(other, each) for each in _steps(other, "patternProperties")]
+    else:
+        own = _MAPS if keyword == "patternProperties" else ()
+        found += [(written, each) for each in _all_steps(written, own) if each != tuple(steps)]
+        found += [(other, each) for other in others for each in _all_steps(other, (*_MAPS, *_OTHERS))]
+    return places_of(document, (document.child(other, *each) for other, each in found))
+
+
+def _all_steps(place: Place, keywords: Sequence[str]) -> Iterator[tuple[str | int, ...]]:
+    for keyword in keywords:
+        yield from _steps(place, keyword)
