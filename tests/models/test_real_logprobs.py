@@ -20,8 +20,8 @@ QUESTIONS = (
 )
 MOST_TOKENS = 24
 NEAR_TIE = 0.75
-"""How far the log-probability of bfloat16's token may be below the best one's, in nats. Errors of the model or
-its tokenizer give more than 1."""
+"""How far the log-probability of bfloat16's token may be below the best one's, in nats. Errors of the model
+or its tokenizer give more than 1."""
 
 
 def test_the_perplexity_of_text_is_within_two_percent(smollm2: Served) -> None:
