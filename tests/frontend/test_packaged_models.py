@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import zipfile
 from pathlib import Path
 
 import pytest
-from arbora.frontend import packaged_models
 from arbora.frontend.cli import main, with_values
 from arbora.frontend.model_source import find_model, served_name
 from arbora.frontend.packaged_models import PACKAGED, PackagedModel
@@ -122,7 +122,7 @@ def test_a_python_without_pip_is_an_error_that_says_so(
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "$0: No module named pip" >&2\nexit 1\n')
     python.chmod(0o755)
-    monkeypatch.setattr(packaged_models.sys, "executable", str(python))
+    monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(ConfigError, match=r"MODEL tiny: pip can't download tiny-model==1\.0: .*No module"):
         find_model("tiny")
 
