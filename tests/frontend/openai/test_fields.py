@@ -82,6 +82,26 @@ async def test_a_pattern_of_white_space_that_no_rule_fits_is_refused(world: Http
     assert error["param"] == "guided_whitespace_pattern"
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(?:(?:(?:(?:|\n){9}){9}){9}){9}x",
+        "(?:" * 12 + r"|\n" + ")*" * 12 + "x",
+        "(?:){4000000000}",
+        r"( ?)\1{4000000000}",
+        "(|)" * 50 + "x",
+        r"\s?" * 50 + "x",
+        "(?>(?:|a){4000000000})",
+        "( )?(?(1)(?:|a){4000000000}|x)",
+    ],
+)
+async def test_a_pattern_of_white_space_that_would_take_long_is_refused(
+    world: HttpWorld, pattern: str
+) -> None:
+    error = await refused(world, guided_json={"type": "object"}, guided_whitespace_pattern=pattern)
+    assert error["param"] == "guided_whitespace_pattern" and "repeats groups too often" in error["message"]
+
+
 async def test_white_space_needs_json(world: HttpWorld) -> None:
     error = await refused(world, regex="a", whitespace="compact")
     assert error["param"] == "whitespace" and "asks for JSON" in error["message"]
