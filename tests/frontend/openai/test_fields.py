@@ -59,6 +59,7 @@ async def test_a_field_about_enforcement_needs_a_schema(
         ({"guided_whitespace_pattern": "[ ]?"}, "spaced"),
         ({"guided_whitespace_pattern": r"[\n\t ]*"}, "model"),
         ({"guided_whitespace_pattern": "[ ]?", "whitespace": "indented"}, "indented"),
+        ({"response_format": {"type": "json_object"}, "guided_whitespace_pattern": ""}, "compact"),
         ({"structured_outputs": {"json": {"type": "object"}, "disable_any_whitespace": True}}, "compact"),
         ({"structured_outputs": {"json": {"type": "object"}, "whitespace_pattern": r"\s*"}}, "model"),
     ],
@@ -68,7 +69,7 @@ async def test_white_space_is_what_the_request_asks_for_in_our_fields_or_vllms(
     world: HttpWorld, fields: Any, sent: str
 ) -> None:
     world.script = world.says("{}")
-    if "structured_outputs" not in fields:
+    if "structured_outputs" not in fields and "response_format" not in fields:
         fields = {**fields, "guided_json": {"type": "object"}}
     reply = await world.http.post("/v1/chat/completions", json={"model": MODEL, "messages": HELLO, **fields})
     assert reply.status_code == 200, reply.text
