@@ -36,7 +36,7 @@ _EMPTY = (*map(Raw, NOTHING), None, JsonSchemaFormat())
 
 def constraint(request: GenerationFields) -> GrammarSpec | None:
     """The constraint on the reply, or None. Raises `RequestError` if two fields ask for different ones."""
-    return one_spec(
+    spec = one_spec(
         (
             *_response_format(request.response_format),
             _structured_outputs(request.structured_outputs),
@@ -44,17 +44,14 @@ def constraint(request: GenerationFields) -> GrammarSpec | None:
             regex_spec(request.guided_regex, "guided_regex"),
             choice_spec(request.choice, "choice"),
             choice_spec(request.guided_choice, "guided_choice"),
-            spaced_as(
-                schema_spec(request.guided_json, "guided_json"),
-                request.guided_whitespace_pattern,
-                "guided_whitespace_pattern",
-            ),
+            schema_spec(request.guided_json, "guided_json"),
             grammar_spec(request.guided_grammar, "guided_grammar"),
             schema_spec(request.json_schema, "json_schema"),
             grammar_spec(request.grammar, "grammar"),
             grammar_spec(request.ebnf, "ebnf"),
         )
     )
+    return spaced_as(spec, request.guided_whitespace_pattern, "guided_whitespace_pattern")
 
 
 def _response_format(wanted: ResponseFormat | None) -> Iterable[GrammarSpec | None]:

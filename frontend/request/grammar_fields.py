@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import re._constants as op
+import re._parser as parser
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -19,6 +22,10 @@ _ANY_OBJECT = '{"type":"object"}'
 _WHITESPACE = ["", " ", "\n", "\n  "]
 _NEEDED_FOR: dict[Whitespace, list[str]] = {"model": _WHITESPACE, "spaced": ["", " "], "compact": [""]}
 """The white space that each rule writes."""
+_LONGEST = max(map(len, _WHITESPACE))
+_MOST_WAYS = 10_000
+_REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT}
+_CHARACTERS = {op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN}
 
 
 def _number(text: str) -> float | int:
@@ -80,9 +87,16 @@ def spaced_as(spec: GrammarSpec | None, pattern: str | None, param: str) -> Gram
     if spec is None or pattern is None:
         return spec
     try:
-        allowed = [text for text in _WHITESPACE if re.fullmatch(pattern, text)]
-    except (re.error, RecursionError) as error:
+        is_simple = _ways(parser.parse(pattern)) <= _MOST_WAYS
+        allowed = [text for text in _WHITESPACE if is_simple and re.fullmatch(pattern, text)]
+    except (re.error, RecursionError, OverflowError) as error:
         raise RequestError(f"{param} is not a regex: {error}", param=param, code="invalid_value") from None
+    if not is_simple:
+        raise RequestError(
+            rf"{param} repeats groups too often: repeat a class of characters, as [ \n\t]* does.",
+            param=param,
+            code="unsupported_value",
+        )
     for whitespace, needed in _NEEDED_FOR.items():
         if allowed[: len(needed)] == needed:
             return msgspec.structs.replace(spec, whitespace=whitespace)
@@ -92,6 +106,29 @@ def spaced_as(spec: GrammarSpec | None, pattern: str | None, param: str) -> Gram
         param=param,
         code="unsupported_value",
     )
+
+
+def _ways(items: Any) -> int:
+    """A bound on the ways in which Python tries to match a parsed regex with the white space of a rule. It
+    tries them one by one, which a short regex can make last for years."""
+    ways = 1
+    for kind, value in items:
+        if kind in _REPEATS:
+            least, most, inner = value
+            if len(inner) == 1 and inner[0][0] in _CHARACTERS:
+                ways *= 1 + min(int(most), _LONGEST)
+            else:  # Python stops at a repetition without text, once there are enough
+                ways *= (1 + _ways(inner)) ** min(int(most), max(int(least), _LONGEST + 1), _MOST_WAYS)
+        elif kind is op.BRANCH:
+            ways *= sum(map(_ways, value[1]))
+        elif kind is op.GROUPREF_EXISTS:
+            ways *= sum(_ways(branch) for branch in value[1:] if branch is not None)
+        elif kind in (op.SUBPATTERN, op.ASSERT, op.ASSERT_NOT):
+            ways *= _ways(value[-1])
+        elif kind is op.ATOMIC_GROUP:
+            ways *= _ways(value)
+        ways = min(ways, _MOST_WAYS + 1)
+    return ways
 
 
 def is_null(value: Raw) -> bool:

@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 from numpy.typing import NDArray
 
-from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, Unenforced
+from ...runtime.grammar_spec import FIXED, AdditionalProperties, JsonSpacing, Unenforced
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
 from ..schema.read.json_text import Json, parse_schema
@@ -118,9 +118,8 @@ class HostCompiler:
                 left_out.append((error.keyword, error.path))
 
     def _json_schema(self, schema: Json, whitespace: JsonSpacing) -> NativeGrammar:
-        if not isinstance(whitespace, tuple) and whitespace != "compact":
-            # compact text is forced, so that the probe finds what allows nothing
-            self._json_schema(schema, "compact")
+        if isinstance(whitespace, str) and whitespace not in FIXED:
+            self._json_schema(schema, "compact")  # forces text, so the probe finds what allows nothing
         options = json.dumps(with_options(schema, whitespace))
         return self._compile(LLMatcher.grammar_from_json_schema(options), "schema", schema)
 

@@ -92,7 +92,7 @@ class _Graph(NamedTuple):
 def with_depth_guard(automaton: StackAutomaton, frames: Frames) -> StackAutomaton:
     """The automaton without the steps after which the stack has too few free places.
 
-    Raises TooLargeError if the start needs more than `STACK_DEPTH`.
+    Raises TooLargeError if the start needs more places than `automaton.bottom` leaves.
     """
     ways = _ways(automaton, frames)
     needs = _needs(automaton.transitions, automaton.accepting, frames.required, ways, STACK_DEPTH)

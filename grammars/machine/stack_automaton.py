@@ -104,7 +104,7 @@ class StackAutomaton:
         byte_of_class[self.class_of_byte] = np.arange(256)
         choices = live @ np.bincount(self.class_of_byte, minlength=live.shape[1]) + self.accepting
         forced = np.where(live.any(axis=1), byte_of_class[live.argmax(axis=1)], END)
-        by_gap = self._entries_by_gap() & (choices <= MAX_GAP_CHOICES)
+        by_gap = self._entries_by_gap() & ~self.accepting & (choices <= MAX_GAP_CHOICES)
         return np.where(choices == 1, forced, np.where(by_gap, BY_GAP, CHOICE)).astype(np.int16)
 
     def _entries_by_gap(self) -> NDArray[np.bool_]:

@@ -108,12 +108,13 @@ class SchemaCompiler:
 
 def _assembled(solver: Solver, whitespace: JsonSpacing, value: Value) -> StackAutomaton:
     while True:
-        nesting = Nesting(solver, value)
+        assembler = Assembler(solver, whitespace)
+        nesting = Nesting(solver, value, assembler.places)
         is_guarded = nesting.can_get_stuck()
         if is_guarded:
             nesting.reserve_others()
         try:
-            return Assembler(solver, whitespace).built(value, guarded=is_guarded)
+            return assembler.built(value, guarded=is_guarded)
         except StrandingError as error:
             solver.put_in_order(error.containers)
 

@@ -43,6 +43,11 @@ class Assembler:
         self._deep_members = DeepMembers()
         self._is_guarded = False
 
+    @property
+    def places(self) -> int:
+        """The number of stack places for containers."""
+        return STACK_DEPTH - len(self._spacing.bottom)
+
     def built(self, value: Value, *, guarded: bool) -> StackAutomaton:
         """Builds the automaton of a value. `guarded`: required values may be nested too deep for the stack,
         so the automaton gets a depth guard. Then raises StrandingError for objects that must be ordered."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ....runtime.automaton_format import STACK_DEPTH
 from .nodes import Container, Value
 from .solver import Solver
 
 
 class Nesting:
-    """The nesting of the containers inside a value."""
+    """The nesting of the containers inside a value. `places`: of the stack, for containers."""
 
-    def __init__(self, solver: Solver, whole: Value) -> None:
+    def __init__(self, solver: Solver, whole: Value, places: int) -> None:
         self._solver = solver
+        self._places = places
         self._outermost = _containers(whole)
         self._inside: dict[Container, dict[Container, bool]] = {}
         """For each container, the containers that can be its members, and whether some member must be one."""
@@ -44,7 +44,7 @@ class Nesting:
             outer = pending.pop()
             for inner, is_needed in self._inside[outer].items():
                 level = levels[outer] + _places(inner)
-                if level > STACK_DEPTH:
+                if level > self._places:
                     if is_needed:
                         return True
                 elif level > levels.get(inner, 0):

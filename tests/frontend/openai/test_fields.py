@@ -64,6 +64,7 @@ async def test_a_field_about_enforcement_needs_a_schema(
         ({"guided_whitespace_pattern": "[ ]?"}, "spaced"),
         ({"guided_whitespace_pattern": r"[\n\t ]*"}, "model"),
         ({"guided_whitespace_pattern": "[ ]?", "whitespace": "indented"}, "indented"),
+        ({"response_format": {"type": "json_object"}, "guided_whitespace_pattern": ""}, "compact"),
         ({"structured_outputs": {"json": {"type": "object"}, "disable_any_whitespace": True}}, "compact"),
         ({"structured_outputs": {"json": {"type": "object"}, "whitespace_pattern": r"\s*"}}, "model"),
     ],
@@ -73,7 +74,7 @@ async def test_white_space_is_what_the_request_asks_for_in_our_fields_or_vllms(
     world: HttpWorld, fields: Any, sent: str
 ) -> None:
     world.script = world.says("{}")
-    if "structured_outputs" not in fields:
+    if "structured_outputs" not in fields and "response_format" not in fields:
         fields = {**fields, "guided_json": {"type": "object"}}
     reply = await world.http.post("/v1/chat/completions", json={"model": MODEL, "messages": HELLO, **fields})
     assert reply.status_code == 200, reply.text
@@ -85,6 +86,26 @@ async def test_white_space_is_what_the_request_asks_for_in_our_fields_or_vllms(
 async def test_a_pattern_of_white_space_that_no_rule_fits_is_refused(world: HttpWorld, pattern: str) -> None:
     error = await refused(world, guided_json={"type": "object"}, guided_whitespace_pattern=pattern)
     assert error["param"] == "guided_whitespace_pattern"
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(?:(?:(?:(?:|\n){9}){9}){9}){9}x",
+        "(?:" * 12 + r"|\n" + ")*" * 12 + "x",
+        "(?:){4000000000}",
+        r"( ?)\1{4000000000}",
+        "(|)" * 50 + "x",
+        r"\s?" * 50 + "x",
+        "(?>(?:|a){4000000000})",
+        "( )?(?(1)(?:|a){4000000000}|x)",
+    ],
+)
+async def test_a_pattern_of_white_space_that_would_take_long_is_refused(
+    world: HttpWorld, pattern: str
+) -> None:
+    error = await refused(world, guided_json={"type": "object"}, guided_whitespace_pattern=pattern)
+    assert error["param"] == "guided_whitespace_pattern" and "repeats groups too often" in error["message"]
 
 
 async def test_white_space_needs_json(world: HttpWorld) -> None:

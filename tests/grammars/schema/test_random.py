@@ -79,8 +79,6 @@ def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]
         st.fixed_dictionaries({"then": inner}, optional={"else": inner}),
         st.fixed_dictionaries({"else": inner}),
     )
-        {"else": inner}
-    )
     conditional = st.tuples(inner, decided).map(lambda both: {"if": both[0], **both[1]})
     return st.one_of(
         several.map(lambda parts: {"allOf": parts}),

@@ -8,10 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from arbora.grammars.errors import TooLargeError
 from arbora.grammars.machine.closing import Closing
 from arbora.grammars.machine.jump_forward import forced_text
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.schema.compile import SchemaCompiler
+from arbora.grammars.tags.compile import TagCompiler
+from arbora.grammars.tags.format import read_format
 from arbora.runtime.automaton_format import DEAD
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given, settings
@@ -236,6 +239,14 @@ def test_forced_text_closes_what_the_reply_has_opened() -> None:
     assert forced_text(machine, machine.forced(), state, stack).text == b"rue\n  }\n]"
 
 
+def test_a_value_that_may_be_left_out_is_not_forced() -> None:
+    array = {"type": "json_schema", "json_schema": {"type": "array"}}
+    optional = {"type": "or", "elements": [{"type": "const_string", "value": ""}, array]}
+    machine = TagCompiler(COMPILER).compile(read_format(json.dumps(optional)), str.encode, "model").machine
+    assert machine.accepts(b"") and machine.accepts(b"[]")
+    assert not forced_text(machine, machine.forced(), machine.start, machine.bottom).text
+
+
 def test_nesting_ends_before_the_stack_does() -> None:
     machine = ANY["schema"]
     depth = next(depth for depth in range(1, 40) if not machine.accepts(b"[" * depth + b"]" * depth)) - 1
@@ -244,6 +255,21 @@ def test_nesting_ends_before_the_stack_does() -> None:
     for _ in range(depth - 1):
         value = [value]
     assert machine.accepts(json.dumps(value, indent=2).encode())
+
+
+@pytest.mark.parametrize(("whitespace", "most"), [("compact", 30), ("model", 28), ("indented", 28)])
+def test_a_schema_that_requires_more_levels_than_the_stack_has_is_refused(whitespace: str, most: int) -> None:
+    def nested(levels: int) -> Any:
+        return {"type": "array", "items": nested(levels - 1), "minItems": 1, "maxItems": 1} if levels else {}
+
+    value: Any = 1
+    for _ in range(most):
+        value = [value]
+    fixed = {"compact": None, "model": 4, "indented": 2}
+    text = json.dumps(value, indent=fixed[whitespace])
+    assert compiled(nested(most), whitespace).accepts(text.encode())
+    with pytest.raises(TooLargeError, match=f"more than {most} levels"):
+        compiled(nested(most + 1), whitespace)
 
 
 def test_the_longest_indentation_fits_the_style() -> None:
