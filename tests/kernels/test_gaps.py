@@ -1,3 +1,4 @@
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """White space that the reply chooses: the CUDA kernel's `pass_gap` against `runtime.json_gaps`."""
 
 import numpy as np
