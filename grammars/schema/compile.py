@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...runtime.grammar_spec import JsonSpacing, PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
-from ..regex.regex_dfa import MalformedError, RegexError
+from ..regex.ecma import MalformedError, RegexError
 from .emit.assemble import Assembler
 from .emit.deep_members import StrandingError
 from .read.formulas import Formulas

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from ....runtime.grammar_spec import Unenforced
 from ...errors import GrammarError, NotCoveredError, WrongKeywordError
-from ...regex.regex_dfa import MalformedError, RegexError, searching
+from ...regex.ecma import MalformedError, RegexError
+from ...regex.regex_dfa import searching
 from .formula import EVERY_TYPE, SCHEMA, Atom, Fact, Formula, Pattern, Subschema
 from .formulas import Formulas
 from .identities import Identities
