@@ -91,7 +91,7 @@ class _Flags(NamedTuple):
 
 
 _SHOWN = 200  # characters of a pattern in a message
-_TOO_DEEP = "has groups that are nested too deep: leave out those that it does not need"
+TOO_DEEP = "has groups that are nested too deep: leave out those that it does not need"
 _SYNTAX = frozenset("^$\\.*+?()[]{}|/")
 _CONTROLS = {"f": 0x0C, "n": 0x0A, "r": 0x0D, "t": 0x09, "v": 0x0B}
 _CLASSES = {"d": DIGIT, "w": WORD, "s": SPACE}
@@ -125,7 +125,7 @@ def parse(pattern: str) -> Node:
         kind = MalformedError if error.is_malformed else ForeignError
         raise kind(pattern, error.reason) from None
     except RecursionError:
-        raise RegexError(pattern, _TOO_DEEP) from None
+        raise RegexError(pattern, TOO_DEEP) from None
 
 
 def _parsed(pattern: str) -> Node:

@@ -12,6 +12,8 @@ from ..machine.stack_automaton import StackAutomaton
 from ..regex.ecma import MalformedError, RegexError
 from .emit.assemble import Assembler
 from .emit.deep_members import StrandingError
+from .lexical.texts import LengthError
+from .read.document import SchemaDocument
 from .read.formulas import Formulas
 from .read.json_text import Json, parse_schema
 from .read.keywords import read_document
@@ -68,7 +70,26 @@ class SchemaCompiler:
         `is_checked`: the whole value is checked against the schema later, which may enforce more keywords.
         """
         schema = parse_schema(text, Decimal)
-        document = read_document(schema, Formulas(), unenforced=unenforced, is_checked=is_checked)
+        ignored: frozenset[str] = frozenset()
+        while True:
+            document = read_document(
+                schema, Formulas(), unenforced=unenforced, is_checked=is_checked, ignored=ignored
+            )
+            try:
+                return self._compiled(schema, document, separators, property_order)
+            except LengthError as error:
+                refusal = document.uncountable(error)
+                if unenforced != "allow" or refusal.path in ignored:
+                    raise refusal from None
+                ignored |= {refusal.path}
+
+    def _compiled(
+        self,
+        schema: Json,
+        document: SchemaDocument,
+        separators: tuple[str, str],
+        property_order: PropertyOrder,
+    ) -> CompiledSchema:
         solver = Solver(ValueGraph(document, self._scalars, any_order=property_order == "any"))
         try:
             value = solver.solved([document.whole])

@@ -9,6 +9,7 @@ from ....runtime.grammar_spec import Unenforced
 from ...errors import GrammarError, NotCoveredError, WrongKeywordError
 from ...regex.ecma import MalformedError, RegexError
 from ...regex.regex_dfa import searching
+from ..lexical.texts import LengthError
 from .formula import EVERY_TYPE, SCHEMA, Atom, Fact, Formula, Pattern, Subschema
 from .formulas import Formulas
 from .identities import Identities
@@ -28,7 +29,7 @@ class SchemaDocument:
     A keyword without an automaton raises NotCoveredError, or is left out, with its path in `left_out`: every
     such keyword if `unenforced` is "allow", and those in `CHECKED` if the whole value `is_checked` later. A
     keyword with a meaningless value always raises an error. An unknown format is only an annotation, unless
-    `unenforced` is "refuse".
+    `unenforced` is "refuse". The keywords at the paths in `ignored` are left out too.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class SchemaDocument:
         *,
         unenforced: Unenforced,
         is_checked: bool,
+        ignored: frozenset[str],
     ) -> None:
         self.formulas = formulas
         self.references = References(root)
@@ -50,7 +52,9 @@ class SchemaDocument:
         self._unenforced = unenforced
         self._is_checked = is_checked and unenforced != "refuse"
         self.left_out: dict[str, str] = {}
+        self._ignored = ignored
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
+        self._length_keywords: dict[int, tuple[str, str]] = {}
         self.whole = self.schema(root, "#", "")
 
     def expanded(self, formula: Formula) -> Formula:
@@ -114,6 +118,14 @@ class SchemaDocument:
         self.path_of_pattern.setdefault(pattern, (keyword, f"{place.path}/{keyword}"))
         return self.formulas.atom(Pattern(pattern))
 
+    def note_length(self, count: int, place: Place, keyword: str) -> None:
+        """Remembers the keyword that tells texts of at least `count` code points from shorter ones."""
+        self._length_keywords.setdefault(count, (keyword, f"{place.path}/{keyword}"))
+
+    def uncountable(self, error: LengthError) -> NotCoveredError:
+        """The error of the keyword behind a length that no automaton counts."""
+        return NotCoveredError(*self._length_keywords[error.count], str(error))
+
     def leave_out_format(self, place: Place, name: str) -> None:
         """Leaves out an unknown format, which is an annotation by JSON schema's specification."""
         refusal = place.refusal("format", f"the format {name!r} is not known")
@@ -141,7 +153,9 @@ class SchemaDocument:
         keywords = {"$ref"} if is_alone else place.fields.keys()
         said: list[Formula] = []
         for keyword, read in self._readers.items():
-            if keyword in keywords:
+            if self._ignored and (path := f"{place.path}/{keyword}") in self._ignored:
+                self.left_out[path] = keyword
+            elif keyword in keywords:
                 said += self._read(read, place)
         return self.formulas.all_of(said)
 

@@ -31,6 +31,7 @@ TEXTS += [
     "aaa",
     "p{L}",
 ]
+CASES = ["K", "s\u017f", "K\u212a"]
 ASTRAL = ["😀", "😀😀", "a😀", "\U00010428", "\U00010400"]
 JAVASCRIPT = JavaScript()
 
@@ -58,7 +59,7 @@ def found(pattern: str, texts: list[str]) -> list[bool]:
     ],
 )  # fmt: skip
 def test_a_pattern_is_found_where_javascript_finds_it_with_the_flag_u(pattern: str) -> None:
-    texts = TEXTS + ASTRAL
+    texts = TEXTS + CASES + ASTRAL
     assert JAVASCRIPT.found(pattern, texts) == ("u", found(pattern, texts))
 
 
