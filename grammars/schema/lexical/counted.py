@@ -19,6 +19,7 @@ from ...regex.dfa import DEAD, MAX_STATES, Dfa
 from ...regex.partition import equal_futures
 from .texts import MAX_UNITS
 
+MAX_COUNTED = 4 * MAX_STATES
 _FAR = 1 << 30
 
 
@@ -62,15 +63,13 @@ def counted(dfa: Dfa, most: int) -> CountedDfa:
     """The texts of a minimal automaton that have at most `most` code points. Raises TooLargeError."""
     tail = _tail(dfa, most)
     states = len(dfa.labels)
-    if states * (tail + 1) > MAX_STATES * 4:
-        raise TooLargeError(f"more than {MAX_STATES} states in a string of at most {most} characters")
+    if states * (tail + 2) > MAX_COUNTED:
+        raise TooLargeError(f"more than {MAX_COUNTED} states in a string of at most {most} characters")
     distance = _to_end(dfa.transitions, dfa.labels)
     entered = np.flatnonzero(_depths(dfa.transitions) >= most - tail)
     rows, labels = _ending(dfa.transitions, dfa.labels, distance, entered, tail)
     _, first, number = np.unique(equal_futures(rows, labels), return_index=True, return_inverse=True)
     number = number.reshape(-1) + states
-    if states + len(first) > MAX_STATES:
-        raise TooLargeError(f"more than {MAX_STATES} states in a string of at most {most} characters")
     after = np.arange(states)
     after[entered] = number[: len(entered)]
     whole = np.concatenate([dfa.transitions, np.where(rows[first] >= 0, number[rows[first]], DEAD)])
