@@ -7,7 +7,8 @@ import re
 
 from ...runtime.grammar_spec import FIXED, JsonSpacing
 from ..errors import GrammarError, NotCoveredError, WrongKeywordError
-from ..regex.pattern import is_malformed
+from ..regex.ecma import MalformedError, RegexError
+from ..regex.rust import in_rust
 from ..schema.read.json_text import Json, objects
 
 _BOUNDED = r" |\n( {0,64}|\t{0,16})"  # white space between two tokens
@@ -28,8 +29,6 @@ _KEYWORDS_IN_ERRORS = (
 _MISTAKES = {
     "$id": "it is not a URI",
     "type": "there is no such type",
-    "pattern": "it is not a regex",
-    "patternProperties": "one of its names is not a regex",
     "$ref": "it leads nowhere",
 }
 
@@ -38,7 +37,8 @@ def with_options(schema: Json, whitespace: JsonSpacing) -> dict[str, Json]:
     """The schema with our options for llguidance; the client's are dropped."""
     if schema is False:
         raise GrammarError("the schema `false` allows no value")
-    fields = {} if schema is True else dict(schema) if isinstance(schema, dict) else {}
+    read = _with_rust_patterns(schema, ())
+    fields = dict(read) if isinstance(read, dict) else {}
     fields["x-guidance"] = {**_spacing_of(whitespace), "coerce_one_of": False, "lenient": False}
     return fields
 
@@ -49,6 +49,43 @@ def _spacing_of(whitespace: JsonSpacing) -> dict[str, Json]:
         return {"whitespace_flexible": True, "whitespace_pattern": _BOUNDED}
     item, key = separators
     return {"whitespace_flexible": False, "item_separator": item, "key_separator": key}
+
+
+_NAMED = frozenset(("properties", "$defs", "definitions", "dependentSchemas", "dependencies"))
+_VALUES = frozenset(("enum", "const", "default", "examples", "example"))
+
+
+def _with_rust_patterns(schema: Json, path: tuple[str, ...]) -> Json:
+    """A copy of a schema, or of a list of schemas, whose patterns llguidance reads as ECMA-262 does."""
+    if isinstance(schema, list):
+        return [_with_rust_patterns(part, (*path, str(place))) for place, part in enumerate(schema)]
+    if not isinstance(schema, dict):
+        return schema
+    copy: dict[str, Json] = {}
+    for keyword, said in schema.items():
+        inside = (*path, keyword)
+        if keyword == "pattern" and isinstance(said, str):
+            copy[keyword] = _in_rust(said, path, keyword)
+        elif keyword == "patternProperties" and isinstance(said, dict):
+            copy[keyword] = rewritten = {
+                _in_rust(name, path, keyword): _with_rust_patterns(part, (*inside, name))
+                for name, part in said.items()
+            }
+            if len(rewritten) < len(said):
+                raise NotCoveredError(keyword, _pointer(path, keyword), "two of its patterns are the same")
+        elif keyword in _NAMED and isinstance(said, dict):
+            copy[keyword] = {name: _with_rust_patterns(part, (*inside, name)) for name, part in said.items()}
+        else:
+            copy[keyword] = said if keyword in _VALUES else _with_rust_patterns(said, inside)
+    return copy
+
+
+def _in_rust(pattern: str, path: tuple[str, ...], keyword: str) -> str:
+    try:
+        return in_rust(pattern)
+    except RegexError as error:
+        kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
+        raise kind(keyword, _pointer(path, keyword), str(error)) from None
 
 
 def explain(error: str, what: str, schema: Json) -> GrammarError:
@@ -65,17 +102,7 @@ def explain(error: str, what: str, schema: Json) -> GrammarError:
 
 def _is_meaningless(keyword: str, value: Json) -> bool:
     """Whether a value that llguidance refuses is wrong in any engine."""
-    if keyword in ("pattern", "patternProperties"):
-        return any(map(_is_no_regex, [value] if isinstance(value, str) else value or ()))  # type: ignore[arg-type]
     return keyword in ("type", "$id") or (keyword == "$ref" and str(value).startswith("#"))
-
-
-def _is_no_regex(pattern: str) -> bool:
-    try:
-        re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        return is_malformed(error)
-    return False
 
 
 def remove_culprit(error: NotCoveredError, schema: Json) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import GrammarError
+from .ecma import TOO_DEEP, shortened
 
 _CLASSES = {
     op.CATEGORY_DIGIT: "0-9",
@@ -45,23 +46,8 @@ _NO_PROPERTIES = (
     r"has a Unicode property \p, which is not supported: "
     "write its characters as a class, such as [A-Za-zÀ-ÖØ-öø-ɏ]"
 )
-_TOO_DEEP = "has groups that are nested too deep: leave out those that it does not need"
-_SHOWN = 200  # characters of a pattern in a message
 _FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
 Item = tuple[Any, Any]
-_MALFORMED = (
-    "missing ), unterminated",
-    "unbalanced parenthesis",
-    "unterminated character set",
-    "nothing to repeat",
-    "min repeat greater than max repeat",
-    "bad escape (end of pattern)",
-)
-
-
-def is_malformed(error: Exception) -> bool:
-    """Whether the parser's error is a fault in every dialect of regexes, not only in Python's."""
-    return isinstance(error, re.error) and error.msg.startswith(_MALFORMED)
 
 
 def without_anchors(pattern: str) -> str:
@@ -74,7 +60,9 @@ def without_anchors(pattern: str) -> str:
         parsed = parser.parse(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         property_named = isinstance(error, re.error) and error.msg in (r"bad escape \p", r"bad escape \P")
-        reason = _NO_PROPERTIES if property_named else parse_fault(error)
+        reason = _NO_PROPERTIES if property_named else f"is not a regex: {error}"
+        if isinstance(error, RecursionError):
+            reason = TOO_DEEP
         raise GrammarError(f"{shortened(pattern)} {reason}") from None
     if (length := _length(parsed)) > MAX_LENGTH:
         raise GrammarError(
@@ -84,16 +72,6 @@ def without_anchors(pattern: str) -> str:
     if flags & ~_FLAGS:
         raise GrammarError(f"{shortened(pattern)} uses a flag that is not supported; (?i), (?s) and (?x) are")
     return _Writer(pattern).sequence(list(parsed), flags, at_start=True, at_end=True)
-
-
-def parse_fault(error: Exception) -> str:
-    """The parser's error about a pattern, as words that follow the pattern."""
-    return _TOO_DEEP if isinstance(error, RecursionError) else f"is not a regex: {error}"
-
-
-def shortened(pattern: str) -> str:
-    """The pattern as an error's message shows it."""
-    return f"'{pattern}'" if len(pattern) <= _SHOWN else f"'{pattern[:_SHOWN]}…'"
 
 
 def _length(part: Any) -> int:

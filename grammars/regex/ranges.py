@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re._constants as op
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from .dfa import LAST_CODE_POINT
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """First and last code points in rising order, with gaps between the ranges."""
 
-_DIGIT: Ranges = ((0x30, 0x39),)
-_WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
-_SPACE: Ranges = (
+DIGIT: Ranges = ((0x30, 0x39),)
+WORD: Ranges = ((0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+SPACE: Ranges = (
     (0x09, 0x0D), (0x20, 0x20), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A),
     (0x2028, 0x2029), (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
 )  # fmt: skip
@@ -41,23 +40,3 @@ def inverted(ranges: Ranges) -> Ranges:
     if after <= LAST_CODE_POINT:
         gaps.append((after, LAST_CODE_POINT))
     return tuple(gaps)
-
-
-def other_case(bounds: tuple[int, int]) -> list[tuple[int, int]]:
-    """The ASCII letters of the range in the other case."""
-    others = []
-    for first, last, shift in ((0x41, 0x5A, 32), (0x61, 0x7A, -32)):
-        low, high = max(first, bounds[0]), min(last, bounds[1])
-        if low <= high:
-            others.append((low + shift, high + shift))
-    return others
-
-
-CATEGORIES: dict[Any, Ranges] = {
-    op.CATEGORY_DIGIT: _DIGIT,
-    op.CATEGORY_WORD: _WORD,
-    op.CATEGORY_SPACE: _SPACE,
-    op.CATEGORY_NOT_DIGIT: inverted(_DIGIT),
-    op.CATEGORY_NOT_WORD: inverted(_WORD),
-    op.CATEGORY_NOT_SPACE: inverted(_SPACE),
-}

@@ -8,9 +8,11 @@ from typing import NamedTuple
 from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, PropertyOrder, Unenforced
 from ..errors import GrammarError, NotCoveredError, NoValueError, TooLargeError, WrongKeywordError
 from ..machine.stack_automaton import StackAutomaton
-from ..regex.regex_dfa import MalformedError, RegexError
+from ..regex.ecma import MalformedError, RegexError
 from .emit.assemble import Assembler
 from .emit.deep_members import StrandingError
+from .lexical.texts import LengthError
+from .read.document import SchemaDocument
 from .read.formulas import Formulas
 from .read.json_text import Json, WrittenDecimal, parse_schema
 from .read.keywords import read_document
@@ -77,20 +79,42 @@ class SchemaCompiler:
         A schema that no value with only declared properties satisfies is compiled as it is written.
         """
         schema = parse_schema(text, WrittenDecimal)
-        document = read_document(
-            schema,
-            Formulas(),
-            unenforced=unenforced,
-            is_checked=is_checked,
-            only_declared=additional_properties == "declared",
-        )
+        only_declared, ignored = additional_properties == "declared", frozenset[str]()
+        while True:
+            document = read_document(
+                schema,
+                Formulas(),
+                unenforced=unenforced,
+                is_checked=is_checked,
+                only_declared=only_declared,
+                ignored=ignored,
+            )
+            try:
+                compiled = self._compiled(schema, document, whitespace, property_order, only_declared)
+            except LengthError as error:
+                refusal = document.uncountable(error)
+                if unenforced != "allow" or refusal.path in ignored:
+                    raise refusal from None
+                ignored |= {refusal.path}
+                continue
+            if compiled is not None:
+                return compiled
+            only_declared = False
+
+    def _compiled(
+        self,
+        schema: Json,
+        document: SchemaDocument,
+        whitespace: JsonSpacing,
+        property_order: PropertyOrder,
+        only_declared: bool,
+    ) -> CompiledSchema | None:
+        """None if `only_declared` leaves no value."""
         solver = Solver(ValueGraph(document, self._scalars, any_order=property_order == "any"))
         try:
             value = solver.solved([document.whole])
-            if not value.possible and additional_properties == "declared":
-                return self.compile_allowing(
-                    unenforced, text, whitespace, property_order=property_order, is_checked=is_checked
-                )
+            if not value.possible and only_declared:
+                return None
             if not value.possible:
                 raise _no_value(schema)
             machine = _assembled(solver, whitespace, value)

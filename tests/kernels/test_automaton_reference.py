@@ -214,6 +214,10 @@ CASES = {
         {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 400}},
         (COUNT, COUNT_CALL),
     ),
+    "long strings with a pattern": Case(
+        {"type": "array", "items": {"type": "string", "pattern": "^(é|a.|[^aé])+$", "maxLength": 100}},
+        (COUNT, COUNT_CALL, DROP),
+    ),
     "strings among values": Case({"items": {"maxLength": 90}}, (COUNT, COUNT_CALL, DROP)),
     "any order": Case(
         {"properties": FREE, "required": ["a", "b"], "additionalProperties": False},

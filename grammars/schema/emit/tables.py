@@ -182,7 +182,8 @@ class Tables:
             self._stamp_rows(table, samples, stamp)
         for first, block, pops in self._graph_rows:
             rows, columns = table[first : first + len(block.graph)], block.class_of_byte[samples]
-            _write_stamp(rows, first, block.graph, columns, pops, block.pushes.numbers, 0, -1, DEAD)
+            counting = np.full(len(rows), DEAD, np.int32)
+            _write_stamp(rows, first, block.graph, columns, pops, block.pushes.numbers, 0, counting)
         table[states, class_of_byte[bytes_]] = targets
         automaton = self._compressed(start, class_of_byte, table)
         automaton = replace(automaton, max_depth=max_depth, bottom=bottom)
@@ -212,11 +213,11 @@ class Tables:
 
     def _stamp_rows(self, table: NDArray[np.int32], samples: NDArray[np.int64], stamp: _Stamp) -> None:
         first, block, following = stamp.first, stamp.block, stamp.following
-        loop, counting = -1, DEAD
+        counting = np.full(len(block.transitions), DEAD, np.int32)
         if block.count is not None:
-            loop = block.count.loop
             following = tuple(self.action(DROP, target, 0) for target in following)
-            counting = self.action(COUNT, first + loop, first + block.count.tail)
+            for state in np.flatnonzero(block.count.after >= 0).tolist():
+                counting[state] = self.action(COUNT, first + state, first + int(block.count.after[state]))
         _write_stamp(
             table[first : first + len(block.transitions)],
             first,
@@ -225,7 +226,6 @@ class Tables:
             np.array(following, np.int32),
             block.pushes.numbers,
             stamp.first_action,
-            loop,
             counting,
         )
 
@@ -308,14 +308,15 @@ def _inherit(table, accepting, bodies, states, others):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
-def _write_stamp(rows, first, transitions, columns, after, push_numbers, first_action, loop, counting):  # type: ignore[no-untyped-def]
-    """Writes a copy of a block from state `first` on. In state `loop`, an entry that would lead back to it
-    counts instead."""
+def _write_stamp(rows, first, transitions, columns, after, push_numbers, first_action, counting):  # type: ignore[no-untyped-def]
+    """Writes a copy of a block from state `first` on. An entry between two counting states is instead the
+    action `counting[target]`, which is `DEAD` for other states."""
     for state in range(len(transitions)):
         for k in range(len(columns)):
             entry = transitions[state, columns[k]]
             if entry >= 0:
-                rows[state, k] = counting if state == loop and entry == loop else first + entry
+                is_counted = counting[state] < DEAD and counting[entry] < DEAD
+                rows[state, k] = counting[entry] if is_counted else first + entry
             elif entry <= PUSHES:
                 rows[state, k] = -2 - first_action - push_numbers[state, columns[k]]
             elif entry < DEAD:

@@ -46,10 +46,10 @@ def _ipv6(left_out: int) -> str:
 
 _IPV6 = _ipv6(1)
 _BEYOND_ASCII = r"\u00A0-\uD7FF\uF900-\uFDCF\uFDF0-\uFFEF" + "".join(
-    rf"\U{plane:04X}{first:04X}-\U{plane:04X}FFFD"
+    rf"\u{{{plane:X}{first:04X}}}-\u{{{plane:X}FFFD}}"
     for plane, first in [*((plane, 0) for plane in range(1, 14)), (14, 0x1000)]
 )
-_PRIVATE = r"\uE000-\uF8FF\U000F0000-\U000FFFFD\U00100000-\U0010FFFD"
+_PRIVATE = r"\uE000-\uF8FF\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD}"
 _ENCODED = r"%[0-9A-Fa-f]{2}"
 
 

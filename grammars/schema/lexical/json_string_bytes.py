@@ -20,6 +20,7 @@ from ...jit import njit
 from ...machine.stack_automaton import TAIL
 from ...regex.dfa import DEAD, Dfa, alive_states, first_of_each, minimal_table, spread
 from .code_points import Escapes, code_point_graph
+from .counted import counted, longest, shortest
 from .pruning import distinct, pruned
 
 _MAX_CELLS = 4_000_000
@@ -47,15 +48,16 @@ class Block:
     """States over bytes. An entry -2 - label leaves the block, by the quote that ends a string.
 
     An entry `PUSHES` - node enters `graph` at that node. In the graph an entry -2 - class returns to
-    `ends[state, class]`, where state is the one from which the graph was entered. `labels[state]` is the
-    label of a number that ends in the state, or -1.
+    `ends[state, class]`, where state is the one from which the graph was entered; to `ends[state, class + 1]`
+    if that entry has counted down to 0. `labels[state]` is the label of a number that ends in the state, or
+    -1.
     """
 
     class_of_byte: NDArray[np.int32]  # [256]
     transitions: NDArray[np.int32]  # [states, byte classes]
     labels: NDArray[np.int32]  # [states]
     graph: NDArray[np.int32]  # [nodes, byte classes]
-    ends: NDArray[np.int32]  # [states, classes of code points]
+    ends: NDArray[np.int32]  # [states, classes of code points], padded with `_NOTHING`
     bodies: NDArray[np.int64]
     """The states to which every code point leads back."""
     kind: int
@@ -68,7 +70,7 @@ class Block:
         nodes = PUSHES - self.transitions[states, columns]
         pairs, pair_of_entry = np.unique(states * (len(self.graph) + 1) + nodes, return_inverse=True)
         states, nodes = np.divmod(pairs, len(self.graph) + 1)
-        rows, row_of_state = distinct(self._returns[np.unique(states)])
+        rows, row_of_state = distinct(self.ends[np.unique(states)])
         row = row_of_state[np.unique(states, return_inverse=True)[1]]
         firsts, action_of_pair = first_of_each(spread(row * (len(self.graph) + 1) + nodes))
         sizes = (rows > _NOTHING).sum(axis=1)
@@ -77,19 +79,12 @@ class Block:
         size_at[starts] = sizes
         numbers = np.full(self.transitions.shape, -1, np.int32)
         numbers[np.nonzero(self.transitions <= PUSHES)] = action_of_pair[pair_of_entry]
-        is_counted = states[firsts] == (-1 if self.count is None else self.count.loop)
+        is_counted = (
+            np.zeros(len(firsts), np.bool_) if self.count is None else self.count.after[states[firsts]] >= 0
+        )
         kinds = np.where(is_counted, COUNT_CALL, CALL)
         actions = np.stack([kinds, nodes[firsts], starts[row[firsts]]], axis=1)
         return Pushes(numbers, actions, rows[rows > _NOTHING].tolist(), size_at.tolist())
-
-    @property
-    def _returns(self) -> NDArray[np.int32]:
-        """The state after each class of code points, padded with `_NOTHING`."""
-        if self.count is None:
-            return self.ends
-        returns = np.pad(self.ends, ((0, 0), (0, 1)), constant_values=_NOTHING)
-        returns[self.count.loop] = self.count.loop, self.count.tail
-        return returns
 
     @cached_property
     def class_code(self) -> NDArray[np.uint64]:
@@ -108,25 +103,34 @@ class Block:
         return self.class_of_byte.tobytes(), self.graph.tobytes()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Count:
-    """The length of a bounded string: it stays in state `loop` for `first` code points, then goes to
-    `tail`."""
+    """The length of a bounded string. A code point that leads from one counting state to another counts down
+    from `first`; when that leaves 0, it leads to `after[state]` instead. Other states have -1 there."""
 
-    loop: int
-    tail: int
+    after: NDArray[np.int32]  # [states]
     first: int
 
 
-def string_block(dfa: Dfa, escapes: Escapes) -> Block | None:
+def string_block(dfa: Dfa, escapes: Escapes, most: int | None = None) -> Block | None:
     """The block of the bytes from the opening quote to the closing quote, which is included; None if it
-    accepts nothing."""
+    accepts nothing. `most`: the most code points of a text, for an automaton that `can_count` them."""
     class_of_byte, graph = code_point_graph(
         tuple(dfa.cuts.tolist()), tuple(dfa.class_of_cut.tolist()), escapes
     )
     dfa = _with_classes(dfa, -2 - graph[graph < -1])
-    if not (dfa.labels >= 0).any():
+    if not (dfa.labels >= 0).any() or (most is not None and shortest(dfa) > most):
         return None
+    bounded = counted(dfa, most) if most is not None and longest(dfa) > most else None
+    if bounded is None:
+        return _block(dfa, class_of_byte, graph, escapes)
+    block = _block(bounded.dfa, class_of_byte, graph, escapes)
+    after = np.full(len(block.transitions), DEAD, np.int32)
+    after[: bounded.counting] = bounded.after
+    return _counting(block, Count(after, bounded.first))
+
+
+def _block(dfa: Dfa, class_of_byte: NDArray[np.int32], graph: NDArray[np.int32], escapes: Escapes) -> Block:
     in_graph = np.zeros(dfa.transitions.shape[1], np.bool_)
     in_graph[-2 - graph[1:][graph[1:] < -1]] = True
     first = np.where(graph[0] < -1, -2 - graph[0], 0)
@@ -140,6 +144,21 @@ def string_block(dfa: Dfa, escapes: Escapes) -> Block | None:
     return Block(class_of_byte, table, labels, nodes, dfa.transitions, bodies, KINDS[escapes])
 
 
+def _counting(block: Block, count: Count) -> Block:
+    """The block with a count. Its graph has the classes that lead on from some state, each with two places in
+    `ends`: the state after it, and the state if the count has reached 0."""
+    leaves = block.graph < DEAD
+    used, place = np.unique(-2 - block.graph[leaves], return_inverse=True)
+    graph = block.graph.copy()
+    graph[leaves] = -2 - 2 * place.reshape(-1)
+    ends = np.full((len(block.ends), 2 * len(used)), DEAD, np.int32)
+    ends[:, ::2] = block.ends[:, used]
+    counts = count.after >= 0
+    ends[counts, 1::2] = np.where(ends[counts, ::2] >= 0, count.after[ends[counts, ::2]], DEAD)
+    ends[~counts, -1:] = _NOTHING
+    return replace(block, graph=graph, ends=ends, bodies=np.empty(0, np.int64), kind=COUNTED, count=count)
+
+
 def bounded_block(least: int, most: int) -> Block:
     """The block of strings of `least` to `most` code points, with about `least` + `TAIL` states."""
     loop = least
@@ -151,9 +170,9 @@ def bounded_block(least: int, most: int) -> Block:
     zero = np.zeros(1, np.int32)
     block = string_block(Dfa(zero, zero, targets[:, None], labels), "any")
     assert block is not None
-    return replace(
-        block, bodies=np.array([loop]), kind=COUNTED, count=Count(loop, loop + 1, most - least - TAIL)
-    )
+    after = np.full(states, DEAD, np.int32)
+    after[loop] = loop + 1
+    return replace(_counting(block, Count(after, most - least - TAIL)), bodies=np.array([loop]))
 
 
 def _with_classes(dfa: Dfa, leaves: NDArray[np.int32]) -> Dfa:

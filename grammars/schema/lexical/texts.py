@@ -15,11 +15,19 @@ MAX_UNITS = 256  # a larger count would need too many copies of a character's st
 MAX_LITERAL_STATES = 20_000
 
 
+class LengthError(TooLargeError):
+    """A string whose automaton would have to tell texts of at least `count` code points from shorter ones."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(f"beside these constraints, automata count up to {MAX_UNITS} characters")
+        self.count = count
+
+
 @lru_cache(64)
 def at_least(count: int) -> Dfa:
     """The automaton of texts with at least `count` code points."""
     if count > MAX_UNITS + 1:
-        raise TooLargeError(f"a length of {count - 1}; automata count to {MAX_UNITS}")
+        raise LengthError(count)
     steps = explored(
         (0,), (0,), 0, lambda state, _: min(state + 1, count), lambda state: min(0, state - count)
     )

@@ -7,7 +7,9 @@ from typing import TypeAlias
 
 from ....runtime.grammar_spec import Unenforced
 from ...errors import GrammarError, NotCoveredError, WrongKeywordError
-from ...regex.regex_dfa import MalformedError, RegexError, searching
+from ...regex.ecma import MalformedError, RegexError
+from ...regex.regex_dfa import searching
+from ..lexical.texts import LengthError
 from .formula import EVERY_TYPE, SCHEMA, Atom, Fact, Formula, Pattern, Subschema
 from .formulas import Formulas
 from .identities import Identities
@@ -30,8 +32,9 @@ class SchemaDocument:
     A keyword without an automaton raises NotCoveredError, or is left out, with its path in `left_out`: every
     such keyword if `unenforced` is "allow", and those in `CHECKED` if the whole value `is_checked` later. A
     keyword with a meaningless value always raises an error. An unknown format is only an annotation, unless
-    `unenforced` is "refuse". With `only_declared` an object has no other properties than those that its
-    subschemas declare, if these have `properties` and don't say otherwise.
+    `unenforced` is "refuse". The keywords at the paths in `ignored` are left out. With `only_declared` an
+    object has only the properties that its subschemas declare, if these have `properties` and don't
+    say otherwise.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class SchemaDocument:
         unenforced: Unenforced,
         is_checked: bool,
         only_declared: bool,
+        ignored: frozenset[str],
     ) -> None:
         self.formulas = formulas
         self.references = References(root)
@@ -59,7 +63,9 @@ class SchemaDocument:
         self._unenforced = unenforced
         self._is_checked = is_checked and unenforced != "refuse"
         self.left_out: dict[str, str] = {}
+        self._ignored = ignored
         self.path_of_pattern: dict[str, tuple[str, str]] = {}
+        self._length_keywords: dict[int, tuple[str, str]] = {}
         self.whole = self.schema(root, "#", "", "forbidden" if only_declared else "as written")
 
     def expanded(self, formula: Formula) -> Formula:
@@ -154,6 +160,14 @@ class SchemaDocument:
         """Whether formats, too, are enforced or refused."""
         return self._unenforced == "refuse"
 
+    def note_length(self, count: int, place: Place, keyword: str) -> None:
+        """Remembers the keyword that tells texts of at least `count` code points from shorter ones."""
+        self._length_keywords.setdefault(count, (keyword, f"{place.path}/{keyword}"))
+
+    def uncountable(self, error: LengthError) -> NotCoveredError:
+        """The error of the keyword behind a length that no automaton counts."""
+        return NotCoveredError(*self._length_keywords[error.count], str(error))
+
     def leave_out_format(self, place: Place, name: str) -> None:
         """Leaves out an unknown format, which is an annotation by JSON schema's specification."""
         refusal = place.refusal("format", f"the format {name!r} is not known")
@@ -179,7 +193,9 @@ class SchemaDocument:
     def _formula_of(self, place: Place) -> Formula:
         said: list[Formula] = []
         for keyword, read in self._readers.items():
-            if keyword in place.fields:
+            if self._ignored and (path := f"{place.path}/{keyword}") in self._ignored:
+                self.left_out[path] = keyword
+            elif keyword in place.fields:
                 said += self._read(read, place)
         if place.undeclared == "forbidden":
             said += self._read(self._forbid_undeclared, place)

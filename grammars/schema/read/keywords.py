@@ -93,6 +93,16 @@ def _most(
     yield document.unless(at_least(place.count(keyword) + 1))
 
 
+def _min_length(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    document.note_length(place.count("minLength"), place, "minLength")
+    yield from _least("minLength", MinLength, document, place)
+
+
+def _max_length(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+    document.note_length(place.count("maxLength") + 1, place, "maxLength")
+    yield from _most("maxLength", MinLength, document, place)
+
+
 def _pattern(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     """zod repeats the format hostname as a pattern that also bounds the length of the whole name. Like the
     format, it then bounds that of each label only: an automaton with both bounds would be too large."""
@@ -244,8 +254,8 @@ _READERS: dict[str, Reader] = {  # in the order in which they are read
     "type": _type,
     "enum": _enum,
     "const": _const,
-    "minLength": partial(_least, "minLength", MinLength),
-    "maxLength": partial(_most, "maxLength", MinLength),
+    "minLength": _min_length,
+    "maxLength": _max_length,
     "pattern": _pattern,
     "format": _format,
     "minimum": _minimum,
@@ -273,6 +283,7 @@ def read_document(
     unenforced: Unenforced = "refuse",
     is_checked: bool = False,
     only_declared: bool = False,
+    ignored: frozenset[str] = frozenset(),
 ) -> SchemaDocument:
     """Reads the schema document `root`. The options are those of `SchemaDocument`."""
     return SchemaDocument(
@@ -284,4 +295,5 @@ def read_document(
         unenforced=unenforced,
         is_checked=is_checked,
         only_declared=only_declared,
+        ignored=ignored,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from ...regex.dfa import (
 )
 from ...regex.regex_dfa import searching
 from ..lexical.code_points import Escapes
+from ..lexical.counted import can_count, shortest
 from ..lexical.formats import FORMATS
 from ..lexical.json_string_bytes import Block, ascii_block, bounded_block, inlined_block, string_block
 from ..lexical.numbers import compared, multiples, number_texts, one_of
@@ -68,7 +69,31 @@ class Scalars:
         bounds = counted_lengths(formulas)
         if bounds is not None:
             return self._remembered(key, lambda: bounded_block(*bounds))
+        counted = self._counted(formulas)
+        if counted is not None:
+            return self._remembered(key, lambda: string_block(counted[0], escapes, counted[1]))
         return self._remembered(key, lambda: string_block(self.string_dfa(formulas), escapes))
+
+    def string_labels(self, formulas: Sequence[Formula]) -> set[int]:
+        """The indices of the formulas that some string satisfies first."""
+        if counted_lengths(formulas) is not None:
+            return {0}
+        counted = self._counted(formulas)
+        if counted is not None:
+            dfa, most = counted
+            return {0} if (dfa.labels >= 0).any() and shortest(dfa) <= most else set()
+        return {int(label) for label in self.string_dfa(formulas).labels} - {REJECT}
+
+    def _counted(self, formulas: Sequence[Formula]) -> tuple[Dfa, int] | None:
+        """The automaton of one formula without its maximum length, and that length, if it is counted on the
+        stack."""
+        if len(formulas) > 1:
+            return None
+        rest, most = _without_maximum(formulas[0].conjuncts())
+        if most is None or all(isinstance(atom.fact, MinLength) for atom in _atoms(rest)):
+            return None
+        dfa = self.string_dfa(rest[:1] if len(rest) == 1 else (And(0, rest),))
+        return (dfa, most) if can_count(dfa, most) else None
 
     def name_block(self, dfa: Callable[[], Dfa], key: Content, *, is_shared: bool) -> Block | None:
         """The block of property names. `key` names the automaton; if the nodes of a code point are shared,
@@ -101,6 +126,10 @@ class Scalars:
         unlisted = len(formulas) + 1
         exceptions = labelled_literals({text: 1 + label for text, label in labels.items()}, unlisted)
         return combined(exceptions, others, lambda own, other: other if own == unlisted else own - 1)
+
+    def number_labels(self, formulas: Sequence[Formula]) -> set[int]:
+        """The indices of the formulas that some number satisfies first."""
+        return {int(label) for label in self.number_dfa(formulas).labels} - {REJECT}
 
     def number_dfa(self, formulas: Sequence[Formula]) -> Dfa:
         return self._labelled(("number", *map(content, formulas)), formulas, _number_atom, _number_formulas)
@@ -174,6 +203,19 @@ def counted_lengths(formulas: Sequence[Formula]) -> tuple[int, int] | None:
             case _:
                 return None
     return (least, most) if most > least + 2 * TAIL and least <= MAX_UNITS else None
+
+
+def _without_maximum(parts: Iterable[Formula]) -> tuple[tuple[Formula, ...], int | None]:
+    """The parts of a conjunction without those that bound the length from above, and the least of these
+    bounds."""
+    rest, bounds = [], []
+    for part in parts:
+        match part:
+            case Not(Atom(MinLength(count))):
+                bounds.append(count - 1)
+            case _:
+                rest.append(part)
+    return tuple(rest), min(bounds, default=None)
 
 
 def _trim(cache: OrderedDict[Content, Any]) -> None:

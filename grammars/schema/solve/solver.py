@@ -12,7 +12,6 @@ from .arrays import read_array
 from .nodes import Container, Edge, Node, Value
 from .objects import read_in_order, read_object
 from .outcomes import Goal, decided
-from .scalars import counted_lengths
 from .value_graph import ValueGraph
 
 
@@ -119,12 +118,11 @@ class Solver:
         goal = decided(self._formulas, [self._formulas.restricted(formula, types) for formula in value.goal])
         if all(formula is self._formulas.false for formula in goal):
             return None
-        is_any = len(goal) == 1 and goal[0] is self._formulas.true
-        if is_any or (types == STRING and counted_lengths(goal) is not None):
+        if len(goal) == 1 and goal[0] is self._formulas.true:
             value.scalar_verdicts.add(0)
             return goal
-        labels = self.graph.scalars.string_dfa if types == STRING else self.graph.scalars.number_dfa
-        verdicts = {int(label) for label in labels(goal).labels} - {-1}
+        scalars = self.graph.scalars
+        verdicts = scalars.string_labels(goal) if types == STRING else scalars.number_labels(goal)
         value.scalar_verdicts |= verdicts
         return goal if verdicts else None
 

@@ -76,6 +76,9 @@ SCHEMAS: list[Any] = [
     },
     {"type": "array", "items": {"maxLength": 70}},
     {"type": "array", "items": {"type": "string", "minLength": 2, "maxLength": 100}},
+    {"type": "array", "items": {"type": "string", "pattern": "^[ab1]+$", "maxLength": 100}},
+    {"type": "array", "items": {"type": "string", "pattern": "^(é|\u20aca|[^a\u20ac])*b?$", "maxLength": 90}},
+    {"type": "array", "items": {"type": "string", "format": "uri", "maxLength": 300}},
     {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"type": "string"}, {"const": {"name": None}}]}},
     {
         "oneOf": [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
@@ -12,6 +12,7 @@ from arbora.grammars import GrammarError
 from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.schema.compile import SchemaCompiler
 from json_automata import compact
+from pydantic import BaseModel, Field, HttpUrl
 
 COMPILER = SchemaCompiler()
 COLORS = {"enum": ["red", "green", "é"]}
@@ -103,3 +104,54 @@ def test_items_of_many_values_are_refused(said: dict[str, Any]) -> None:
 def test_an_array_of_more_items_than_distinct_values_matches_nothing() -> None:
     with pytest.raises(GrammarError, match="allows no value"):
         COMPILER.compile(json.dumps({**UNIQUE, "items": COLORS, "minItems": 4}))
+
+
+class Page(BaseModel):
+    urls: set[HttpUrl]
+    kinds: set[Literal["a", "b", "c"]]
+    hosts: set[Annotated[str, Field(pattern="^[a-z.]+$", max_length=257)]]
+
+
+PRICE = {  # as pydantic 2.12 writes a Decimal with max_digits=6 and decimal_places=2
+    "anyOf": [
+        {"type": "number"},
+        {
+            "type": "string",
+            "pattern": r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,4}|(?=[\d.]{1,7}0*$)\d{0,4}\.\d{0,2}0*$)",
+        },
+    ]
+}
+
+
+def test_pydantics_sets_are_left_to_the_check_of_a_call_and_all_else_is_enforced() -> None:
+    schema = Page.model_json_schema()
+    schema["properties"]["prices"] = {"type": "array", "uniqueItems": True, "items": PRICE, "maxItems": 3}
+    schema["properties"]["other"] = {"not": {"type": ["string", "array"]}}
+    page = {
+        "urls": ["https://a.b/" + "c" * 2071],
+        "kinds": ["b", "a"],
+        "hosts": ["a" * 257],
+        "prices": [1, "1.25"],
+    }
+    with pytest.raises(NotCoveredError, match="'uniqueItems' at #/properties/urls/uniqueItems"):
+        COMPILER.compile(json.dumps(schema))
+    for unenforced, is_checked in (("annotations", True), ("allow", False), ("allow", True)):
+        automaton, left_out = COMPILER.compile_allowing(
+            unenforced,  # type: ignore[arg-type]
+            json.dumps(schema),
+            (",", ":"),
+            property_order="schema",
+            is_checked=is_checked,
+        )
+        unique = [("uniqueItems", f"#/properties/{name}/uniqueItems") for name in ("urls", "hosts", "prices")]
+        assert sorted(left_out) == sorted(unique)
+        assert automaton.accepts(compact(page))
+        for wrong in (
+            {"urls": ["https://a.b/" + "c" * 2072]},
+            {"urls": ["no url"]},
+            {"kinds": ["a", "a"]},
+            {"hosts": ["a" * 258]},
+            {"prices": ["."]},
+            {"other": "text"},
+        ):
+            assert not automaton.accepts(compact({**page, **wrong}))

@@ -7,18 +7,20 @@ import json
 import re
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
+from arbora.grammars.errors import NotCoveredError
 from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.tags.compile import TagCompiler
 from arbora.grammars.tags.format import read_format
 from grammar_world import CALL_TOKEN, EOS, Follower, compiled, compiler, spelled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, HttpUrl
 
 TEXTS = ["".join(letters) for length in range(7) for letters in itertools.product("ab", repeat=length)]
 WORDS = st.text("ab", min_size=1, max_size=2)
@@ -345,6 +347,38 @@ def test_copies_have_separate_pushes_and_counts() -> None:
     good = ['[["é"],[]]["éab"].[]["ab"]', f'[]["{"é" * 120}"].[["àé",["à"]]]["\\u00e9b","{"b" * 120}"]']
     bad = ['[["é"],[]]["é"].[]["ab"]', f'[]["{"é" * 121}"].[]["ab"]', f'[]["ab"].[["b"]]["{"b" * 12}"]']
     assert accepted(format, good + bad) == good
+
+
+def test_copies_of_a_pattern_have_separate_counts() -> None:
+    names = {"type": "array", "items": {"type": "string", "pattern": "^[bé]+$", "maxLength": 120}}
+    other = {"type": "string", "pattern": "^(?:ab)+$", "maxLength": 300}
+    parts = [{"type": "json_schema", "json_schema": schema} for schema in (names, other, names)]
+    format = {"type": "sequence", "elements": [parts[0], word("."), *parts[1:]]}
+    good = [f'["{"é" * 120}","{"b" * 120}"]."{"ab" * 150}"["\\u00e9b"]', '[]."ab"[]']
+    bad = [f'["{"é" * 121}"]."ab"[]', f'[]."{"ab" * 151}"[]', f'[]."ab"["{"b" * 121}"]', '["a"]."ab"[]']
+    assert accepted(format, good + bad) == good
+
+
+class Links(BaseModel):
+    urls: set[HttpUrl]
+    kinds: set[Literal["a", "b"]] = set()
+
+
+def test_a_functions_sets_of_urls_are_left_to_the_check_of_its_calls() -> None:
+    content = {"type": "json_schema", "json_schema": Links.model_json_schema(), "function": "open"}
+    tag = {"type": "tag", "begin": "<open>", "content": content, "ends": ["</call>"]}
+    for unenforced in ("annotations", "allow"):
+        read = read_format(json.dumps(tag))
+        machine, left_out = tags().compile(read, str.encode, unenforced=unenforced)  # type: ignore[arg-type]
+        assert left_out == (("uniqueItems", "open#/properties/urls/uniqueItems"),)
+        url = "https://a.b/" + "c" * 2071
+        assert machine.accepts(f'<open>{{"urls":["{url}"],"kinds":["b","a"]}}</call>'.encode())
+        assert not machine.accepts(f'<open>{{"urls":["{url}c"]}}</call>'.encode())
+        assert not machine.accepts(b'<open>{"urls":["no url"]}</call>')
+    with pytest.raises(
+        NotCoveredError, match="'uniqueItems' at #/properties/urls/uniqueItems of the function"
+    ):
+        tags().compile(read, str.encode)
 
 
 def test_the_strings_of_all_tools_share_their_masks(grammars: GrammarCompiler) -> None:
