@@ -41,7 +41,8 @@ class _Asking:
 
     @cached_property
     def _rows(self) -> list[list[int]]:
-        return self._dfa.transitions.tolist()
+        rows: list[list[int]] = self._dfa.transitions.tolist()
+        return rows
 
     @cached_property
     def _satisfied(self) -> int:

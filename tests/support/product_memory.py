@@ -6,6 +6,8 @@ python product_memory.py packed|widened
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 from arbora.kernels.linear.packed import PackedProduct
@@ -14,7 +16,11 @@ from loaded_memory import allow_no_huge_pages, anonymous
 
 MAX_ROWS = 8192
 SIDE = 64
-PRODUCTS = {"packed": (PackedProduct, torch.float32), "widened": (WidenedProduct, torch.bfloat16)}
+Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+PRODUCTS: dict[str, tuple[Callable[[torch.Tensor, None], Product], torch.dtype]] = {
+    "packed": (PackedProduct, torch.float32),
+    "widened": (WidenedProduct, torch.bfloat16),
+}
 
 
 def main() -> None:

@@ -369,7 +369,7 @@ def test_a_functions_sets_of_urls_are_left_to_the_check_of_its_calls() -> None:
     tag = {"type": "tag", "begin": "<open>", "content": content, "ends": ["</call>"]}
     for unenforced in ("annotations", "allow"):
         read = read_format(json.dumps(tag))
-        machine, left_out = tags().compile(read, str.encode, unenforced=unenforced)  # type: ignore[arg-type]
+        machine, left_out = tags().compile(read, str.encode, unenforced=unenforced)
         assert left_out == (("uniqueItems", "open#/properties/urls/uniqueItems"),)
         url = "https://a.b/" + "c" * 2071
         assert machine.accepts(f'<open>{{"urls":["{url}"],"kinds":["b","a"]}}</call>'.encode())
