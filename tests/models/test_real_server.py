@@ -60,10 +60,18 @@ def test_it_is_sampled_as_by_llama_cpp_and_the_log_says_so(smollm2: Served) -> N
     assert "temperature 0.8, top_k 40, top_p 0.95, min_p 0.05" in "".join(smollm2.log)
 
 
-TEXT, NUMBER = r'[^"\\\\]{1,40}', "[0-9]{1,3}"
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}, "city": {"type": "string"}},
+    "required": ["name", "age", "city"],
+    "additionalProperties": False,
+}
+TEXT = r'[^"\\]{1,40}'
 JSON_FORMS: dict[str, dict[str, Any]] = {
-    "regex": {"regex": f'\\{{"name": "{TEXT}", "age": {NUMBER}, "city": "{TEXT}"\\}}'},
-    "regex of lines": {"regex": f'\\{{\n  "name": "{TEXT}",\n  "age": {NUMBER},\n  "city": "{TEXT}"\n\\}}'},
+    "response_format": {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}
+    },
+    "regex": {"regex": f'\\{{"name": "{TEXT}", "age": [0-9]{{1,3}}, "city": "{TEXT}"\\}}'},
 }
 
 
