@@ -209,11 +209,11 @@ def uncovered_tools(**function: Any) -> Any:
 
 
 def test_a_strict_tool_that_can_not_be_enforced_is_refused_by_name(server: Served) -> None:
-    looks_ahead = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=b)c"}}}
+    looks_behind = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?<=b)c"}}}
     with pytest.raises(
         openai.BadRequestError, match=r"pattern.* at #/properties/a\S* of the function 'odd'"
     ) as caught:
-        chat(server, tools=uncovered_tools(strict=True, parameters=looks_ahead))
+        chat(server, tools=uncovered_tools(strict=True, parameters=looks_behind))
     assert caught.value.param == "tools[2].function.parameters"
 
 
