@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from arbora.grammars import (
     Automaton,
@@ -147,7 +148,7 @@ def process_of(grammars: GrammarCompiler, grammar: HostGrammar) -> int:
     """The pid of the youngest of the processes that follow grammars."""
     server = grammars._host._server.pid
     assert server is not None
-    return max(children_of(server))
+    return max(children_of(server), key=lambda pid: psutil.Process(pid).create_time())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])

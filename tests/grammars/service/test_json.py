@@ -278,7 +278,7 @@ def test_a_token_outside_of_the_grammar_is_an_error_that_says_so(grammars: Gramm
         ({"properties": {"d": {"type": "string", "format": "shoe"}}}, "'format' at #/properties/d/format"),
         ({"anyOf": [{"type": "strin"}]}, "'type' at #/anyOf/0/type"),
         ({"properties": {"x": {"$ref": "#/nowhere"}}}, "'$ref' at #/properties/x/$ref"),
-        ({"type": "string", "pattern": "(?=a)"}, "'pattern' at #/pattern"),
+        ({"type": "string", "pattern": "(?<=a)b"}, "'pattern' at #/pattern"),
         (False, "allows no value"),
         (3, "an object or a boolean"),
         ("{", "not valid JSON"),
