@@ -36,7 +36,7 @@ ROLES = ("user", "assistant", "system")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 THINKING_TYPES = ("enabled", "adaptive", "disabled")
 DISPLAYS = ("summarized", "omitted")
-LEAST_BUDGET = 1024  # tokens
+MIN_BUDGET = 1024  # tokens
 TOOL_CHOICES = ("auto", "any", "tool", "none")
 BLOCK_TYPES = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
@@ -89,7 +89,7 @@ class ToolChoice(Struct, kw_only=True):
 
 class ThinkingConfig(Struct, kw_only=True):
     type: Annotated[str, one_of(THINKING_TYPES)]
-    budget_tokens: Annotated[int, within(LEAST_BUDGET)] | None = None
+    budget_tokens: Annotated[int, within(MIN_BUDGET)] | None = None
     display: Annotated[str, one_of(DISPLAYS)] | None = None
 
 

@@ -17,7 +17,7 @@ TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 40, 0.9, 0.0
 """the defaults of Ollama's API"""
 REST_OF_CONTEXT = (-1, -2)
 """values of `num_predict` that mean no limit"""
-MOST_WARNED = 100  # values of `num_ctx`
+MAX_WARNINGS = 100  # values of `num_ctx` that the log names
 _warned: set[int] = set()
 log = logging.getLogger(__name__)
 _CHECKS = checks_of({f"options.{name}": field for name, field in FIXED_OPTIONS.items()}, {})
@@ -92,6 +92,6 @@ def limits(request: PromptRequest, model: ModelReady, prompt_tokens: int, prompt
 
 def _warn_of_context(asked: int, most: int) -> None:
     """Logs each value once."""
-    if asked not in _warned and len(_warned) < MOST_WARNED:
+    if asked not in _warned and len(_warned) < MAX_WARNINGS:
         _warned.add(asked)
         log.warning("options.num_ctx is %d, but the model's context has %d tokens: taking those", asked, most)

@@ -37,7 +37,7 @@ from ....runtime.model.weights import EMBEDDING, FINAL_NORM, expected_tensors, p
 
 ITEM_BYTES = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}
 SCALE_BYTES = 2  # `--quantize` writes them in bfloat16, and products store those of GGUF in float16
-FACTOR_BYTES = 4  # of each output, by which products multiply the scales of GGUF
+FACTOR_BYTES = 4  # each output of a GGUF product has one float32 factor for its scales
 FLOAT_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
