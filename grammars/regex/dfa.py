@@ -17,7 +17,6 @@ from ..errors import TooLargeError
 from ..jit import njit
 from .partition import equal_futures
 
-LAST_CODE_POINT = 0x10FFFF
 MAX_STATES = 6_000
 MAX_CELLS = 4_000_000
 REJECT = -1

@@ -13,9 +13,8 @@ import re
 from typing import NamedTuple
 
 from ..errors import GrammarError
-from .dfa import LAST_CODE_POINT
 from .nodes import Anchor, Characters, Choice, LookAhead, Node, Repeat, Sequence
-from .ranges import DIGIT, EVERYTHING, LINE_ENDS, SPACE, WORD, Ranges, inverted, merged
+from .ranges import DIGIT, EVERYTHING, LAST_CODE_POINT, LINE_ENDS, SPACE, WORD, Ranges, inverted, merged
 from .unicode_sets import property_ranges, with_other_cases
 
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import TooLargeError
-from .dfa import LAST_CODE_POINT, MAX_STATES, REJECT, Dfa, distinct_columns, minimal
+from .dfa import MAX_STATES, REJECT, Dfa, distinct_columns, minimal
 from .nodes import Anchor, Characters, Choice, LookAhead, Node, Repeat, Sequence
-from .ranges import Ranges
+from .ranges import LAST_CODE_POINT, Ranges
 from .subsets import Edges, Moves, closures, edges, subsets
 
 MAX_NODES = 6_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from .dfa import LAST_CODE_POINT
-
+LAST_CODE_POINT = 0x10FFFF
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """First and last code points in rising order, with gaps between the ranges."""
 

@@ -8,8 +8,7 @@ from functools import cache, lru_cache
 
 import regex
 
-from .dfa import LAST_CODE_POINT
-from .ranges import EVERYTHING, Ranges, merged
+from .ranges import EVERYTHING, LAST_CODE_POINT, Ranges, merged
 
 _CATEGORIES = (
     "C Other Cc Control cntrl Cf Format Cn Unassigned Co Private_Use Cs Surrogate L Letter LC Cased_Letter "
