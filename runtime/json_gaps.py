@@ -67,7 +67,9 @@ INDENTED_STYLE = (
     SPACE_BEFORE_CLOSE_OBJECT,
     SPACE_BEFORE_CLOSE_ARRAY,
     LEAVE,  # a bracket after white space, or of an empty container
-) = range(25)
+    LEAVE_OBJECT,  # the same directly after the opening bracket, where the field said NONE only for a member
+    LEAVE_ARRAY,
+) = range(27)
 """what an action does with the reply's white space"""
 
 PLAIN, INDENTED_BY_SPACES, INDENTED_BY_TABS, FIRST_INDENTED, SPACED, FREE, LINED, STARTED = range(8)
@@ -79,10 +81,10 @@ AFTER_COLON_SPACED, AFTER_COLON_FREE = 1, 2
 DEAD_WAY = -1
 _COLONS, _OPENS = [COLON, COLON_AFTER_SPACE], [OPEN_OBJECT, OPEN_ARRAY]
 _INDENTS = [INDENT_SPACE, INDENT_TAB, *range(LINE, LAST_LINE + 1)]
-WAYS = np.ones(LEAVE + 1, np.int32)
+WAYS = np.ones(LEAVE_ARRAY + 1, np.int32)
 """for each gap the number of states side by side, from the target of its action on"""
 WAYS[_COLONS], WAYS[COMMA], WAYS[_OPENS], WAYS[_INDENTS] = 3, LINED + 1, STARTED + 1, FIRST_INDENTED + 1
-WIDEST_WAY = np.zeros(LEAVE + 1, np.int32)
+WIDEST_WAY = np.zeros(LEAVE_ARRAY + 1, np.int32)
 """for each gap the way whose state allows all that the states of its other ways allow"""
 WIDEST_WAY[_COLONS], WIDEST_WAY[[COMMA, *_OPENS]], WIDEST_WAY[_INDENTS] = (
     AFTER_COLON_FREE,
@@ -162,7 +164,9 @@ def pass_gap(gap: int, style: int, lines: int) -> tuple[int, int, int]:
             style |= left << LEFT
             if left:
                 way = INDENTED_BY_TABS if unit == TAB else INDENTED_BY_SPACES
-    elif gap == LEAVE:
+    elif gap >= LEAVE:
+        if gap != LEAVE:
+            style &= ~(3 << (IN_OBJECT if gap == LEAVE_OBJECT else IN_ARRAY))
         style -= (lines & 1) << LEVEL
         lines >>= 1
     else:

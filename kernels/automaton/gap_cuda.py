@@ -42,6 +42,8 @@ CLOSE_ARRAY = tl.constexpr(json_gaps.CLOSE_ARRAY)
 SPACE_BEFORE_CLOSE_OBJECT = tl.constexpr(json_gaps.SPACE_BEFORE_CLOSE_OBJECT)
 SPACE_BEFORE_CLOSE_ARRAY = tl.constexpr(json_gaps.SPACE_BEFORE_CLOSE_ARRAY)
 LEAVE = tl.constexpr(json_gaps.LEAVE)
+LEAVE_OBJECT = tl.constexpr(json_gaps.LEAVE_OBJECT)
+LEAVE_ARRAY = tl.constexpr(json_gaps.LEAVE_ARRAY)
 INDENTED_BY_SPACES = tl.constexpr(json_gaps.INDENTED_BY_SPACES)
 INDENTED_BY_TABS = tl.constexpr(json_gaps.INDENTED_BY_TABS)
 FIRST_INDENTED = tl.constexpr(json_gaps.FIRST_INDENTED)
@@ -64,9 +66,9 @@ ONE_LEFT = tl.constexpr(1 << json_gaps.LEFT)
 def pass_gap(gap, style, lines):
     """`json_gaps.pass_gap` for all lanes, int32 [lanes]; those with gap 0 keep style and lines."""
     is_in_object = (gap == OPEN_OBJECT) | (gap == SPACE_IN_OBJECT) | (gap == FIRST_LINE_OF_OBJECT)
-    is_in_object |= (gap == CLOSE_OBJECT) | (gap == SPACE_BEFORE_CLOSE_OBJECT)
+    is_in_object |= (gap == CLOSE_OBJECT) | (gap == SPACE_BEFORE_CLOSE_OBJECT) | (gap == LEAVE_OBJECT)
     is_in_array = (gap == OPEN_ARRAY) | (gap == SPACE_IN_ARRAY) | (gap == FIRST_LINE_OF_ARRAY)
-    is_in_array |= (gap == CLOSE_ARRAY) | (gap == SPACE_BEFORE_CLOSE_ARRAY)
+    is_in_array |= (gap == CLOSE_ARRAY) | (gap == SPACE_BEFORE_CLOSE_ARRAY) | (gap == LEAVE_ARRAY)
     field = tl.where((gap == COMMA) | (gap == SPACE_AFTER_COMMA), AFTER_COMMA, AFTER_COLON)
     field = tl.where(is_in_object, IN_OBJECT, tl.where(is_in_array, IN_ARRAY, field))
     choice, before = style >> field & 3, style >> BEFORE_COLON & 3
@@ -83,13 +85,13 @@ def pass_gap(gap, style, lines):
     way = _way_of_choice(choice, colon, opens)
     way = tl.where(lined, LINED, tl.where(chooses, way, 0))
     first = (gap == FIRST_LINE) | (gap == FIRST_LINE_OF_OBJECT) | (gap == FIRST_LINE_OF_ARRAY)
-    leaves = gap == LEAVE
+    leaves, forgets = gap >= LEAVE, (gap > LEAVE) | (first & (gap != FIRST_LINE))
     left_level = tl.where(leaves, lines & 1, 0)
     style = tl.where(after_name, style | NONE_BEFORE_COLON, style)
     style = tl.where(gap == SPACE_BEFORE_COLON, style | SPACE_BEFORE, style)
     style = tl.where(chooses & (lined == 0) & (choice == 0), style | 1 << field, style)
     style = tl.where((gap >= SPACE_AFTER_COLON) & (gap <= SPACE_IN_ARRAY), style + (1 << field), style)
-    style = tl.where(first & (gap != FIRST_LINE), style & ~(3 << field), style)
+    style = tl.where(forgets, style & ~(3 << field), style)
     style += (tl.where(first, 1, 0) - left_level) << LEVEL
     lines = tl.where(opens, lines << 1, tl.where(first, lines | 1, lines))
 

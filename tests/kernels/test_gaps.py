@@ -29,7 +29,7 @@ def pass_gap_kernel(given, found, LANES: tl.constexpr):
 def random_styles(count: int) -> np.ndarray:
     """Gaps, styles and lines, int32 [count, 3]: each field of a style takes each of its values."""
     rng = np.random.default_rng(0)
-    gap = rng.integers(1, gaps.LEAVE + 1, count)
+    gap = rng.integers(1, gaps.LEAVE_ARRAY + 1, count)
     lines = rng.integers(0, 1 << 28, count) >> rng.integers(0, 28, count)
     style = rng.integers(0, 2, count) * gaps.ONLY_LINES | rng.integers(0, gaps.TAB + 1, count) << gaps.UNIT
     for field in (gaps.BEFORE_COLON, gaps.AFTER_COLON, gaps.AFTER_COMMA, gaps.IN_OBJECT, gaps.IN_ARRAY):
@@ -59,7 +59,7 @@ def test_cuda_passes_every_gap_as_the_reference() -> None:
     given = given[: len(given) // LANES * LANES]
     found = torch.zeros(given.shape, dtype=torch.int32, device=DEVICE)
     pass_gap_kernel[(len(given) // LANES,)](torch.from_numpy(given).to(DEVICE), found, LANES=LANES)
-    assert set(given[:, 0].tolist()) == set(range(1, gaps.LEAVE + 1))
+    assert set(given[:, 0].tolist()) == set(range(1, gaps.LEAVE_ARRAY + 1))
     for row, got in zip(given.tolist(), found.cpu().tolist(), strict=True):
         way, style, lines = gaps.pass_gap(*row)
         assert got[0] == way, row

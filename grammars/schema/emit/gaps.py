@@ -125,20 +125,20 @@ class ChosenGaps:
         return gaps.OPEN_ARRAY if container.is_array else gaps.OPEN_OBJECT
 
     def fill_start(self, start: int, container: Container, fill: Fill | None, leave: Leave | None) -> None:
+        if container.is_array:
+            space, line, empty = gaps.SPACE_IN_ARRAY, gaps.FIRST_LINE_OF_ARRAY, gaps.LEAVE_ARRAY
+        else:
+            space, line, empty = gaps.SPACE_IN_OBJECT, gaps.FIRST_LINE_OF_OBJECT, gaps.LEAVE_OBJECT
         closing = {} if leave is None else {closing_byte(container): leave(gaps.LEAVE)}
+        free = {} if leave is None else {closing_byte(container): leave(empty)}
         if fill is None:
             for way in range(self.states_of_start):
-                self._tables.fill(start + way, closing)
+                self._tables.fill(start + way, free if way == gaps.FREE else closing)
             return
-        if container.is_array:
-            space, line = gaps.SPACE_IN_ARRAY, gaps.FIRST_LINE_OF_ARRAY
-        else:
-            space, line = gaps.SPACE_IN_OBJECT, gaps.FIRST_LINE_OF_OBJECT
         first_line = {_LINE: self._go(start, gaps.FIRST_LINE)}
         self._fill_lines(start, fill, closing)
         self._tables.fill(start + gaps.SPACED, {_SPACE: start, **first_line, **closing})
-        free = {_SPACE: self._go(start, space), _LINE: self._go(start, line)}
-        fill(start + gaps.FREE, {**free, **closing})
+        fill(start + gaps.FREE, {_SPACE: self._go(start, space), _LINE: self._go(start, line), **free})
         self._tables.fill(start + gaps.LINED, {**first_line, **closing})
         fill(start + gaps.STARTED, {**first_line, **closing})
 

@@ -90,6 +90,14 @@ def test_each_container_chooses_between_one_line_and_several(text: str) -> None:
     assert all(machine.accepts(text.encode()) for machine in PEOPLE.values())
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    "text", ['{ "a": [], "b": [ 1 ] }', '[{}, { "a": {}, "b": [] }, {}]', '{"a": [], "b": [], "c": [1]}']
+)
+def test_an_empty_container_chooses_nothing(order: PropertyOrder, text: str) -> None:
+    assert ANY[order].accepts(text.encode())
+
+
 @pytest.mark.parametrize(
     "text",
     [
