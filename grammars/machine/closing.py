@@ -40,8 +40,8 @@ class Closing:
         return None if route is None else route.length
 
     def text(self, state: int, stack: Sequence[int]) -> bytes | None:
-        """The shortest text that ends the reply, which has no white space between JSON tokens; None if it
-        isn't known."""
+        """The shortest text that ends the reply, or None if it isn't known. JSON in it has no white space
+        between its tokens, but for the rest of an indentation that has begun."""
         stack = stack[self._bottom :]
         route = self._route(state, tuple(stack))
         if route is None:
