@@ -81,6 +81,10 @@ def tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | Non
         return use
     misspelt = (*(grammar.misspelt if grammar else ()), *_misspelt(use.tools, wanted.params))
     spec = msgspec.structs.replace(use.grammar, misspelt=misspelt, params=dict(wanted.params))
+    if grammar is not None:
+        spec = msgspec.structs.replace(
+            spec, whitespace=grammar.whitespace, additional_properties=grammar.additional_properties
+        )
     return use._replace(grammar=spec)
 
 

@@ -82,6 +82,22 @@ async def test_white_space_is_what_the_request_asks_for_in_our_fields_or_vllms(
     assert grammar is not None and grammar.whitespace == sent
 
 
+async def test_what_structured_outputs_say_about_json_holds_beside_tools_too() -> None:
+    wanted = {
+        "json": {"type": "object"},
+        "disable_any_whitespace": True,
+        "disable_additional_properties": True,
+    }
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    async with http_world(additional_properties="schema", context_length=1024) as world:
+        world.script = world.says("{}")
+        body = {"messages": HELLO, "structured_outputs": wanted, "tools": tools}
+        assert (await world.http.post("/v1/chat/completions", json=body)).status_code == 200
+        grammar = last_generate(world).grammar
+    assert grammar is not None and grammar.kind == "structural_tag"
+    assert (grammar.whitespace, grammar.additional_properties) == ("compact", "declared")
+
+
 @pytest.mark.parametrize("pattern", [" ", "[ ]+", "("])
 async def test_a_pattern_of_white_space_that_no_rule_fits_is_refused(world: HttpWorld, pattern: str) -> None:
     error = await refused(world, guided_json={"type": "object"}, guided_whitespace_pattern=pattern)
