@@ -19,7 +19,7 @@ MIN_BARE_SIZE = 1 << 20
 """in bytes, of a size without a unit"""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _UNITS |= {unit + "i": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*((?:[kmgt]i?)?)b?", re.IGNORECASE)
 _BITS = re.compile(r"[KMGT]i?b")
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.IGNORECASE)
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
@@ -64,8 +64,8 @@ def size_in_bytes(text: str) -> int:
     size = 0.0 if match is None else float(match[1]) * _UNITS[match[2].lower()]
     if not 1 <= size < MAX_SIZE:
         raise ValueError("expected a size such as 4GiB, 500MB or a number of bytes.")
-    if size < MIN_BARE_SIZE and text.strip().isdigit():
-        meant = f"{int(size)}{'GiB' if size < 1024 else 'MiB'}"
+    if match is not None and match[1] == text.strip() and size < MIN_BARE_SIZE:
+        meant = f"{match[1]}{'GiB' if size < 1024 else 'MiB'}"
         raise ValueError(f"this is {int(size)} bytes. Did you mean {meant}?")
     return int(size)
 

@@ -317,6 +317,8 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
         ("--kv-memory", "much", "--kv-memory much: expected a size such as 4GiB"),
         ("--kv-memory", "0", "--kv-memory 0: expected a size"),
         ("--kv-memory", "4", "--kv-memory 4: this is 4 bytes. Did you mean 4GiB?"),
+        ("--kv-memory", "4.5", "--kv-memory 4.5: this is 4 bytes. Did you mean 4.5GiB?"),
+        ("--kv-memory", "4i", "--kv-memory 4i: expected a size such as 4GiB"),
         ("--host-cache", "4096", "--host-cache 4096: this is 4096 bytes. Did you mean 4096MiB?"),
         ("--kv-memory", "4Gb", "--kv-memory 4Gb: Gb may mean bits. Write GB for bytes."),
         ("--kv-memory", "1.5 Mib", "--kv-memory 1.5 Mib: Mib may mean bits. Write MiB for bytes."),
