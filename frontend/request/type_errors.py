@@ -15,7 +15,7 @@ from .validation import missing_field
 STEP_BYTES = 1024 * 1024  # of a text, checked while no other thread runs
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _WHOLE_ESCAPES = re.compile(
-    rb"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+", re.DOTALL
+    rb"(?:[^\\]++|\\[^u]|\\u(?=[^dD]|[dD][^89a-fA-F])|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)*+", re.DOTALL
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from arbora.frontend.request.type_errors import STEP_BYTES
+from arbora.frontend.request.type_errors import STEP_BYTES, json_mistake
 from http_world import HttpWorld, http_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -236,6 +236,12 @@ async def test_an_escaped_backslash_begins_no_surrogate(world: HttpWorld) -> Non
     body = rb'{"messages": [{"role": "user", "content": "\\ud83d \ud83d\ude00"}], }'
     message = (await sent(world, body)).json()["error"]["message"]
     assert "surrogate" not in message and "is not valid JSON" in message
+
+
+@pytest.mark.parametrize("place", range(STEP_BYTES - 8, STEP_BYTES + 1))
+async def test_a_pair_that_two_steps_share_is_no_half(place: int) -> None:
+    text = b"a" * place + rb"\ud83d\ude00"
+    assert json_mistake(text, ValueError("wrong")) == "wrong"
 
 
 async def test_half_of_a_surrogate_pair_in_bytes_is_named_with_its_place(world: HttpWorld) -> None:
