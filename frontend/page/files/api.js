@@ -17,7 +17,7 @@ export function hasKey() {
 
 /** Keeps a key that the server takes. Otherwise throws the server's error. */
 export async function keepKey(key) {
-  await send("/v1/models", undefined, undefined, key);
+  await send("v1/models", undefined, undefined, key);
   sessionStorage.setItem(KEY, key);
 }
 

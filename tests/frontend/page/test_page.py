@@ -111,6 +111,14 @@ async def test_the_page_has_no_script_or_style_of_its_own_and_loads_only_served_
     assert {path.split("/", 2)[2] for path in loaded} <= assets.files.keys()
 
 
+async def test_requests_are_relative_so_that_a_proxy_may_serve_the_page_under_a_path() -> None:
+    for path in FOLDER.glob("*.js"):
+        requested = re.findall(
+            r"\b(?:send|stream|getJson|getText|postJson)\([\"`]([^\"`]*)", path.read_text()
+        )
+        assert not [each for each in requested if each.startswith("/")], path.name
+
+
 async def test_each_module_uses_the_names_that_it_imports() -> None:
     for path in FOLDER.glob("*.js"):
         source = path.read_text()
