@@ -84,8 +84,7 @@ class Nfa:
 
     def determinized(self, start: int, end: int, *, at_start: bool) -> Dfa:
         """The automaton of the texts that lead from one node to the other, for jumps without look-ahead.
-        `at_start`: see
-        `look_ahead.determinized`."""
+        `at_start`: see `look_ahead.determinized`."""
         anchors = (START,) if at_start else ()
         cuts, class_of_cut, takes = self._classes()
         sources = np.array([source for source, row in enumerate(self.moves) for _ in row], np.int32)
