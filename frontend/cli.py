@@ -177,7 +177,7 @@ def with_values(arguments: Sequence[str]) -> list[str]:
             or following.startswith("-")
             or "/" in following
             or following in PACKAGED
-            or Path(following).exists()
+            or os.path.exists(following)  # Path refuses long names
         )
         has_value = option is None or following in get_args(LogFormat) or not may_be_model
         found.append(argument if option is None or has_value else f"{argument}={option.alone}")

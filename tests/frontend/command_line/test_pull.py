@@ -144,10 +144,11 @@ def test_a_name_that_is_no_hub_id_is_explained(hub: FakeHub, capsys: pytest.Capt
     assert "MODEL team/foo--bar: this is not a hub id" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["a" * 300, f"{'a' * 300}/b"], ids=["one word", "with an owner"])
 def test_a_name_that_is_too_long_for_a_file_is_explained(
-    hub: FakeHub, capsys: pytest.CaptureFixture[str]
+    hub: FakeHub, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    assert main(["pull", "a" * 300]) == 2
+    assert main(["pull", name]) == 2
     assert "this is not a hub id" in capsys.readouterr().err
 
 
