@@ -139,10 +139,11 @@ export class Chat {
   /** Takes the turns from number `place` on back: the user's text into the box, results into their form. */
   #refuse(place, reason) {
     const [refused] = this.#turns.splice(place);
-    const texts = [refused.message.role === "user" ? refused.message.content : "", byId("message").value];
+    const isText = refused.message.role === "user"; // the results that it passed over are shown again too
+    const texts = [isText ? refused.message.content : "", byId("message").value];
     this.#goBack(place, texts.filter(Boolean).join("\n"));
-    const form = byId("messages").querySelector("form.results:not([hidden])");
-    byId("messages").append(errorMessage(reason, () => (form ?? byId("composer")).requestSubmit()));
+    const form = isText ? byId("composer") : byId("messages").querySelector("form.results:not([hidden])");
+    byId("messages").append(errorMessage(reason, () => form.requestSubmit()));
     this.#follow(true);
   }
 
