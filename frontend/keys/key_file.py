@@ -74,7 +74,7 @@ def read_key_file(path: Path) -> tuple[ApiKey, ...]:
     Raises ValueError with the number of the wrong line.
     """
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
+        lines = path.read_text("utf-8-sig").split("\n")
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"

@@ -123,6 +123,7 @@ def test_the_key_command_refuses_a_name_that_no_line_may_have(capsys: pytest.Cap
         (json.dumps({"name": "ada", "sha256": "0f"}), "line 2 (ada) has a wrong sha256"),
         ("a\x00b", "line 2 has the character U+0000 in a key, which no HTTP header may have"),
         (described(key="a\x00b"), "line 2 (ada) has the character U+0000 in its key"),
+        ("a\x0bb", "line 2 has a space within a key"),
         (described(key="two parts"), "line 2 (ada) has an empty key, or one with a space"),
         (described(tokens_per_minute=0), "line 2 (ada): tokens_per_minute is 0, but must be 1 or more"),
         (described(best_priority=2), "priority is 0, better than best_priority 2"),
