@@ -1,12 +1,7 @@
 """Matrix products through oneDNN's packed weights, for the dtypes that the processor multiplies."""
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
-
-MAX_ROWS = 512
-"""Rows that oneDNN multiplies at a time: it compiles code for each number of rows (see `padded_rows`)."""
 
 
 class PackedProduct:
@@ -17,8 +12,12 @@ class PackedProduct:
         self._bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        parts = list(multiply_parts(x, self._weight, self._bias))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        rows = len(x)
+        lacking = padded_rows(rows) - rows
+        if lacking:
+            x = F.pad(x, (0, 0, 0, lacking))
+        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return y[:rows]
 
 
 def packs(dtype: torch.dtype) -> bool:
@@ -30,23 +29,6 @@ def packs(dtype: torch.dtype) -> bool:
     if dtype == torch.float16:
         return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
     return dtype == torch.float32
-
-
-def multiply_parts(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> Iterator[torch.Tensor]:
-    """Yields the products of each MAX_ROWS rows of x. weight: [out, in], plain or in oneDNN's layout."""
-    for part in torch.split(x, MAX_ROWS):
-        yield _multiply(part, weight, bias)
-
-
-def _multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    rows = len(x)
-    lacking = padded_rows(rows) - rows
-    if lacking:
-        x = F.pad(x, (0, 0, 0, lacking))
-    y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return y[:rows]
 
 
 def padded_rows(rows: int) -> int:

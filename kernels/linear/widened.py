@@ -9,7 +9,7 @@ from functools import cache
 import torch
 
 from . import dot_cpu
-from .packed import MAX_ROWS, multiply_parts
+from .packed import padded_rows
 
 FEW_ROWS = 16
 """Up to this many rows, widening weights in registers is faster than widening them in memory."""
@@ -36,15 +36,16 @@ class WidenedProduct:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty(len(x), len(self._weight), dtype=x.dtype)
-        wide = dot_cpu.widened(x)
         if len(x) <= FEW_ROWS:
-            dot_cpu.multiply(wide, self._weight, self._bias, y)
+            dot_cpu.multiply(dot_cpu.widened(x), self._weight, self._bias, y)
         else:
-            self._multiply_many(wide, y)
+            self._multiply_parts(x, y)
         return y
 
-    def _multiply_many(self, x: torch.Tensor, y: torch.Tensor) -> None:
+    def _multiply_parts(self, x: torch.Tensor, y: torch.Tensor) -> None:
         outputs, inputs = self._weight.shape
+        padded = torch.zeros(padded_rows(len(x)), inputs)
+        padded[: len(x)] = x
         scratch = _scratch(max(SCRATCH, inputs))
         step = len(scratch) // inputs
         for begin in range(0, outputs, step):
@@ -52,8 +53,8 @@ class WidenedProduct:
             wide = scratch[: part.numel()].view_as(part)
             dot_cpu.widen(part, wide)
             bias = None if self._bias is None else self._bias[begin : begin + step]
-            for target, product in zip(torch.split(y, MAX_ROWS), multiply_parts(x, wide, bias), strict=True):
-                target[:, begin : begin + step].copy_(product)
+            product = torch.ops.mkldnn._linear_pointwise(padded, wide, bias, "none", [], "")
+            y[:, begin : begin + step].copy_(product[: len(x)])
 
 
 @cache
