@@ -216,6 +216,9 @@ def _default_sampling(source: object, changed: object) -> Sampling:
     if changed is not None:
         if not isinstance(changed, Mapping):
             raise _refusal("override_generation_config", changed, "it must be a dict of sampling fields")
+        if "max_tokens" in changed:
+            reason = "every SamplingParams has max_tokens, by default 16; set it there"
+            raise _refusal("override_generation_config", changed, reason)
         check_names(changed, Sampling)
         defaults |= changed
     return cast(Sampling, defaults)

@@ -141,6 +141,7 @@ def test_the_warning_names_the_line_that_made_the_llm() -> None:
         ({"task": "embed"}, "the model generates text alone"),
         ({"load_format": "dummy"}, "weights are read from safetensors or GGUF files"),
         ({"hf_overrides": {"a": 1}}, "edit the config.json"),
+        ({"override_generation_config": {"max_tokens": 5}}, "every SamplingParams has max_tokens"),
         ({"generation_config": "/elsewhere"}, "edit the generation_config.json"),
         ({"quantization": "bitsandbytes"}, "the model is not quantized"),
     ],
