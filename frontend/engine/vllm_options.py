@@ -225,4 +225,5 @@ def _default_sampling(source: object, changed: object) -> Sampling:
 
 
 def _refusal(name: str, value: object, reason: str) -> TypeError:
-    return TypeError(f"LLM has no argument {name}={value!r}: {reason}")
+    shown = "…" if name == "hf_token" else repr(value)
+    return TypeError(f"LLM has no argument {name}={shown}: {reason}")

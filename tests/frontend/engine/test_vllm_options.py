@@ -154,6 +154,11 @@ def test_what_cannot_be_done_is_refused_with_the_reason(given: dict[str, Any], r
     assert str(caught.value).startswith(f"LLM has no argument {name}={value!r}: {reason}")
 
 
+def test_an_error_does_not_show_a_token() -> None:
+    with pytest.raises(TypeError, match="LLM has no argument hf_token=…: set HF_TOKEN"):
+        arbora.LLM(None, hf_token="secret")
+
+
 def test_the_tokenizer_of_the_model_itself_may_be_named(model: str) -> None:
     assert engine_options(model, tokenizer=model) == {}
 
