@@ -76,7 +76,8 @@ def _with_rust_patterns(schema: Json, path: tuple[str, ...]) -> Json:
         elif keyword in _NAMED and isinstance(said, dict):
             copy[keyword] = {name: _with_rust_patterns(part, (*inside, name)) for name, part in said.items()}
         else:
-            copy[keyword] = said if keyword in _VALUES else _with_rust_patterns(said, inside)
+            is_schema = keyword not in _VALUES and not keyword.startswith("x-")
+            copy[keyword] = _with_rust_patterns(said, inside) if is_schema else said
     return copy
 
 

@@ -57,10 +57,12 @@ def test_patterns_are_rewritten_in_subschemas_and_nowhere_else() -> None:
         "allOf": [text],
         "enum": [text],
         "default": text,
+        "x-form": {"pattern": "("},
     }
     written = with_options(schema, (",", ":"))  # type: ignore[arg-type]
     rewritten = {"pattern": in_rust("^[]a]$")}
     assert written["enum"] == [text] and written["default"] == text and written["allOf"] == [rewritten]
+    assert written["x-form"] == {"pattern": "("}
     assert written["properties"] == {
         "pattern": rewritten,
         "const": rewritten,
