@@ -64,7 +64,7 @@ def _warn(template: ChatTemplate) -> None:
         _warned.add(template)
         log.warning(
             "the model's chat template leaves out tools, their calls or their results: they are written as "
-            "text in Hermes style, which a model that was not trained for tools may not follow"
+            "text, which a model that was not trained for tools may not follow"
         )
 
 
