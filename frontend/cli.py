@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from logging import getLogger
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, Protocol, cast, get_args
 
 from ..runtime.config import LogFormat, ServeConfig
@@ -153,7 +152,7 @@ def _check_model_is_no_name(model: object, names: object) -> None:
     if model is not None or not isinstance(names, list):
         return
     *others, last = names
-    may_be_model = "/" in last or last in PACKAGED or Path(last).is_dir()
+    may_be_model = "/" in last or last in PACKAGED or os.path.isdir(last)
     if last.startswith((".", "/", "~")) or (others and may_be_model):
         named = f" --served-model-name {' '.join(others)}" if others else ""
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ..runtime.config import BUILTIN_MODEL
@@ -28,9 +29,9 @@ def served_name(model: str | None) -> str:
     if model is None:
         return BUILTIN_NAME
     path = Path(model).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):
         return path.stem
-    return path.resolve().name if path.is_dir() else model
+    return path.resolve().name if os.path.isdir(path) else model
 
 
 def find_model(model: str | None) -> Path:
@@ -43,13 +44,13 @@ def find_model(model: str | None) -> Path:
     path = Path(name).expanduser()
     if name == BUILTIN_NAME and (model is None or not path.exists()):
         return _checked(BUILTIN_MODEL, "the built-in model")
-    if path.is_dir():
+    if os.path.isdir(path):  # Path refuses long names
         return _checked(path.resolve(), f"MODEL {name}")
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix == ".gguf" and os.path.isfile(path):
         return gguf_directory(path)
     if (packaged := packaged_model(name)) is not None:
         return _from_package(name, packaged)
-    if path.exists():
+    if os.path.exists(path):
         raise ConfigError(
             f"MODEL {name} is a file. Name the directory that contains config.json, or a GGUF file."
         )
@@ -64,7 +65,7 @@ def find_model(model: str | None) -> Path:
 def find_config(model: str | None) -> Path:
     """As `find_model`, but only config.json is needed: of a hub id it alone is downloaded."""
     path = None if model is None else Path(model).expanduser()
-    if path is not None and (path / "config.json").is_file() and not _has_weights(path):
+    if path is not None and os.path.isfile(path / "config.json") and not _has_weights(path):
         return path.resolve()
     if model is None or path is None or not is_on_hub(model):
         return find_model(model)
@@ -88,7 +89,8 @@ def _has_weights(directory: Path) -> bool:
 
 def is_on_hub(model: str) -> bool:
     """Whether `model` is no path of this machine, but has the form of a hub id."""
-    is_path = model.startswith(_PATH_STARTS) or model.endswith(".gguf") or Path(model).expanduser().exists()
+    path = Path(model).expanduser()
+    is_path = model.startswith(_PATH_STARTS) or model.endswith(".gguf") or os.path.exists(path)
     return not is_path and is_hub_id(model)
 
 

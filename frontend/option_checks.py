@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Collection, Mapping
 from importlib.util import find_spec
@@ -86,7 +87,8 @@ def _check_remote(url: str) -> None:
     try:
         redis.Redis.from_url(url)
     except ValueError as error:
-        raise ConfigError(f"--remote-cache {url}: {error}") from error
+        shown = re.sub("//[^@/]*@", "//…@", url)  # without a password
+        raise ConfigError(f"--remote-cache {shown}: {error}") from None
 
 
 def check_keys(fixed: Collection[ApiKey], file: KeyFile, label: str) -> None:

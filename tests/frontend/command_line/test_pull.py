@@ -148,8 +148,9 @@ def test_a_name_that_is_no_hub_id_is_explained(hub: FakeHub, capsys: pytest.Capt
 def test_a_name_that_is_too_long_for_a_file_is_explained(
     hub: FakeHub, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    assert main(["pull", name]) == 2
-    assert "this is not a hub id" in capsys.readouterr().err
+    for command in ("pull", "serve", "plan"):
+        assert main([command, name]) == 2
+        assert "this is not a hub id" in capsys.readouterr().err
 
 
 def test_a_broken_connection_continues_where_it_stopped(
