@@ -135,10 +135,12 @@ class ChosenGaps:
             for way in range(self.states_of_start):
                 self._tables.fill(start + way, free if way == gaps.FREE else closing)
             return
-        first_line = {_LINE: self._go(start, gaps.FIRST_LINE)}
-        self._fill_lines(start, fill, closing)
-        self._tables.fill(start + gaps.SPACED, {_SPACE: start, **first_line, **closing})
-        fill(start + gaps.FREE, {_SPACE: self._go(start, space), _LINE: self._go(start, line), **free})
+        first = self._tables.states(gaps.FIRST_INDENTED + 1)  # after white space, before a member
+        self._fill_lines(first, fill, {})
+        first_line = {_LINE: self._go(first, gaps.FIRST_LINE)}
+        fill(start, closing)  # no reply comes here; the depth guard takes it for all that stand beside it
+        self._tables.fill(start + gaps.SPACED, {_SPACE: first, **first_line, **closing})
+        fill(start + gaps.FREE, {_SPACE: self._go(first, space), _LINE: self._go(first, line), **free})
         self._tables.fill(start + gaps.LINED, {**first_line, **closing})
         fill(start + gaps.STARTED, {**first_line, **closing})
 

@@ -19,6 +19,7 @@ from arbora.runtime.automaton_format import DEAD
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from json_automata import steps
 
 COMPILER = SchemaCompiler()
 PERSON = {
@@ -46,6 +47,13 @@ def compiled(schema: Any, whitespace: Any = "model", order: PropertyOrder = "sch
 
 
 ANY = {order: compiled(True, order=order) for order in ORDERS}
+DEEP = {
+    order: compiled(
+        {"type": ["array", "object"], "items": {"$ref": "#"}, "additionalProperties": {"$ref": "#"}},
+        order=order,
+    )
+    for order in ORDERS
+}
 PEOPLE = {order: compiled(PERSON, order=order) for order in ORDERS}
 
 
@@ -96,6 +104,35 @@ def test_each_container_chooses_between_one_line_and_several(text: str) -> None:
 )
 def test_an_empty_container_chooses_nothing(order: PropertyOrder, text: str) -> None:
     assert ANY[order].accepts(text.encode())
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("text", ["[\n]", "[ ]", "{\n}", "{ }", '{\n  "a": [\n  ]\n}'])
+def test_an_empty_container_has_no_white_space(order: PropertyOrder, text: str) -> None:
+    assert json.loads(text) is not None
+    assert not ANY[order].accepts(text.encode())
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from("[\n {"), max_size=60), st.randoms(use_true_random=False))
+def test_the_deepest_container_that_may_be_open_can_be_closed(
+    order: PropertyOrder, opened: list[str], chance: random.Random
+) -> None:
+    machine = DEEP[order]
+    state, stack = machine.start, list(machine.bottom)
+    for byte in "".join(opened).encode():
+        after_byte = list(stack)
+        if (target := machine.step(state, after_byte, byte)) != DEAD:
+            state, stack = target, after_byte
+    for _ in range(2_000):
+        if machine.accepting[state] and len(stack) == len(machine.bottom):
+            return
+        allowed = steps(machine, state, stack)
+        assert allowed, "stuck"
+        ends = [byte for byte in b'"]} \n\t:' if byte in allowed]
+        state, stack = allowed[ends[0] if ends else chance.choice(list(allowed))]
+    raise AssertionError("no end")
 
 
 @pytest.mark.parametrize(
