@@ -144,8 +144,9 @@ def _hub_errors(model: str, revision: str | None) -> Iterator[None]:
             reason = "the hub's cache has only a part of it, and the hub can't be reached. Check the network"
         else:
             reason = (
-                "there is no such directory, no copy in the hub's cache, and the hub can't be reached. Name "
-                "a directory, or run without MODEL"
+                "there is no such directory, no copy in the hub's cache, and the hub can't be reached "
+                f"({cause}). Name a directory or a GGUF file, or check the network, HF_ENDPOINT and "
+                "HF_HUB_OFFLINE"
             )
         raise ConfigError(f"MODEL {model}: {reason}.") from error
     except HFValidationError as error:

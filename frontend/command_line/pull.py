@@ -37,6 +37,11 @@ def run(parsed: argparse.Namespace) -> int:
         except NoPackageError as error:
             print(f"arbora: {error}; trying {model.hub_id} on the hub", file=sys.stderr)
             parsed.model = model.hub_id
+    elif model is not None:
+        raise ConfigError(
+            f"--revision {parsed.revision}: {parsed.model} comes from a package, which has one revision. "
+            f"Leave --revision out, or name {model.hub_id}."
+        )
     plan = planned_download(parsed.model, parsed.revision)
     if plan.files:
         check_before_download(parsed.model, parsed.revision)

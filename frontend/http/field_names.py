@@ -55,7 +55,7 @@ class FieldNames:
         shown = place.path + name[:MOST_SHOWN]
         if self._may_warn(shown):
             meant = "" if near is None else f": did you mean {place.path}{near}?"
-            log.warning("ignoring the unknown request field %r%s", shown, meant)
+            log.warning("unknown request field %r%s", shown, meant)
 
     def _may_warn(self, field: str) -> bool:
         """True once for each field, and for at most `MOST_WARNED` fields."""

@@ -50,7 +50,7 @@ def misspelt_keywords(schema: object, param: str) -> tuple[tuple[str, str], ...]
         if name not in _warned and len(_warned) < MOST_WARNED:
             _warned.add(name)
             meant = meant_keyword(name)
-            log.warning("ignoring the unknown keyword %r in %s: did you mean %s?", name, param, meant)
+            log.warning("unknown keyword %r in %s: did you mean %s?", name, param, meant)
     return found
 
 

@@ -85,6 +85,12 @@ def test_pull_downloads_it_and_says_where_it_is(packages: Path, capsys: pytest.C
     assert capsys.readouterr().out == f"tiny is in {model.path}\n"
 
 
+def test_a_revision_of_a_package_s_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pull", "smollm2", "--revision", "v2"]) == 2
+    said = capsys.readouterr().err
+    assert "--revision v2: smollm2 comes from a package, which has one revision. Leave --revision out" in said
+
+
 def test_a_file_with_another_digest_is_refused_and_not_kept(
     packages: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,12 @@ def _read(flag: str, text: str | None, read: Callable[[str], T]) -> T | None:
         raise ConfigError(f"{flag} {text}: {error}") from None
 
 
+def _amount(cost: float | None) -> str:
+    if cost is None:
+        return ""
+    return f"{cost:,.3f}" if cost >= 0.01 else f"{cost:.2g}"
+
+
 def _price(text: str) -> float:
     try:
         price = float(text)
@@ -157,10 +163,7 @@ def report(found: Estimate) -> Iterator[RenderableType]:
     yield table(
         f"Upper bounds of speed with {found.context:,} tokens of context (estimates)",
         ("", "tokens/s", "cost of 1M tokens", "fits"),
-        [
-            (name, f"{rate:,.0f}", "" if cost is None else f"{cost:,.3f}", "yes" if fits else "no")
-            for name, rate, cost, fits in speeds
-        ],
+        [(name, f"{rate:,.0f}", _amount(cost), "yes" if fits else "no") for name, rate, cost, fits in speeds],
     )
     most = max(speed.tokens_per_s for speed in found.curve)
     yield "Decoded tokens/s by batch"

@@ -1,12 +1,13 @@
 // A reply that grows by the chunks of a stream of /v1/chat/completions.
 
 export function emptyReply() {
-  return { content: "", reasoning: "", calls: [], finish: null, usage: null, explanation: null };
+  return { content: "", reasoning: "", calls: [], finish: null, usage: null, explanation: null, unenforced: [] };
 }
 
 /** Adds a chunk to the reply. */
 export function extend(reply, chunk) {
   if (chunk.usage) reply.usage = chunk.usage;
+  if (chunk.unenforced) reply.unenforced = chunk.unenforced;
   if (chunk.cache_explanation) reply.explanation = chunk.cache_explanation;
   for (const choice of chunk.choices ?? []) {
     const delta = choice.delta ?? {};

@@ -300,10 +300,12 @@ def test_a_reply_with_calls_is_put_together_from_its_chunks() -> None:
     ]
     chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in deltas]
     chunks.append({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
-    chunks.append({"choices": [], "usage": {"prompt_tokens": 40}})
+    unenforced = [{"keyword": "minLenght", "path": "#/properties/a"}]
+    chunks.append({"choices": [], "usage": {"prompt_tokens": 40}, "unenforced": unenforced})
     replies = PageModule("reply")
     reply = replies.run("chunks.reduce(extend, emptyReply())", chunks=chunks)
     assert (reply["content"], reply["reasoning"], reply["finish"]) == ("I ask.", "Hm. ", "tool_calls")
+    assert reply["unenforced"] == unenforced
     message = replies.run("asMessage(reply)", reply=reply)
     calls = [
         (each["id"], each["function"]["name"], each["function"]["arguments"])

@@ -57,5 +57,5 @@ def test_a_misspelt_keyword_is_warned_of_once(
     for _ in range(2):
         assert schema_spec(Raw(b'{"type": "string", "maxLenght": 3}'), "response_format.schema")
     assert caplog.messages == [
-        "ignoring the unknown keyword 'maxLenght' in response_format.schema: did you mean maxLength?"
+        "unknown keyword 'maxLenght' in response_format.schema: did you mean maxLength?"
     ]
