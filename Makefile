@@ -42,7 +42,7 @@ ALONE = $(if $(FLOCK),flock -n Makefile true || \
 CLIENTS := .venv-clients
 VERCEL := tests/clients/vercel_ai
 
-TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores < 4 ? cores + 1 : 4)))
+TEST_PROCESSES := $(shell cores=$$(env -u OMP_NUM_THREADS nproc); echo $$((cores < 4 ? cores + 2 : 5)))
 
 .PHONY: serve test test-browser test-clients test-models lint bench sbom clean
 .DELETE_ON_ERROR:
@@ -53,8 +53,8 @@ serve:
 	@$(ALONE) $(MAKE) --no-print-directory --silent $(COMPILED)
 	@exec $(BIN)/arbora serve $(MODEL) $(ADDRESS) $(ARGS)
 
-# Lint runs while the kernels are compiled. Each test process has one thread. There is one process more than
-# cores, but at most four, as many tests wait for servers. These start in less time from bytecode, which the
+# Lint runs while the kernels are compiled. Each test process has one thread. There are two processes more
+# than cores, but at most five, as many tests wait for servers. These start in less time from bytecode, which the
 # environment may forbid to write. tests/support/distribution.py says which tests stay together.
 test: export OMP_NUM_THREADS ?= 1
 test: $(VENV)/.installed-for-tests
