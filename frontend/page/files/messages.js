@@ -60,8 +60,8 @@ export class ReplyView {
     this.show(reply, true);
     const text = note ?? ENDS[reply.finish];
     if (text) this.#end.append(element("p", { class: "note" }, text));
-    for (const { keyword, path } of reply.unenforced) {
-      this.#end.append(element("p", { class: "note" }, `The reply was not held to ${keyword} at ${path} of the schema.`));
+    for (const { path } of reply.unenforced) {
+      this.#end.append(element("p", { class: "note" }, `The reply was not held to ${path} of the schema.`));
     }
     if (reply.usage) this.#end.append(promptView(reply.usage, reply.explanation, request));
   }
