@@ -87,7 +87,7 @@ def _check_remote(url: str) -> None:
     try:
         redis.Redis.from_url(url)
     except ValueError as error:
-        shown = re.sub("//[^@/]*@", "//…@", url)  # without a password
+        shown = re.sub("//.*@", "//…@", url)  # without a password
         raise ConfigError(f"--remote-cache {shown}: {error}") from None
 
 

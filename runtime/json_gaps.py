@@ -67,7 +67,7 @@ INDENTED_STYLE = (
     SPACE_BEFORE_CLOSE_OBJECT,
     SPACE_BEFORE_CLOSE_ARRAY,
     LEAVE,  # a bracket after white space, or of an empty container
-    LEAVE_OBJECT,  # the same directly after the opening bracket, where the field said NONE only for a member
+    LEAVE_OBJECT,  # `}` directly after `{`: the choice NONE, which `{` made for a first member, is forgotten
     LEAVE_ARRAY,
 ) = range(27)
 """what an action does with the reply's white space"""

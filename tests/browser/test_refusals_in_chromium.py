@@ -73,37 +73,15 @@ def test_text_typed_meanwhile_follows_the_refused_text(page: Page, faults: list[
     faults.clear()  # Chromium logs each answer with an error status
 
 
-def test_a_refused_message_in_place_of_results_is_tried_again_itself(page: Page, faults: list[str]) -> None:
+def call_then_refuse(page: Page) -> list[Any]:
+    """Answers the first request with a call, refuses the second and answers the third with a text.
+
+    Returns the list to which the requests' bodies are appended.
+    """
     call = {"index": 0, "id": "call-1", "function": {"name": "weather", "arguments": "{}"}}
     bodies: list[Any] = []
 
     def answer(route: Route) -> None:
-        """Calls a tool, refuses the message that follows, and answers it the second time."""
-        bodies.append(json.loads(route.request.post_data or ""))
-        if len(bodies) == 2:
-            route.fulfill(status=400, body=json.dumps({"error": {"message": "No."}}))
-            return
-        delta = {"content": "Well."} if len(bodies) == 3 else {"tool_calls": [call]}
-        chunk = {"choices": [{"index": 0, "delta": delta, "finish_reason": "stop"}]}
-        route.fulfill(body=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
-
-    page.route("**/v1/chat/completions", answer)
-    say(page, "How is the weather?")
-    expect(page.locator(".results textarea")).to_be_visible()
-    say(page, "Never mind.")
-    expect(page.locator(".message.error")).to_contain_text("No.")
-    page.get_by_role("button", name="Try again").click()
-    expect(page.locator(".message.reply").last).to_contain_text("Well.")
-    assert bodies[1]["messages"] == bodies[2]["messages"]
-    faults.clear()  # Chromium logs each answer with an error status
-
-
-def test_refused_results_of_a_call_return_to_their_form(page: Page, faults: list[str]) -> None:
-    call = {"index": 0, "id": "call-1", "function": {"name": "weather", "arguments": "{}"}}
-    bodies: list[Any] = []
-
-    def answer(route: Route) -> None:
-        """Calls a tool, refuses the first results, and answers the second."""
         bodies.append(json.loads(route.request.post_data or ""))
         if len(bodies) == 2:
             route.fulfill(status=400, body=json.dumps({"error": {"message": "Too long."}}))
@@ -113,6 +91,23 @@ def test_refused_results_of_a_call_return_to_their_form(page: Page, faults: list
         route.fulfill(body=f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
 
     page.route("**/v1/chat/completions", answer)
+    return bodies
+
+
+def test_a_refused_message_in_place_of_results_is_tried_again_itself(page: Page, faults: list[str]) -> None:
+    bodies = call_then_refuse(page)
+    say(page, "How is the weather?")
+    expect(page.locator(".results textarea")).to_be_visible()
+    say(page, "Never mind.")
+    expect(page.locator(".message.error")).to_contain_text("Too long.")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".message.reply").last).to_contain_text("Rain.")
+    assert bodies[1]["messages"] == bodies[2]["messages"]
+    faults.clear()  # Chromium logs each answer with an error status
+
+
+def test_refused_results_of_a_call_return_to_their_form(page: Page, faults: list[str]) -> None:
+    bodies = call_then_refuse(page)
     say(page, "How is the weather?")
     page.fill(".results textarea", "It rains.")
     page.get_by_role("button", name="Send the results").click()

@@ -332,7 +332,11 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
         ("--max-running", "0", "--max-running 0: expected a whole number from 1"),
         ("--log-level", "loud", "--log-level loud: expected one of debug"),
         ("--remote-cache", "redis://host:port", "--remote-cache redis://host:port: Port could not be cast"),
-        ("--remote-cache", "redis://:secret@host:port", "--remote-cache redis://…@host:port: Port could not"),
+        (
+            "--remote-cache",
+            "redis://:sec/r@t@host:port",
+            "--remote-cache redis://…@host:port: Port could not",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_flag_and_the_allowed_values(

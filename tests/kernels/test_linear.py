@@ -167,10 +167,20 @@ def test_few_numbers_of_rows_are_multiplied_and_few_rows_wasted() -> None:
     assert all(rows <= size <= 1.125 * rows for rows, size in enumerate(sizes[1:], 2))
 
 
+@pytest.mark.parametrize("product, dtype", PRODUCTS)
+def test_many_rows_agree_with_torch(product: Product, dtype: torch.dtype) -> None:
+    weight, bias = (torch.randn(100, 96) / 9).to(dtype), torch.randn(100).to(dtype)
+    x = torch.randn(1025, 96).to(dtype)
+    expected = F.linear(x.double(), weight.double(), bias.double())
+    got = product(weight, bias)(x)
+    assert got.shape == expected.shape
+    torch.testing.assert_close(got.double(), expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("product", ["packed", "widened"])
 def test_products_of_many_numbers_of_rows_leave_little_memory(product: str) -> None:
-    """Every number of rows left 345 MiB."""
+    """Widened products leave 31 MiB and packed ones 48. Unpadded, they left 345."""
     result = subprocess.run(
         [sys.executable, product_memory.__file__, product],
         env={**os.environ, "PYTHONPATH": str(Path(product_memory.__file__).parent)},
@@ -178,4 +188,4 @@ def test_products_of_many_numbers_of_rows_leave_little_memory(product: str) -> N
         text=True,
         check=True,
     )
-    assert int(result.stdout) < 60 << 20
+    assert int(result.stdout) < 52 << 20

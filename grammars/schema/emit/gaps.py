@@ -138,7 +138,7 @@ class ChosenGaps:
         first = self._tables.states(gaps.FIRST_INDENTED + 1)  # after white space, before a member
         self._fill_lines(first, fill, {})
         first_line = {_LINE: self._go(first, gaps.FIRST_LINE)}
-        fill(start, closing)  # no reply comes here; the depth guard takes it for all that stand beside it
+        fill(start, closing)  # unreachable: only the depth guard reads it, for all ways of the bracket
         self._tables.fill(start + gaps.SPACED, {_SPACE: first, **first_line, **closing})
         fill(start + gaps.FREE, {_SPACE: self._go(first, space), _LINE: self._go(first, line), **free})
         self._tables.fill(start + gaps.LINED, {**first_line, **closing})
