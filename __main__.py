@@ -2,6 +2,6 @@
 
 import sys
 
-from .frontend.cli import main
+from .frontend.cli.main import main
 
 sys.exit(main())

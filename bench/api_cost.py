@@ -36,11 +36,11 @@ from typing import NamedTuple
 sys.path.append(str(Path(__file__).parent / "lib"))
 import uvloop
 import zmq
+from arbora.frontend.app.process import http_server
+from arbora.frontend.core.replica.engine_client import EngineClient
+from arbora.frontend.core.service import Service
+from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http.http_service import HttpService
-from arbora.frontend.process import http_server
-from arbora.frontend.replica.engine_client import EngineClient
-from arbora.frontend.request.service import Service
-from arbora.frontend.text.tokenizer import Tokenizer
 from arbora.runtime.config import BUILTIN_MODEL, ServeConfig
 from arbora.runtime.messages import Accepted, Generate, ModelReady, Output, Outputs, PeerUp, SchedulerInbox
 from arbora.runtime.processes.garbage import leave_out_existing_objects

@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from arbora.frontend.explain.explanation import Question, tokens_by_cause
-from arbora.frontend.explain.outline import outline_of
-from arbora.frontend.explain.recent_prompts import Place, RecentPrompts
-from arbora.frontend.text.chat_template import ChatTemplate
-from arbora.frontend.text.prompt_memo import PromptMemo
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.core.cache_misses.explanation import Question, tokens_by_cause
+from arbora.frontend.core.cache_misses.outline import outline_of
+from arbora.frontend.core.cache_misses.recent_prompts import Place, RecentPrompts
+from arbora.frontend.core.text.chat_template import ChatTemplate
+from arbora.frontend.core.text.prompt_memo import PromptMemo
+from arbora.frontend.core.text.tokenizer import Tokenizer
 
 BUILTIN = Path(__file__).parents[1] / "runtime/model/builtin"
 PLACE = Place("", "")

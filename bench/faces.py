@@ -17,18 +17,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from arbora.frontend.anthropic.answers import MessageContext, MessageStream
-from arbora.frontend.anthropic.conversation import conversation_of as anthropic_conversation
-from arbora.frontend.anthropic.protocol import MessagesRequest
-from arbora.frontend.openai.chat import conversation_of as openai_conversation
-from arbora.frontend.openai.chat_answers import ChatContext, ChatStream
-from arbora.frontend.openai.chunks import ChunkWriter, Head
-from arbora.frontend.openai.protocol import ChatRequest
-from arbora.frontend.replica.generation import Generation
-from arbora.frontend.request.conversation import template_messages
-from arbora.frontend.request.reply import ChoiceReply, Piece, Reply
-from arbora.frontend.text.detokenizer import Detokenizer
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.api.anthropic.answers import MessageContext, MessageStream
+from arbora.frontend.api.anthropic.conversation import (
+    conversation_of as anthropic_conversation,
+)
+from arbora.frontend.api.anthropic.protocol import MessagesRequest
+from arbora.frontend.api.openai.chat import conversation_of as openai_conversation
+from arbora.frontend.api.openai.chat_answers import ChatContext, ChatStream
+from arbora.frontend.api.openai.chunks import ChunkWriter, Head
+from arbora.frontend.api.openai.protocol import ChatRequest
+from arbora.frontend.core.conversation import template_messages
+from arbora.frontend.core.replica.generation import Generation
+from arbora.frontend.core.reply import ChoiceReply, Piece, Reply
+from arbora.frontend.core.text.detokenizer import Detokenizer
+from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.runtime.messages import Generate
 from arbora.runtime.sampling_params import SamplingParams
 from msgspec import UNSET

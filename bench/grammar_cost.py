@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from arbora.frontend.command_line.bench.client import Client, Reply
+from arbora.frontend.cli.bench.client import Client, Reply
 from workloads import Workload, World, json_schema, replies_without_schema
 
 

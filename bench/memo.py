@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import tokenizers
-from arbora.frontend.text.chat_template import ChatTemplate
-from arbora.frontend.text.detokenizer import Detokenizer
-from arbora.frontend.text.prompt_memo import PromptMemo
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.core.text.chat_template import ChatTemplate
+from arbora.frontend.core.text.detokenizer import Detokenizer
+from arbora.frontend.core.text.prompt_memo import PromptMemo
+from arbora.frontend.core.text.tokenizer import Tokenizer
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
 ROOT = Path(__file__).parents[1]

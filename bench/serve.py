@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from arbora.frontend.command_line.bench.client import Client
-from arbora.frontend.command_line.bench.figures import figures
+from arbora.frontend.cli.bench.client import Client
+from arbora.frontend.cli.bench.figures import figures
 from arbora.runtime.errors import ConfigError
 from workloads import WORKLOADS, World
 

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
-from arbora.frontend.responses.pages import PageQuery
-from arbora.frontend.responses.protocol import Item, Part
-from arbora.frontend.responses.store import Store
-from arbora.frontend.responses.stored_items import decoded, encoded
+from arbora.frontend.stored.responses.pages import PageQuery
+from arbora.frontend.stored.responses.protocol import Item, Part
+from arbora.frontend.stored.responses.store import Store
+from arbora.frontend.stored.responses.stored_items import decoded, encoded
 
 TICK_S = 0.001
 OWNER, CONVERSATION = "", "conv_1"

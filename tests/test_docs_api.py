@@ -6,14 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
-from arbora.frontend.anthropic import fields as anthropic
-from arbora.frontend.anthropic.protocol import MessagesRequest
+from arbora.frontend.api.anthropic import fields as anthropic
+from arbora.frontend.api.anthropic.protocol import MessagesRequest
+from arbora.frontend.api.openai.fixed_fields import FIXED_FIELDS, WITHOUT_EFFECT
+from arbora.frontend.api.openai.protocol import ChatRequest, CompletionRequest
+from arbora.frontend.api.openapi.statuses import TEXTS
+from arbora.frontend.core.text.prompt_memo import PromptMemo
+from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http.metrics import Metrics
-from arbora.frontend.openai.fixed_fields import FIXED_FIELDS, WITHOUT_EFFECT
-from arbora.frontend.openai.protocol import ChatRequest, CompletionRequest
-from arbora.frontend.openapi.statuses import TEXTS
-from arbora.frontend.text.prompt_memo import PromptMemo
-from arbora.frontend.text.tokenizer import Tokenizer
 from tiny_model import write_tiny_model
 
 ROOT = Path(__file__).parents[1]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from arbora.frontend.responses import fields
-from arbora.frontend.responses.face import HANDLERS
-from arbora.frontend.responses.protocol import ResponsesRequest
+from arbora.frontend.stored.responses import fields
+from arbora.frontend.stored.responses.face import HANDLERS
+from arbora.frontend.stored.responses.protocol import ResponsesRequest
 
 PAGE = (Path(__file__).parents[1] / "docs" / "responses.md").read_text()
 

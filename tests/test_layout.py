@@ -40,66 +40,37 @@ CODE = {"runtime.compiled_code", "runtime.loaded_code", "runtime.cache_directory
 FORMAT = {"runtime.automaton_format", "runtime.json_gaps"}
 COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
 SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}
-REQUEST = SHARED_MODULES | {
-    "frontend.explain",
-    "frontend.prompt_rules",
-    "frontend.replica",
-    "frontend.text",
-    "frontend.work",
-}
-COMMAND = {"frontend.command_line", "frontend.option_values"}
 MAY_IMPORT = {
-    "frontend": SHARED_MODULES | {"frontend"},  # modules outside of its folders assemble the folders below
-    "frontend.model_source": SHARED_MODULES
-    | {
-        "frontend.gguf",
-        "frontend.hub",
-        "frontend.packaged_models",
-        "runtime.model.decoder_config",
-        "runtime.model.weight_formats",
-    },
-    "frontend.work": SHARED_MODULES,
-    "frontend.gguf": SHARED_MODULES,
-    "frontend.engine": REQUEST
-    | {
-        "frontend.request",
-        "frontend.hub",
-        "frontend.launch",
-        "frontend.model_source",
-        "frontend.option_table",
-        "frontend.options",
-        "frontend.model_tokenizer",
-        "frontend.progress",
-    },
-    "frontend.language": {"frontend.engine", "frontend.text"},
-    "frontend.keys": SHARED_MODULES,
-    "frontend.launch": SHARED_MODULES | {"frontend.keys"},
-    "frontend.text": SHARED_MODULES | {"frontend.work", "frontend.prompt_rules"},
-    "frontend.explain": SHARED_MODULES | {"frontend.text", "frontend.prompt_rules"},
-    "frontend.prompt_rules": set[str](),
-    "frontend.replica": SHARED_MODULES | {"frontend.work"},
-    "frontend.request": REQUEST,
-    "frontend.http": REQUEST | {"frontend.request", "frontend.keys"},
-    "frontend.batches": REQUEST | {"frontend.request", "frontend.http", "frontend.database", "frontend.keys"},
-    "frontend.command_line": SHARED_MODULES | {"frontend"},
-    "frontend.command_line.bench": SHARED_MODULES | COMMAND,
-    "frontend.command_line.chat": SHARED_MODULES | COMMAND | {"frontend.launch", "frontend.text"},
-    "frontend.command_line.doctor": SHARED_MODULES
-    | COMMAND
-    | {"frontend.launch", "frontend.options", "runtime.model.devices"},
-    "frontend.command_line.plan": SHARED_MODULES
-    | COMMAND
-    | {"frontend.model_source", "frontend.text", "runtime.model", "kernels.linear"},
-    "frontend.database": {"runtime.errors"},
-    "frontend.anthropic": REQUEST | {"frontend.request", "frontend.http"},
-    "frontend.native": REQUEST | {"frontend.request", "frontend.http"},
-    "frontend.ollama": REQUEST | {"frontend.request", "frontend.http"},
-    "frontend.openai": REQUEST | {"frontend.request", "frontend.http"},
-    "frontend.responses": REQUEST
-    | {"frontend.request", "frontend.http", "frontend.openai", "frontend.database"},
-    "frontend.openapi": REQUEST | {"frontend.request", "frontend.http"},
+    "frontend.core.work": SHARED_MODULES,
+    "frontend.core": SHARED_MODULES | {"frontend.core"},
+    "frontend.http.keys": SHARED_MODULES,
+    "frontend.http": SHARED_MODULES | {"frontend.core", "frontend.http.keys"},
+    "frontend.api": SHARED_MODULES | {"frontend.core", "frontend.http"},
+    "frontend.stored.database": {"runtime.errors"},
+    "frontend.stored": SHARED_MODULES
+    | {"frontend.core", "frontend.http", "frontend.api", "frontend.stored.database"},
+    "frontend.cache_reports": SHARED_MODULES | {"frontend.core", "frontend.http", "frontend.api"},
     "frontend.page": {"frontend.http"},
-    "frontend.ingress": SHARED_MODULES | {"frontend.http"},
+    "frontend.app": SHARED_MODULES | {"frontend"},
+    "frontend.model_files": SHARED_MODULES
+    | {"frontend.core", "runtime.model.decoder_config", "runtime.model.weight_formats"},
+    "frontend.launch": SHARED_MODULES | {"frontend.http", "frontend.core", "frontend.model_files"},
+    "frontend.engine": SHARED_MODULES | {"frontend.core", "frontend.launch", "frontend.model_files"},
+    "frontend.language": {"frontend.engine", "frontend.core"},
+    "frontend.cli": SHARED_MODULES | {"frontend"},
+    "frontend.cli.bench": SHARED_MODULES | {"frontend.cli", "frontend.launch.option_values"},
+    "frontend.cli.chat": SHARED_MODULES | {"frontend.cli", "frontend.launch", "frontend.core"},
+    "frontend.cli.doctor": SHARED_MODULES | {"frontend.cli", "frontend.launch", "runtime.model.devices"},
+    "frontend.cli.plan": SHARED_MODULES
+    | {
+        "frontend.cli",
+        "frontend.launch",
+        "frontend.model_files",
+        "frontend.core",
+        "runtime.model",
+        "kernels.linear",
+    },
+    "frontend": SHARED_MODULES,
     "runtime.scheduler": SHARED_MODULES | {"radix_cache", "grammars"},
     "runtime.model": SHARED_MODULES | {"kernels"},
     "runtime": SHARED_MODULES,
@@ -227,9 +198,9 @@ def test_a_part_imports_only_what_it_may(part: str) -> None:
     assert wrong == []
 
 
-def test_each_folder_of_the_frontend_has_a_rule() -> None:
-    folders = {folder_of(module) for module in modules() if is_within(module, "frontend")}
-    assert folders - MAY_IMPORT.keys() == set()
+def test_each_room_of_the_frontend_has_a_rule() -> None:
+    rooms = {".".join(module.split(".")[:2]) for module in modules() if is_within(module, "frontend")}
+    assert rooms - MAY_IMPORT.keys() == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
@@ -289,7 +260,7 @@ def test_the_automaton_format_loads_no_tensors_and_no_compiler() -> None:
 
 def test_the_supervisor_loads_no_tensors() -> None:
     heavy = {"torch", "transformers", "numpy", "numba", "starlette", "huggingface_hub", "tokenizers"}
-    assert loaded_by("import arbora.frontend.cli", heavy) == set()
+    assert loaded_by("import arbora.frontend.cli.main", heavy) == set()
 
 
 def test_the_package_loads_its_public_names_when_they_are_asked_for() -> None:

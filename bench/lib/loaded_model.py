@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import numpy as np
 import torch
-from arbora.frontend.cli import build_parser, serve_config
+from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Logprobs, Row, SlotSetup, StepPlan, StepResult
 from arbora.runtime.model.devices import use_all_cores

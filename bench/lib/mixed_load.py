@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from arbora import Engine
-from arbora.frontend.request.logprobs import TokenLogprob
+from arbora.frontend.core.logprobs import TokenLogprob
 
 NAMES = ("Ada", "Bruno", "Chidi", "Dana", "Emil", "Fay", "Goran", "Hana", "Ines", "Jon")
 CITIES = ("Oslo", "Lima", "Kyoto", "Graz", "Accra", "Turin")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
-from arbora.frontend.cli import build_parser, serve_config
+from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.runtime.messages import Row, SlotSetup, StepPlan
 from arbora.runtime.model.devices import use_all_cores
 from arbora.runtime.model.loading import load_model

@@ -17,7 +17,7 @@ START_PATIENCE_S = 300.0
 STOP_PATIENCE_S = 60.0
 _ADDRESS = re.compile(r" at (http://\S+) on ")
 _ROLES = {
-    "arbora.frontend.process": "tokenizer",
+    "arbora.frontend.app.process": "tokenizer",
     "arbora.runtime.scheduler.process": "scheduler",
     "arbora.runtime.model.process": "model",
 }

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from arbora.frontend.command_line.bench.client import Client, Reply
-from arbora.frontend.command_line.bench.texts import Texts
+from arbora.frontend.cli.bench.client import Client, Reply
+from arbora.frontend.cli.bench.texts import Texts
 
 Messages = list[dict[str, str]]
 Workload = Callable[["World"], Awaitable[list[Reply]]]

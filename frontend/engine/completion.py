@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from ..request.logprobs import TokenLogprob
-from ..request.reply import UnenforcedKeyword, Usage
+from ..core.logprobs import TokenLogprob
+from ..core.reply import UnenforcedKeyword, Usage
 from .typed import not_of_type, schema_and_reader
 
 __all__ = [

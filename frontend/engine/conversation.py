@@ -10,11 +10,11 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import Tokens
-from ..request.conversation import render, tool_definitions
-from ..request.fields import JsonObject
-from ..request.messages import ChatMessage, Conversation, Tool, ToolChoice
-from ..request.service import Service
-from ..work.caller import Caller
+from ..core.conversation import render, tool_definitions
+from ..core.fields import JsonObject
+from ..core.messages import ChatMessage, Conversation, Tool, ToolChoice
+from ..core.service import Service
+from ..core.work.caller import Caller
 from .values import check_characters, convert, json_of
 
 Message: TypeAlias = Mapping[str, object]

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady
+from ..core.attempts import run_attempts
+from ..core.prepare import PreparedRequest
+from ..core.replica.engine_client import EngineClient
+from ..core.replica.generation import Generation
+from ..core.service import Service
 from ..launch.commands import Commands
 from ..launch.directory import PrivateDirectory
 from ..launch.errors import ServerError
 from ..launch.supervisor import Supervisor
-from ..model_tokenizer import load_tokenizer
-from ..replica.engine_client import EngineClient
-from ..replica.generation import Generation
-from ..request.attempts import run_attempts
-from ..request.prepare import PreparedRequest
-from ..request.service import Service
+from ..model_files.model_tokenizer import load_tokenizer
 from .completion import CompletionPart
 from .reply import EngineReply
 

@@ -9,10 +9,10 @@ from typing import TypedDict
 
 from ...runtime.config import ServeConfig
 from ...runtime.errors import ConfigError
+from ..core.text.close_names import did_you_mean
 from ..launch.errors import ServerError
-from ..option_table import OPTIONS, Setting
-from ..options import build_config
-from ..text.close_names import did_you_mean
+from ..launch.option_table import OPTIONS, Setting
+from ..launch.options import build_config
 
 HTTP_ONLY = (
     "host",

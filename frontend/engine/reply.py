@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...runtime.messages import Generate
-from ..request.logprobs import TokenLogprob, prompt_entries
-from ..request.reply import ChoiceReply, Piece, Reply
-from ..text.tool_calls import ToolCallDelta
+from ..core.logprobs import TokenLogprob, prompt_entries
+from ..core.reply import ChoiceReply, Piece, Reply
+from ..core.tools.tool_calls import ToolCallDelta
 from .completion import Choice, Completion, CompletionPart, Score, ToolCall, ToolCallPart
 
 

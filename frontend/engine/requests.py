@@ -12,9 +12,9 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, ModelReady, Tokens
-from ..request.constraint import enforced_as_asked
-from ..request.fields import MAX_LOGPROBS, SamplingFields
-from ..request.grammar_fields import (
+from ..core.constraint import enforced_as_asked
+from ..core.fields import MAX_LOGPROBS, SamplingFields
+from ..core.grammar_fields import (
     choice_spec,
     grammar_spec,
     object_spec,
@@ -22,7 +22,7 @@ from ..request.grammar_fields import (
     regex_spec,
     schema_spec,
 )
-from ..request.prepare import (
+from ..core.prepare import (
     Chat,
     CheckedRequest,
     Limits,
@@ -32,10 +32,10 @@ from ..request.prepare import (
     new_id,
     prepare,
 )
-from ..request.service import Service
-from ..request.tool_choice import calls_wanted
-from ..request.tools import ToolUse, tool_use
-from ..request.validation import check_choices, check_fields, check_range, check_token_ids
+from ..core.requested_tools import ToolUse, tool_use
+from ..core.service import Service
+from ..core.tool_choice import calls_wanted
+from ..core.validation import check_choices, check_fields, check_range, check_token_ids
 from .conversation import ChatFields, Message, conversation_tokens, text_tokens
 from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions
 from .typed import schema_and_reader

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict, TypeVar, cast
 
-from ..text.close_names import did_you_mean
+from ..core.text.close_names import did_you_mean
 
 S = TypeVar("S", bound=Mapping[str, object])
 

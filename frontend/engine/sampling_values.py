@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Raw
 
 from ...runtime.errors import RequestError
-from ..request.fields import SamplingFields
-from ..request.type_errors import type_error
-from ..request.validation import check_fields
+from ..core.fields import SamplingFields
+from ..core.type_errors import type_error
+from ..core.validation import check_fields
 
 
 def check_sampling(call: str, values: Mapping[str, object]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady, Tokens
-from ..request.service import Service
+from ..core.service import Service
 from .conversation import Message, listed
 from .requests import tokenize
 from .sampling import ScoreOptions, TokenizeOptions

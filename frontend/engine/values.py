@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from ...runtime.errors import RequestError
-from ..request.type_errors import type_error
+from ..core.type_errors import type_error
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from ...runtime.checkpoint_json import config_text
-from ..hub import download
-from ..model_source import check_before_download, find_config, is_on_hub
+from ..model_files.hub import download
+from ..model_files.model_source import check_before_download, find_config, is_on_hub
 from .options import EngineOptions
 from .sampling import Sampling, check_names
 

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady
-from ..progress import progress_bar
-from ..request import leases
-from ..request.prepare import PreparedRequest, cache_namespace
-from ..request.service import Service
+from ..core import leases
+from ..core.prepare import PreparedRequest, cache_namespace
+from ..core.service import Service
+from ..launch.progress import progress_bar
 from .completion import Completion, Score
 from .conversation import Message
 from .local_server import Ask, LocalServer

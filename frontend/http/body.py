@@ -13,10 +13,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from ...runtime.errors import RequestError
 from ...runtime.type_mismatch import in_words
-from ..request.type_errors import STEP_BYTES, json_mistake, type_error
-from ..work.caller import LARGE_BODY, Caller, ClientGoneError
-from ..work.fair_threads import FairThreads
-from ..work.steps import Steps, run_now
+from ..core.type_errors import STEP_BYTES, json_mistake, type_error
+from ..core.work.caller import LARGE_BODY, Caller, ClientGoneError
+from ..core.work.fair_threads import FairThreads
+from ..core.work.steps import Steps, run_now
 from .body_kind import BodyKind, T
 from .body_limits import check_field_sizes, check_shape
 from .body_memory import BodyMemory, Share

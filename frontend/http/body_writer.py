@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from ..request.attempts import PartWriter
+from ..core.attempts import PartWriter
 
 BODY_WRITER = "arbora.body_writer"
 """the key of the `BodyWriter` in the ASGI scope of a request; the scope of a WebSocket has none"""

@@ -11,12 +11,17 @@ from starlette.types import Scope
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import ExplainPrompt, Generate, PromptExplained, Tokens
-from ..explain.explanation import Explanation, Question, explain, tokens_by_cause
-from ..explain.outline import Outline
-from ..explain.recent_prompts import Place, Seen
-from ..request.attempts import run_off_loop
-from ..request.prepare import PreparedRequest
-from ..request.reply import Reply
+from ..core.attempts import run_off_loop
+from ..core.cache_misses.explanation import (
+    Explanation,
+    Question,
+    explain,
+    tokens_by_cause,
+)
+from ..core.cache_misses.outline import Outline
+from ..core.cache_misses.recent_prompts import Place, Seen
+from ..core.prepare import PreparedRequest
+from ..core.reply import Reply
 from .http_service import HttpService
 from .tenants import owner_of
 

@@ -16,12 +16,12 @@ from starlette.types import Receive, Scope, Send
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import BACKGROUND_PRIORITY, Generate
-from ..replica.generation import Generation
-from ..request.attempts import Attempt, run_attempts, run_off_loop
-from ..request.prepare import PreparedRequest
-from ..request.reply import MANY_TOKENS, Reply
-from ..work.caller import ClientGoneError
-from ..work.fair_threads import FairThreads
+from ..core.attempts import Attempt, run_attempts, run_off_loop
+from ..core.prepare import PreparedRequest
+from ..core.replica.generation import Generation
+from ..core.reply import MANY_TOKENS, Reply
+from ..core.work.caller import ClientGoneError
+from ..core.work.fair_threads import FairThreads
 from .body_writer import BODY_WRITER, BodyWriter
 from .cache_watch import CacheWatch
 from .faces import ALLOWANCES, with_short_texts

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...runtime.errors import RequestError
-from ..request.validation import check_count
-from ..text.close_names import close_name
+from ..core.text.close_names import close_name
+from ..core.validation import check_count
 from .body_kind import Binding, Bindings, BodyKind, T
 
 MOST_UNKNOWN = 256  # names in one request: the search for the intended field takes up to 0.1 ms for each

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from ..keys.key_ring import KeyRing
-from ..request.service import Service
+from ..core.service import Service
 from .body import BodyReader
+from .keys.key_ring import KeyRing
 from .metrics import Metrics
 from .traces import Traces
 

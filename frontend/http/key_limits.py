@@ -9,8 +9,8 @@ import msgspec
 from ...runtime.api_keys import ApiKey, Quota
 from ...runtime.errors import RequestError
 from ...runtime.sampling_params import SamplingParams
-from ..request.prepare import PreparedRequest
-from ..request.validation import tokens_in_words
+from ..core.prepare import PreparedRequest
+from ..core.validation import tokens_in_words
 
 
 def with_key_limits(prepared: PreparedRequest, key: ApiKey) -> PreparedRequest:

@@ -20,8 +20,8 @@ from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import Generate, LeaseKind, Output, Stats, Tokens
 from ...runtime.sampling_params import SamplingParams
-from ..request.reply import Reply, Usage
-from ..text.prompt_memo import PromptMemo
+from ..core.reply import Reply, Usage
+from ..core.text.prompt_memo import PromptMemo
 
 _FIRST_TOKEN_BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120)
 _BETWEEN_TOKENS_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2, 5)

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ...runtime.config import LogFormat
 from ...runtime.logs import BARE
 from ...runtime.messages import Tokens
-from ..text.tokenizer import Tokenizer
+from ..core.text.tokenizer import Tokenizer
 from .metrics import RequestTimer
 from .outcome import TIMER, Outcome, with_outcome
 

@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.config import ServeConfig
-from ..work.caller import Caller
+from ..core.work.caller import Caller
 
 SENT_KEY = "arbora.api_key"  # in the scope of a request: the `ApiKey` that it was sent with, or None
 BODY_BYTES = "arbora.body_bytes"  # in the scope of a request whose body was read

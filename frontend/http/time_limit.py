@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from ...runtime.errors import RequestError
-from ..replica.generation import Generation
+from ..core.replica.generation import Generation
 
 
 class TimeLimit:

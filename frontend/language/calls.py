@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from ..core.text.close_names import did_you_mean
 from ..engine.completion import ToolCall
 from ..engine.sampling_values import check_sampling
 from ..engine.typed import schema_and_reader
-from ..text.close_names import did_you_mean
 from .expressions import Expression, Gen, Select, ToolAnswer, Turn, joined
 from .tools import tool_definition
 

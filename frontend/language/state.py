@@ -7,8 +7,8 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, overload
 
+from ..core.text.close_names import did_you_mean
 from ..engine.completion import ToolCall
-from ..text.close_names import did_you_mean
 from .errors import UnknownNameError
 from .expressions import Expression, expression
 from .statements import Statement, current_statement

@@ -29,7 +29,7 @@ def replica_commands() -> Commands:
 
 def server_commands(tokenizers: int = 1) -> Commands:
     """A replica, and as many tokenizer processes, which serve HTTP."""
-    return replica_commands()._replace(tokenizers=(_module("tokenizer", "frontend"),) * tokenizers)
+    return replica_commands()._replace(tokenizers=(_module("tokenizer", "frontend.app"),) * tokenizers)
 
 
 def _module(role: str, folder: str) -> Command:

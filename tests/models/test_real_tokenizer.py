@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from arbora.frontend.gguf.directory import gguf_directory
-from arbora.frontend.text.chat_template import ChatTemplate
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.core.text.chat_template import ChatTemplate
+from arbora.frontend.core.text.tokenizer import Tokenizer
+from arbora.frontend.model_files.gguf.directory import gguf_directory
 from real_model import real_file, reference_tokenizer
 from real_texts import tokenizer_texts
 from step_driver import unpacked

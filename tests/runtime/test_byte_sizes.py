@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbora.frontend.option_values import size_in_bytes
+from arbora.frontend.launch.option_values import size_in_bytes
 from arbora.runtime.byte_sizes import as_given, in_units
 
 

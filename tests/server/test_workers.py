@@ -27,7 +27,7 @@ def workers(server: Served) -> dict[int, int]:
     found = {}
     for pid in children_of(server.process.pid):
         command = [*filter(None, command_line(pid))]
-        if any(part.endswith("frontend.process") for part in command):
+        if any(part.endswith("frontend.app.process") for part in command):
             found[int(command[-2])] = pid
     return found
 

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import msgspec
-from arbora.frontend.batches.batch_run import BatchRun, RunnerContext
-from arbora.frontend.batches.call import Reply
-from arbora.frontend.batches.records import BatchRecord
-from arbora.frontend.batches.schema import NAME, SCHEMA, VERSION
-from arbora.frontend.batches.slots import Slots
-from arbora.frontend.batches.store import Store
-from arbora.frontend.database import open_database
-from arbora.frontend.keys.key_ring import KeyRing
-from arbora.frontend.work.fair_threads import FairThreads
+from arbora.frontend.core.work.fair_threads import FairThreads
+from arbora.frontend.http.keys.key_ring import KeyRing
+from arbora.frontend.stored.batches.batch_run import BatchRun, RunnerContext
+from arbora.frontend.stored.batches.call import Reply
+from arbora.frontend.stored.batches.records import BatchRecord
+from arbora.frontend.stored.batches.schema import NAME, SCHEMA, VERSION
+from arbora.frontend.stored.batches.slots import Slots
+from arbora.frontend.stored.batches.store import Store
+from arbora.frontend.stored.database import open_database
 from batch_world import CHATS, chat, jsonl
 
 OWNER, FILE = "", "file-in"

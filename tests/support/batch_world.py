@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import openai
-from arbora.frontend.anthropic.face import ANTHROPIC
-from arbora.frontend.batches.face import batches_face
-from arbora.frontend.batches.runner import Pace
+from arbora.frontend.api.anthropic.face import ANTHROPIC
+from arbora.frontend.api.openai.face import OPENAI
 from arbora.frontend.http.faces import Faces
-from arbora.frontend.openai.face import OPENAI
-from arbora.frontend.responses.face import RESPONSES
+from arbora.frontend.stored.batches.face import batches_face
+from arbora.frontend.stored.batches.runner import Pace
+from arbora.frontend.stored.responses.face import RESPONSES
 from http_world import MODEL, HttpWorld, http_world
 
 CHATS = "/v1/chat/completions"

@@ -6,8 +6,8 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
-from arbora.frontend.ingress.connection import Connection
-from arbora.frontend.ingress.http_chunk_writer import HttpChunkWriter
+from arbora.frontend.http.server.connection import Connection
+from arbora.frontend.http.server.http_chunk_writer import HttpChunkWriter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 _KINDS = (Connection, HttpChunkWriter, HttpToolsProtocol, RequestResponseCycle)

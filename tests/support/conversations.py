@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from arbora.frontend.text.chat_template import ChatTemplate
-from arbora.frontend.text.control_texts import ControlTexts
-from arbora.frontend.text.detokenizer import Detokenizer
-from arbora.frontend.text.prompt_memo import PromptMemo
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.core.text.chat_template import ChatTemplate
+from arbora.frontend.core.text.control_texts import ControlTexts
+from arbora.frontend.core.text.detokenizer import Detokenizer
+from arbora.frontend.core.text.prompt_memo import PromptMemo
+from arbora.frontend.core.text.tokenizer import Tokenizer
 from tokenizers import AddedToken
 from tokenizers_for_tests import KINDS
 

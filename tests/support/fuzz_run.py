@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from arbora.frontend.openai.fixed_fields import FIXED_FIELDS
-from arbora.frontend.openai.protocol import (
+from arbora.frontend.api.openai.fixed_fields import FIXED_FIELDS
+from arbora.frontend.api.openai.protocol import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,

@@ -12,15 +12,15 @@ from typing import Any
 
 import httpx
 import openai
-from arbora.frontend.faces import FACES
+from arbora.frontend.app.apis import FACES
+from arbora.frontend.app.process import http_server
+from arbora.frontend.core.replica.engine_client import EngineClient
+from arbora.frontend.core.service import Service
+from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http.faces import Faces
 from arbora.frontend.http.http_service import HttpService
-from arbora.frontend.ingress.connections import Connections
-from arbora.frontend.ingress.limits import Limits
-from arbora.frontend.process import http_server
-from arbora.frontend.replica.engine_client import EngineClient
-from arbora.frontend.request.service import Service
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.http.server.connections import Connections
+from arbora.frontend.http.server.limits import Limits
 from arbora.runtime.api_keys import ApiKey, plain_key
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import Generate

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from arbora.frontend.cli import build_parser, serve_config
+from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.frontend.launch.child_process import Command
 from arbora.frontend.launch.commands import server_commands
 from arbora.frontend.launch.serve import serve

@@ -14,7 +14,7 @@ import sys
 from arbora.runtime.processes.heartbeat import Heartbeat
 
 MODULES = {
-    "tokenizer": "arbora.frontend.process",
+    "tokenizer": "arbora.frontend.app.process",
     "scheduler": "arbora.runtime.scheduler.process",
     "model": "arbora.runtime.model.process",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from arbora.frontend.cli import build_parser, serve_config
+from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.runtime.config import BUILTIN_MODEL, ServeConfig
 
 

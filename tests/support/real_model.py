@@ -13,7 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from arbora.frontend.packaged_models import PACKAGED, fetch
+from arbora.frontend.model_files.packaged_models import PACKAGED, fetch
 from arbora.runtime.gguf_file import GgufFile, TensorPlace
 from gguf_models import NAMES
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

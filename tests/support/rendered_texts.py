@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.core.text.tokenizer import Tokenizer
 from hypothesis import strategies as st
 
 SPECIAL = ("<s>", "<|im_start|>", "<|im_end|>", "<tool_call>", "<think>")

@@ -78,7 +78,7 @@ class Served:
         found = {}
         for pid in children_of(self.process.pid):
             command = command_line(pid)
-            for role, module in (("tokenizer", "frontend"), ("scheduler", "scheduler"), ("model", "model")):
+            for role, module in (("tokenizer", "app"), ("scheduler", "scheduler"), ("model", "model")):
                 if any(part.endswith((f"{module}.process", f"loops_on_demand.{role}")) for part in command):
                     found[role] = pid
         return found

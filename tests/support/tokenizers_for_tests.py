@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.core.text.tokenizer import Tokenizer
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 TEXT = """The quick brown fox jumps over the lazy dog. A tool call has a name and arguments.

@@ -16,10 +16,10 @@ from typing import Any
 
 import arbora
 import pytest
+from arbora.frontend.core.prepare import PreparedRequest
+from arbora.frontend.core.service import Service
 from arbora.frontend.engine import work
 from arbora.frontend.engine.requests import ask_completion
-from arbora.frontend.request.prepare import PreparedRequest
-from arbora.frontend.request.service import Service
 from processes import children_of, command_line, is_alive
 from tiny_checkpoint import write_tiny_checkpoint
 

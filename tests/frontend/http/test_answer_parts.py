@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from arbora.frontend.api.openai.errors import error_event
+from arbora.frontend.core.fields import SamplingFields
+from arbora.frontend.core.prepare import CheckedRequest, Limits, prepare
+from arbora.frontend.core.replica.generation import Generation
+from arbora.frontend.core.reply import Piece, Reply
 from arbora.frontend.http.cache_watch import CacheWatch
 from arbora.frontend.http.endpoint import Job, answer_parts
 from arbora.frontend.http.metrics import RequestTimer
-from arbora.frontend.openai.errors import error_event
-from arbora.frontend.replica.generation import Generation
-from arbora.frontend.request.fields import SamplingFields
-from arbora.frontend.request.prepare import CheckedRequest, Limits, prepare
-from arbora.frontend.request.reply import Piece, Reply
 from arbora.runtime.messages import Output
 from http_world import HttpWorld, http_world
 

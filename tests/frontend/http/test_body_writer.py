@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.ingress.http_chunk_writer import HttpChunkWriter
-from arbora.frontend.openai.chat_answers import ChatStream
-from arbora.frontend.replica.engine_client import EngineClient
-from arbora.frontend.request.reply import Piece
+from arbora.frontend.api.openai.chat_answers import ChatStream
+from arbora.frontend.core.replica.engine_client import EngineClient
+from arbora.frontend.core.reply import Piece
+from arbora.frontend.http.server.http_chunk_writer import HttpChunkWriter
 from arbora.runtime.messages import Abort, Outputs
 from http_world import HELLO, MODEL, HttpWorld, eventually, http_world
 from raw_http import asked, connection, request

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import openai
 import pytest
-from arbora.frontend.cli import build_parser, serve_config
+from arbora.frontend.cli.main import build_parser, serve_config
+from arbora.frontend.core.replica.generation import Generation
 from arbora.frontend.http.time_limit import TimeLimit
-from arbora.frontend.replica.generation import Generation
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.messages import Abort, Generate
 from http_world import eventually, http_world

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arbora.frontend import option_checks
-from arbora.frontend.option_table import Setting
-from arbora.frontend.options import build_config
+from arbora.frontend.launch import option_checks
+from arbora.frontend.launch.option_table import Setting
+from arbora.frontend.launch.options import build_config
 from arbora.runtime.errors import ConfigError
 from http_world import HttpWorld, http_world
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest

@@ -17,7 +17,7 @@ import pytest_asyncio
 from arbora.frontend.http import websocket
 from arbora.frontend.http.body import MAX_BODY_BYTES
 from arbora.frontend.http.body_memory import BodyMemory
-from arbora.frontend.ingress.limits import Limits
+from arbora.frontend.http.server.limits import Limits
 from arbora.runtime.errors import RequestError
 from http_world import HttpWorld, http_world
 from raw_http import Answer, RawConnection, connection, request

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from arbora.frontend.cli import build_parser, serve_config
+from arbora.frontend.cli.main import build_parser, serve_config
 from arbora.frontend.launch.listening import MOST_PATH_BYTES, Listening
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.errors import ConfigError

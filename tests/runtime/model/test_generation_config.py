@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from arbora.frontend.request.declared import ranges_of
-from arbora.frontend.request.fields import SamplingFields
+from arbora.frontend.core.fields import SamplingFields
+from arbora.frontend.core.tools.declared import ranges_of
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.generation_config import sampling_defaults

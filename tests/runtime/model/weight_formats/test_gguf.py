@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from arbora.frontend.gguf.config import model_config
+from arbora.frontend.model_files.gguf.config import model_config
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.weight_formats.expand import expand_into

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from arbora.frontend.gguf.config import model_config
+from arbora.frontend.model_files.gguf.config import model_config
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.weight_formats.gguf_blocks import BLOCK_TYPES
 from checkpoints import change_tensor, random_model, save_model

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import step_driver
 import torch
-from arbora.frontend.gguf.config import model_config
-from arbora.frontend.text.tokenizer import Tokenizer
+from arbora.frontend.core.text.tokenizer import Tokenizer
+from arbora.frontend.model_files.gguf.config import model_config
 from arbora.runtime.byte_sizes import in_units
 from arbora.runtime.config import BUILTIN_MODEL
 from arbora.runtime.gguf_file import GgufFile

@@ -1,0 +1,76 @@
+"""GET /v1/models and /v1/models/{id} in Anthropic's form."""
+
+from __future__ import annotations
+
+import reprlib
+from datetime import UTC, datetime
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ....runtime.errors import RequestError
+from ...core.service import Service
+from ...core.validation import check_range
+from ...http.http_service import HttpService
+from .responses import ModelInfo, ModelPage
+
+DEFAULT_LIMIT = 20
+MOST_MODELS = 1000
+MOST_DIGITS = 20  # of a limit; Python's int takes no more than 4,300
+
+
+async def list_models(http: HttpService, request: Request) -> Response:
+    """A page of the models, as `limit`, `after_id` and `before_id` of the query say."""
+    service, query = http.service, request.query_params
+    names = list(service.config.model_names)
+    limit = _limit(query.get("limit"))
+    after, before = query.get("after_id"), query.get("before_id")
+    if after is not None:
+        names = names[_place("after_id", after, names) + 1 :]
+    if before is not None:
+        names = names[: _place("before_id", before, names)]
+    page = names[-limit:] if before is not None and after is None else names[:limit]
+    answer = ModelPage(
+        data=[_info(service, name) for name in page],
+        has_more=len(page) < len(names),
+        first_id=page[0] if page else None,
+        last_id=page[-1] if page else None,
+    )
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+async def show_model(http: HttpService, request: Request) -> Response:
+    """Raises a 404 `RequestError` for a model that isn't served."""
+    name = request.path_params["model"]
+    http.service.check_model(name)
+    return Response(msgspec.json.encode(_info(http.service, name)), media_type="application/json")
+
+
+def _info(service: Service, name: str) -> ModelInfo:
+    model = service.engine.model
+    most = None if model is None else model.max_model_len
+    return ModelInfo(
+        id=name,
+        display_name=name,
+        created_at=datetime.fromtimestamp(service.started, UTC).isoformat().replace("+00:00", "Z"),
+        max_input_tokens=most,
+        max_tokens=most,
+    )
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
+        problem = f"limit is {reprlib.repr(text)}, but must be a number between 1 and {MOST_MODELS}."
+        raise RequestError(problem, param="limit", code="invalid_value")
+    check_range("limit", int(text), 1, MOST_MODELS)
+    return int(text)
+
+
+def _place(param: str, id: str, names: list[str]) -> int:
+    if id not in names:
+        problem = f"{param} is {id!r}, which is no model of the list ({', '.join(names)})."
+        raise RequestError(problem, param=param, code="invalid_value")
+    return names.index(id)

@@ -1,0 +1,115 @@
+"""The prompt and the constraint of a request, for /v1/messages and for counting its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from ....runtime.errors import RequestError
+from ....runtime.messages import GrammarSpec
+from ...core.cache_misses.outline import Outline
+from ...core.conversation import rendered
+from ...core.grammar_fields import (
+    choice_spec,
+    grammar_spec,
+    one_spec,
+    regex_spec,
+    schema_spec,
+)
+from ...core.leases import Breakpoint
+from ...core.message_forms import Form
+from ...core.requested_tools import ToolUse, tool_use
+from ...core.service import Service
+from ...core.validation import check_word, missing_field
+from .conversation import conversation_of
+from .protocol import ContextEdit, MessagesRequest, OutputFormat, PromptRequest
+from .thinking import check_thinking
+from .tools import calls_wanted, definitions
+
+CLEARS_THINKING = "clear_thinking_20251015"
+EDITS = (CLEARS_THINKING, "clear_tool_uses_20250919", "compact_20260112")
+
+
+class Prompt(NamedTuple):
+    """`text` is the rendered conversation, `outline` its parts, `form` the form of its messages. `grammar`
+    constrains the reply with its calls of tools."""
+
+    text: str
+    use: ToolUse
+    grammar: GrammarSpec | None
+    outline: Outline
+    form: Form
+    breakpoints: Sequence[Breakpoint] = ()
+
+
+def prompt_of(service: Service, request: PromptRequest) -> Prompt:
+    """Raises `RequestError` for a request that can't be served."""
+    check_thinking(request)
+    if request.context_management is not None:
+        _check_edits(request.context_management.edits or ())
+    tools = definitions(request.tools)
+    wanted = calls_wanted(request, tools)
+    asked = _constraint(request)
+    if asked is not None and wanted.mode == "required":
+        raise RequestError(
+            f"{asked.param} can't be used together with a tool_choice that asks for a call: set "
+            "tool_choice.type to 'auto', or leave one of them out.",
+            param="tool_choice",
+            code="invalid_value",
+        )
+    use = tool_use(wanted, service.tool_format, asked)
+    text, outline, form = rendered(service.template, conversation_of(request), tools)
+    return Prompt(text, use, use.grammar or asked, outline, form)
+
+
+def _constraint(request: PromptRequest) -> GrammarSpec | None:
+    """The constraint on an answer without calls, or None."""
+    output = request.output_config
+    specs = [
+        _schema(request.output_format, "output_format"),
+        _schema(None if output is None else output.format, "output_config.format"),
+    ]
+    if isinstance(request, MessagesRequest):
+        specs += [
+            regex_spec(request.regex, "regex"),
+            choice_spec(request.choice, "choice"),
+            grammar_spec(request.grammar, "grammar"),
+        ]
+    return one_spec(specs)
+
+
+def _schema(format: OutputFormat | None, where: str) -> GrammarSpec | None:
+    if format is None:
+        return None
+    if format.type != "json_schema":
+        problem = f"{where}.type is {format.type!r}, but must be 'json_schema'."
+        raise RequestError(problem, param=f"{where}.type", code="invalid_value")
+    schema = schema_spec(format.schema, f"{where}.schema")
+    if schema is None:
+        raise missing_field(f"{where}.schema")
+    return schema
+
+
+def _check_edits(edits: Sequence[ContextEdit]) -> None:
+    """Raises `RequestError` for an edit that would change the prompt: all of a conversation stays in it."""
+    for index, edit in enumerate(edits):
+        where = f"context_management.edits[{index}]"
+        check_word(f"{where}.type", edit.type, EDITS)
+        if edit.type == CLEARS_THINKING and _keeps_all(edit):
+            continue
+        if edit.type == CLEARS_THINKING:
+            problem, advice = f"{where} would clear the thinking of earlier turns", "set keep to 'all'"
+        else:
+            problem, advice = f"{where}.type is {edit.type!r}", "leave it out"
+        raise RequestError(
+            f"{problem}, but this server edits no conversation: {advice}, or edit it in the client.",
+            param=where,
+            code="unsupported_parameter",
+        )
+
+
+def _keeps_all(edit: ContextEdit) -> bool:
+    keep: Any = msgspec.json.decode(edit.keep)
+    return keep == "all" or (isinstance(keep, dict) and keep.get("type") == "all")

@@ -1,0 +1,58 @@
+"""Ollama's API as a face of the server: its routes and the form of its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from starlette.routing import Route
+
+from ...http.endpoint import GenerationEndpoint
+from ...http.faces import Face, route
+from ...http.http_service import HttpService
+from ...http.operation import GENERATES, DescribedRoute, Operation
+from .errors import error_json
+from .generation import prepare_chat, prepare_generate
+from .model_files import ModelFiles
+from .models import Models
+from .not_served import NOT_SERVED, refuse
+from .protocol import ChatRequest, GenerateRequest, ShowRequest
+from .responses import Answer, ErrorResponse, ModelList, RunningList, ShownModel, Version
+
+_CHAT = Operation(
+    summary="Continue a chat",
+    body=ChatRequest,
+    example={"messages": [{"role": "user", "content": "Why is the sky blue?"}]},
+    reply=Answer,
+    events=(Answer,),
+    events_type="application/x-ndjson",
+    errors=GENERATES,
+)
+_GENERATE = replace(
+    _CHAT, summary="Continue a prompt", body=GenerateRequest, example={"prompt": "Once upon a time"}
+)
+_TAGS = Operation(summary="List the models", reply=ModelList)
+_RUNNING = Operation(summary="List the loaded models", reply=RunningList)
+_VERSION = Operation(summary="Show the version of Ollama whose API this is", reply=Version)
+_SHOW = Operation(
+    summary="Describe a model", body=ShowRequest, example={"model": "arbora-builtin"}, reply=ShownModel
+)
+
+
+def _routes(http: HttpService) -> Sequence[Route]:
+    models = Models(ModelFiles.read(http.service.config))
+    refused = [route(method, path, http, refuse) for method, path in NOT_SERVED]
+    for each in refused:
+        each.include_in_schema = False
+    return [
+        DescribedRoute("POST", "/api/chat", GenerationEndpoint(http, prepare_chat), _CHAT),
+        DescribedRoute("POST", "/api/generate", GenerationEndpoint(http, prepare_generate), _GENERATE),
+        route("GET", "/api/tags", http, models.tags, _TAGS),
+        route("GET", "/api/ps", http, models.running, _RUNNING),
+        route("GET", "/api/version", http, models.version, _VERSION),
+        route("POST", "/api/show", http, models.show, _SHOW),
+        *refused,
+    ]
+
+
+OLLAMA = Face(_routes, error_json, prefixes=("/api",), name="Ollama", error=ErrorResponse)

@@ -1,0 +1,103 @@
+"""Ollama's `options` as sampling fields and limits."""
+
+from __future__ import annotations
+
+import logging
+
+from ....runtime.errors import RequestError
+from ....runtime.messages import ModelReady
+from ...core.fields import SamplingFields
+from ...core.prepare import Limits
+from ...core.validation import (
+    check_declared,
+    check_fields,
+    check_stop_strings,
+    tokens_in_words,
+    too_long,
+)
+from ...http.fixed_fields import checks_of
+from .fields import FIXED_OPTIONS
+from .protocol import Options, PromptRequest
+
+TEMPERATURE, TOP_K, TOP_P, MIN_P = 0.8, 40, 0.9, 0.0
+"""the defaults of Ollama's API"""
+REST_OF_CONTEXT = (-1, -2)
+"""values of `num_predict` that mean no limit"""
+MAX_WARNINGS = 100  # values of `num_ctx` that the log names
+_warned: set[int] = set()
+log = logging.getLogger(__name__)
+_CHECKS = checks_of({f"options.{name}": field for name, field in FIXED_OPTIONS.items()}, {})
+
+
+def sampling_fields(request: PromptRequest) -> SamplingFields:
+    """Raises `RequestError` for an option out of its range, or one that can't be served."""
+    options = request.options or Options()
+    _check(options)
+    fields = SamplingFields(
+        temperature=TEMPERATURE if options.temperature is None else options.temperature,
+        top_k=TOP_K if options.top_k is None else options.top_k,
+        top_p=TOP_P if options.top_p is None else options.top_p,
+        min_p=MIN_P if options.min_p is None else options.min_p,
+        repetition_penalty=options.repeat_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        seed=None if options.seed == -1 else options.seed,
+        stop=options.stop,
+        additional_properties=request.additional_properties,
+        property_order=request.property_order,
+        whitespace=request.whitespace,
+        unenforced=request.unenforced,
+        complete_json=request.complete_json,
+        cache_salt=request.cache_salt,
+        cache_prompt=request.cache_prompt,
+        cache_lease=request.cache_lease,
+        priority=request.priority,
+    )
+    check_fields(fields)
+    return fields
+
+
+def _check(options: Options) -> None:
+    """Errors name the options as the client wrote them."""
+    for name, check in _CHECKS.items():
+        check(bytes(getattr(options, name.removeprefix("options."))))
+    predict = options.num_predict
+    if predict is not None and predict < 1 and predict not in REST_OF_CONTEXT:
+        raise RequestError(
+            f"options.num_predict is {predict}, but must be at least 1, or -1 or -2 for no limit.",
+            param="options.num_predict",
+            code="invalid_value",
+        )
+    check_declared(options, "options.")
+    check_stop_strings(
+        "options.stop", [options.stop] if isinstance(options.stop, str) else options.stop or []
+    )
+
+
+def limits(request: PromptRequest, model: ModelReady, prompt_tokens: int, prompt_param: str) -> Limits:
+    """`num_ctx` limits prompt and reply together; a larger one than the model's counts as the model's.
+
+    Raises `RequestError` if the prompt leaves no reply.
+    """
+    options = request.options or Options()
+    context = options.num_ctx or model.max_model_len
+    if context > model.max_model_len:
+        _warn_of_context(context, model.max_model_len)
+        context = model.max_model_len
+    left = context - prompt_tokens
+    if left < 1 and context < model.max_model_len:
+        raise too_long(
+            f"options.num_ctx is {context}, but {prompt_param} has {tokens_in_words(prompt_tokens)}, "
+            "and the reply needs some too: raise options.num_ctx, or leave it out.",
+            "options.num_ctx",
+        )
+    predict = options.num_predict
+    most = left if predict is None or predict in REST_OF_CONTEXT else min(predict, left)
+    return Limits(most if left > 0 else None, "options.num_predict", prompt_param)
+
+
+def _warn_of_context(asked: int, most: int) -> None:
+    """Logs each value once."""
+    if asked not in _warned and len(_warned) < MAX_WARNINGS:
+        _warned.add(asked)
+        log.warning("options.num_ctx is %d, but the model's context has %d tokens: taking those", asked, most)

@@ -1,0 +1,135 @@
+"""Ollama's response bodies. Durations are in nanoseconds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ...core.cache_misses.explanation import Explanation
+from ...core.reply import UnenforcedKeyword
+
+DoneReason = Literal["stop", "length", "load", "unload"]
+
+
+class ErrorResponse(Struct):
+    """`code` is a stable word, `param` the path of the field at fault; both are Arbora's."""
+
+    error: str
+    code: str | None
+    param: str | None
+
+
+class CalledFunction(Struct):
+    """`arguments` is the JSON of an object."""
+
+    index: int
+    name: str
+    arguments: Raw
+
+
+class ToolCall(Struct):
+    id: str
+    function: CalledFunction
+
+
+class ReplyMessage(Struct, kw_only=True):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    thinking: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
+
+
+class TopLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob] | UnsetType = UNSET
+
+
+class Answer(Struct, kw_only=True):
+    """A line of a stream, or a whole answer. /api/chat has `message`, /api/generate `response`.
+
+    `prompt_cached_count` of the prompt's tokens were found in the cache. This field, `unenforced` and
+    `cache_explanation` are Arbora's.
+    """
+
+    model: str
+    created_at: str
+    message: ReplyMessage | UnsetType = UNSET
+    response: str | UnsetType = UNSET
+    thinking: str | UnsetType = UNSET
+    done: bool
+    done_reason: DoneReason | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+    prompt_cached_count: int | UnsetType = UNSET
+    logprobs: list[TokenLogprob] | UnsetType = UNSET
+    unenforced: list[UnenforcedKeyword] | UnsetType = UNSET
+    cache_explanation: Explanation | UnsetType = UNSET
+
+
+class Details(Struct, kw_only=True):
+    """`parameter_size` is a text such as "0.6B"; it is empty if unknown."""
+
+    parent_model: str = ""
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+
+
+class ListedModel(Struct, kw_only=True):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: Details
+
+
+class ModelList(Struct):
+    models: list[ListedModel]
+
+
+class RunningModel(Struct, kw_only=True):
+    name: str
+    model: str
+    size: int
+    digest: str
+    details: Details
+    expires_at: str
+    size_vram: int
+    context_length: int
+
+
+class RunningList(Struct):
+    models: list[RunningModel]
+
+
+class ShownModel(Struct, kw_only=True):
+    modelfile: str = ""
+    parameters: str = ""
+    template: str
+    details: Details
+    model_info: dict[str, str | int | float]
+    capabilities: list[str]
+    modified_at: str
+
+
+class Version(Struct):
+    """`version` is of Ollama's API, `arbora` of this server."""
+
+    version: str
+    arbora: str

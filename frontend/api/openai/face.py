@@ -1,0 +1,81 @@
+"""OpenAI's API as a face of the server: its routes and the form of its errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.routing import Route
+
+from ...http.endpoint import GenerationEndpoint
+from ...http.faces import Face, route
+from ...http.http_service import HttpService
+from ...http.operation import GENERATES, DescribedRoute, Operation
+from .chat import prepare_chat
+from .completions import prepare_completion
+from .errors import error_json
+from .models import list_models, show_model
+from .protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from .responses import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    DetokenizeResponse,
+    ErrorResponse,
+    ModelCard,
+    ModelList,
+    TokenizeResponse,
+)
+from .tokenize import detokenize, tokenize
+
+_CHAT = Operation(
+    summary="Continue a conversation",
+    body=ChatRequest,
+    example={"messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 100},
+    reply=ChatCompletion,
+    events=(ChatChunk,),
+    errors=GENERATES,
+)
+_COMPLETION = Operation(
+    summary="Continue a text",
+    body=CompletionRequest,
+    example={"prompt": "Once upon a time", "max_tokens": 50},
+    reply=Completion,
+    events=(CompletionChunk,),
+    errors=GENERATES,
+)
+_LIST = Operation(summary="List the models", reply=ModelList)
+_SHOW = Operation(summary="Describe a model", reply=ModelCard)
+_TOKENIZE = Operation(
+    summary="Tokenize a text or a conversation",
+    body=TokenizeRequest,
+    example={"prompt": "Why is the sky blue?"},
+    reply=TokenizeResponse,
+)
+_DETOKENIZE = Operation(
+    summary="Join tokens to a text",
+    body=DetokenizeRequest,
+    example={"tokens": [1, 2, 3]},
+    reply=DetokenizeResponse,
+)
+
+
+def _routes(http: HttpService) -> Sequence[Route]:
+    chat, completion = GenerationEndpoint(http, prepare_chat), GenerationEndpoint(http, prepare_completion)
+    return [
+        DescribedRoute("POST", "/v1/chat/completions", chat, _CHAT),
+        DescribedRoute("POST", "/v1/completions", completion, _COMPLETION),
+        route("GET", "/v1/models", http, list_models, _LIST),
+        route("GET", "/v1/models/{model:path}", http, show_model, _SHOW),
+        route("POST", "/tokenize", http, tokenize, _TOKENIZE),
+        route("POST", "/detokenize", http, detokenize, _DETOKENIZE),
+    ]
+
+
+OPENAI = Face(
+    _routes,
+    error_json,
+    batched=("/v1/chat/completions", "/v1/completions"),
+    name="OpenAI",
+    error=ErrorResponse,
+)

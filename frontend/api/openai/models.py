@@ -1,0 +1,33 @@
+"""GET /v1/models and /v1/models/{id}."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ...core.service import Service
+from ...http.http_service import HttpService
+from .responses import ModelCard, ModelList
+
+
+async def list_models(http: HttpService, request: Request) -> Response:
+    cards = [_card(http.service, name) for name in http.service.config.model_names]
+    return Response(msgspec.json.encode(ModelList(cards)), media_type="application/json")
+
+
+async def show_model(http: HttpService, request: Request) -> Response:
+    """Raises a 404 `RequestError` for a model that isn't served."""
+    name = request.path_params["model"]
+    http.service.check_model(name)
+    return Response(msgspec.json.encode(_card(http.service, name)), media_type="application/json")
+
+
+def _card(service: Service, name: str) -> ModelCard:
+    model = service.engine.model
+    return ModelCard(
+        id=name,
+        created=service.started,
+        root=service.config.served_model_name,
+        max_model_len=model.max_model_len if model else None,
+    )

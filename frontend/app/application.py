@@ -1,0 +1,255 @@
+"""The HTTP application: maps paths to handlers, guards them, and formats failures."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Literal
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ...runtime.config import ServeConfig
+from ...runtime.errors import RequestError
+from ..api.anthropic.protocol import MessagesRequest
+from ..api.native.protocol import GenerateRequest
+from ..api.openai.not_served import why_not_served
+from ..api.openai.protocol import ChatRequest, CompletionRequest, PinRequest
+from ..api.openapi.endpoint import MOVED_PATH, document_routes
+from ..api.openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
+from ..cache_reports.cache_answers import CacheStatus, Freed, LeaseEnds, Pin, PinDeleted
+from ..cache_reports.cache_endpoints import (
+    drop_cache,
+    end_lease,
+    pin_prefix,
+    show_cache,
+    unpin_prefix,
+)
+from ..cache_reports.cache_explain import PATHS, explain_prompt, generation_endpoints
+from ..cache_reports.cache_tree import CacheTree, NodeText, show_node, show_tree
+from ..core.cache_misses.explanation import Explanation
+from ..core.service import VERSION
+from ..core.text.close_names import close_name
+from ..core.tools.declared import one_of
+from ..core.work.caller import ClientGoneError
+from ..http.allowance_headers import KeyedAnswers
+from ..http.api_keys import METRICS_PATH, OPEN_PATHS, Guard
+from ..http.cors import AllowedOrigins, Cors
+from ..http.endpoint import internal_error
+from ..http.faces import Face, Faces, route
+from ..http.hosts import HostGuard, hosts_to_check
+from ..http.http_service import HttpService
+from ..http.operation import Operation
+from ..http.request_ids import RequestIds
+from ..http.watched import watched
+from ..launch.descriptors import check_descriptors
+from ..page.endpoint import OPEN_PATHS as PAGE_PATHS
+from ..page.endpoint import page_routes
+from ..stored.responses.protocol import ResponsesRequest
+
+CLIENT_CLOSED_REQUEST = 499
+_LEASES = "/cache/lease"
+
+
+class Health(msgspec.Struct):
+    status: Literal["ok"] = "ok"
+
+
+class Version(msgspec.Struct):
+    version: str
+
+
+_SALT = {"cache_salt": str}
+_SHOW_CACHE = Operation(summary="Show the contents of the prefix cache", query=_SALT, reply=CacheStatus)
+_SHOW_TREE = Operation(summary="Show the largest branches of the prefix tree", query=_SALT, reply=CacheTree)
+_SHOW_NODE = Operation(summary="Show the text of a node of the prefix tree", query=_SALT, reply=NodeText)
+_DROP_CACHE = Operation(summary="Drop cached pages that are not in use", query=_SALT, reply=Freed)
+_PIN = Operation(
+    summary="Compute a prefix and keep it",
+    example={"prompt": "A text of at least one page of tokens", "ttl_s": 60},
+    body=PinRequest,
+    reply=Pin,
+    errors=(404, 409, 429),
+)
+_UNPIN = Operation(summary="End a pin", reply=PinDeleted)
+_END_LEASE = Operation(summary="End the leases of a key", query=_SALT, reply=LeaseEnds, status=202)
+_EXPLAIN = Operation(
+    summary="Say why tokens of a prompt are not cached",
+    query={"path": Annotated[str, one_of(PATHS)]},
+    body=ChatRequest,
+    other_bodies=(CompletionRequest, MessagesRequest, ResponsesRequest, GenerateRequest),
+    example={"messages": [{"role": "user", "content": "Why is the sky blue?"}]},
+    reply=Explanation,
+)
+_READY = Operation(summary="Say whether a request would be served now", reply=Health)
+_ALIVE = Operation(summary="Say that the HTTP process answers", reply=Health)
+_SHOW_VERSION = Operation(summary="Show the server's version", reply=Version)
+_METRICS = Operation(summary="Show metrics for Prometheus", reply_type="text/plain")
+
+
+def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
+    """The routes of the faces, and those of the server itself, which belong to no API."""
+    server = replace(faces.default, name="Server")
+    served = faces.routes(http)
+    explain = partial(explain_prompt, generation_endpoints(served))
+    own = [
+        route("GET", "/cache", http, show_cache, _SHOW_CACHE),
+        route("GET", "/cache/tree", http, show_tree, _SHOW_TREE),
+        route("GET", "/cache/tree/{id}", http, show_node, _SHOW_NODE),
+        route("DELETE", "/cache", http, drop_cache, _DROP_CACHE),
+        route("POST", "/cache/pin", http, pin_prefix, _PIN),
+        route("POST", "/cache/explain", http, explain, _EXPLAIN),
+        route("DELETE", "/cache/pin/{id}", http, unpin_prefix, _UNPIN),
+        route("DELETE", f"{_LEASES}/{{key:path}}", http, end_lease, _END_LEASE),
+        route("GET", "/health", http, _health, _READY),
+        route("GET", "/health/ready", http, _health, _READY),
+        route("GET", "/health/live", http, _alive, _ALIVE),
+        route("GET", "/ping", http, _health, _READY),
+        route("GET", "/version", http, _version, _SHOW_VERSION),
+        route("GET", METRICS_PATH, http, _metrics, _METRICS),
+    ]
+    return [*served, *((server, each) for each in own)]
+
+
+def create_app(http: HttpService, faces: Faces, described: Sequence[tuple[Face, Route]]) -> ASGIApp:
+    """The application of the routes `described`."""
+    open_paths = _open_paths(http.service.config)
+    routes = [*faces.joined(described), *document_routes(http, described, open_paths), *page_routes(http)]
+    app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
+    app.router.redirect_slashes = False  # a redirect's target would come from the Host header
+    return _without_last_slash(watched(RequestIds(_guarded(app, faces, http), faces), http))
+
+
+def _without_last_slash(app: ASGIApp) -> ASGIApp:
+    """Serves `/v1/models/` as `/v1/models`. The page at /docs loads its files relative to its own path, and
+    the key of a lease may end with a slash."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if path.endswith("/") and path not in ("/", MOVED_PATH) and not path.startswith(f"{_LEASES}/"):
+            scope = {**scope, "path": path.removesuffix("/")}
+        await app(scope, receive, send)
+
+    return call
+
+
+def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:
+    config = http.service.config
+    if config.api_keys:
+        app = Guard(KeyedAnswers(app, faces, http.metrics), faces, http.keys, _open_paths(config))
+    origins = AllowedOrigins(config.allowed_origins)
+    hosts = hosts_to_check(config)
+    if hosts is not None:
+        app = HostGuard(app, faces, hosts, origins)
+    return Cors(app, origins) if origins else app
+
+
+def _open_paths(config: ServeConfig) -> frozenset[str]:
+    """The paths that need no key."""
+    open_paths = OPEN_PATHS | DOCUMENT_PATHS | PAGE_PATHS
+    return open_paths - {METRICS_PATH} if config.protect_metrics else open_paths
+
+
+async def _alive(http: HttpService, request: Request) -> Response:
+    """Says that this process answers, also while the model is starting: a restart would not help then."""
+    return _json(Health())
+
+
+async def _health(http: HttpService, request: Request) -> Response:
+    """Says whether a request would be served now; otherwise raises a RequestError with the status 503."""
+    http.service.engine.check_responding()
+    check_descriptors()
+    return _json(Health())
+
+
+async def _version(http: HttpService, request: Request) -> Response:
+    return _json(Version(VERSION))
+
+
+async def _metrics(http: HttpService, request: Request) -> Response:
+    engine = http.service.engine
+    http.metrics.scheduler.update(await engine.stats(), engine.epoch)
+    return Response(http.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _named_paths(routes: Sequence[Route]) -> Sequence[str]:
+    """The paths as errors name them: each once, without paths that have a parameter or are not served."""
+    served = [route.path for route in routes if route.include_in_schema]
+    return list(dict.fromkeys(path for path in served if "{" not in path and not path.endswith("/")))
+
+
+def _other_path(path: str, served: Sequence[str]) -> str:
+    """Advice for an unknown path: the path that may have been meant, or all served paths."""
+    shorter = path.rstrip("/")
+    if f"/v1{shorter}" in served:
+        return f"Did you mean /v1{shorter}? A client's base_url ends with /v1."
+    near = shorter if shorter in served else close_name(shorter, served)
+    return f"It has {', '.join(served)}." if near is None else f"Did you mean {near}?"
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods of all routes with the request's path."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    here = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in here for method in route.methods or ()})
+
+
+class _Failures:
+    """Answers requests whose handlers raise. `served` are the paths that errors name."""
+
+    def __init__(self, http: HttpService, faces: Faces, served: Sequence[str]) -> None:
+        self._failed = http.metrics.failed
+        self._faces = faces
+        self._served = served
+
+    def handlers(self) -> dict[type[Exception], Callable[..., Awaitable[Response]]]:
+        return {
+            RequestError: self._refused,
+            HTTPException: self._wrong_route,
+            ClientGoneError: self._gone,
+            RecursionError: self._too_deep,
+            Exception: self._crashed,
+        }
+
+    async def _refused(
+        self, request: Request, error: RequestError, headers: dict[str, str] | None = None
+    ) -> Response:
+        self._failed.labels(error.status).inc()
+        return self._faces.error_response(request.scope, error, headers)
+
+    async def _wrong_route(self, request: Request, error: HTTPException) -> Response:
+        path = request.url.path
+        if (why := why_not_served(request.method, path)) is not None:
+            return await self._refused(request, RequestError(why, status=404, code="not_served"))
+        if error.status_code == 405:
+            methods = _methods(request)
+            takes = " and ".join(method for method in methods if method != "HEAD")
+            message = f"{path} does not take {request.method} requests, but {takes}."
+            refusal = RequestError(message, status=405, code="method_not_allowed")
+            return await self._refused(request, refusal, {"allow": ", ".join(methods)})
+        message = f"There is no {path} on this server. {_other_path(path, self._served)}"
+        refusal = RequestError(message, status=error.status_code, code="not_found")
+        return await self._refused(request, refusal, dict(error.headers or {}))
+
+    async def _gone(self, request: Request, error: ClientGoneError) -> Response:
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    async def _too_deep(self, request: Request, error: RecursionError) -> Response:
+        """Answers a RecursionError: the server recurses only over data that the client sent."""
+        return await self._refused(
+            request, RequestError("The request's JSON is nested too deeply.", code="invalid_json")
+        )
+
+    async def _crashed(self, request: Request, error: Exception) -> Response:
+        return await self._refused(request, internal_error())
+
+
+def _json(value: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

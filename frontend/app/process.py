@@ -1,0 +1,173 @@
+"""The tokenizer process: `python -m arbora.frontend.app.process DIRECTORY EPOCH CLIENT SUPERVISOR_PID`.
+
+It serves HTTP on the listening socket that it inherits as the file descriptor ARBORA_LISTEN_FD.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import uvloop
+import zmq
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ...runtime.config import ServeConfig, load_config
+from ...runtime.errors import ConfigError
+from ...runtime.logs import write_log
+from ...runtime.messages import Drained, Failed, KnowsReplica, Message, Ready
+from ...runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
+from ...runtime.processes.garbage import leave_out_existing_objects
+from ...runtime.processes.heartbeat import Heartbeat
+from ...runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
+from ...runtime.processes.time_slices import short_slices, use_short_slices
+from ..api.native.face import WEBSOCKETS
+from ..core.replica.engine_client import EngineClient
+from ..core.service import Service
+from ..core.text.tokenizer import Tokenizer
+from ..http.api_keys import OPEN_PATHS
+from ..http.cors import AllowedOrigins
+from ..http.faces import Faces
+from ..http.http_service import HttpService
+from ..http.server.connection import Ingress
+from ..http.server.connections import Connections
+from ..http.server.limits import Limits, limits_of_process
+from ..http.server.server import HttpServer
+from ..http.server.turns import Turns
+from ..http.tls import tls_context
+from ..model_files.model_tokenizer import load_tokenizer
+from ..stored.batches.face import UPLOADS
+from .apis import FACES
+from .application import create_app, server_routes
+
+LISTEN_FD = "ARBORA_LISTEN_FD"
+
+
+def main() -> None:
+    arguments = child_arguments()
+    config = load_config(arguments.directory)
+    write_log(config.log_level)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    supervisor = Outbox(context, supervisor_address(arguments.directory), ANY_EPOCH)
+    try:
+        tokenizer = load_tokenizer(config.model, arguments.directory)
+        heartbeat = Heartbeat()
+        heartbeat.start(arguments)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(arguments, config, tokenizer, supervisor, heartbeat))
+    except ConfigError as error:
+        _tell(context, supervisor, Failed("tokenizer", str(error), arguments.client))
+        sys.exit(1)
+    _tell(context, supervisor, Drained("tokenizer", arguments.client))
+
+
+async def _serve(
+    arguments: ChildArguments,
+    config: ServeConfig,
+    tokenizer: Tokenizer,
+    supervisor: Outbox,
+    heartbeat: Heartbeat,
+) -> None:
+    """Serves until the supervisor asks to drain and the last answer is out.
+
+    Connections wait in the socket's backlog until it is known whether the replica is up: so a process that
+    replaces a dead one refuses no request that the model could answer.
+    """
+    with short_slices():  # for ZeroMQ's I/O thread, which the first socket starts
+        engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
+    use_short_slices()
+    http = HttpService.of(Service.load(config, engine, tokenizer))
+    listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
+    server = http_server(http, progress=heartbeat.progress)
+    async with asyncio.TaskGroup() as tasks:
+        receiving = tasks.create_task(engine.run())
+        living = tasks.create_task(_show_life(heartbeat))
+        stopping = tasks.create_task(_stop_when_drained(engine, server))
+        telling = tasks.create_task(_tell_of_replica(engine, supervisor, arguments.client))
+        await engine.informed.wait()
+        supervisor.send(Ready("tokenizer", arguments.client))
+        leave_out_existing_objects()
+        await server.serve(listener)
+        await http.close()
+        receiving.cancel()
+        living.cancel()
+        stopping.cancel()
+        telling.cancel()
+    if http.traces is not None:
+        await asyncio.to_thread(http.traces.flush)
+    engine.close()
+
+
+def http_server(
+    http: HttpService,
+    limits: Limits | None = None,
+    progress: Callable[[], None] = lambda: None,
+    faces: Faces = FACES,
+) -> HttpServer:
+    """`progress` is called as input arrives and as requests begin, because both may take long in a burst."""
+    config = http.service.config
+    limits = limits or limits_of_process(config.api_workers)
+    failed = http.metrics.failed
+    routes = server_routes(http, faces)
+    return HttpServer(
+        _reporting(create_app(http, faces, routes), progress),
+        Ingress(
+            limits=limits,
+            connections=Connections(limits),
+            turns=Turns(limits.begun_per_turn),
+            always_served=OPEN_PATHS,
+            on_refused=lambda status: failed.labels(status).inc(),
+            progress=progress,
+            error_json=faces.error_json,
+            origin_headers=AllowedOrigins(config.allowed_origins).headers,
+            uploads=UPLOADS,
+            websockets=WEBSOCKETS,
+        ),
+        None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
+        partial(faces.run, http, routes),
+    )
+
+
+def _reporting(app: ASGIApp, progress: Callable[[], None]) -> ASGIApp:
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        progress()
+        await app(scope, receive, send)
+
+    return call
+
+
+async def _show_life(heartbeat: Heartbeat) -> None:
+    """Marks progress as long as the event loop runs."""
+    while True:
+        heartbeat.working()
+        await asyncio.sleep(SIGN_OF_LIFE_S)
+
+
+async def _tell_of_replica(engine: EngineClient, supervisor: Outbox, client: int) -> None:
+    """Reports that requests are answered. The server is ready when all processes have said so."""
+    await engine.knows_replica.wait()
+    supervisor.send(KnowsReplica(client))
+
+
+async def _stop_when_drained(engine: EngineClient, server: HttpServer) -> None:
+    """While requests are open, new ones are refused, as the server shuts down."""
+    await engine.drain_requested.wait()
+    if engine.open_requests:
+        open_requests = f"{engine.open_requests} open request{'s' if engine.open_requests > 1 else ''}"
+        print(f"arbora: finishing {open_requests}; Ctrl-C again ends at once", file=sys.stderr, flush=True)
+    await engine.idle.wait()
+    server.stop()
+
+
+def _tell(context: zmq.Context[zmq.Socket[bytes]], supervisor: Outbox, message: Message) -> None:
+    supervisor.send(message)
+    supervisor.close()
+    context.term()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""POST /cache/explain: why a prompt's tokens are not in the cache, without computing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from msgspec import Raw
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Receive
+
+from ...runtime.errors import RequestError
+from ..http.cache_watch import CacheWatch
+from ..http.endpoint import GenerationEndpoint, Job
+from ..http.faces import ANSWER_ID, Face
+from ..http.http_service import HttpService
+from ..http.tenants import caller_of
+
+_ANTHROPIC = b"anthropic-version"
+_NULL = Raw(b"null")
+_CHATS, _MESSAGES = "/v1/chat/completions", "/v1/messages"
+_OWN_FIELDS = {
+    "/v1/responses": ("input", "previous_response_id", "conversation"),
+    "/generate": ("prompt_token_ids",),
+    "/v1/completions": ("prompt",),
+}
+"""the fields that tell the bodies of these paths from those of chats"""
+PATHS = (_CHATS, _MESSAGES, *_OWN_FIELDS)
+"""the paths whose bodies are explained"""
+_decoder = msgspec.json.Decoder(dict[str, Raw])
+
+
+def generation_endpoints(routes: Iterable[tuple[Face, Route]]) -> dict[str, GenerationEndpoint]:
+    """The endpoints that generate, by their paths."""
+    return {
+        route.path: route.endpoint for _, route in routes if isinstance(route.endpoint, GenerationEndpoint)
+    }
+
+
+async def explain_prompt(
+    endpoints: Mapping[str, GenerationEndpoint], http: HttpService, request: Request
+) -> Response:
+    """Takes the body of a request to one of the `endpoints`, and prepares it as that endpoint does."""
+    caller = caller_of(request, http.service.config)
+    body = await http.bodies.raw(request, caller)
+    path = await http.service.work.call(caller, _path, request, body)
+    scope = {ANSWER_ID: "", **request.scope}
+    job = await endpoints[path].prepare(http, Request(scope, _replayed(body, request.receive)))
+    assert isinstance(job, Job), "each of these bodies has a prompt"
+    watch = await CacheWatch.begin(http, job.prepared, request.scope, explains=False)
+    explanation = await watch.explanation(await watch.ask_tree())
+    return Response(msgspec.json.encode(explanation), media_type="application/json")
+
+
+def _path(request: Request, body: bytes) -> str:
+    """The path whose form the body has: the one that the query or the header of Anthropic's clients names,
+    otherwise the one whose fields the body has. Raises `RequestError` if that may be two."""
+    if (named := request.query_params.get("path")) is not None:
+        if named not in PATHS:
+            raise _wrong_path(f"path is {named!r}, but must be one of {', '.join(PATHS)}.")
+        return named
+    if any(name == _ANTHROPIC for name, _ in request.headers.raw):
+        return _MESSAGES
+    try:
+        sent = {name for name, value in _decoder.decode(body).items() if value != _NULL}
+    except msgspec.DecodeError:  # the endpoint for chats says what is wrong
+        sent = set()
+    if {"messages", "system"} <= sent:
+        raise _wrong_path(
+            f"The body has messages and system, but {_CHATS} ignores system: send the request to "
+            f"/cache/explain?path={_MESSAGES}, or leave system out."
+        )
+    if "messages" in sent:
+        return _CHATS
+    return next((path for path, names in _OWN_FIELDS.items() if not sent.isdisjoint(names)), _CHATS)
+
+
+def _wrong_path(message: str) -> RequestError:
+    return RequestError(message, param="path", code="invalid_value")
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A channel that has the body again, and then what follows it."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def next_message() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return next_message

@@ -1,0 +1,124 @@
+"""The slash commands of a chat."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ...core.text.close_names import did_you_mean
+from .conversation import CommandError, read_schema
+from .explanation import explanation_in_words
+from .talk import Talk
+
+
+class SlashCommand(NamedTuple):
+    arguments: str
+    help: str
+    run: Callable[[Talk, str], str]
+    """Takes the text after the command and returns the answer. Raises CommandError."""
+
+
+def _system(talk: Talk, text: str) -> str:
+    if text:
+        talk.conversation.system = None if text == "off" else text
+    system = talk.conversation.system
+    return f"system message: {system}" if system else "there is no system message"
+
+
+def _schema(talk: Talk, text: str) -> str:
+    if text:
+        talk.set_schema(read_schema(text))
+    schema = talk.conversation.schema
+    return f"replies match {msgspec.json.encode(schema).decode()}" if schema else "replies have no schema"
+
+
+def _model(talk: Talk, text: str) -> str:
+    names = [each.name for each in talk.models]
+    if text and text not in names:
+        near = did_you_mean(text, names)
+        raise CommandError(f"/model {text}: the server has no such model.{near} It has {', '.join(names)}.")
+    talk.conversation.model = text or talk.conversation.model
+    others = f" (of {', '.join(names)})" if len(names) > 1 else ""
+    return f"model: {talk.conversation.model}{others}"
+
+
+def _set(talk: Talk, text: str) -> str:
+    name, _, value = text.partition(" ")
+    if name:
+        talk.set(name, value.strip())
+    settings = talk.conversation.settings
+    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "nothing is set"
+
+
+def _reset(talk: Talk, text: str) -> str:
+    talk.reset()
+    return "a new conversation begins"
+
+
+def _save(talk: Talk, text: str) -> str:
+    path = _path("/save", text)
+    talk.conversation.save(path)
+    return f"saved in {path}"
+
+
+def _load(talk: Talk, text: str) -> str:
+    saved = talk.load(_path("/load", text))
+    model, note = talk.conversation.model, ""
+    if saved != model:
+        note = f"; its model {saved} is not served here, so {model} continues"
+    return f"{len(talk.conversation.messages)} messages loaded{note}"
+
+
+def _cache(talk: Talk, text: str) -> str:
+    if talk.last is None:
+        raise CommandError("/cache explains the last prompt, but there is none yet: say something first.")
+    if talk.last.explanation is None:
+        if talk.last.finish_reason == "interrupted":
+            raise CommandError("/cache: the last reply was interrupted before its explanation arrived.")
+        raise CommandError("/cache: this server does not explain cache misses; Arbora does.")
+    return explanation_in_words(talk.last.explanation)
+
+
+def _help(talk: Talk, text: str) -> str:
+    width = max(len(f"{name} {command.arguments}") for name, command in COMMANDS.items())
+    lines = [f"{f'{name} {command.arguments}':{width}}  {command.help}" for name, command in COMMANDS.items()]
+    return "\n".join([*lines, f"{'//text':{width}}  say a text that begins with a slash"])
+
+
+def _path(command: str, text: str) -> Path:
+    try:
+        (name,) = shlex.split(text)
+    except ValueError:
+        raise CommandError(f"{command} needs the name of one file, such as {command} chat.json.") from None
+    return Path(name).expanduser()
+
+
+EXIT = "/exit"
+COMMANDS = {
+    "/system": SlashCommand("[TEXT|off]", "show or change the system message", _system),
+    "/schema": SlashCommand("[FILE|JSON|off]", "make replies match a JSON schema", _schema),
+    "/model": SlashCommand("[NAME]", "show or change the model", _model),
+    "/set": SlashCommand("[NAME [VALUE]]", "set a sampling field, such as temperature 0.2", _set),
+    "/cache": SlashCommand("", "say why tokens of the last prompt were not cached", _cache),
+    "/reset": SlashCommand("", "begin a new conversation", _reset),
+    "/save": SlashCommand("FILE", "write the conversation and its settings", _save),
+    "/load": SlashCommand("FILE", "continue a saved conversation", _load),
+    "/help": SlashCommand("", "list the commands", _help),
+    EXIT: SlashCommand("", "end the chat; Ctrl-D does too", lambda talk, text: ""),
+}
+
+
+def is_command(text: str) -> bool:
+    return text.startswith("/") and not text.startswith("//")
+
+
+def run_command(talk: Talk, text: str) -> str:
+    """Carries out one command and returns its answer. Raises CommandError."""
+    name, _, rest = text.partition(" ")
+    if name not in COMMANDS:
+        raise CommandError(f"there is no {name}.{did_you_mean(name, COMMANDS)} /help lists the commands.")
+    return COMMANDS[name].run(talk, rest.strip())

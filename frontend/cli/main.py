@@ -1,0 +1,274 @@
+"""The command line: `serve` and `key` are here; each other command has a module or folder beside it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.metadata import version
+from logging import getLogger
+from typing import Any, NamedTuple, NoReturn, Protocol, cast, get_args
+
+from ...runtime.config import LogFormat, ServeConfig
+from ...runtime.errors import ConfigError
+from ...runtime.logs import write_log
+from ..core.text.close_names import did_you_mean
+from ..core.text.utf8 import is_utf8
+from ..http.keys.key_file import NAME_FORM, is_name
+from ..http.keys.new_key import as_json, line_of, new_key
+from ..launch.closed_output import drop_output
+from ..launch.commands import server_commands
+from ..launch.listening import check_address
+from ..launch.option_table import OPTIONS, Option, Setting
+from ..launch.options import build_config, from_environment, unknown_variables
+from ..launch.program_name import program_name
+from ..launch.serve import serve
+from ..model_files.packaged_models import PACKAGED
+from .unknown_options import ELSEWHERE, unknown_arguments
+
+INTERRUPTED = 130
+
+
+class CommandModule(Protocol):
+    """A module of this room that defines a command."""
+
+    DESCRIPTION: str
+    EXAMPLE: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, parsed: argparse.Namespace) -> int:
+        """Returns the exit code. Raises ConfigError."""
+
+
+class Command(NamedTuple):
+    help: str
+    module: str
+    """loaded only when the command is used, so that a server loads none of them"""
+
+    def load(self) -> CommandModule:
+        return cast(CommandModule, import_module(self.module, __package__))
+
+
+COMMANDS = {
+    "chat": Command("talk to a running server", ".chat.command"),
+    "run": Command("run a program of the language", ".run"),
+    "bench": Command("measure a running server", ".bench.command"),
+    "pull": Command("download a model", ".pull"),
+    "plan": Command("estimate a model's memory, speed and cost", ".plan.command"),
+    "doctor": Command("check this machine", ".doctor.command"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0, 1 if the command failed or the reader of its output has ended, 2 for a
+    setting that can't be used."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        build_parser().print_help(sys.stderr)
+        return 2
+    _check_command(given[0])
+    parsed, unknown = build_parser(given[:1]).parse_known_args(with_values(given))
+    if parsed.command == "run":  # argparse takes no positional arguments behind options
+        parsed.arguments += [argument for argument in unknown if not argument.startswith("-")]
+        unknown = [argument for argument in unknown if argument.startswith("-") and argument != "--"]
+    if unknown:
+        elsewhere = ELSEWHERE if parsed.command == "serve" else {}
+        parsed.fail(unknown_arguments(unknown, parsed.flags, elsewhere))
+    try:
+        if parsed.command != "run":  # the arguments of a program may be any text
+            _check_characters(given)
+        if parsed.command in COMMANDS:
+            return COMMANDS[parsed.command].load().run(parsed)
+        if parsed.command == "key":
+            print_new_key(parsed.name, parsed.json)
+            return 0
+        write_log("warning")  # for warnings about the options themselves
+        config = serve_config(vars(parsed), os.environ, _check_before_model)
+        getLogger().setLevel(config.log_level.upper())
+        return serve(config, server_commands(config.api_workers))
+    except ConfigError as error:
+        print(f"arbora: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        drop_output()
+        return 1
+
+
+def _check_before_model(config: ServeConfig) -> None:
+    """Warns of variables without effect. Raises ConfigError if the server can't listen."""
+    unknown_names = unknown_variables(os.environ)
+    if unknown_names and config.log_level != "error":
+        getLogger(__name__).warning("%s", unknown_names)
+    check_address(config)
+
+
+def _check_characters(arguments: Sequence[str]) -> None:
+    """Raises ConfigError if the bytes of an argument are not UTF-8."""
+    for argument in arguments:
+        if not is_utf8(argument):
+            raise ConfigError(f"the argument {argument!a} is not UTF-8.")
+
+
+def _check_command(name: str) -> None:
+    """Exits with an error if the first argument is neither a command nor an option."""
+    known = ("serve", *COMMANDS, "key")
+    if name in known or name.startswith("-"):
+        return
+    is_model = bool(name) and (
+        "/" in name or name in PACKAGED or os.path.exists(name)
+    )  # Path refuses long names
+    meant = f" Did you mean `{program_name()} serve {name}`?" if is_model else did_you_mean(name, known)
+    build_parser().error(f"there is no command {name}.{meant} The commands are {', '.join(known)}.")
+
+
+def serve_config(
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    check: Callable[[ServeConfig], object] = lambda config: None,
+) -> ServeConfig:
+    """Flags override variables, and variables override defaults. See `build_config` for `check`. Raises
+    ConfigError."""
+    settings = from_environment(environment)
+    for option in OPTIONS:
+        given = flags[option.name]
+        if isinstance(given, list):
+            for each in given:
+                option.value_of(Setting(option.flag, each))  # each separately, as none may be empty
+            settings[option.name] = Setting(option.flag, " ".join(given))
+        elif given is not None:
+            settings[option.name] = Setting(option.flag, given)
+    model = flags["model"] or environment.get("ARBORA_MODEL") or None
+    _check_model_is_no_name(model, flags["served_model_name"])
+    return build_config(None if model is None else str(model), settings, check)
+
+
+def _check_model_is_no_name(model: object, names: object) -> None:
+    """Raises ConfigError for `--served-model-name NAME MODEL`, where MODEL would be a second name."""
+    if model is not None or not isinstance(names, list):
+        return
+    *others, last = names
+    may_be_model = "/" in last or last in PACKAGED or os.path.isdir(last)
+    if last.startswith((".", "/", "~")) or (others and may_be_model):
+        named = f" --served-model-name {' '.join(others)}" if others else ""
+        raise ConfigError(
+            f"--served-model-name {' '.join(names)}: {last} looks like a model, but is among the names. "
+            f"Write `{program_name()} serve {last}{named}`."
+        )
+
+
+def with_values(arguments: Sequence[str]) -> list[str]:
+    """The arguments with a value for each flag that may stand alone, so that no MODEL is taken for it.
+
+    A word after such a flag is a MODEL if it can be one: a path, a hub id or a short name.
+    """
+    alone = {option.flag: option for option in OPTIONS if option.alone}
+    found: list[str] = []
+    for position, argument in enumerate(arguments):
+        option = alone.get(argument)
+        following = arguments[position + 1] if position + 1 < len(arguments) else ""
+        may_be_model = (
+            not following
+            or following.startswith("-")
+            or "/" in following
+            or following in PACKAGED
+            or os.path.exists(following)  # Path refuses long names
+        )
+        has_value = option is None or following in get_args(LogFormat) or not may_be_model
+        found.append(argument if option is None or has_value else f"{argument}={option.alone}")
+    return found
+
+
+def print_new_key(name: str, json: bool) -> None:
+    """Raises ConfigError for a name that no key can have."""
+    if not is_name(name):
+        raise ConfigError(f"arbora key {name}: a name has {NAME_FORM}.")
+    key = new_key()
+    if json:
+        print(as_json(name, key))
+        return
+    print(f"the key, for the client alone: {key}")
+    print(f"its line for the --api-key-file, where limits may be added: {line_of(name, key)}")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Takes whole option names only, and reports an error in one line."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        advice = f"`{self.prog} --help` lists all options."
+        sentence = message if message.endswith((".", "?")) else f"{message}."
+        self.exit(2, f"arbora: error: {sentence} {advice}\n")
+
+
+def build_parser(chosen: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser of all commands. Of those in COMMANDS only the `chosen` ones have their arguments."""
+    parser = _Parser(prog="arbora", description="Serve open-weight language models.")
+    parser.add_argument("--version", action="version", version=f"arbora {version('arbora')}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="start a server", description=SERVE, epilog=SERVE_EPILOG))
+    for name, command in COMMANDS.items():
+        if name in chosen:
+            _add_command(commands.add_parser(name, help=command.help), command.load())
+        else:
+            commands.add_parser(name, help=command.help)
+    key = commands.add_parser("key", help="make an API key", description=KEY)
+    key.set_defaults(fail=key.error, flags=("--json",))
+    key.add_argument("name", metavar="NAME", help="the name of the key in logs and metrics")
+    key.add_argument("--json", action="store_true", help="print JSON instead of text")
+    return parser
+
+
+def _add_command(parser: argparse.ArgumentParser, module: CommandModule) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.description = module.DESCRIPTION
+    parser.epilog = f"example:\n  {module.EXAMPLE}"
+    module.add_arguments(parser)
+    flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+    parser.set_defaults(fail=parser.error, flags=flags)
+
+
+SERVE = "Start a server with OpenAI's HTTP API and print its address when it is ready."
+SERVE_EPILOG = (
+    "Every option can be set by a variable too: --max-model-len by ARBORA_MAX_MODEL_LEN, and so on."
+)
+KEY = "Print a new API key, and its line for an --api-key-file, which has only the key's hash."
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(fail=parser.error, flags=[option.flag for option in OPTIONS])
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a directory with config.json and *.safetensors, a GGUF file, a hub id, or "
+        f"{' or '.join(PACKAGED)}: a small model to begin with (default: the built-in model)",
+    )
+    for option in OPTIONS:
+        if option.switch:
+            parser.add_argument(option.flag, action="store_const", const="1", help=option_help(option))
+        elif option.repeatable:
+            parser.add_argument(
+                option.flag,
+                action="extend",
+                nargs="+" if option.several else 1,
+                metavar=option.metavar,
+                help=option_help(option),
+            )
+        elif option.alone:
+            parser.add_argument(
+                option.flag, nargs="?", const=option.alone, metavar=option.metavar, help=option_help(option)
+            )
+        else:
+            parser.add_argument(option.flag, metavar=option.metavar, help=option_help(option))
+
+
+def option_help(option: Option) -> str:
+    tells = option.switch or "(default:" in option.help
+    return option.help if tells else f"{option.help} (default: {option.default or 'none'})"

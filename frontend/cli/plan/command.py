@@ -1,0 +1,189 @@
+"""`arbora plan`: its options, and its answer as tables or JSON."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar, cast, get_args
+
+from ....runtime.byte_sizes import in_units
+from ....runtime.config import DType, KvDType, QuantizeMethod
+from ....runtime.errors import ConfigError
+from ...launch.option_values import one_of, size_in_bytes, token_count
+from ...model_files.model_source import find_config, served_name
+from ..output import JSON_HELP, console, print_json, table
+from .gpus import GPUS, Gpu, gpu_named
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from .estimate import Estimate, Fit, Question
+
+DESCRIPTION = (
+    "Estimate a model on a GPU, or on this machine's CPU: bytes of the weights and of the KV cache,\n"
+    "requests that fit, and bounds of its speed and cost. Only config.json is needed, from a directory or\n"
+    "the hub.\n"
+    f"GPUs: {', '.join(GPUS)}."
+)
+EXAMPLE = "arbora plan Qwen/Qwen3-8B --gpu h100-sxm --context 8K --price-per-hour 2.5"
+BAR_WIDTH = 40
+T = TypeVar("T")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="a directory, a GGUF file or a hub id (default: the built-in model)",
+    )
+    parser.add_argument(
+        "--gpu", metavar="NAME", help="a GPU of the table above (default: this machine's CPU)"
+    )
+    parser.add_argument("--memory", metavar="SIZE", help="memory of another GPU, such as 24GiB")
+    parser.add_argument(
+        "--context", metavar="TOKENS", help="tokens of a request (default: what the model allows)"
+    )
+    parser.add_argument(
+        "--dtype", default="auto", metavar="DTYPE", help=f"{', '.join(get_args(DType))} (default: auto)"
+    )
+    parser.add_argument(
+        "--quantize", metavar="METHOD", help=f"{', '.join(get_args(QuantizeMethod))} (default: as stored)"
+    )
+    parser.add_argument(
+        "--kv-dtype", default="auto", metavar="DTYPE", help=f"{', '.join(get_args(KvDType))} (default: auto)"
+    )
+    parser.add_argument(
+        "--price-per-hour", metavar="PRICE", help="of the device, for the cost of a million tokens"
+    )
+    parser.add_argument("--json", action="store_true", help=JSON_HELP)
+
+
+def run(parsed: argparse.Namespace) -> int:
+    question = _question(parsed)
+    from .estimate import estimate
+
+    found = estimate(question)
+    if parsed.json:
+        print_json(found)
+        return 0
+    screen = console()
+    for part in report(found):
+        screen.print(part)
+    return 0
+
+
+def _question(parsed: argparse.Namespace) -> Question:
+    """Raises ConfigError for an option that can't be used."""
+    gpu = None if parsed.gpu is None else gpu_named(parsed.gpu)
+    memory = _read("--memory", parsed.memory, size_in_bytes)
+    context = _read("--context", parsed.context, token_count)
+    dtype = _read("--dtype", parsed.dtype, one_of(*get_args(DType)))
+    quantize = _read("--quantize", parsed.quantize, one_of(*get_args(QuantizeMethod)))
+    kv_dtype = _read("--kv-dtype", parsed.kv_dtype, one_of(*get_args(KvDType)))
+    price = _read("--price-per-hour", parsed.price_per_hour, _price)
+    if price is not None and gpu is None:
+        raise ConfigError("--price-per-hour: costs follow from a GPU's speed. Name one with --gpu.")
+    is_gpu = gpu is not None or memory is not None
+    from .estimate import Question
+
+    return Question(
+        model=find_config(parsed.model),
+        name=served_name(parsed.model),
+        device="cuda" if is_gpu else "cpu",
+        memory=memory or _memory(gpu),
+        gpu=gpu,
+        context=context,
+        dtype=cast(DType, dtype),
+        quantize=cast(QuantizeMethod | None, quantize),
+        kv_dtype=cast(KvDType, kv_dtype),
+        price=price,
+    )
+
+
+def _read(flag: str, text: str | None, read: Callable[[str], T]) -> T | None:
+    try:
+        return None if text is None else read(text)
+    except ValueError as error:
+        raise ConfigError(f"{flag} {text}: {error}") from None
+
+
+def _amount(cost: float | None) -> str:
+    if cost is None:
+        return ""
+    return f"{cost:,.3f}" if cost >= 0.01 else f"{cost:.2g}"
+
+
+def _price(text: str) -> float:
+    try:
+        price = float(text)
+    except ValueError:
+        price = -1.0
+    if not 0 < price < 1e6:
+        raise ValueError("expected a price such as 2.50.")
+    return price
+
+
+def _memory(gpu: Gpu | None) -> int:
+    """Bytes of the GPU, otherwise what is free on this machine."""
+    if gpu is not None:
+        return gpu.memory
+    import torch
+
+    from ....runtime.model.devices import free_memory
+
+    return free_memory(torch.device("cpu"))
+
+
+def report(found: Estimate) -> Iterator[RenderableType]:
+    """The tables and the plot."""
+    place = "this machine's free memory" if found.device == "cpu" else "the GPU's memory"
+    yield (
+        f"{found.model} in {found.dtype}, KV cache in {found.kv_dtype}, "
+        f"{in_units(found.memory_bytes)} of {place}"
+    )
+    yield (
+        f"KV cache: {found.kv_bytes_per_token:,} bytes a token, {in_units(found.page_bytes)} a page of "
+        f"{found.page_size} tokens"
+    )
+    others = [fit for fit in found.formats if fit.format != found.chosen.format]
+    rows = [_fit_row(found.chosen, " (chosen)"), *(_fit_row(fit, "") for fit in others)]
+    heads = ("weights", "bytes", "KV cache", "pages", f"requests of {found.context:,} tokens")
+    yield table("What fits", heads, rows)
+    if any(fit.is_expanded for fit in (found.chosen, *found.formats)):
+        yield "* The device has no product for this format yet: memory holds it in 16 or 32 bits."
+    if not found.decode:
+        yield "Estimates of speed need a GPU of the table: name one with --gpu."
+        return
+    prefill = (f"prefill, one prompt of {found.context:,}", found.prefill_tokens_per_s or 0.0)
+    speeds = [
+        *((f"decode, batch {s.batch}", s.tokens_per_s, s.cost_per_million, s.fits) for s in found.decode),
+        (*prefill, found.prefill_cost_per_million, found.chosen.requests > 0),
+    ]
+    yield table(
+        f"Upper bounds of speed with {found.context:,} tokens of context (estimates)",
+        ("", "tokens/s", "cost of 1M tokens", "fits"),
+        [(name, f"{rate:,.0f}", _amount(cost), "yes" if fits else "no") for name, rate, cost, fits in speeds],
+    )
+    most = max(speed.tokens_per_s for speed in found.curve)
+    yield "Decoded tokens/s by batch"
+    for speed in found.curve:
+        bar = "█" * max(1, round(BAR_WIDTH * speed.tokens_per_s / most))
+        note = "" if speed.fits else "  (does not fit)"
+        yield f"{speed.batch:>5} {bar} {speed.tokens_per_s:,.0f}{note}"
+    yield (
+        "A bound is reached only by kernels at full bandwidth or rate, without any other cost. Source of "
+        f"the GPU's figures: {found.source}."
+    )
+
+
+def _fit_row(fit: Fit, note: str) -> tuple[str, ...]:
+    star = "*" if fit.is_expanded else ""
+    kv = in_units(fit.kv_bytes) if fit.pages else "does not fit"
+    return (
+        f"{fit.format}{star}{note}",
+        in_units(fit.weight_bytes),
+        kv,
+        f"{fit.pages:,}",
+        f"{fit.requests:,}",
+    )

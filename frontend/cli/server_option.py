@@ -1,0 +1,60 @@
+"""The options that name a server: `--url` and `--api-key`, with their variables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from urllib.parse import urlsplit
+
+from ...runtime.errors import ConfigError
+from ..launch.option_values import split_keys
+from ..launch.program_name import program_name
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    url = os.environ.get("ARBORA_URL", DEFAULT_URL)
+    key = next(iter(split_keys(os.environ.get("ARBORA_API_KEY", ""))), None)
+    parser.add_argument("--url", default=url, metavar="URL", help=f"the server's address (default: {url})")
+    parser.add_argument("--api-key", default=key, metavar="KEY", help="the key that the server asks for")
+
+
+def server_url(url: str) -> str:
+    """The value of `--url` with its scheme, which is http if the user gives none. Raises ConfigError."""
+    if url.startswith("unix:"):
+        raise ConfigError(
+            f"--url {url}: this command needs an address such as {DEFAULT_URL}, not a Unix socket."
+        )
+    whole = url if "//" in url else f"http://{url}"
+    if not _is_address(whole):
+        raise ConfigError(f"--url {url}: expected an address such as {DEFAULT_URL}.")
+    return whole
+
+
+def no_answer(url: str, error: BaseException) -> ConfigError:
+    """The error for a server that can't be reached, with the system's words for the reason."""
+    while (inner := _inner(error)) is not None:
+        error = inner  # that of an HTTP client alone names no reason
+    is_refused = isinstance(error, ConnectionRefusedError)  # asyncio says "Connect call failed"
+    reason = "Connection refused" if is_refused else getattr(error, "strerror", None) or error
+    return ConfigError(
+        f"no server answers at {url} ({reason}). Start one with `{program_name()} serve`, or name another "
+        "with --url."
+    )
+
+
+def _inner(error: BaseException) -> BaseException | None:
+    """The error that caused this one. A group has an error for each address of a host: then the first."""
+    if isinstance(error, BaseExceptionGroup):
+        first: BaseException = error.exceptions[0]
+        return first
+    return error.__cause__ or error.__context__
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number
+        return False

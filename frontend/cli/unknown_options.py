@@ -1,0 +1,91 @@
+"""Finds the options that were meant by arguments that the command line does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..core.text.close_names import close_name
+
+_ONE_DEVICE = "leave it out: a server runs one model on one device"
+_KV_MEMORY = "use --kv-memory SIZE, such as 4GiB"
+_MODEL = "give MODEL as the argument: `serve MODEL`"
+_FROM_MODEL = "leave it out: the model's files say it"
+_ALWAYS = "leave it out: it is always on"
+_RECOMMENDED = (
+    "the model's generation_config.json counts for sampling fields that a request leaves out: edit it, or "
+    "send the fields, such as temperature 1"
+)
+
+ELSEWHERE = {
+    "tensor-parallel-size": _ONE_DEVICE,
+    "tp": _ONE_DEVICE,
+    "tp-size": _ONE_DEVICE,
+    "pipeline-parallel-size": _ONE_DEVICE,
+    "pp": _ONE_DEVICE,
+    "pp-size": _ONE_DEVICE,
+    "data-parallel-size": _ONE_DEVICE,
+    "dp": _ONE_DEVICE,
+    "dp-size": _ONE_DEVICE,
+    "gpu-memory-utilization": _KV_MEMORY,
+    "mem-fraction-static": _KV_MEMORY,
+    "kv-cache-memory-bytes": _KV_MEMORY,
+    "max-num-seqs": "use --max-running",
+    "max-running-requests": "use --max-running",
+    "max-queued-requests": "use --max-waiting",
+    "max-num-batched-tokens": "use --step-ms: prompts are always computed in chunks",
+    "chunked-prefill-size": "use --step-ms: prompts are always computed in chunks",
+    "enable-chunked-prefill": _ALWAYS,
+    "enable-prefix-caching": _ALWAYS,
+    "enable-metrics": _ALWAYS,
+    "enable-auto-tool-choice": _ALWAYS,
+    "no-enable-prefix-caching": "use --no-prefix-cache",
+    "disable-radix-cache": "use --no-prefix-cache",
+    "model": _MODEL,
+    "model-path": _MODEL,
+    "tokenizer": _FROM_MODEL,
+    "tokenizer-path": _FROM_MODEL,
+    "chat-template": _FROM_MODEL,
+    "tool-call-parser": _FROM_MODEL,
+    "reasoning-parser": _FROM_MODEL,
+    "trust-remote-code": "leave it out: no code of a model is run",
+    "quantization": "leave it out: the model's config.json says how its weights are quantized",
+    "context-length": "use --max-model-len",
+    "max-seq-len": "use --max-model-len",
+    "block-size": "use --page-size",
+    "swap-space": "use --host-cache",
+    "kv-offloading-size": "use --host-cache",
+    "hicache-size": "use --host-cache",
+    "disable-cuda-graph": "use --enforce-eager",
+    "enable-deterministic-inference": "use --deterministic",
+    "enable-log-requests": "use --log-requests",
+    "disable-log-requests": "leave it out: requests are logged only with --log-requests",
+    "uvicorn-log-level": "use --log-level",
+    "allowed-origins": "use --allowed-origin ORIGIN, once for each",
+    "generation-config": _RECOMMENDED,
+    "override-generation-config": _RECOMMENDED,
+    "sampling-defaults": _RECOMMENDED,
+    "seed": "give a seed in each request",
+}
+"""advice by the name of an option of vLLM or SGLang, without its dashes"""
+
+
+def unknown_arguments(unknown: Sequence[str], options: Iterable[str], elsewhere: Mapping[str, str]) -> str:
+    """The error for arguments that are no option, or one positional argument too many."""
+    known = tuple(options)
+    named = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")]
+    if named:
+        *others, last = (_unknown_option(name, known, elsewhere) for name in named)
+        text = "; ".join((*(other.removesuffix("?") for other in others), last))
+        return text if text.endswith("?") else f"{text}."
+    # The argument itself may be a secret: a second value of --api-key.
+    return "only one MODEL can be given." if elsewhere else "there is an argument too many."
+
+
+def _unknown_option(name: str, known: Sequence[str], elsewhere: Mapping[str, str]) -> str:
+    instead = elsewhere.get(name.lstrip("-").replace("_", "-"))
+    near = [option for option in known if len(name) > 2 and option.startswith(name)]
+    if not instead and (close := close_name(name.replace("_", "-"), known)):
+        near = [close, *(option for option in near if option != close)]
+    if near:
+        instead = f"did you mean {', '.join(near[:-1])}{' or ' if near[1:] else ''}{near[-1]}?"
+    return f"there is no option {name}" + (f": {instead}" if instead else "")

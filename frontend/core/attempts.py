@@ -1,0 +1,103 @@
+"""Runs a request to its end, with a fresh attempt if the replica dies early."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from ...runtime.messages import Output
+from .replica.generation import Arrival, Generation
+from .reply import Piece, Reply
+from .work.caller import Caller
+from .work.fair_threads import FairThreads
+from .work.steps import Steps
+
+T = TypeVar("T")
+P = TypeVar("P", covariant=True)
+W = TypeVar("W", contravariant=True)
+C = TypeVar("C", covariant=True)
+
+
+class Attempt(Protocol[P, C]):
+    """One attempt at a request. It turns the pieces of its reply into parts of the answer."""
+
+    @property
+    def reply(self) -> Reply: ...
+
+    def take(self, pieces: Sequence[Piece]) -> P: ...
+
+    def closing(self) -> C: ...
+
+
+class PartWriter(Protocol[W]):
+    """Writes parts of an answer at once. A part is never empty; `is_ready`: `write` may be called now."""
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def write(self, part: W) -> None: ...
+
+
+async def run_attempts(
+    generation: Generation,
+    begin: Callable[[], Attempt[P, C]],
+    work: FairThreads,
+    watch: Callable[[int, Output, float], None] = lambda choice, output, time: None,
+    writer: PartWriter[P] | None = None,
+) -> AsyncIterator[tuple[Attempt[P, C], P]]:
+    """Yields, for each batch of outputs, the current attempt and the part of the answer that it made.
+
+    When the generation restarts, a fresh attempt begins. Outputs that may take long to read are read on
+    another thread. With a `writer`, most outputs between the first and the last of a choice are written as
+    they arrive, once all choices have begun, instead of being yielded. Raises `RequestError` or
+    `ClientGoneError`.
+    """
+    loop = asyncio.get_running_loop()
+    number, attempt = generation.attempt, begin()
+
+    def take(index: int, output: Output, time: float) -> bool:
+        choice = attempt.reply.choices[index]
+        if writer is None or not writer.is_ready or not choice.is_quick(output):
+            return False
+        watch(index, output, time)
+        part = attempt.take((choice.push(index, output),))
+        if part:
+            writer.write(part)
+        return True
+
+    while not attempt.reply.done:
+        is_begun = writer is not None and generation.token_left and attempt.reply.has_begun
+        arrivals = await generation.next(take if is_begun else None)
+        if generation.attempt != number:
+            number, attempt = generation.attempt, begin()
+        for arrival in arrivals:
+            watch(*arrival)
+        if attempt.reply.may_take_long(arrivals):
+            part = await run_off_loop(work, partial(_take_and_remember, attempt, arrivals))
+        else:
+            part = attempt.take(attempt.reply.push(arrivals))
+            if attempt.reply.has_ended_choices:
+                loop.call_soon(attempt.reply.remember)  # after all streams have sent this step's tokens
+        is_current = generation.attempt == number  # the replica may have died meanwhile
+        if is_current:
+            attempt.reply.end_stopped()
+        if is_current or attempt.reply.done:
+            yield attempt, part
+
+
+def _take_and_remember(attempt: Attempt[P, C], arrivals: Sequence[Arrival]) -> P:
+    part = attempt.take(attempt.reply.push(arrivals))
+    attempt.reply.remember()
+    return part
+
+
+async def run_off_loop(work: FairThreads, make: Callable[[], T]) -> T:
+    """The result of `make`, which runs on another thread."""
+
+    def steps() -> Steps[T]:
+        return make()
+        yield
+
+    return await work.run(Caller(), steps())

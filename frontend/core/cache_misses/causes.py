@@ -1,0 +1,139 @@
+"""Finds the first difference between a prompt and the nearest earlier one, and its cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from ....runtime.messages import Tokens
+from .outline import Outline, Part
+from .recent_prompts import Nearest
+from .volatile import volatile_kind
+
+Cause = Literal[
+    "new",
+    "short",
+    "evicted",
+    "namespace",
+    "volatile",
+    "tools",
+    "system",
+    "history",
+    "template",
+    "off",
+]
+AROUND = 96  # tokens decoded on each side of the first difference, to find its line
+Decode = Callable[[Tokens], str]
+
+
+class FirstDifference(NamedTuple):
+    """The first difference between two prompts. `part` is None if it lies in no single part."""
+
+    cause: Cause
+    part: Part | None
+    note: str
+
+
+def find_difference(tokens: Tokens, outline: Outline, near: Nearest, decode: Decode) -> FirstDifference:
+    """Finds the first tool, system prompt or message that differs, and the cause. If none differs, the chat
+    template rendered equal messages as other text, or the reply was not sent back as the model wrote it."""
+    line, earlier = lines_at(tokens, near.shared, decode), lines_at(near.tokens, near.shared, decode)
+    part = first_changed_part(outline.parts, near.seen.parts)
+    kind = volatile_kind(line, earlier)
+    if kind is not None and (part is not None or not outline.parts):
+        return FirstDifference("volatile", part, f"A line differs only in its {kind.replace('_', ' ')}.")
+    if not outline.parts or not near.seen.parts:
+        return FirstDifference("history", None, "The text was changed here.")
+    if part is None:
+        return _after_equal_parts(outline, near, decode)
+    if part.kind == "tool":
+        return FirstDifference("tools", part, _tools_note(outline.parts, near.seen.parts))
+    if part.kind == "system":
+        return FirstDifference("system", part, "The system prompt was changed.")
+    return FirstDifference("history", part, _history_note(part, near.seen.parts))
+
+
+def first_changed_part(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> Part | None:
+    """The first part that differs from the earlier prompt's part at that position. None if one outline
+    begins with the other. A changed system prompt comes before changed tools, as in most templates' texts."""
+    tools, said = _split(parts)
+    earlier_tools, earlier_said = _split(earlier)
+    if _has_system(said) != _has_system(earlier_said) or (
+        _has_system(said) and said[0].digest != earlier_said[0].digest
+    ):
+        return said[0] if said else None
+    for index in range(max(len(tools), len(earlier_tools))):
+        ours, theirs = tools[index : index + 1], earlier_tools[index : index + 1]
+        if [part.digest for part in ours] != [part.digest for part in theirs]:
+            return (ours or theirs)[0]
+    pairs = zip(said, earlier_said, strict=False)
+    return next((ours for ours, theirs in pairs if ours.digest != theirs.digest), None)
+
+
+def _split(parts: tuple[Part, ...]) -> tuple[list[Part], list[Part]]:
+    return (
+        [part for part in parts if part.kind == "tool"],
+        [part for part in parts if part.kind != "tool"],
+    )
+
+
+def _has_system(said: list[Part]) -> bool:
+    return bool(said) and said[0].kind == "system"
+
+
+def _tools_note(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> str:
+    ours = [part.digest for part in parts if part.kind == "tool"]
+    theirs = [part.digest for part in earlier if part.kind == "tool"]
+    if sorted(ours) == sorted(theirs):
+        return "The same tools come in another order."
+    added, removed = len(set(ours) - set(theirs)), len(set(theirs) - set(ours))
+    return f"Tools that the earlier prompt had not: {added}; tools that are missing now: {removed}."
+
+
+def _history_note(part: Part, earlier: tuple[Part, ...]) -> str:
+    same = next((each for each in earlier if each.digest == part.digest), None)
+    if same is not None:
+        return f"This message was message {same.number} in the earlier prompt: some were removed or moved."
+    return "This message was changed, or messages before it were added or removed."
+
+
+def _after_equal_parts(outline: Outline, near: Nearest, decode: Decode) -> FirstDifference:
+    """All messages that both prompts have are the same. The next one is the reply, if it was sent back."""
+    said, earlier = _split(outline.parts)[1], _split(near.seen.parts)[1]
+    if near.shared < near.seen.prompt_tokens or len(said) <= len(earlier):
+        note = "The chat template renders earlier messages in another way now that others follow."
+        return FirstDifference("template", None, note)
+    reply, text = said[len(earlier)], decode(near.tokens[4 * near.seen.prompt_tokens :])
+    if reply.role == "assistant" and _is_in(outline.messages[len(earlier)], text):
+        note = "The chat template left out a part of the reply, such as its reasoning, or wrote it anew."
+        return FirstDifference("template", reply, note)
+    return FirstDifference("history", reply, "The reply was not sent back as the model wrote it.")
+
+
+def _is_in(message: Mapping[str, Any], reply: str) -> bool:
+    """Whether the reply has the message's text, and the names and arguments of its calls."""
+    texts = [message["content"]]
+    for call in message.get("tool_calls", ()):
+        texts += [call["function"]["name"], _values(call["function"]["arguments"])]
+    words = _letters(reply)
+    return all(_letters(text) in words for text in texts)
+
+
+def _values(arguments: object) -> str:
+    try:
+        value = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return str(arguments)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text))
+
+
+def lines_at(tokens: Tokens, position: int, decode: Decode) -> str:
+    """The line with the token at `position`, as far as `AROUND` tokens reach."""
+    before = decode(tokens[4 * max(0, position - AROUND) : 4 * position])
+    after = decode(tokens[4 * position : 4 * (position + AROUND)])
+    return before.rpartition("\n")[2] + after.partition("\n")[0]

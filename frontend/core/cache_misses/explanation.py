@@ -1,0 +1,192 @@
+"""Explains a prompt: how many of its tokens were in the cache, and why the others were not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from ....runtime.messages import Tokens
+from .causes import Cause, Decode, FirstDifference, find_difference
+from .outline import Outline, Part
+from .recent_prompts import Nearest
+from .repeated import repeated_tokens
+
+RUN_PAGES = 2  # shorter runs of equal tokens may be chance
+SHOWN = 60  # characters shown on each side of the first difference
+_SHOWN_TOKENS = 64  # decoded for them
+ONCE_CACHED: frozenset[Cause] = frozenset(
+    ("evicted", "namespace", "volatile", "tools", "system", "history", "template")
+)
+"""the causes of tokens that an earlier prompt had too"""
+
+
+class Difference(Struct, kw_only=True):
+    """The first difference between a prompt and the nearest earlier one.
+
+    `part` is "tool", "system", "message" or "prompt". `token` and `character` are positions in the rendered
+    prompt. `prompt` and `earlier` are the two texts around them, shortened, with control characters escaped.
+    """
+
+    cause: Cause
+    part: str
+    index: int | None
+    role: str | None
+    token: int
+    character: int
+    prompt: str
+    earlier: str
+    note: str
+
+
+class Explanation(Struct, kw_only=True):
+    """`matched_tokens` and the tokens of all causes add up to `prompt_tokens`."""
+
+    prompt_tokens: int
+    matched_tokens: int
+    could_match_tokens: int
+    causes: dict[Cause, int]
+    difference: Difference | None
+    prompt_rules: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A prompt and what is known of earlier ones.
+
+    `near` is the nearest earlier prompt and `elsewhere` the longest beginning in another namespace of the
+    caller. `remembered` is the number of the prompt's tokens that the tree remembers, evicted pages
+    included, and `behind` are the tokens that follow its match in the tree. The scheduler is asked for
+    both, only if the request wants an explanation.
+    `is_off`: the request or the server has the cache off.
+    """
+
+    tokens: Tokens
+    outline: Outline
+    near: Nearest | None
+    elsewhere: int = 0
+    remembered: int = 0
+    behind: Tokens = b""
+    page_size: int = 16
+    is_off: bool = False
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens) // 4
+
+    @property
+    def differs(self) -> bool:
+        """Whether the prompt and the nearest one differ, rather than one being the beginning of the other."""
+        return self.near is not None and self.near.shared < min(self.length, self.near.length)
+
+
+def tokens_by_cause(
+    asked: Question, matched: int, decode: Decode
+) -> tuple[dict[Cause, int], FirstDifference | None]:
+    """The tokens that were not matched, by cause, and the first difference to the nearest prompt.
+
+    In the order of positions: tokens that were cached once at the same place (`short` or `evicted`), tokens
+    that are cached in another namespace, and the rest. Of the rest, runs of two pages' length that the
+    nearest prompt has too are counted under the cause of the first difference; the others are new.
+    """
+    found: dict[Cause, int] = {}
+    length = asked.length
+    if asked.is_off:
+        return ({"off": length - matched} if matched < length else {}), None
+    shared = 0 if asked.near is None else asked.near.shared
+    at = matched
+    known = min(max(shared, asked.remembered), length)
+    if known > at:
+        cause: Cause = "short" if known - at < asked.page_size else "evicted"
+        found[cause], at = known - at, known
+    if asked.elsewhere >= at + asked.page_size:
+        found["namespace"], at = asked.elsewhere - at, asked.elsewhere
+    lost = _repeated(asked, at)
+    difference = None
+    if lost and asked.near is not None:
+        difference = find_difference(asked.tokens, asked.outline, asked.near, decode)
+        found[difference.cause], at = lost, at + lost
+    if at < length:
+        found["new"] = length - at
+    return found, difference
+
+
+def _repeated(asked: Question, at: int) -> int:
+    """How many tokens from `at` on are in runs that the nearest prompt has after the first difference."""
+    near = asked.near
+    if near is None or not asked.differs:
+        return 0
+    earlier = near.tokens[4 * near.shared :]
+    repeated = repeated_tokens(asked.tokens[4 * at :], earlier, RUN_PAGES * asked.page_size)
+    return min(repeated, len(earlier) // 4)
+
+
+def explain(asked: Question, matched: int, decode: Decode) -> Explanation:
+    causes, difference = tokens_by_cause(asked, matched, decode)
+    return Explanation(
+        prompt_tokens=asked.length,
+        matched_tokens=matched,
+        could_match_tokens=matched + sum(count for cause, count in causes.items() if cause in ONCE_CACHED),
+        causes=causes,
+        difference=_difference(asked, matched, difference, decode),
+        prompt_rules=asked.outline.rules,
+    )
+
+
+def _difference(
+    asked: Question, matched: int, difference: FirstDifference | None, decode: Decode
+) -> Difference | None:
+    near, tree_has = asked.near, asked.behind
+    if difference is not None and near is not None:
+        return _shown(asked, near.shared, near.tokens[4 * near.shared :], difference, decode)
+    if near is not None and asked.differs:
+        unlike = FirstDifference(
+            "new", None, "What follows is new: the earlier prompt has other text from here on."
+        )
+        return _shown(asked, near.shared, near.tokens[4 * near.shared :], unlike, decode)
+    if near is None and tree_has and 0 < matched < asked.length:
+        unlike = FirstDifference("new", None, "The cache has other text from here on.")
+        return _shown(asked, matched, tree_has, unlike, decode)
+    return None
+
+
+def _shown(
+    asked: Question, token: int, earlier: Tokens, difference: FirstDifference, decode: Decode
+) -> Difference:
+    start = decode(asked.tokens[: 4 * token])
+    before = start[-SHOWN:]
+    part = difference.part or _message_at(asked.outline, decode(asked.tokens), len(start))
+    end = 4 * _SHOWN_TOKENS
+    return Difference(
+        cause=difference.cause,
+        part="prompt" if part is None else part.kind,
+        index=None if part is None else part.number,
+        role=None if part is None or part.kind == "tool" else part.role,
+        token=token,
+        character=len(start),
+        prompt=escaped(before + decode(asked.tokens[4 * token :][:end])[:SHOWN]),
+        earlier=escaped(before + decode(earlier[:end])[:SHOWN]),
+        note=difference.note,
+    )
+
+
+def _message_at(outline: Outline, text: str, character: int) -> Part | None:
+    """The message with a character of the rendered prompt; between two messages, the later one."""
+    said = [part for part in outline.parts if part.kind != "tool"]
+    found, end = -1, 0
+    for number, message in enumerate(outline.messages):
+        content = message["content"].strip()
+        begins = text.find(content[:SHOWN], end, character + SHOWN)
+        if 0 <= begins <= character:
+            found, end = number, begins + len(content)
+    if end <= character:
+        found += 1
+    return said[found] if 0 <= found < len(said) else None
+
+
+def escaped(text: str) -> str:
+    """The text with control characters, invisible ones and backslashes as escapes."""
+    return "".join(
+        each if each.isprintable() and each != "\\" else each.encode("unicode_escape").decode()
+        for each in text
+    )

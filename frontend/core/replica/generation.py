@@ -1,0 +1,177 @@
+"""One request in the scheduler: its choices and the outputs that have arrived."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import NamedTuple, TypeAlias
+
+from ....runtime.api_keys import Allowances
+from ....runtime.errors import RequestError
+from ....runtime.messages import (
+    Abort,
+    AwaitTools,
+    Finish,
+    Generate,
+    LeftOut,
+    Message,
+    Output,
+)
+from ..work.caller import ClientGoneError
+
+MAX_ATTEMPTS = 2
+
+
+class Arrival(NamedTuple):
+    """An output of choice number `choice` and when it came, in seconds of `time.monotonic`."""
+
+    choice: int
+    output: Output
+    time: float
+
+
+Take: TypeAlias = Callable[[int, Output, float], bool]
+"""Gets the number of a choice, its output and when that came, as in `Arrival`. Returns whether it has handled
+the output."""
+
+
+def early_end(output: Output) -> RequestError:
+    """The error of a reply whose last output says "error" or "abort"."""
+    if output.error is None:
+        return RequestError("The request was aborted.", status=500, code="abort")
+    error = output.error
+    return RequestError(error.message, status=error.status, param=error.param, code=error.code)
+
+
+class Generation:
+    """The choices of one request, each a `Generate` of its own.
+
+    The engine client feeds it, and one consumer reads it with `accepted` and `next`. If the replica dies
+    before a token has left the server, all choices are sent again: `attempt` grows, and the consumer must
+    forget the outputs it has read. `left_out`, and the `allowances` of a key with limits, are known once all
+    choices are accepted.
+    """
+
+    def __init__(self, requests: Sequence[Generate], send: Callable[[Message], None]) -> None:
+        self.requests = requests
+        self.attempt = 1
+        self.token_left = False
+        self.left_out: Sequence[LeftOut] = ()
+        self.allowances: Allowances | None = None
+        self._send = send
+        self._open = set(range(len(requests)))
+        self._unanswered = set(self._open)
+        self._arrivals: list[Arrival] = []
+        self._failure: Exception | None = None
+        self._take: Take | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def accepted(self) -> None:
+        """Wait until the scheduler has accepted every choice. Raises `RequestError` or `ClientGoneError`."""
+        while self._unanswered and self._failure is None:
+            await self._wait()
+        if self._failure is not None:
+            raise self._raisable(self._failure)
+
+    async def next(self, take: Take | None = None) -> list[Arrival]:
+        """The outputs since the last call, at least one. Raises `RequestError` or `ClientGoneError`.
+
+        While this waits, each output is passed to `take`, if that is given. An output that it has handled is
+        not returned. An exception that `take` raises is raised here.
+        """
+        self._take = take
+        try:
+            while not self._arrivals and self._failure is None:
+                await self._wait()
+        finally:
+            self._take = None
+        if self._failure is not None:
+            raise self._raisable(self._failure)
+        arrivals, self._arrivals = self._arrivals, []
+        return arrivals
+
+    def finish(self, index: int, tokens_kept: int) -> None:
+        """A stop string ends choice `index` after its first `tokens_kept` tokens."""
+        if index in self._open:
+            self._open.discard(index)
+            self._send(Finish(self.requests[index].request, tokens_kept))
+
+    def await_tools(self, index: int, tools: Sequence[str]) -> None:
+        """Choice `index` has ended in calls of these tools."""
+        self._send(AwaitTools(self.requests[index].request, list(tools)))
+
+    def close(self) -> None:
+        """Abort the choices that still run. Has no effect on a generation that has ended."""
+        self.end(ClientGoneError())
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
+
+    # For the engine client.
+
+    def answer(self, index: int, left_out: Sequence[LeftOut], allowances: Allowances | None = None) -> None:
+        self.left_out = left_out
+        self.allowances = allowances
+        self._unanswered.discard(index)
+        self._wake()
+
+    def refuse(self, index: int, error: RequestError) -> None:
+        """One refused choice ends the whole request."""
+        self._open.discard(index)
+        self.end(error)
+
+    def end(self, error: RequestError | ClientGoneError) -> None:
+        """Abort the choices that still run; the consumer gets the error."""
+        for index in self._open:
+            self._send(Abort(self.requests[index].request))
+        self.fail(error)
+
+    def arrive(self, index: int, output: Output, time: float, *, is_late: bool = False) -> None:
+        """`is_late`: a later message waits already, so the consumer reads several outputs together."""
+        if output.finish is not None:
+            self._open.discard(index)
+        if self._take is not None and not (is_late or self._arrivals or self._failure):
+            try:
+                if self._take(index, output, time):
+                    return
+            except Exception as error:
+                self._failure = error
+        if self._failure is None:
+            self._arrivals.append(Arrival(index, output, time))
+        self._wake()
+
+    def can_restart(self) -> bool:
+        return not self.token_left and self.attempt < MAX_ATTEMPTS
+
+    def restart(self) -> None:
+        """Forget all outputs. The caller sends `requests` again."""
+        self.attempt += 1
+        self._open = set(range(len(self.requests)))
+        self._unanswered = set(self._open)
+        self._arrivals.clear()
+
+    def fail(self, error: RequestError | ClientGoneError) -> None:
+        self._open.clear()
+        if self._failure is None:
+            self._failure = error
+        self._wake()
+
+    @staticmethod
+    def _raisable(failure: Exception) -> Exception:
+        """The exception to raise for a failure: a copy of it. An unexpected exception is raised itself, with
+        its traceback.
+
+        The traceback of a raised exception refers to this object. If this object kept that exception, both
+        would wait for the garbage collector.
+        """
+        return copy(failure) if isinstance(failure, RequestError | ClientGoneError) else failure
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        await self._waiter
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,137 @@
+"""Turns a request's tools into the grammar of its reply and the reader of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from ...runtime.errors import RequestError
+from ...runtime.messages import GrammarSpec, LeftOut
+from .chat_reader import ToolReader
+from .constraint import as_format
+from .schema_keywords import misspelt_keywords
+from .text.tokenizer import Tokenizer
+from .tools.answer_or_calls import AnswerOrCalls
+from .tools.tool_calls import ToolCallParser, ToolFormat, check_against
+from .tools.tool_grammar import (
+    ToolError,
+    calls_or_answer,
+    check_unenforceable,
+    enforced_names,
+    optional_calls,
+    partly_enforced_names,
+    required_calls,
+)
+
+_NOT_BESIDE_CALLS = ("grammar", "structural_tag")
+
+
+class CallsWanted(NamedTuple):
+    """Whether a reply may ("auto"), must ("required") or can't ("none") call tools.
+
+    `tools` are the definitions of the tools that it may call. `several`: more than one call may come.
+    `params` maps a function's name to the request's field with its schema, for errors.
+    """
+
+    mode: Literal["auto", "required", "none"]
+    tools: Sequence[dict[str, Any]] = ()
+    several: bool = True
+    params: Mapping[str, str] = MappingProxyType({})
+
+
+class ToolUse(NamedTuple):
+    """`required`: the reply must be a call; `allowed`: it may have calls; `either`: it is calls or an answer
+    that matches the request's constraint. All match `grammar`."""
+
+    mode: Literal["required", "allowed", "either", "none"]
+    format: ToolFormat
+    tools: Sequence[dict[str, Any]] = ()
+    grammar: GrammarSpec | None = None
+
+    def new_parser(self, left_out: Sequence[LeftOut], *, allowed: bool) -> ToolReader | None:
+        """`left_out` are the keywords that the grammar doesn't enforce. Unless that is `allowed`, complete
+        calls are checked for these keywords, except for formats, which the check does not know either."""
+        if self.mode == "none":
+            return None
+        loosened = partly_enforced_names([each.path for each in left_out if each.keyword != "format"])
+        names = [tool["function"]["name"] for tool in self.tools]
+        calls = ToolCallParser(
+            self.format,
+            check_against(self.tools, loosened if allowed else ()),
+            enforced_names(self.tools, self.format, loosened),
+            names=names,
+            calls_only=self.mode == "required",
+        )
+        return AnswerOrCalls(calls, self.format, names) if self.mode == "either" else calls
+
+    def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
+        return frozenset() if self.mode == "none" else self.format.shown_special(tokenizer)
+
+
+def tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | None) -> ToolUse:
+    """`grammar` is the constraint of the request's other fields. Raises `RequestError`."""
+    try:
+        use = _tool_use(wanted, format, grammar)
+    except ToolError as error:
+        raise RequestError(str(error), param=wanted.params[error.function], code="invalid_grammar") from None
+    if use.grammar is None:
+        return use
+    misspelt = (*(grammar.misspelt if grammar else ()), *_misspelt(use.tools, wanted.params))
+    spec = msgspec.structs.replace(use.grammar, misspelt=misspelt, params=dict(wanted.params))
+    if grammar is not None:
+        spec = msgspec.structs.replace(
+            spec, whitespace=grammar.whitespace, additional_properties=grammar.additional_properties
+        )
+    return use._replace(grammar=spec)
+
+
+def _misspelt(tools: Sequence[dict[str, Any]], params: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """(keyword, path) for each keyword of the tools' parameters that may be misspelt. A path begins with the
+    function's name."""
+    for tool in tools:
+        name = tool["function"]["name"]
+        found = misspelt_keywords(tool["function"].get("parameters"), params.get(name, "tools"))
+        yield from ((keyword, name + path) for keyword, path in found)
+
+
+def _tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | None) -> ToolUse:
+    tools = wanted.tools
+    if not tools or wanted.mode == "none":
+        return ToolUse("none", format)
+    if wanted.mode == "auto":
+        return _optional(format, tools, grammar, wanted.several)
+    if grammar is not None:
+        raise RequestError(
+            f"tool_choice asks for a call, which can't be used together with {grammar.param}: "
+            "set it (or the mode of its allowed_tools) to 'auto', or leave one of them out.",
+            param="tool_choice",
+            code="invalid_value",
+        )
+    calls = required_calls(format, tools, several=wanted.several)
+    return ToolUse("required", format, tools, _spec(calls))
+
+
+def _optional(
+    format: ToolFormat, tools: Sequence[dict[str, Any]], answer: GrammarSpec | None, several: bool
+) -> ToolUse:
+    check_unenforceable(format, tools)
+    if answer is None:
+        return ToolUse("allowed", format, tools, _spec(optional_calls(format, tools, several=several)))
+    calls_are_json = format.name == "llama_json" and answer.kind in ("json_schema", "json_object")
+    if calls_are_json or answer.kind in _NOT_BESIDE_CALLS:
+        why = ": this model's calls are JSON too" if calls_are_json else ""
+        raise RequestError(
+            f"{answer.param} can't be used together with tools that may be called{why}. "
+            "Set tool_choice to 'none' or leave one of them out.",
+            param=answer.param,
+            code="invalid_value",
+        )
+    either = calls_or_answer(format, tools, as_format(answer), several=several)
+    return ToolUse("either", format, tools, _spec(either, answer.param))
+
+
+def _spec(format: dict[str, Any], param: str = "tools") -> GrammarSpec:
+    return GrammarSpec("structural_tag", msgspec.json.encode(format).decode(), param)

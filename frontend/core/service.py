@@ -1,0 +1,141 @@
+"""The objects that serve every request, built once at start-up."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from importlib.metadata import version
+
+from ...runtime.config import ServeConfig
+from ...runtime.errors import RequestError
+from ...runtime.messages import ForgetPrompts, FromTokenizer, RememberReply, Tokens
+from .cache_misses.recent_prompts import RecentPrompts
+from .replica.engine_client import EngineClient
+from .text.chat_template import ChatTemplate
+from .text.long_texts import LongTexts, TooLongError, is_long
+from .text.prompt_memo import PromptMemo
+from .text.prompt_rules import PromptRules
+from .text.reasoning import ReasoningFormat, detect_reasoning
+from .text.tokenizer import Tokenizer
+from .tools.tool_calls import ToolFormat, detect_format
+from .validation import check_token_ids, shorten, too_long
+from .work.caller import Caller
+from .work.fair_threads import FairThreads
+from .work.steps import Steps, run_now
+
+VERSION = version("arbora")  # read at start, because later no file descriptor may be free
+
+
+@dataclass(frozen=True)
+class Service:
+    config: ServeConfig
+    engine: EngineClient
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    long_texts: LongTexts
+    memo: PromptMemo
+    reasoning: ReasoningFormat | None
+    tool_format: ToolFormat
+    fingerprint: str
+    work: FairThreads
+    recent: RecentPrompts = field(default_factory=RecentPrompts)
+    started: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def load(cls, config: ServeConfig, engine: EngineClient, tokenizer: Tokenizer) -> Service:
+        template = ChatTemplate.load(config.model, tokenizer, PromptRules(config.prompt_rules))
+        reasoning = detect_reasoning(template, tokenizer)
+        long_texts = LongTexts(tokenizer)
+        memo = PromptMemo(tokenizer, long_texts=long_texts, keeps_replies=not config.deterministic)
+        tools = detect_format(template)
+        service = cls(
+            config,
+            engine,
+            tokenizer,
+            template,
+            long_texts,
+            memo,
+            reasoning,
+            tools,
+            fingerprint(config),
+            FairThreads(),
+        )
+        engine.on_shared = partial(_take_shared, memo, service.recent)
+        return service
+
+    async def encode(self, text: str, special: bool, caller: Caller, most: int, param: str) -> Tokens:
+        """The ids of a text, with the tokenizer's own special tokens around it if `special`.
+
+        Raises `RequestError` naming `param` for more than `most` tokens, or for one that is not the model's.
+        """
+        return await self._run(self.long_texts.steps(text, special, most), text, caller, most, param)
+
+    async def encode_rendered(
+        self, text: str, special: bool, namespace: str | None, caller: Caller, most: int, param: str
+    ) -> Tokens:
+        """The ids of a rendered conversation. Earlier replies in the namespace keep the ids they were sampled
+        with."""
+        if special:
+            return await self.encode(text, True, caller, most, param)
+        return await self._run(self.memo.steps(namespace, text, most), text, caller, most, param)
+
+    async def _run(self, steps: Steps[Tokens], text: str, caller: Caller, most: int, param: str) -> Tokens:
+        model = self.engine.model
+        try:
+            tokens = await self.work.run(caller, steps) if is_long(text) else run_now(steps)
+        except TooLongError as error:
+            is_context = model is not None and model.max_model_len == most
+            limit = "this model's maximum context length is" if is_context else "may have at most"
+            problem = f"{param} has at least {error.tokens} tokens, but {limit} {most}: {shorten(param)}."
+            raise too_long(problem, param) from None
+        if model is not None and self.tokenizer.vocab_size > model.vocab_size:
+            check_token_ids(param, memoryview(tokens).cast("i"), model.vocab_size)
+        return tokens
+
+    def remember(
+        self, namespace: str | None, prompt_text: str, prompt: Tokens, reply_text: str, reply: Tokens
+    ) -> None:
+        """Remembers the ids of a reply, in all HTTP processes."""
+        self.memo.remember(namespace, prompt_text, prompt, reply_text, reply)
+        if namespace is not None:
+            self.engine.share(RememberReply(namespace, prompt_text, prompt, reply_text, reply))
+
+    def forget_prompts(self, scope: str, namespace: str | None) -> None:
+        """Forgets the ids of one namespace, or of all in `scope`, in all HTTP processes."""
+        forget = ForgetPrompts(scope, namespace)
+        _take_shared(self.memo, self.recent, forget)
+        self.engine.share(forget)
+
+    def check_model(self, name: str | None) -> None:
+        """Raises a 404 `RequestError` for a model that isn't served. An empty name counts as none."""
+        served = self.config.model_names
+        if name and name not in served:
+            raise RequestError(
+                f"The model {name!r} does not exist; this server serves {' and '.join(map(repr, served))}.",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+
+def _take_shared(memo: PromptMemo, recent: RecentPrompts, message: FromTokenizer) -> None:
+    if isinstance(message, RememberReply):
+        memo.adopt(message.namespace, message.prompt_text, message.prompt, message.reply_text, message.reply)
+        return
+    scope, namespace = message.scope, message.namespace
+
+    def concerned(name: str) -> bool:
+        return name.startswith(scope) if namespace is None else name == namespace
+
+    memo.drop(concerned)
+    recent.drop(concerned)
+
+
+def fingerprint(config: ServeConfig) -> str:
+    """OpenAI's `system_fingerprint`: while it stays the same, a seed gives the same reply."""
+    mode = ("deterministic",) if config.deterministic else ()
+    stored = (config.dtype, config.kv_dtype, config.quantize or "")
+    parts = (VERSION, config.model.name, config.device, *stored, *mode)
+    return "fp_" + sha256("/".join(parts).encode()).hexdigest()[:12]

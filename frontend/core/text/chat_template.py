@@ -1,0 +1,294 @@
+"""Renders messages into the text of a prompt with the model's chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Template, TemplateError
+
+from ....runtime.errors import ConfigError, RequestError
+from .control_texts import ControlTexts
+from .jinja_environment import chat_template_environment, plain_data
+from .prompt_rules import PromptRules, Ruled
+from .tokenizer import SPECIAL_ROLES, Tokenizer, read_json, token_content
+from .tool_support import ToolSupport, find_support
+
+_REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
+_TEXT_FIELDS = ("content", *_REASONING_FIELDS)
+_CONTINUE_HERE = "CONTINUE_FINAL_MESSAGE_TAG "
+_SEVERAL_SYSTEMS = (("system", "system", "user"), ("system", "user", "assistant", "system", "user"))
+_PARAMETERS = {"type": "object", "properties": {}}
+_SAMPLE_TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": _PARAMETERS}}
+
+
+class Copies:
+    """The copies of messages for one template. Several renders of the same messages may share them, because
+    no template can change them, and copying takes longer than rendering."""
+
+    def __init__(self) -> None:
+        # The messages are kept too: an id is unique only while its object lives.
+        self._found: dict[int, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def of(self, message: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
+        if id(message) not in self._found:
+            self._found[id(message)] = message, _for_template(message, control)
+        return self._found[id(message)][1]
+
+
+class UnrenderableError(RequestError):
+    """The template refuses the messages. `reason` is its own text."""
+
+    def __init__(self, reason: str, place: str = "") -> None:
+        super().__init__(
+            f"The model's chat template can't render these messages: {reason}{place}",
+            param="messages",
+            code="invalid_value",
+        )
+        self.reason = reason
+
+
+class ChatTemplate:
+    """A model's templates by name. `default` is used, or `tool_use` for requests with tools.
+
+    `rules` are those that `ruled` applies; `render` does not.
+    """
+
+    def __init__(
+        self,
+        sources: dict[str, str],
+        variables: dict[str, str],
+        special_texts: frozenset[str],
+        rules: PromptRules | None = None,
+    ) -> None:
+        if "default" not in sources:
+            raise ConfigError(f'The chat templates {sorted(sources)} have none named "default".')
+        environment = chat_template_environment()
+        self._rules = rules or PromptRules()
+        self._variables = variables
+        self.special_texts = special_texts
+        self._control = ControlTexts(special_texts)
+        self._sources = sources
+        self._templates: dict[str, Template] = {}
+        self._losses: dict[bool, bool] = {}
+        self._tool_support: dict[bool, ToolSupport] = {}
+        for name, source in sources.items():
+            try:
+                self._templates[name] = environment.from_string(source)
+            except TemplateError as error:
+                raise ConfigError(f'The chat template "{name}" can\'t be read: {error}') from error
+
+    @classmethod
+    def load(
+        cls, directory: Path, tokenizer: Tokenizer, rules: PromptRules | None = None
+    ) -> ChatTemplate | None:
+        """Reads the model's chat templates; None if it has none."""
+        sources = _template_files(directory) or _configured_templates(tokenizer.config)
+        if not sources:
+            return None
+        special = frozenset(map(tokenizer.token_text, tokenizer.special_tokens))
+        return cls(sources, _special_token_variables(tokenizer.config), special, rules)
+
+    def source(self, tools: list[dict[str, Any]] | None = None) -> str:
+        """The source of the template that renders requests with these tools."""
+        return self._sources[self._name(tools)]
+
+    def ruled(self, messages: list[dict[str, Any]]) -> Ruled:
+        """The messages after the prompt rules."""
+        if not self._rules:
+            return Ruled(messages, ())
+        return self._rules.apply(messages, self._keeps_system_messages)
+
+    @cached_property
+    def _keeps_system_messages(self) -> bool:
+        """Whether a system message after other messages is rendered where it is."""
+        chat = [{"role": role, "content": f"<{role}>"} for role in ("system", "user", "assistant", "user")]
+        try:
+            text = self.render([*chat, {"role": "system", "content": "<last>"}])
+        except RequestError:
+            return False
+        return -1 < text.rfind("<user>") < text.find("<last>")
+
+    def loses_system_messages(self, *, with_tools: bool) -> bool:
+        """Whether a chat with several system messages is rendered without one of them.
+
+        `with_tools`: it has tools, and so may have another template.
+        """
+        if with_tools not in self._losses:
+            tools = [_SAMPLE_TOOL] if with_tools else None
+            self._losses[with_tools] = any(self._loses_text(roles, tools) for roles in _SEVERAL_SYSTEMS)
+        return self._losses[with_tools]
+
+    @cached_property
+    def loses_the_system_message(self) -> bool:
+        """Whether a chat with a system message is rendered without it."""
+        return self._loses_text(("system", "user"), None)
+
+    def tool_support(self, *, with_tools: bool) -> ToolSupport:
+        """What the template prints of a conversation with tools, or of one that had tools earlier."""
+        if with_tools not in self._tool_support:
+            found = find_support(lambda chat, tools: self.render(chat, tools=tools), with_tools=with_tools)
+            self._tool_support[with_tools] = found
+        return self._tool_support[with_tools]
+
+    def _loses_text(self, roles: tuple[str, ...], tools: list[dict[str, Any]] | None) -> bool:
+        texts = [f"<{number}>" for number in range(len(roles))]
+        chat = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+        try:
+            rendered = self.render(chat, tools=tools)
+        except RequestError:
+            return False
+        return any(text not in rendered for text in texts)
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        kwargs: dict[str, Any] | None = None,
+        copies: Copies | None = None,
+    ) -> str:
+        """Renders as transformers' `apply_chat_template` does. A tool call's `arguments` are JSON text in
+        OpenAI's API; the template gets them as an object, as templates expect.
+
+        A client's text never forms a special token, because a `CONTROL_MARK` is put into it. Renders
+        with the same `copies` copy each message once.
+
+        Raises UnrenderableError if the template refuses the messages.
+        """
+        try:
+            control = self._control
+            copies = copies or Copies()
+            chat = [copies.of(message, control) for message in messages]
+            if continue_final_message:
+                chat[-1:] = [_for_template(message, control) for message in messages[-1:]]
+                _mark_end(chat, add_generation_prompt)
+            text = self._templates[self._name(tools)].render(
+                {
+                    **self._variables,
+                    "documents": None,
+                    **_plain_dict(kwargs or {}, control.guard),
+                    "messages": chat,
+                    "tools": plain_data(tools, control.guard),
+                    "add_generation_prompt": add_generation_prompt,
+                }
+            )
+        except RequestError:
+            raise
+        except RecursionError:
+            raise RequestError(
+                "The messages are nested too deep for the model's chat template: shorten the arguments of "
+                "their tool calls.",
+                param="messages",
+                code="invalid_value",
+            ) from None
+        except Exception as error:  # a template is a program, which can fail in any way
+            raise UnrenderableError(str(error)) from error
+        return _cut_at_mark(text) if continue_final_message else text
+
+    def _name(self, tools: list[dict[str, Any]] | None) -> str:
+        return "tool_use" if tools is not None and "tool_use" in self._sources else "default"
+
+
+def _template_files(directory: Path) -> dict[str, str]:
+    paths = {"default": directory / "chat_template.jinja"}
+    paths.update(
+        {path.stem: path for path in sorted((directory / "additional_chat_templates").glob("*.jinja"))}
+    )
+    sources = {name: path.read_text("utf-8") for name, path in paths.items() if path.is_file()}
+    return sources or _named_templates(read_json(directory / "chat_template.json").get("chat_template"))
+
+
+def _configured_templates(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    return _named_templates(tokenizer_config.get("chat_template"))
+
+
+def _named_templates(value: object) -> dict[str, str]:
+    match value:
+        case None:
+            return {}
+        case str():
+            return {"default": value}
+        case list():
+            return {entry["name"]: entry["template"] for entry in value}
+        case _:
+            raise ConfigError(
+                f"chat_template should be a string or a list of templates, found {type(value).__name__}."
+            )
+
+
+def _special_token_variables(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    names = [f"{role}_token" for role in SPECIAL_ROLES]
+    contents = {name: token_content(tokenizer_config.get(name)) for name in names}
+    return {name: content for name, content in contents.items() if content is not None}
+
+
+def _plain_dict(value: dict[str, Any], write: Callable[[str], str] = str) -> dict[str, Any]:
+    copy = plain_data(value, write)
+    assert isinstance(copy, dict)
+    return copy
+
+
+def _for_template(message: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
+    """A copy that has the reasoning under each of its names, and objects in tool calls. All of it is guarded
+    but the role, which templates may put between the parts of a special token."""
+    copy = _plain_dict(message)
+    reasoning = next((copy[name] for name in _REASONING_FIELDS if copy.get(name) is not None), None)
+    if reasoning is not None:
+        copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
+    for call in copy.get("tool_calls") or ():
+        function = call.get("function", call)
+        if isinstance(function.get("arguments"), str):
+            function["arguments"] = _arguments(function["arguments"])
+    for name, value in copy.items():
+        if name != "role":
+            copy[name] = plain_data(value, control.guard if name in _TEXT_FIELDS else control.guard_word)
+    return copy
+
+
+def _arguments(text: str) -> object:
+    """Text that is not a JSON object reaches the template unchanged."""
+    try:
+        value = json.loads(text) if text.strip() else {}
+    except ValueError:
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _mark_end(chat: list[dict[str, Any]], add_generation_prompt: bool) -> None:
+    """Puts a mark after the final message's text, to cut the rendered prompt there."""
+    if add_generation_prompt:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt exclude each other: set one to false.",
+            param="continue_final_message",
+            code="invalid_value",
+        )
+    content = chat[-1].get("content") if chat else None
+    if isinstance(content, str):
+        chat[-1]["content"] = content + _CONTINUE_HERE
+        return
+    texts = [part for part in content or () if isinstance(part, dict) and "text" in part]
+    if not texts:
+        raise RequestError(
+            "continue_final_message needs a final message with text to continue.",
+            param="messages",
+            code="invalid_value",
+        )
+    texts[-1]["text"] += _CONTINUE_HERE
+
+
+def _cut_at_mark(text: str) -> str:
+    position = text.rfind(_CONTINUE_HERE.strip())
+    if position < 0:
+        raise RequestError(
+            "continue_final_message: the model's chat template leaves out the final message's text.",
+            param="messages",
+            code="invalid_value",
+        )
+    spacing_kept = text.startswith(_CONTINUE_HERE, position)
+    return text[:position] if spacing_kept else text[:position].rstrip()

@@ -1,0 +1,200 @@
+"""Remembers the ids of earlier prompts and replies, so that a conversation's next turn begins with the same
+tokens.
+
+Encoding a reply's text again may give other ids than the model sampled. The memo stores the sampled ids with
+the whole text before them, and tokenizes only the text after the longest known beginning.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from ....runtime.messages import Tokens
+from ..work.steps import Steps, run_now
+from .control_texts import ControlTexts
+from .cut_points import CutPoints
+from .long_texts import LongTexts, TooLongError, is_long
+from .passage import Cut, Passage, common_length, moved
+from .prompt_tree import Place, PromptTree
+from .reply_text import guarded_as_sent_back, whole_tokens
+from .tokenizer import Tokenizer
+
+# Ten bytes a token: six million tokens, of which no tree of pages holds more.
+_MAX_BYTES = 64 << 20
+
+
+class PromptMemo:
+    """Holds about `max_bytes`; the least recently used texts are evicted first. It is thread-safe.
+
+    Texts remembered in one namespace are found only in that namespace, and none in the namespace None:
+    sampled ids and tokenizing times reveal other clients' texts. Without `keeps_replies` no sampled ids are
+    remembered, so a text's ids depend only on the text.
+
+    `tokens_remembered` counts the ids that were not tokenized again. `tokens_rewritten` counts remembered
+    ids that were of no use because the client or the template changed an earlier reply.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        max_bytes: int = _MAX_BYTES,
+        long_texts: LongTexts | None = None,
+        keeps_replies: bool = True,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._keeps_replies = keeps_replies
+        self._long_texts = long_texts or LongTexts(tokenizer)
+        self._control = ControlTexts(map(tokenizer.token_text, tokenizer.special_tokens))
+        self._cuts = CutPoints(tokenizer)
+        self._cut_ids = np.array(sorted(self._cuts.ids), "<i4")
+        self._tree = PromptTree(self._cuts, tokenizer.token_bytes, max_bytes)
+        self._lock = threading.Lock()
+        self.tokens_remembered = 0
+        self.tokens_rewritten = 0
+
+    @property
+    def enabled(self) -> bool:
+        """False if no text can be cut without changing its ids; then every text is tokenized whole."""
+        return len(self._cut_ids) > 0
+
+    @property
+    def bytes_used(self) -> int:
+        return self._tree.bytes_used
+
+    def encode(self, namespace: str | None, text: str) -> Tokens:
+        """The ids of a rendered prompt. Special tokens in it are found; none are added."""
+        return run_now(self.steps(namespace, text))
+
+    def steps(self, namespace: str | None, text: str, most: int | None = None) -> Steps[Tokens]:
+        """As `encode`, in steps, so that other work can run between them.
+
+        Raises `TooLongError` for a long text with more tokens than `most`.
+        """
+        if not self.enabled or namespace is None:
+            return (yield from self._long_texts.steps(text, most=most))
+        yield from self._long_texts.check(text, most)
+        data = text.encode()
+        with self._lock:
+            place = self._tree.find(namespace, data)
+            rewritten = self._rewritten(place, data)
+        known = Cut(place.end, len(place.tokens) // 4)
+        fresh, cuts = yield from self._tokenize(data[place.end :], known.tokens, most)
+        whole = Passage(data, place.tokens + fresh, moved(cuts, known))
+        with self._lock:
+            self.tokens_remembered += known.tokens
+            self.tokens_rewritten += len(rewritten) // 4 - common_length(rewritten, fresh) // 4
+            # The text after the last cut is the generation prompt; `remember` stores it with the reply.
+            self._tree.insert(namespace, whole.before(whole.cuts[-1] if whole.cuts else known))
+        return whole.tokens
+
+    def remember(
+        self,
+        namespace: str | None,
+        prompt_text: str,
+        prompt_tokens: Tokens,
+        reply_text: str,
+        reply_tokens: Tokens,
+    ) -> None:
+        """Stores the ids of a reply.
+
+        `reply_text` is the text that the detokenizer returned, special tokens shown or not. `prompt_tokens`
+        must be what `steps` returns for `prompt_text` in the namespace; otherwise nothing is stored.
+        """
+        if not self.enabled or not self._keeps_replies or namespace is None:
+            return
+        prompt = prompt_text.encode()
+        with self._lock:
+            place = self._tree.find(namespace, prompt)
+        rest = prompt[place.end :]
+        if is_long(rest.decode()):  # it was too large to be stored, and tokenizing it takes long
+            return
+        known = Cut(place.end, len(place.tokens) // 4)
+        fresh, cuts = run_now(self._tokenize(rest, known.tokens))
+        if place.tokens + fresh != prompt_tokens:
+            return
+        self._store(namespace, Passage(prompt, prompt_tokens, moved(cuts, known)), reply_text, reply_tokens)
+
+    def adopt(
+        self,
+        namespace: str,
+        prompt_text: str,
+        prompt_tokens: Tokens,
+        reply_text: str,
+        reply_tokens: Tokens,
+    ) -> None:
+        """Stores the ids of a reply of another process, whose memo gave `prompt_tokens`. Tokenizes nothing.
+
+        Nothing is stored if this memo has other ids for the prompt.
+        """
+        prompt = prompt_text.encode()
+        with self._lock:
+            place = self._tree.find(namespace, prompt)
+        if not self.enabled or not self._keeps_replies or not prompt_tokens.startswith(place.tokens):
+            return
+        cuts = self._aligned(prompt[place.end :], prompt_tokens[len(place.tokens) :])
+        if cuts is None:
+            return
+        known = Cut(place.end, len(place.tokens) // 4)
+        self._store(namespace, Passage(prompt, prompt_tokens, moved(cuts, known)), reply_text, reply_tokens)
+
+    def _store(self, namespace: str, asked: Passage, reply_text: str, reply_tokens: Tokens) -> None:
+        for reply in whole_tokens(self._tokenizer, self._cuts, reply_text, reply_tokens):
+            reply = guarded_as_sent_back(reply, self._control)
+            said = Passage(reply.text, reply_tokens[: 4 * reply.tokens], reply.cuts, [(0, len(reply.text))])
+            with self._lock:
+                self._tree.insert(namespace, asked + said)
+
+    def drop(self, concerned: Callable[[str], bool]) -> None:
+        """Forgets the namespaces for which `concerned` is true."""
+        with self._lock:
+            self._tree.drop(concerned)
+
+    def _tokenize(self, text: bytes, known: int, most: int | None = None) -> Steps[tuple[Tokens, list[Cut]]]:
+        """The ids and cuts of a whole prompt, or of the rest of one after a cut. `known` ids precede it."""
+        try:
+            left = None if most is None else most - known
+            tokens = yield from self._long_texts.steps(text.decode(), most=left)
+        except TooLongError as error:
+            raise TooLongError(known + error.tokens) from None
+        cuts = self._aligned(text, tokens)
+        if cuts is not None:
+            return tokens, cuts
+        whole = Passage(b"", b"")
+        for start, end in pairwise([0, *filter(None, self._cuts.all(text)), len(text)]):
+            part = text[start:end]
+            ids = yield from self._long_texts.steps(part.decode())
+            whole += Passage(part, ids, [Cut(0, 0)] if self._cuts.at(part, 0) else [])
+        return whole.tokens, whole.cuts
+
+    def _aligned(self, text: bytes, tokens: Tokens) -> list[Cut] | None:
+        """The cuts of a text among its ids; None if they can't be matched."""
+        ids = np.frombuffer(tokens, "<i4")
+        offsets, indices = self._cuts.all(text), np.flatnonzero(np.isin(ids, self._cut_ids)).tolist()
+        return list(map(Cut, offsets, indices)) if len(offsets) == len(indices) else None
+
+    def _rewritten(self, place: Place, text: bytes) -> Tokens:
+        """The ids of earlier turns that are lost because the text continues differently at `place`.
+
+        They are lost if the memo has a reply after the place, and the text has the same prompt there, or at
+        least at its end, but other text in that reply's place in a finished turn.
+        """
+        rest = text[place.end :]
+        if self._cuts.after(rest, 0) == len(rest):
+            return b""
+        prompt = remembered = b""
+        passages = self._tree.beyond(place)
+        for passage in passages:
+            remembered += passage.tokens
+            if passage.replies:
+                prompt += passage.text[: passage.replies[0][0]]
+                break
+            prompt += passage.text
+        else:
+            return b""
+        if rest == prompt or not (rest.startswith(prompt) or rest.endswith(prompt)):
+            return b""
+        return remembered + b"".join(passage.tokens for passage in passages)

@@ -1,0 +1,98 @@
+"""Writes tools, calls and results as text for chat templates that would leave them out."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Any
+from weakref import WeakSet
+
+from ..text.chat_template import ChatTemplate
+from .tool_formats import ToolFormat, detect_format
+
+Message = dict[str, Any]
+Tools = list[dict[str, Any]]
+
+_PROMPT = """\
+# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+_BETWEEN = "\n\n"
+_warned: WeakSet[ChatTemplate] = WeakSet()
+log = logging.getLogger(__name__)
+
+
+def write_missing(
+    template: ChatTemplate, messages: list[Message], tools: Tools | None
+) -> tuple[list[Message], Tools | None]:
+    """The messages with the text of what the template would leave out, and the tools that are left for it.
+
+    Tools are described in the system message. A turn's calls follow its text as the model writes them, so
+    that the next turn finds them in the cache. Results become the user's.
+    """
+    has_calls = any("tool_calls" in message for message in messages)
+    if not (tools or has_calls or any(message["role"] == "tool" for message in messages)):
+        return messages, tools
+    support = template.tool_support(with_tools=tools is not None)
+    if support.results:
+        return messages, tools
+    _warn(template)
+    if has_calls and not support.calls:
+        format = detect_format(template)
+        messages = [_with_written_calls(message, format) for message in messages]
+    messages = list(_results_as_user(messages))
+    if tools and not support.tools:
+        return _with_tool_prompt(template, messages, tools), None
+    return messages, tools
+
+
+def _warn(template: ChatTemplate) -> None:
+    if template not in _warned:
+        _warned.add(template)
+        log.warning(
+            "the model's chat template leaves out tools, their calls or their results: they are written as "
+            "text, which a model that was not trained for tools may not follow"
+        )
+
+
+def _with_tool_prompt(template: ChatTemplate, messages: Sequence[Message], tools: Tools) -> list[Message]:
+    """A template that would leave out the system message gets the tools from the user."""
+    prompt = _PROMPT.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
+    if template.loses_the_system_message:
+        return [{"role": "user", "content": prompt}, *messages]
+    if messages and messages[0]["role"] == "system":
+        content = _BETWEEN.join(filter(None, (messages[0]["content"], prompt)))
+        return [{**messages[0], "content": content}, *messages[1:]]
+    return [{"role": "system", "content": prompt}, *messages]
+
+
+def _with_written_calls(message: Message, format: ToolFormat) -> Message:
+    if "tool_calls" not in message:
+        return message
+    functions = [call["function"] for call in message["tool_calls"]]
+    calls = format.write([(function["name"], function["arguments"]) for function in functions])
+    kept = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**kept, "content": "\n".join(filter(None, (message["content"], calls)))}
+
+
+def _results_as_user(messages: Sequence[Message]) -> Iterable[Message]:
+    """The results of one turn are one message."""
+    for is_result, group in groupby(messages, lambda message: message["role"] == "tool"):
+        if is_result:
+            texts = (f"<tool_response>\n{message['content']}\n</tool_response>" for message in group)
+            yield {"role": "user", "content": "\n".join(texts)}
+        else:
+            yield from group

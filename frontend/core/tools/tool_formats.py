@@ -1,0 +1,207 @@
+"""Learns from a model's chat template how the model writes tool calls."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from ....runtime.errors import RequestError
+from ..text.chat_template import ChatTemplate
+from ..text.tokenizer import Tokenizer
+
+Dialect = Literal["hermes", "llama_json", "pythonic", "mistral", "mistral_named"]
+
+TAGS: dict[Dialect, tuple[str, ...]] = {
+    "hermes": ("<tool_call>",),
+    "llama_json": ("<|python_tag|>",),
+    "pythonic": ("<|python_start|>", "<|python_tag|>"),
+    "mistral": ("[TOOL_CALLS]",),
+    "mistral_named": ("[TOOL_CALLS]",),
+}
+CLOSING_TAGS: dict[Dialect, str] = {"hermes": "</tool_call>", "pythonic": "<|python_end|>"}
+BETWEEN_TAGS: dict[Dialect, str] = {"hermes": "\n", "mistral_named": ""}
+"""stands between two calls that have a prefix each; other dialects know no such calls"""
+
+_SAMPLE_NAME = "sample_function"
+_SAMPLE_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _SAMPLE_NAME,
+        "description": "A sample.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "first": {"type": "integer", "description": "A number."},
+                "second": {"type": "integer", "description": "A number."},
+            },
+            "required": ["first", "second"],
+        },
+    },
+}
+_SAMPLE_ARGUMENTS = r'\{\s*"first"(?P<colon>\s*:\s*)1(?P<comma>\s*,\s*)"second"\s*:\s*2\s*\}'
+_SAMPLE_CALL = re.compile(
+    rf'(?P<before>\{{\s*"name"\s*:\s*"){_SAMPLE_NAME}(?P<after>"\s*,\s*"(?:arguments|parameters)"\s*:\s*)'
+    rf'{_SAMPLE_ARGUMENTS}(?:\s*,\s*"id"\s*:\s*"[^"]*")?(?P<tail>\s*\}})'
+)
+_SAMPLE_NAMED_CALL = re.compile(
+    rf"(?P<before>){_SAMPLE_NAME}(?P<after>(?:\[ARGS\])?){_SAMPLE_ARGUMENTS}(?P<tail>)"
+)
+_SPACED_PARTS = re.compile(r'(?P<text>"(?:[^"\\]|\\.)*")|\s*(?P<mark>[,:])\s*|\s+')
+"""a string, or a separator with the white space around it"""
+
+
+class ToolFormat(NamedTuple):
+    """How calls are written: `prefix`, one or more calls with `between` between them, `suffix`. A call is the
+    function's name between the parts of `head`, its arguments, and `tail`.
+
+    Several calls may follow a prefix only if `between` is not None. `separators` are the item and key
+    separators of the arguments.
+    """
+
+    name: Dialect
+    prefix: str
+    head: tuple[str, str]
+    tail: str
+    suffix: str
+    between: str | None
+    separators: tuple[str, str]
+
+    def begin(self, function: str) -> str:
+        """The text before a call's arguments."""
+        before, after = self.head
+        return f"{before}{json.dumps(function, ensure_ascii=False)[1:-1] if before else function}{after}"
+
+    def write(self, calls: Iterable[tuple[str, str | Mapping[str, Any]]]) -> str:
+        """The text of calls, each a name and its arguments. JSON text that is no object stays as it is."""
+        bodies = [f"{self.begin(name)}{self._arguments(given)}{self.tail}" for name, given in calls]
+        if self.between is not None:
+            return f"{self.prefix}{self.between.join(bodies)}{self.suffix}"
+        return BETWEEN_TAGS.get(self.name, "").join(f"{self.prefix}{body}{self.suffix}" for body in bodies)
+
+    def _arguments(self, given: str | Mapping[str, Any]) -> str:
+        item, key = self.separators
+        if self.name == "pythonic" and (found := _parsed_object(given)) is not None:
+            members = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in found.items())
+            return ", ".join(members)
+        if not isinstance(given, str):
+            return json.dumps(given, ensure_ascii=False, separators=self.separators)
+        if _parsed_object(given) is None:
+            return given
+
+        def spaced(part: re.Match[str]) -> str:
+            return part["text"] or {",": item, ":": key}.get(part["mark"], "")
+
+        return _SPACED_PARTS.sub(spaced, given)
+
+    @property
+    def tag(self) -> str | None:
+        """The tag that begins the prefix."""
+        return next((tag for tag in TAGS[self.name] if self.prefix.startswith(tag)), None)
+
+    def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
+        """Special tokens that the detokenizer must not skip when a request has tools."""
+        tags = (*TAGS[self.name], CLOSING_TAGS.get(self.name, ""), "[ARGS]", "[CALL_ID]")
+        ids = (tokenizer.token_id(tag) for tag in tags)
+        return frozenset(token for token in ids if token is not None) & tokenizer.special_tokens
+
+
+_SPACED = (", ", ": ")
+_ARGUMENTS = ('{"name": "', '", "arguments": ')
+_PARAMETERS = ('{"name": "', '", "parameters": ')
+_DEFAULTS: dict[Dialect, ToolFormat] = {
+    "hermes": ToolFormat("hermes", "<tool_call>\n", _ARGUMENTS, "}", "\n</tool_call>", None, _SPACED),
+    "llama_json": ToolFormat("llama_json", "", _PARAMETERS, "}", "", None, _SPACED),
+    "pythonic": ToolFormat("pythonic", "[", ("", "("), ")", "]", ", ", _SPACED),
+    "mistral": ToolFormat("mistral", "[TOOL_CALLS] [", _ARGUMENTS, "}", "]", ", ", _SPACED),
+    "mistral_named": ToolFormat("mistral_named", "[TOOL_CALLS]", ("", "[ARGS]"), "", "", None, _SPACED),
+}
+
+
+def default_format(dialect: Dialect) -> ToolFormat:
+    """The dialect in the form that its models were trained on."""
+    return _DEFAULTS[dialect]
+
+
+def detect_format(template: ChatTemplate | None) -> ToolFormat:
+    """The template's format, or Hermes', which most models know, if the template has none."""
+    if template is None or not template.tool_support(with_tools=True).tools:
+        return _DEFAULTS["hermes"]
+    dialect = _dialect(template.source([_SAMPLE_TOOL]))
+    if dialect == "pythonic":
+        return _DEFAULTS[dialect]
+    text = _sample_rendering(template)
+    found = list(_SAMPLE_CALL.finditer(text))
+    if not found and dialect == "mistral":
+        found = list(_SAMPLE_NAMED_CALL.finditer(text))
+        dialect = "mistral_named" if found else dialect
+    if not found:
+        return _DEFAULTS[dialect]
+    call = found[-1]
+    prefix = _from_last_tag(text[: call.start()], dialect)
+    if not prefix and _DEFAULTS[dialect].prefix:
+        return _DEFAULTS[dialect]
+    return ToolFormat(
+        dialect,
+        prefix,
+        (call["before"], call["after"]),
+        call["tail"],
+        _suffix(text[call.end() :], dialect, template.special_texts),
+        _DEFAULTS[dialect].between,
+        (call["comma"], call["colon"]),
+    )
+
+
+def _parsed_object(given: str | Mapping[str, Any]) -> Mapping[str, Any] | None:
+    if not isinstance(given, str):
+        return given
+    try:
+        value = json.loads(given)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _dialect(source: str) -> Dialect:
+    if "[TOOL_CALLS]" in source:
+        return "mistral"
+    if "<tool_call>" in source:
+        return "hermes"
+    if "[func_name1(" in source or "<|python_start|>" in source:
+        return "pythonic"
+    if "<|python_tag|>" in source or '"parameters": ' in source:
+        return "llama_json"
+    return "hermes"
+
+
+def _sample_rendering(template: ChatTemplate) -> str:
+    """A conversation that ends with a call; empty if the template can't write one."""
+    arguments = {"first": 1, "second": 2}
+    call = {
+        "id": "a1b2c3d4e",  # Mistral's templates want nine letters and digits
+        "type": "function",
+        "function": {"name": _SAMPLE_NAME, "arguments": arguments},
+    }
+    user = {"role": "user", "content": "Hello"}
+    for content in ("", None):
+        assistant = {"role": "assistant", "content": content, "tool_calls": [call]}
+        try:
+            return template.render([user, assistant], tools=[_SAMPLE_TOOL], add_generation_prompt=False)
+        except RequestError:
+            continue
+    return ""
+
+
+def _from_last_tag(text: str, dialect: Dialect) -> str:
+    starts = [text.rfind(tag) for tag in TAGS[dialect]]
+    return text[max(starts) :] if max(starts) >= 0 else ""
+
+
+def _suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
+    """The text after a call, up to its closing tag or the special token that ends the turn."""
+    call, closing_tag, _ = text.partition(CLOSING_TAGS.get(dialect, "\0"))
+    specials = [text.find(token) for token in special if token in text]
+    if closing_tag:
+        return call + closing_tag
+    return text[: min(specials)] if specials else _DEFAULTS[dialect].suffix

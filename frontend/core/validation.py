@@ -1,0 +1,273 @@
+"""Checks the ranges of a request's fields and builds its sampling parameters."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence, Sized
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from ...runtime.errors import RequestError
+from ...runtime.sampling_params import SamplingDefaults, SamplingParams
+from .fields import MAX_SEED, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, CacheLease, SamplingFields
+from .text.close_names import LONGEST, close_name
+from .tools.declared import ranges_of, words_of
+
+MAX_CHOICES_IN_ALL = 1024
+MAX_BIASED_TOKENS = 1024
+MOST_KEY_CHARACTERS = 256
+MOST_NAMES_COMPARED = 256  # of an object, with the name of a field that it lacks
+GREEDY_BELOW = 1e-5
+GREEDY_TOP_P = 1e-9
+"""The most likely token of any vocabulary has a higher probability."""
+T = TypeVar("T")
+
+
+def check_range(
+    name: str, value: float | None, low: float, high: float | None, *, above_low: bool = False
+) -> None:
+    """Raises a `RequestError` that names the field, the value and the permitted range."""
+    if value is None:
+        return
+    too_low = value <= low if above_low else value < low
+    if not too_low and (high is None or value <= high) and value == value:
+        return
+    if high is None:
+        permitted = f"{'greater than' if above_low else 'at least'} {low}"
+    else:
+        permitted = f"{'above' if above_low else 'between'} {low} and {'at most ' if above_low else ''}{high}"
+    shown = int(value) if value == value and abs(value) < 1e15 and value == int(value) else value
+    raise RequestError(f"{name} is {shown}, but must be {permitted}.", param=name, code="invalid_value")
+
+
+def check_word(name: str, value: str | None, allowed: Sequence[str]) -> None:
+    """Raises a `RequestError` that names the field, the value and the allowed words."""
+    if value is not None and value not in allowed:
+        words = ", ".join(repr(word) for word in allowed[:-1])
+        raise RequestError(
+            f"{name} is {value!r}, but must be {words} or {allowed[-1]!r}.", param=name, code="invalid_value"
+        )
+
+
+def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
+    """Raises a `RequestError` that names the field, its length and the limit."""
+    if values is not None and len(values) > most:
+        raise RequestError(
+            f"{name} has {len(values)} {what}, but may have at most {most}.",
+            param=name,
+            code="invalid_value",
+        )
+
+
+def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
+    """The error for a required field that was not sent. `sent` are the names of the fields that were sent
+    beside it; if one of them looks like a misspelling of this field, the error says so."""
+    short = [name for name in islice(sent, MOST_NAMES_COMPARED) if len(name) <= LONGEST]
+    field = param.rpartition(".")[2]
+    without_unit = (name for name in short if field in (f"{name}_s", f"{name}_ms", f"{name}_seconds"))
+    near = close_name(field, short) or next(without_unit, None)
+    meant = "" if near is None else f" There is a field {near!r}: is it meant?"
+    return RequestError(f"The required field {param} is missing.{meant}", param=param, code="missing_field")
+
+
+def check_fields(fields: SamplingFields) -> None:
+    check_declared(fields)
+    check_salt(fields.cache_salt)
+    check_lease(fields.cache_lease)
+    stop_strings(fields)
+
+
+def check_lease(lease: CacheLease | None) -> None:
+    if lease is not None:
+        check_declared(lease, "cache_lease.")
+        check_key("cache_lease.key", lease.key)
+
+
+def check_key(param: str, key: str | None) -> None:
+    if key is not None:
+        check_count(param, key, MOST_KEY_CHARACTERS, "characters")
+
+
+def check_declared(fields: msgspec.Struct, prefix: str = "") -> None:
+    """Raises a `RequestError` for a field outside of the range or words that its type declares. `prefix`
+    comes before names in errors."""
+    for name, (low, high, above_low) in ranges_of(type(fields)).items():
+        check_range(prefix + name, getattr(fields, name), low, high, above_low=above_low)
+    for name, words in words_of(type(fields)).items():
+        check_word(prefix + name, getattr(fields, name), words)
+
+
+def check_salt(salt: str | None) -> None:
+    if salt == "":
+        raise RequestError("cache_salt must not be empty.", param="cache_salt", code="invalid_value")
+
+
+def check_choices(prompts: int, n: int, max_waiting: int) -> None:
+    """Raises a `RequestError` for too many choices: those of a request wait and are accepted together."""
+    most = min(MAX_CHOICES_IN_ALL, max_waiting)
+    if prompts * n <= most:
+        return
+    given = f"n is {n}" if prompts == 1 else f"{prompts} prompts with n of {n} make {prompts * n} choices"
+    why = ", as no more may wait at once (--max-waiting)" if most < MAX_CHOICES_IN_ALL else ""
+    raise RequestError(
+        f"{given}, but a request may have at most {most}{why}.",
+        param="n" if prompts == 1 else "prompt",
+        code="invalid_value",
+    )
+
+
+def stop_strings(fields: SamplingFields) -> list[str]:
+    stop = [fields.stop] if isinstance(fields.stop, str) else (fields.stop or [])
+    check_stop_strings("stop", stop)
+    return stop
+
+
+def check_stop_strings(name: str, stop: Sequence[str]) -> None:
+    check_count(name, stop, MAX_STOP_STRINGS, "strings")
+    longest = max(map(len, stop), default=0)
+    if longest > MAX_STOP_CHARACTERS:
+        raise RequestError(
+            f"{name} has a string of {longest} characters, but they may have at most {MAX_STOP_CHARACTERS}.",
+            param=name,
+            code="invalid_value",
+        )
+    if "" in stop:
+        raise RequestError(f"{name} must not contain an empty string.", param=name, code="invalid_value")
+
+
+def check_token_ids(name: str, tokens: Sequence[int], vocab_size: int) -> None:
+    if tokens and not (min(tokens) >= 0 and max(tokens) < vocab_size):
+        wrong = next(token for token in tokens if not 0 <= token < vocab_size)
+        raise RequestError(
+            f"{name} has the token id {wrong}, but ids must be between 0 and {vocab_size - 1}.",
+            param=name,
+            code="invalid_value",
+        )
+
+
+def logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int, float]:
+    if not bias:
+        return {}
+    if len(bias) > MAX_BIASED_TOKENS:
+        raise RequestError(
+            f"logit_bias has {len(bias)} tokens, but may have at most {MAX_BIASED_TOKENS}.",
+            param="logit_bias",
+            code="invalid_value",
+        )
+    ids: dict[int, float] = {}
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdigit()):
+            raise RequestError(
+                f"logit_bias has the key {key!r}, but keys must be token ids from 0 to {vocab_size - 1}.",
+                param="logit_bias",
+                code="invalid_value",
+            )
+        check_token_ids("logit_bias", [int(key)], vocab_size)
+        check_range(f"logit_bias[{key}]", value, -100, 100)
+        ids[int(key)] = value
+    return ids
+
+
+def check_prompt_logprobs_start(start: int | None, prompt_logprobs: int | None, prompt_tokens: int) -> None:
+    """`prompt_tokens` is the length of the request's shortest prompt."""
+    if start is None:
+        return
+    if prompt_logprobs is None:
+        problem = "needs prompt_logprobs, or with echo logprobs: give one of them, or leave it out"
+        code = "missing_field"
+    elif start >= prompt_tokens:
+        problem = (
+            f"is {start}, but the prompt has {tokens_in_words(prompt_tokens)}: it must be at most "
+            f"{prompt_tokens - 1}"
+        )
+        code = "invalid_value"
+    else:
+        return
+    raise RequestError(f"prompt_logprobs_start {problem}.", param="prompt_logprobs_start", code=code)
+
+
+def request_seed(seed: int | None) -> int:
+    """The seed of choice 0: 63 bits, drawn at random when none is given."""
+    return secrets.randbits(63) if seed is None else seed & MAX_SEED
+
+
+def choice_seed(seed: int, choice: int) -> int:
+    return (seed + choice) & MAX_SEED
+
+
+def sampling_params(
+    fields: SamplingFields,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+    vocab_size: int,
+    defaults: SamplingDefaults,
+) -> SamplingParams:
+    """The request's sampling parameters, with choice 0's seed. Call `check_fields` first.
+
+    `max_tokens` is the most tokens that the reply may have.
+    """
+    min_tokens = fields.min_tokens or 0
+    if min_tokens > max_tokens:
+        most = tokens_in_words(max_tokens)
+        raise RequestError(
+            f"min_tokens is {min_tokens}, but the reply can have at most {most}: max_tokens, or what the "
+            "prompt leaves of the context, allows no more.",
+            param="min_tokens",
+            code="invalid_value",
+        )
+    if fields.complete_json and logprobs is not None:
+        raise RequestError(
+            "complete_json is not available with logprobs: what it adds is not sampled.",
+            param="complete_json",
+            code="invalid_value",
+        )
+    stop_token_ids = tuple(dict.fromkeys(fields.stop_token_ids or ()))
+    check_token_ids("stop_token_ids", stop_token_ids, vocab_size)
+    top_p = _or(fields.top_p, defaults.top_p)
+    is_greedy = top_p < GREEDY_TOP_P
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        temperature=0.0 if is_greedy else _temperature(_or(fields.temperature, defaults.temperature)),
+        top_k=min(max(_or(fields.top_k, defaults.top_k), 0), vocab_size),
+        top_p=1.0 if is_greedy else top_p,
+        min_p=_or(fields.min_p, defaults.min_p),
+        repetition_penalty=_or(fields.repetition_penalty, defaults.repetition_penalty),
+        presence_penalty=_or(fields.presence_penalty, 0.0),
+        frequency_penalty=_or(fields.frequency_penalty, 0.0),
+        logit_bias=logit_bias(fields.logit_bias, vocab_size),
+        seed=request_seed(fields.seed),
+        ignore_eos=bool(fields.ignore_eos),
+        stop_token_ids=stop_token_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        prompt_logprobs_start=fields.prompt_logprobs_start or 0,
+        complete_json=bool(fields.complete_json),
+    )
+
+
+def _temperature(temperature: float) -> float:
+    """Dividing by a temperature below `GREEDY_BELOW` would overflow the logits, so it means greedy
+    sampling."""
+    return 0.0 if temperature < GREEDY_BELOW else temperature
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def tokens_in_words(count: int) -> str:
+    return f"{count} token{'' if count == 1 else 's'}"
+
+
+def shorten(param: str) -> str:
+    """The advice in errors about a prompt that is too long."""
+    return "shorten it or drop earlier turns" if param == "messages" else "shorten it"
+
+
+def too_long(message: str, param: str) -> RequestError:
+    return RequestError(message, param=param, code="context_length_exceeded")

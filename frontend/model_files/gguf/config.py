@@ -1,0 +1,169 @@
+"""Makes config.json from a GGUF file's metadata."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from typing import Any, TypeVar
+
+from ....runtime.errors import ConfigError
+from ....runtime.gguf_file import GgufFile
+
+Scalar = TypeVar("Scalar", int, float, str)
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+"""by `general.architecture`, which is llama for Mistral's models too"""
+ROPE_TYPES = {"none": "default", "linear": "linear", "yarn": "yarn"}
+EMBEDDING = "token_embd.weight"
+ROPE_FACTORS = "rope_freqs.weight"
+LOW, HIGH, ORIGINAL = 1.0, 4.0, 8192
+LLAMA3 = {"low_freq_factor": LOW, "high_freq_factor": HIGH, "original_max_position_embeddings": ORIGINAL}
+"""the values of Llama 3.1 to 3.3; the file contains only the results of these and the factor"""
+FACTOR_TOLERANCE = 1e-3
+MOST_LAYERS = 10_000
+LARGEST = 2**31 - 1
+"""of all numbers other than the layers"""
+
+
+class Metadata:
+    """Reads a file's metadata keys; those of its architecture without their prefix. All numbers must be
+    positive."""
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.architecture = self._read("general.architecture", str)
+
+    def required(self, key: str, kind: type[Scalar]) -> Scalar:
+        return self._read(f"{self.architecture}.{key}", kind)
+
+    def optional(self, key: str, kind: type[Scalar]) -> Scalar | None:
+        """The key's value, or None. Some files write 0 for no value, which gives None too."""
+        full = f"{self.architecture}.{key}"
+        return self._read(full, kind) if self.file.metadata.get(full, 0) != 0 else None
+
+    def _read(self, key: str, kind: type[Scalar]) -> Scalar:
+        value = self.file.metadata.get(key)
+        if kind is float and isinstance(value, int):
+            value = float(value)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise self.wrong(key, f"should be of the type {kind.__name__}", value)
+        if not isinstance(value, str) and not 0 < value <= LARGEST:
+            raise self.wrong(key, f"should be above 0 and at most {LARGEST}", value)
+        return value
+
+    def wrong(self, key: str, problem: str, value: object) -> ConfigError:
+        return ConfigError(
+            f"{self.file.path}: the metadata key {key} {problem}, found {reprlib.repr(value)}."
+        )
+
+
+def model_config(file: GgufFile) -> dict[str, Any]:
+    """The content of config.json. Raises ConfigError for an architecture that can't be served."""
+    metadata = Metadata(file)
+    name = metadata.architecture
+    if name not in ARCHITECTURES or metadata.optional("expert_count", int):
+        kind = reprlib.repr(name) if name not in ARCHITECTURES else f"{name} with experts"
+        raise ConfigError(
+            f"{file.path}: general.architecture {kind} is not supported. Supported: "
+            f"{', '.join(ARCHITECTURES)}."
+        )
+    hidden, heads = metadata.required("embedding_length", int), metadata.required("attention.head_count", int)
+    head_dim = metadata.optional("attention.key_length", int) or hidden // heads
+    if head_dim < 1:
+        raise metadata.wrong(
+            f"{name}.attention.head_count", f"should be at most the {hidden} dimensions", heads
+        )
+    rotated = metadata.optional("rope.dimension_count", int) or head_dim
+    if rotated > head_dim:
+        raise metadata.wrong(
+            f"{name}.rope.dimension_count", f"should be at most the {head_dim} dimensions of a head", rotated
+        )
+    layers = metadata.required("block_count", int)
+    if layers > MOST_LAYERS:
+        raise metadata.wrong(f"{name}.block_count", f"should be at most {MOST_LAYERS}", layers)
+    config = {
+        "architectures": [ARCHITECTURES[name]],
+        "vocab_size": _embedding_rows(file),
+        "hidden_size": hidden,
+        "intermediate_size": metadata.required("feed_forward_length", int),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": metadata.optional("attention.head_count_kv", int) or heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": metadata.required("context_length", int),
+        "rms_norm_eps": metadata.required("attention.layer_norm_rms_epsilon", float),
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_gate.bias" in file.tensors,
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "partial_rotary_factor": rotated / head_dim,
+        "rope_parameters": _rope(metadata),
+        "dtype": _dtype(file),
+    }
+    if name == "llama" and (window := metadata.optional("attention.sliding_window", int)):
+        config |= {"architectures": ["MistralForCausalLM"], "sliding_window": window}
+    return config
+
+
+def _embedding_rows(file: GgufFile) -> int:
+    if EMBEDDING not in file.tensors:
+        raise ConfigError(f"{file.path}: tensor {EMBEDDING} is missing, so the file is not a language model.")
+    shape = file.tensors[EMBEDDING].shape
+    if len(shape) != 2 or 0 in shape:
+        raise ConfigError(
+            f"{file.path}: tensor {EMBEDDING} has the shape {list(shape)}; expected [tokens, dim]."
+        )
+    return shape[0]
+
+
+def _rope(metadata: Metadata) -> dict[str, Any]:
+    theta = metadata.optional("rope.freq_base", float) or 10000.0
+    stated = metadata.optional("rope.scaling.type", str) or "none"
+    if stated not in ROPE_TYPES:
+        raise ConfigError(
+            f"{metadata.file.path}: {metadata.architecture}.rope.scaling.type {stated} is not supported. "
+            f"Supported: {', '.join(ROPE_TYPES)}."
+        )
+    rope: dict[str, Any] = {"rope_type": ROPE_TYPES[stated], "rope_theta": theta}
+    if stated != "none":
+        rope["factor"] = metadata.required("rope.scaling.factor", float)
+    if stated == "yarn":
+        named = {
+            "original_max_position_embeddings": metadata.optional(
+                "rope.scaling.original_context_length", int
+            ),
+            "attention_factor": metadata.optional("rope.scaling.attn_factor", float),
+            "beta_fast": metadata.optional("rope.scaling.yarn_beta_fast", float),
+            "beta_slow": metadata.optional("rope.scaling.yarn_beta_slow", float),
+        }
+        rope |= {name: value for name, value in named.items() if value is not None}
+    if ROPE_FACTORS in metadata.file.tensors:
+        rope |= {"rope_type": "llama3", "factor": _llama3_factor(metadata.file, theta), **LLAMA3}
+    return rope
+
+
+def _llama3_factor(file: GgufFile, theta: float) -> float:
+    """The factor with which Llama 3 stretches positions. The file contains only its effect on each
+    frequency."""
+    stored = file.floats(ROPE_FACTORS)
+    if not stored or not all(0 < value < math.inf for value in stored):
+        raise ConfigError(f"{file.path}: tensor {ROPE_FACTORS} should have positive values.")
+    factor = max(stored)
+    for index, value in enumerate(stored):
+        turns = ORIGINAL / (2 * math.pi * theta ** (index / len(stored)))
+        share = min(max((turns - LOW) / (HIGH - LOW), 0.0), 1.0)
+        expected = 1 / ((1 - share) / factor + share)
+        if abs(value - expected) > FACTOR_TOLERANCE * expected:
+            raise ConfigError(
+                f"{file.path}: tensor {ROPE_FACTORS} is not supported: value {index} is {value:g}, but with "
+                f"Llama 3's factors of rotation it would be {expected:g}."
+            )
+    return factor
+
+
+def _dtype(file: GgufFile) -> str:
+    """The type of most bytes of the matrices; bfloat16 if that is a quantized type."""
+    sizes: dict[str, int] = {}
+    for tensor in file.tensors.values():
+        if len(tensor.shape) > 1:
+            sizes[tensor.type] = sizes.get(tensor.type, 0) + tensor.bytes
+    return {"F32": "float32", "F16": "float16"}.get(max(sizes, key=sizes.__getitem__), "bfloat16")

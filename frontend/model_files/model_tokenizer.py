@@ -1,0 +1,43 @@
+"""Loads the model's tokenizer, and writes the vocabulary file for the other processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from ...runtime.checkpoint_json import CONFIG_FILE, read_config
+from ...runtime.errors import ConfigError
+from ...runtime.families import family_of
+from ...runtime.vocabulary import TOKENIZER_NAME, save_vocabulary
+from ..core.text.tokenizer import Tokenizer
+
+
+class _TextSizes(msgspec.Struct):
+    vocab_size: int | None = None
+
+
+class _ModelSizes(msgspec.Struct):
+    vocab_size: int | None = None
+    text_config: _TextSizes | None = None
+
+
+def load_tokenizer(model: Path, directory: Path) -> Tokenizer:
+    """Also writes it and the vocabulary file into `directory`. Raises `ConfigError`, at once for an
+    unsupported model."""
+    family_of(model)
+    tokenizer = Tokenizer.load(model)
+    tokenizer.save(directory / TOKENIZER_NAME)
+    save_vocabulary(tokenizer.vocabulary(model_vocab_size(model)), directory)
+    return tokenizer
+
+
+def model_vocab_size(model: Path) -> int:
+    """The number of the embedding's rows, which may exceed the tokenizer's ids. Raises `ConfigError`."""
+    sizes = read_config(model, _ModelSizes)
+    size = sizes.vocab_size or (sizes.text_config.vocab_size if sizes.text_config else None)
+    if size is None:
+        raise ConfigError(
+            f"{model / CONFIG_FILE} has no vocab_size, so how many tokens the model knows is unclear."
+        )
+    return size

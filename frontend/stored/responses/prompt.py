@@ -1,0 +1,122 @@
+"""The prompt and the constraint of a request, for /v1/responses and for counting its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from ....runtime.errors import RequestError
+from ....runtime.messages import GrammarSpec
+from ...api.openai.cache_fields import breakpoints
+from ...core.cache_misses.outline import Outline
+from ...core.conversation import Rendered, rendered, rendered_to
+from ...core.grammar_fields import (
+    choice_spec,
+    grammar_spec,
+    is_null,
+    object_spec,
+    one_spec,
+    regex_spec,
+    schema_spec,
+)
+from ...core.leases import Breakpoint
+from ...core.messages import ChatMessage, Conversation
+from ...core.requested_tools import ToolUse, tool_use
+from ...core.service import Service
+from ...core.validation import check_word, missing_field
+from .breakpoints import items_to_breakpoints
+from .items import check_items, messages_of
+from .protocol import FORMATS, Item, PromptFields, ResponsesRequest, TextFormat
+from .reasoning import check_variables, template_variables
+from .tool_choice import calls_wanted
+from .tools import Called, offered_tools
+
+
+class Prompt(NamedTuple):
+    """`text` is the rendered conversation, `outline` its parts. `grammar` constrains the reply, calls of
+    tools included. `called` has each tool by its name in the prompt."""
+
+    text: str
+    use: ToolUse
+    grammar: GrammarSpec | None
+    called: Mapping[str, Called]
+    outline: Outline
+    breakpoints: Sequence[Breakpoint] = ()
+
+
+def prompt_of(
+    service: Service, request: PromptFields, earlier: Sequence[Item], own: Sequence[Item]
+) -> Prompt:
+    """The prompt of the `earlier` items and the request's `own`. Raises `RequestError` for a request that
+    can't be served."""
+    check_variables(request)
+    check_word("truncation", request.truncation, ("auto", "disabled"))
+    check_items(own)
+    offered = offered_tools(request.tools)
+    asked = _constraint(request)
+    wanted = calls_wanted(request.tool_choice, offered, request.parallel_tool_calls)
+    use = tool_use(wanted, service.tool_format, asked)
+    text, outline, form = _rendered(
+        service, _conversation(service, request, [*earlier, *own]), offered.printed
+    )
+    prompt = Prompt(text, use, use.grammar or asked, offered.called, outline)
+    if not isinstance(request, ResponsesRequest):
+        return prompt
+    parts = [_conversation(service, request, [*earlier, *each]) for each in items_to_breakpoints(own)]
+    texts = [rendered_to(service.template, part, offered.printed, form) for part in parts]
+    return prompt._replace(breakpoints=breakpoints([each for each in texts if each is not None], request))
+
+
+def _conversation(service: Service, request: PromptFields, items: Sequence[Item]) -> Conversation:
+    messages = list(messages_of(items, service.tool_format.separators))
+    if request.instructions:
+        messages.insert(0, ChatMessage(role="system", content=request.instructions))
+    if not messages:
+        raise missing_field("input")
+    return Conversation(messages, variables=template_variables(request))
+
+
+def _rendered(
+    service: Service, conversation: Conversation, tools: list[dict[str, object]] | None
+) -> Rendered:
+    try:
+        return rendered(service.template, conversation, tools)
+    except RequestError as error:
+        if not (error.param or "").startswith("messages"):
+            raise
+        raise RequestError(error.message, param="input", code=error.code) from None
+
+
+def _constraint(request: PromptFields) -> GrammarSpec | None:
+    """The constraint on an answer without calls, or None."""
+    specs = [_format(None if request.text is None else request.text.format)]
+    if isinstance(request, ResponsesRequest):
+        specs += [
+            regex_spec(request.regex, "regex"),
+            choice_spec(request.choice, "choice"),
+            grammar_spec(request.grammar, "grammar"),
+        ]
+    return one_spec(specs)
+
+
+def _format(format: TextFormat | None) -> GrammarSpec | None:
+    if format is None:
+        return None
+    check_word("text.format.type", format.type, FORMATS)
+    given = None if format.schema is UNSET or is_null(format.schema) else format.schema
+    if format.type != "json_schema":
+        if given is not None:
+            raise RequestError(
+                f"text.format.schema has no effect, as text.format.type is {format.type!r}: make the type "
+                "'json_schema', or leave schema out.",
+                param="text.format.schema",
+                code="invalid_value",
+            )
+        return object_spec(format.type == "json_object", "text.format")
+    if not format.name:
+        raise missing_field("text.format.name")
+    if given is None:
+        raise missing_field("text.format.schema")
+    return schema_spec(given, "text.format.schema")

@@ -1,0 +1,130 @@
+"""The model that a server is started with: its names, where it is found, and what it must contain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arbora.frontend.cli.main import build_parser, serve_config
+from arbora.frontend.launch.serve import _model_in_words
+from arbora.runtime.errors import ConfigError
+from checkpoints import edit_config
+from model_options import configured, make_model
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return make_model(tmp_path)
+
+
+def test_a_model_is_named_after_its_directory(model: Path) -> None:
+    assert configured(model).served_model_name == "tiny-model"
+    assert configured(model, "--served-model-name", "mine").served_model_name == "mine"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--served-model-name", "one", "two"),
+        ("--served-model-name", "one", "--served-model-name", "two"),
+        ("--served-model-name", "one,two"),
+    ],
+)
+def test_a_model_may_have_several_names(model: Path, flags: Sequence[str]) -> None:
+    config = configured(model, *flags)
+    assert config.model_names == ("one", "two") and config.served_model_name == "one"
+
+
+def test_a_model_that_would_be_taken_for_a_name_is_refused(model: Path) -> None:
+    flags = vars(build_parser().parse_args(["serve", "--served-model-name", "one", str(model)]))
+    with pytest.raises(ConfigError, match=f"Write `arbora serve {model} --served-model-name one`"):
+        serve_config(flags, {})
+
+
+def test_a_missing_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match="MODEL /no/where: there is no such directory"):
+        configured("/no/where")
+
+
+@pytest.mark.parametrize("path", ["/no/where.gguf", "nowhere.gguf"])
+def test_a_missing_gguf_file_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=rf"MODEL {path}: there is no such file \(/.*\)"):
+        configured(path)
+
+
+@pytest.mark.parametrize("path", ["./nope", "../nope", "~/nope", "/no/where"])
+def test_a_path_that_leads_nowhere_is_not_looked_up_on_the_hub(path: str) -> None:
+    with pytest.raises(ConfigError, match=rf"MODEL {path}: there is no such directory \(/.*\)"):
+        configured(path)
+
+
+def test_a_directory_without_a_tokenizer_is_refused(model: Path) -> None:
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=r"has no tokenizer\. Copy the model's tokenizer\.json"):
+        configured(model)
+    (model / "tokenizer.model").touch()
+    assert configured(model).model == model
+
+
+def test_a_directory_without_weights_is_refused(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"has no \*\.safetensors and no \*\.gguf file"):
+        configured(model)
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"architectures": ["GemmaForCausalLM"]}, "architecture GemmaForCausalLM is not supported"),
+        ({"quantization_config": {"load_in_4bit": True}}, "quant_method bitsandbytes is not supported"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "bits 3 is not supported"),
+        ({"hidden_act": "gelu"}, "hidden_act gelu is not supported"),
+    ],
+)
+def test_an_unsupported_config_is_reported_before_missing_files(
+    model: Path, missing: str, change: dict[str, Any], reason: str
+) -> None:
+    (model / missing).unlink()
+    edit_config(model, **change)
+    with pytest.raises(ConfigError, match=rf"config\.json: .*{reason}"):
+        configured(model)
+
+
+def test_quantization_config_is_ignored_beside_a_gguf_file(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "model.gguf")
+    (model / "tokenizer.json").unlink()
+    edit_config(model, quantization_config={"load_in_4bit": True})
+    with pytest.raises(ConfigError, match="has no tokenizer"):
+        configured(model)
+
+
+def test_a_hub_model_without_a_network_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ConfigError, match="no copy in the hub's cache, and the hub can't be reached"):
+        configured("nobody/nothing")
+
+
+def test_a_model_among_the_served_names_is_refused_even_if_it_does_not_exist(model: Path) -> None:
+    for names, fix in (
+        (("one", "./nope"), "serve ./nope --served-model-name one`"),
+        (("one", "two", "Qwen/Qwen3-0.6B"), "serve Qwen/Qwen3-0.6B --served-model-name one two`"),
+        (("./nope",), "serve ./nope`"),
+    ):
+        with pytest.raises(ConfigError, match=f"looks like a model, but .*Write `arbora {re.escape(fix)}"):
+            configured("--served-model-name", *names)
+    assert configured("--served-model-name", "one", "two").model_names == ("one", "two")
+    assert configured("--served-model-name", "openai/gpt-4o").served_model_name == "openai/gpt-4o"
+    assert configured(model, "--served-model-name", "one", "org/two").model_names == ("one", "org/two")
+
+
+def test_a_server_without_a_model_says_that_it_serves_the_built_in_one(model: Path) -> None:
+    builtin = configured("--served-model-name", "gpt-4o")
+    assert _model_in_words(builtin) == "the built-in model, which needs no MODEL"
+    assert _model_in_words(configured(model, "--served-model-name", "gpt-4o")) == str(model)

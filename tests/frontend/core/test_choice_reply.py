@@ -1,0 +1,51 @@
+"""A choice grows by the outputs of its steps: one token at a time, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from arbora.frontend.core.chat_reader import ChatReader
+from arbora.frontend.core.reply import ChoiceReply
+from arbora.frontend.core.text.detokenizer import Detokenizer
+from arbora.runtime.messages import FinishReason, Output, Tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers_for_tests import KINDS, tokenizer_of_kind
+
+
+def packed(tokens: Sequence[int]) -> Tokens:
+    return np.array(tokens, "<i4").tobytes()
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_reply_is_the_same_however_its_tokens_arrive(kind: str, data: st.DataObject) -> None:
+    tokenizer = tokenizer_of_kind(kind)
+    tokens = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), min_size=1, max_size=12))
+    stop = data.draw(st.sampled_from([(), ("never found",)]))
+    skip, continues = data.draw(st.booleans()), data.draw(st.booleans())
+    remembered: list[tuple[str, Tokens]] = []
+    reader = ChatReader(None, None, lambda text, ids: remembered.append((text, ids)))
+    detokenizer = Detokenizer(tokenizer, stop, skip_special_tokens=skip, continues_text=continues)
+    choice = ChoiceReply(detokenizer, False, (), reader)
+    text, left, first = "", list(tokens), True
+    while left:
+        count = data.draw(st.sampled_from([1, 1, 1, 2, 3]))
+        part, left = left[:count], left[count:]
+        finish: FinishReason | None = None if left else "length"
+        output = Output("r", packed(part), finish=finish, cached_tokens=5 if first else None)
+        assert not (choice.is_quick(output) and (stop or finish))
+        piece = choice.push(0, output)
+        text, first = text + piece.content, False
+        arrived = tokens[: len(tokens) - len(left)]
+        assert (piece.finish, choice.completion_tokens) == (finish, len(arrived))
+        assert choice.tokens == packed(arrived)
+        if not stop:
+            assert choice.settled_tokens(0) == packed(arrived)
+    assert text == tokenizer.decode(packed(tokens), skip, continues_text=continues)
+    assert choice.cached_tokens == 5
+    choice.remember()
+    assert remembered == [(text, packed(tokens))]

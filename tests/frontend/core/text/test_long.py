@@ -1,0 +1,220 @@
+"""Long texts: a sound lower bound of their tokens, and pieces that have the tokens of the whole."""
+
+from __future__ import annotations
+
+import functools
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import tokenizers
+from arbora.frontend.core.text import text_pieces
+from arbora.frontend.core.text.long_texts import LONG_TEXT, LongTexts, TooLongError
+from arbora.frontend.core.text.prompt_memo import PromptMemo
+from arbora.frontend.core.text.text_pieces import TextPieces
+from arbora.frontend.core.text.token_floor import TokenFloor
+from arbora.frontend.core.text.tokenizer import CONTROL_MARK, Tokenizer
+from arbora.frontend.core.work.steps import run_now
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
+from tokenizers_for_tests import KINDS, byte_level_json, tokenizer_of_kind
+
+PATTERNS = {
+    "cl100k": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'ll)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'ll)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "deepseek": r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+KIND_NAMES = [*KINDS, *PATTERNS, "eats-spaces", "joins-words"]
+SHRINKING = (normalizers.NFKC(), normalizers.Strip(), normalizers.Replace("aa", ""))
+each_kind = pytest.mark.parametrize("kind", KIND_NAMES)
+PARTS = (
+    *(
+        "The",
+        "fox",
+        " ",
+        " ",
+        " ",
+        "  ",
+        "\n",
+        "jumps",
+        "é",
+        "e\u0301",
+        "＜",
+        "한",
+        "\u1112\u1161\u11ab",
+        "你好",
+        "😀",
+    ),
+    *(
+        "▁",
+        "▁▁",
+        "12",
+        "345",
+        "'ll",
+        "'s",
+        "a",
+        "aaaa",
+        "<s>",
+        "<|im_end|>",
+        "<think>",
+        ".",
+        "=====",
+        CONTROL_MARK,
+    ),
+    *("Å", "\u212b", "\u0958", "\t", "x y", "z", "WORD", "<|eat|>"),
+)
+awkward = st.lists(st.sampled_from(PARTS), max_size=40).map("".join)
+
+
+@functools.cache
+def tokenizer(kind: str) -> Tokenizer:
+    if kind in KINDS:
+        return tokenizer_of_kind(kind)
+    backend = tokenizers.Tokenizer.from_str(byte_level_json())
+    if kind in PATTERNS:
+        split = pre_tokenizers.Split(tokenizers.Regex(PATTERNS[kind]), "isolated")
+        bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_of])
+    elif kind == "eats-spaces":
+        backend.add_special_tokens([AddedToken("<|eat|>", rstrip=True, lstrip=True, normalized=False)])
+    else:
+        spec = json.loads(backend.to_str())
+        vocab = spec["model"]["vocab"]
+        vocab["foxĠ"] = len(vocab) + 100
+        spec["model"]["merges"].insert(0, ["x", "Ġ"])
+        vocab["xĠ"] = len(vocab) + 100
+        spec["pre_tokenizer"] = json.loads(
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).__getstate__()
+        )
+        backend = tokenizers.Tokenizer.from_str(json.dumps(spec))
+    return Tokenizer(backend, {}, ())
+
+
+@each_kind
+@settings(max_examples=150, deadline=None)
+@given(text=awkward, times=st.integers(1, 30))
+def test_a_text_never_has_fewer_tokens_than_its_floor(kind: str, text: str, times: int) -> None:
+    text *= times
+    floor = run_now(floor_of(kind).of(text))
+    assert floor <= len(tokenizer(kind).encode(text, add_special_tokens=False)) // 4
+
+
+@functools.cache
+def floor_of(kind: str) -> TokenFloor:
+    return TokenFloor(tokenizer(kind))
+
+
+@each_kind
+def test_the_floor_of_a_repeated_character_is_near_its_tokens(kind: str) -> None:
+    for text in ("a" * 5000, "The quick brown fox " * 250):
+        tokens = len(tokenizer(kind).encode(text, add_special_tokens=False)) // 4
+        assert tokens / 8 < run_now(floor_of(kind).of(text)) <= tokens
+
+
+def test_a_tokenizer_with_an_unknown_token_has_no_floor() -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"<unk>": 0, "a": 1}, [], unk_token="<unk>", fuse_unk=True))
+    backend.decoder = tokenizers.decoders.Metaspace(prepend_scheme="never")
+    lone = Tokenizer(backend, {}, ())
+    assert run_now(TokenFloor(lone).of("b" * 1000)) == 0
+
+
+@pytest.mark.parametrize("normalizer", SHRINKING)
+def test_a_tokenizer_that_may_leave_out_text_has_no_floor(
+    normalizer: normalizers.Normalizer,
+) -> None:
+    backend = tokenizers.Tokenizer.from_str(byte_level_json())
+    backend.normalizer = normalizer
+    shrinking = Tokenizer(backend, {}, ())
+    assert run_now(TokenFloor(shrinking).of("a" * 1000)) == 0
+
+
+@each_kind
+@settings(max_examples=100, deadline=None)
+@given(texts=st.lists(awkward, min_size=1, max_size=8))
+def test_the_pieces_of_a_text_have_the_tokens_of_the_whole(kind: str, texts: list[str]) -> None:
+    text = " ".join(texts)
+    pieces = list(small_pieces(kind, text))
+    ids = b"".join(tokenizer(kind).encode(piece, add_special_tokens=False) for piece in pieces)
+    assert ids == tokenizer(kind).encode(text, add_special_tokens=False)
+
+
+@functools.cache
+def pieces_of(kind: str) -> TextPieces:
+    return TextPieces(tokenizer(kind))
+
+
+def small_pieces(kind: str, text: str) -> list[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_pieces, "PIECE_CHARACTERS", 3)
+        patch.setattr(text_pieces, "_WINDOW", 5)
+        return list(pieces_of(kind).of(text))
+
+
+def test_all_kinds_but_the_one_whose_tokens_join_words_have_pieces() -> None:
+    assert [kind for kind in KIND_NAMES if len(small_pieces(kind, "one two three four")) == 1] == [
+        "joins-words"
+    ]
+
+
+@each_kind
+def test_a_long_text_is_tokenized_in_steps_with_special_tokens_around_it(kind: str) -> None:
+    backend = tokenizers.Tokenizer.from_str(tokenizer(kind)._backend.to_str())
+    around = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
+    backend.post_processor = around
+    own = Tokenizer(backend, {}, ())
+    text = "The quick brown fox jumps over the lazy dog. " * 4000
+    for special in (True, False):
+        steps = LongTexts(own).steps(text, special)
+        assert run_now(steps) == own.encode(text, special)
+
+
+def test_a_long_text_is_given_up_when_it_has_too_many_tokens() -> None:
+    counting = Counting(tokenizers.Tokenizer.from_str(byte_level_json()), {}, ())
+    long_texts = LongTexts(counting)
+    counting.characters = 0
+    with pytest.raises(TooLongError) as raised:
+        run_now(long_texts.steps("fox " * 500_000, most=400_000))
+    assert raised.value.tokens > 400_000
+    assert counting.characters < 2_000_000
+
+
+def test_a_text_far_too_long_is_given_up_before_anything_is_tokenized() -> None:
+    counting = Counting(tokenizers.Tokenizer.from_str(byte_level_json()), {}, ())
+    long_texts = LongTexts(counting)
+    memo = PromptMemo(counting, long_texts=long_texts)
+    counting.characters = 0
+    for steps in (long_texts.steps, partial(memo.steps, "")):
+        with pytest.raises(TooLongError):
+            run_now(steps("xylophones, 7 " * 100_000, most=1000))
+    assert counting.characters == 0
+
+
+class Counting(Tokenizer):
+    characters = 0
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> bytes:
+        self.characters += len(text)
+        return super().encode(text, add_special_tokens)
+
+
+def test_a_prompt_that_the_memo_could_not_keep_is_not_tokenized_again() -> None:
+    """It may be long, and a reply is remembered on the event loop."""
+    counting = Counting(tokenizers.Tokenizer.from_str(byte_level_json()), {}, ())
+    memo = PromptMemo(counting, max_bytes=10_000)
+    text = "<|im_start|>" + "The quick fox " * (LONG_TEXT // 4) + "<|im_end|>"
+    prompt = memo.encode("", text)
+    counting.characters = 0
+    memo.remember("", text, prompt, "fox", counting.encode("fox", False))
+    assert counting.characters == len("fox")
+
+
+def test_ids_of_a_long_text_are_little_endian_int32() -> None:
+    text = "The quick brown fox " * 8000
+    ids = np.frombuffer(run_now(LongTexts(tokenizer("byte-level")).steps(text)), "<i4")
+    assert tokenizer("byte-level").decode(ids.tobytes()) == text
