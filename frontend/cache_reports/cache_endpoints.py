@@ -34,9 +34,10 @@ from ...runtime.sampling_params import SamplingParams
 from ..api.openai.binding_fields import IN_PROMPTS
 from ..api.openai.fixed_fields import INERT_FIELDS
 from ..api.openai.protocol import PinRequest
-from ..api.openai.tokenize import prompt_tokens
+from ..api.openai.tokenize import prompt_of
 from ..core import leases
-from ..core.prepare import Limits, cache_namespace, new_id, reply_tokens
+from ..core.draft import Limits
+from ..core.prepare import cache_namespace, new_id, reply_tokens, tokenize
 from ..core.replica.generation import early_end
 from ..core.service import Service
 from ..core.validation import check_declared, check_salt, check_token_ids
@@ -185,7 +186,8 @@ async def _prefix(
         # The next message of the conversation may not be a reply.
         continued = request.add_generation_prompt is True
         fields = replace(request, add_generation_prompt=continued)
-        tokens = await prompt_tokens(service, scope, fields, request.prompt, caller, model.max_model_len)
+        prompt = prompt_of(fields, request.prompt)
+        tokens = await tokenize(service, prompt, fields.cache_salt, caller, scope, model.max_model_len)
     count = len(tokens) // 4
     if count < model.page_size:
         raise RequestError(
@@ -194,7 +196,7 @@ async def _prefix(
             param=_prompt_param(request),
             code="prefix_too_short",
         )
-    reply_tokens(model, count, Limits(None, "", _prompt_param(request)))
+    reply_tokens(model, count, Limits(None, ""), _prompt_param(request))
     return tokens
 
 

@@ -13,10 +13,10 @@ from starlette.types import Message, Receive
 
 from ...runtime.errors import RequestError
 from ..http.cache_watch import CacheWatch
-from ..http.endpoint import GenerationEndpoint, Job
+from ..http.endpoint import GenerationEndpoint, HttpJob
 from ..http.faces import ANSWER_ID, Face
 from ..http.http_service import HttpService
-from ..http.tenants import caller_of
+from ..http.tenants import caller_of, owner_of
 
 _ANTHROPIC = b"anthropic-version"
 _NULL = Raw(b"null")
@@ -48,8 +48,8 @@ async def explain_prompt(
     path = await http.service.work.call(caller, _path, request, body)
     scope = {ANSWER_ID: "", **request.scope}
     job = await endpoints[path].prepare(http, Request(scope, _replayed(body, request.receive)))
-    assert isinstance(job, Job), "each of these bodies has a prompt"
-    watch = await CacheWatch.begin(http, job.prepared, request.scope, explains=False)
+    assert isinstance(job, HttpJob), "each of these bodies has a prompt"
+    watch = CacheWatch(http, owner_of(request.scope), job.job, explains=False)
     explanation = await watch.explanation(await watch.ask_tree())
     return Response(msgspec.json.encode(explanation), media_type="application/json")
 

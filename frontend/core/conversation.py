@@ -40,15 +40,8 @@ class Rendered(NamedTuple):
 
 def render(
     template: ChatTemplate | None, conversation: Conversation, tools: list[dict[str, Any]] | None
-) -> str:
-    """The prompt's text. Raises `RequestError` if the template or this server can't render the messages."""
-    return rendered(template, conversation, tools).text
-
-
-def rendered(
-    template: ChatTemplate | None, conversation: Conversation, tools: list[dict[str, Any]] | None
 ) -> Rendered:
-    """The prompt with its outline. Raises `RequestError` as `render` does."""
+    """The prompt's text with its outline. Raises `RequestError` for messages that can't be rendered."""
     if template is None:
         raise RequestError(
             "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
@@ -68,7 +61,7 @@ def rendered(
     return Rendered(accepted.text, outline_of(accepted.messages, tools, ruled.applied), accepted.form)
 
 
-def rendered_to(
+def render_beginning(
     template: ChatTemplate | None, beginning: Conversation, tools: list[dict[str, Any]] | None, form: Form
 ) -> str | None:
     """The beginning of a longer conversation, rendered in the `form` of the whole.

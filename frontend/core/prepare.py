@@ -1,28 +1,37 @@
-"""Turns a request's checked fields into messages to the scheduler, and makes the readers of its replies."""
+"""Turns a draft into messages to the scheduler, and makes the readers of its replies."""
 
 from __future__ import annotations
 
 import secrets
+import time
+from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import NamedTuple
 
 import msgspec
 
+from ...runtime.errors import RequestError
 from ...runtime.messages import Generate, GrammarSpec, LeaseTerms, LeftOut, ModelReady, Tokens
 from .cache_misses.outline import NO_OUTLINE, Outline
 from .chat_reader import ChatReader
-from .constraint import after_reasoning
+from .constraint import after_reasoning, enforced_as_asked
+from .conversation import render, render_beginning
+from .draft import Draft, Limits, Prompt
 from .fields import SamplingFields
-from .leases import session_lease, tool_pause_lease
+from .leases import Breakpoint, Position, breakpoint_leases, positions, session_lease, tool_pause_lease
 from .replica.generation import Generation
 from .reply import ChoiceReply, Reply
-from .requested_tools import ToolUse
+from .requested_tools import ToolUse, tool_use
 from .service import Service
 from .text.detokenizer import Detokenizer
 from .text.reasoning import ReasoningFormat, ReasoningParser
 from .validation import (
+    check_choices,
     check_prompt_logprobs_start,
+    check_salt,
+    check_token_ids,
     choice_seed,
     sampling_params,
     shorten,
@@ -30,97 +39,80 @@ from .validation import (
     tokens_in_words,
     too_long,
 )
+from .work.caller import Caller
+
+MAX_COUNTED_TOKENS = 1 << 20
+"""of a prompt that is only tokenized, unless the model's context is longer"""
 
 
-@dataclass(frozen=True)
-class Chat:
-    """A rendered conversation and how its replies are read.
+class RenderedPrompt(NamedTuple):
+    """The text of a conversation, empty for a prompt without one."""
 
-    `reasoning` is None if replies have none. `continues`: a reply continues the last message.
-    """
-
-    text: str
-    namespace: str | None
-    reasoning: ReasoningFormat | None
-    use: ToolUse
-    continues: bool = False
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """`max_tokens` of a reply, and the names of the fields to mention in errors about it and the prompt."""
-
-    max_tokens: int | None
-    param: str
-    prompt_param: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckedRequest:
-    """A request whose fields are valid and whose prompts are tokenized.
-
-    `logprobs` and `prompt_logprobs` are numbers of alternatives, None for none at all. `outline` has the
-    parts of a prompt that was rendered from messages.
-    """
-
-    request_id: str
-    fields: SamplingFields
-    limits: Limits
-    prompts: Sequence[Tokens]
-    namespace: str | None
-    tenant: str
-    grammar: GrammarSpec | None
-    logprobs: int | None
-    prompt_logprobs: int | None
-    chat: Chat | None = None
+    text: str = ""
     outline: Outline = NO_OUTLINE
-    leases: Sequence[LeaseTerms] = ()
+    breakpoints: Sequence[Breakpoint] = ()
 
 
 @dataclass(frozen=True)
-class PreparedRequest:
-    """A request that has been checked and tokenized. `requests` has `n` choices of each prompt in turn."""
+class Job:
+    """A request that is ready for the scheduler.
 
+    `requests` has `n` choices of each prompt in turn. `positions` are those of the prompt's breakpoints.
+    `reasoning` is None if replies have none. `created` is in seconds since 1970.
+    """
+
+    id: str
     service: Service
-    fields: SamplingFields
+    draft: Draft
+    prompts: Sequence[Tokens]
+    rendered: RenderedPrompt
+    positions: Sequence[Position]
+    use: ToolUse
+    reasoning: ReasoningFormat | None
     requests: Sequence[Generate]
-    chat: Chat | None
-    outline: Outline
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def choices(self) -> int:
+        """The choices of each prompt."""
+        return self.draft.fields.n or 1
 
     @property
     def prompt_tokens(self) -> int:
         """The sum over the prompts."""
-        return sum(len(request.prompt) // 4 for request in self.requests[:: self.fields.n or 1])
+        return sum(len(prompt) // 4 for prompt in self.prompts)
 
     def new_reply(self, generation: Generation) -> Reply:
         """The reply of one attempt, without anything of an earlier attempt."""
         choices = [self._choice_reply(request, generation.left_out) for request in self.requests]
         is_cached = self.service.config.prefix_cache and self.requests[0].namespace is not None
-        return Reply(choices, generation, self.fields.n or 1, is_cached=is_cached)
+        return Reply(choices, generation, self.choices, is_cached=is_cached)
 
     def _choice_reply(self, request: Generate, left_out: Sequence[LeftOut]) -> ChoiceReply:
-        tokenizer, fields, chat = self.service.tokenizer, self.fields, self.chat
-        include_stop = bool(fields.include_stop_str_in_output)
+        service, draft = self.service, self.draft
+        conversation = draft.prompt.conversation
+        include_stop = bool(draft.fields.include_stop_str_in_output)
         detokenizer = Detokenizer(
-            tokenizer,
-            stop_strings(fields),
+            service.tokenizer,
+            stop_strings(draft.fields),
             include_stop,
-            fields.skip_special_tokens is not False,
-            continues_text=chat is None or chat.continues,
-            shown_special=frozenset() if chat is None else _shown_special(self.service, chat.use),
-            min_tokens=fields.min_tokens or 0,
+            draft.fields.skip_special_tokens is not False,
+            continues_text=not draft.is_chat or conversation is None or conversation.continues_last,
+            shown_special=_shown_special(service, self.use) if draft.is_chat else frozenset(),
+            min_tokens=draft.fields.min_tokens or 0,
         )
-        reader = None if chat is None else self._reader(chat, request.prompt, left_out)
-        return ChoiceReply(detokenizer, include_stop, tokenizer.eos_tokens, reader)
+        reader = self._reader(request, left_out) if draft.is_chat else None
+        return ChoiceReply(detokenizer, include_stop, service.tokenizer.eos_tokens, reader)
 
-    def _reader(self, chat: Chat, prompt: Tokens, left_out: Sequence[LeftOut]) -> ChatReader:
-        format = chat.reasoning
-        reasoning = None if format is None else ReasoningParser(format, format.open_at_end_of(chat.text))
-        allowed = (self.fields.unenforced or self.service.config.unenforced) == "allow"
+    def _reader(self, request: Generate, left_out: Sequence[LeftOut]) -> ChatReader:
+        text, format = self.rendered.text, self.reasoning
+        reasoning = None if format is None else ReasoningParser(format, format.open_at_end_of(text))
+        allowed = (self.draft.fields.unenforced or self.service.config.unenforced) == "allow"
 
-        def remember(text: str, tokens: Tokens) -> None:
-            self.service.remember(chat.namespace, chat.text, prompt, text, tokens)
+        def remember(reply_text: str, tokens: Tokens) -> None:
+            self.service.remember(request.namespace, text, request.prompt, reply_text, tokens)
 
-        return ChatReader(reasoning, chat.use.new_parser(left_out, allowed=allowed), remember)
+        return ChatReader(reasoning, self.use.new_parser(left_out, allowed=allowed), remember)
 
 
 def new_id(prefix: str) -> str:
@@ -137,96 +129,170 @@ def namespace_of(fields: SamplingFields, scope: str) -> str | None:
     return None if fields.cache_prompt is False else cache_namespace(scope, fields.cache_salt)
 
 
-def prepare(service: Service, checked: CheckedRequest) -> PreparedRequest:
-    """One `Generate` for each choice. Choice i of every prompt samples with the seed plus i.
+async def prepare(
+    service: Service, id: str, draft: Draft, caller: Caller, scope: str = "", tenant: str = ""
+) -> Job:
+    """Renders and tokenizes the prompts, and makes one `Generate` for each choice.
 
-    Raises `RequestError` for a request that the model can't serve.
+    The names of the caller's namespaces begin with `scope`. Choice i of every prompt samples with the seed
+    plus i. Raises `RequestError` for a request that the model can't serve.
     """
-    model, fields = service.engine.check_serving(), checked.fields
-    shortest = min(len(prompt) // 4 for prompt in checked.prompts)
-    check_prompt_logprobs_start(fields.prompt_logprobs_start, checked.prompt_logprobs, shortest)
-    most = [reply_tokens(model, len(prompt) // 4, checked.limits) for prompt in checked.prompts]
+    model, fields = service.engine.check_serving(), draft.fields
+    check_choices(len(draft.prompt.items) or 1, fields.n or 1, service.config.max_waiting)
+    use, grammar, rendered = await service.work.call(caller, _render, service, draft)
+    namespace = namespace_of(fields, scope)
+    prompts = await _tokenize(service, draft.prompt, rendered.text, namespace, caller, model.max_model_len)
+    if not all(prompts):
+        param = draft.prompt.param
+        problem = f"{param} must not be empty: it has no tokens."
+        raise RequestError(problem, param=param, code="invalid_value")
+    places = await positions(service, rendered.breakpoints, rendered.text, prompts[0], namespace, caller)
+    reasoning = service.reasoning if draft.is_chat else None
+    if grammar is not None and reasoning is not None:
+        reasoned = after_reasoning(grammar, reasoning, rendered.text, calls=use.mode != "none")
+        if reasoned is None and use.mode != "allowed":
+            reasoning = None
+        grammar = reasoned or grammar
+    leases = [] if namespace is None else _leases(draft, use, places)
+    requests = _generates(service, model, id, draft, prompts, grammar, namespace, tenant, leases)
+    return Job(id, service, draft, prompts, rendered, places, use, reasoning, requests)
+
+
+async def tokenize(
+    service: Service, prompt: Prompt, salt: str | None, caller: Caller, scope: str = "", most: int = 0
+) -> Tokens:
+    """The tokens of a prompt without a reply, at most `most`; by default `MAX_COUNTED_TOKENS`, or the model's
+    context if that is longer. Raises `RequestError`."""
+    check_salt(salt)
+    model = service.engine.model or service.engine.check_serving()
+    most = most or max(MAX_COUNTED_TOKENS, model.max_model_len)
+    rendered = await service.work.call(caller, render_prompt, service, prompt)
+    namespace = cache_namespace(scope, salt)
+    (tokens,) = await _tokenize(service, prompt, rendered.text, namespace, caller, most)
+    return tokens
+
+
+def render_prompt(service: Service, prompt: Prompt) -> RenderedPrompt:
+    """Raises `RequestError` if the template or this server can't render the messages."""
+    if prompt.conversation is None:
+        return RenderedPrompt()
+    try:
+        text, outline, form = render(service.template, prompt.conversation, prompt.tools)
+    except RequestError as error:
+        if prompt.param == "messages" or not (error.param or "").startswith("messages"):
+            raise
+        raise RequestError(error.message, param=prompt.param, code=error.code) from None
+    breakpoints = []
+    for conversation, tools, ttl_s in prompt.beginnings:
+        beginning = render_beginning(service.template, conversation, tools, form)
+        if beginning is not None:
+            breakpoints.append(Breakpoint(beginning, ttl_s))
+    return RenderedPrompt(text, outline, breakpoints)
+
+
+def _render(service: Service, draft: Draft) -> tuple[ToolUse, GrammarSpec | None, RenderedPrompt]:
+    use = tool_use(draft.calls, service.tool_format, draft.constraint)
+    grammar = enforced_as_asked(use.grammar or draft.constraint, draft.fields, service.config)
+    return use, grammar, render_prompt(service, draft.prompt)
+
+
+async def _tokenize(
+    service: Service, prompt: Prompt, text: str, namespace: str | None, caller: Caller, most: int
+) -> list[Tokens]:
+    """The prompts, each of at most `most` tokens. `text` is the rendered conversation if it has one."""
+    param, special = prompt.param, prompt.special
+    if prompt.conversation is not None:
+        return [await service.encode_rendered(text, special, namespace, caller, most, param)]
+    return [await _encode(service, item, special, caller, most, param) for item in prompt.items]
+
+
+async def _encode(
+    service: Service, item: str | list[int], special: bool, caller: Caller, most: int, param: str
+) -> Tokens:
+    if isinstance(item, str):
+        return await service.encode(item, special, caller, most, param)
+    model = service.engine.model
+    if model is not None:
+        check_token_ids(param, item, model.vocab_size)
+    return array("i", item).tobytes()
+
+
+def _generates(
+    service: Service,
+    model: ModelReady,
+    id: str,
+    draft: Draft,
+    prompts: Sequence[Tokens],
+    grammar: GrammarSpec | None,
+    namespace: str | None,
+    tenant: str,
+    leases: list[LeaseTerms],
+) -> list[Generate]:
+    fields, choices = draft.fields, draft.fields.n or 1
+    shortest = min(len(prompt) // 4 for prompt in prompts)
+    check_prompt_logprobs_start(fields.prompt_logprobs_start, draft.prompt_logprobs, shortest)
+    most = [reply_tokens(model, len(prompt) // 4, draft.limits, draft.prompt.param) for prompt in prompts]
     sampling = sampling_params(
         fields,
         max_tokens=min(most),
-        logprobs=checked.logprobs,
-        prompt_logprobs=checked.prompt_logprobs,
+        logprobs=draft.logprobs,
+        prompt_logprobs=draft.prompt_logprobs,
         vocab_size=model.vocab_size,
         defaults=model.sampling,
     )
-    choices = fields.n or 1
-    leases = _leases(checked)
-    requests = [
+    return [
         Generate(
-            request=f"{checked.request_id}-{number * choices + choice}",
+            request=f"{id}-{number * choices + choice}",
             client=service.engine.client,
             prompt=prompt,
             sampling=msgspec.structs.replace(
                 sampling, seed=choice_seed(sampling.seed, choice), max_tokens=most[number]
             ),
-            grammar=checked.grammar,
-            namespace=checked.namespace,
+            grammar=grammar,
+            namespace=namespace,
             priority=fields.priority or 0,
-            tenant=checked.tenant,
+            tenant=tenant,
             leases=leases,
+            is_streamed=draft.streams,
         )
-        for number, prompt in enumerate(checked.prompts)
+        for number, prompt in enumerate(prompts)
         for choice in range(choices)
     ]
-    return PreparedRequest(service, fields, requests, checked.chat, checked.outline)
 
 
-def _leases(checked: CheckedRequest) -> list[LeaseTerms]:
-    if checked.namespace is None:
-        return []
-    lease, chat = checked.fields.cache_lease, checked.chat
-    return [
-        *checked.leases,
-        *([session_lease(lease, _shared_tokens(checked))] if lease is not None else []),
-        *([tool_pause_lease()] if chat is not None and chat.use.mode != "none" else []),
-    ]
+def _leases(draft: Draft, use: ToolUse, places: Sequence[Position]) -> list[LeaseTerms]:
+    found = [*breakpoint_leases(places), *draft.leases]
+    if draft.fields.cache_lease is not None:
+        # A request without a reply only scores the tokens from `prompt_logprobs_start` on.
+        end = draft.fields.prompt_logprobs_start if draft.limits.max_tokens == 0 else None
+        found.append(session_lease(draft.fields.cache_lease, end))
+    if use.mode != "none":
+        found.append(tool_pause_lease())
+    return found
 
 
-def _shared_tokens(checked: CheckedRequest) -> int | None:
-    """Tokens of the prompt before those that the request only scores; None for a request with a reply."""
-    return checked.fields.prompt_logprobs_start if checked.limits.max_tokens == 0 else None
-
-
-def chat_of(
-    service: Service,
-    text: str,
-    namespace: str | None,
-    grammar: GrammarSpec | None,
-    use: ToolUse,
-    *,
-    continues: bool,
-) -> tuple[Chat, GrammarSpec | None]:
-    """The chat with this rendered text, and its grammar preceded by the reasoning that may come first."""
-    format = service.reasoning
-    reasoned = None
-    if grammar is not None and format is not None:
-        reasoned = after_reasoning(grammar, format, text, calls=use.mode != "none")
-    may_reason = grammar is None or reasoned is not None or use.mode == "allowed"
-    chat = Chat(text, namespace, format if may_reason else None, use, continues)
-    return chat, reasoned or grammar
-
-
-def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits) -> int:
+def reply_tokens(model: ModelReady, prompt_tokens: int, limits: Limits, prompt_param: str) -> int:
     """The most tokens of the reply: `max_tokens`, or the rest of the context if that is less.
 
     Raises `RequestError` if the prompt leaves nothing, or if `max_tokens` alone exceeds the context.
     """
     most, max_tokens = model.max_model_len, limits.max_tokens
     context = f"This model's maximum context length is {tokens_in_words(most)}"
-    if max_tokens is not None and max_tokens > most:
-        message = (
-            f"{context}, but {limits.param} is {max_tokens}: lower it to {most} at most, or leave it out."
-        )
-        raise too_long(message, limits.param)
+    if limits.context is not None and limits.context < most:
+        most = limits.context
+        if prompt_tokens >= most:
+            raise too_long(
+                f"{limits.context_param} is {most}, but {prompt_param} has {tokens_in_words(prompt_tokens)}, "
+                f"and the reply needs some too: raise {limits.context_param}, or leave it out.",
+                limits.context_param,
+            )
+    elif limits.context is None and max_tokens is not None and max_tokens > most:
+        advice = f"lower it to {most} at most{'' if limits.is_required else ', or leave it out'}"
+        raise too_long(f"{context}, but {limits.param} is {max_tokens}: {advice}.", limits.param)
     left = most - prompt_tokens
     if left < (0 if max_tokens == 0 else 1):
         problem = f"but the prompt has {prompt_tokens}, and the reply needs some too"
-        raise too_long(f"{context}, {problem}: {shorten(limits.prompt_param)}.", limits.prompt_param)
+        raise too_long(f"{context}, {problem}: {shorten(prompt_param)}.", prompt_param)
     return left if max_tokens is None else min(left, max_tokens)
 
 

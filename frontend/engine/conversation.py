@@ -9,12 +9,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import Tokens
-from ..core.conversation import render, tool_definitions
+from ..core.conversation import tool_definitions
+from ..core.draft import Prompt
 from ..core.fields import JsonObject
 from ..core.messages import ChatMessage, Conversation, Tool, ToolChoice
-from ..core.service import Service
-from ..core.work.caller import Caller
 from .values import check_characters, convert, json_of
 
 Message: TypeAlias = Mapping[str, object]
@@ -44,11 +42,13 @@ class ChatFields(msgspec.Struct, kw_only=True):
         """The tools as the template prints them; None without tools."""
         return tool_definitions(self.tools)
 
-    def conversation(self, messages: Sequence[Message]) -> Conversation:
+    def prompt(self, messages: Sequence[Message]) -> Prompt:
         """Raises `RequestError` for messages that can't be used."""
         continues = bool(self.continue_final_message)
         begins = not continues if self.add_generation_prompt is None else self.add_generation_prompt
-        return Conversation(read_messages(messages), begins, continues, self.chat_template_kwargs or {})
+        variables = self.chat_template_kwargs or {}
+        conversation = Conversation(read_messages(messages), begins, continues, variables)
+        return Prompt(param="messages", conversation=conversation, tools=self.definitions)
 
 
 def listed(messages: Iterable[Message]) -> list[Message]:
@@ -70,17 +70,3 @@ def read_messages(messages: Iterable[Message]) -> list[ChatMessage]:
         check_characters(f"messages[{place}]", message)
         converted.append(convert(message, ChatMessage, f"messages[{place}]"))
     return converted
-
-
-async def text_tokens(service: Service, text: str, most: int, name: str) -> Tokens:
-    """At most `most` tokens of a prompt. `name` is its name in errors."""
-    check_characters(name, text)
-    return await service.encode(text, True, Caller(), most, name)
-
-
-async def conversation_tokens(
-    service: Service, fields: ChatFields, conversation: Conversation, namespace: str | None, most: int
-) -> tuple[str, Tokens]:
-    """The rendered conversation, and its tokens, of which there are at most `most`."""
-    text = render(service.template, conversation, fields.definitions)
-    return text, await service.encode_rendered(text, False, namespace, Caller(), most, "messages")

@@ -14,7 +14,7 @@ from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady
 from ..core.attempts import run_attempts
-from ..core.prepare import PreparedRequest
+from ..core.prepare import Job
 from ..core.replica.engine_client import EngineClient
 from ..core.replica.generation import Generation
 from ..core.service import Service
@@ -29,7 +29,7 @@ from .reply import EngineReply
 CLIENT = 0
 UP_POLL_SECONDS = 0.01
 T = TypeVar("T")
-Prepare = Callable[[Service, ModelReady], Awaitable[PreparedRequest]]
+Prepare = Callable[[Service, ModelReady], Awaitable[Job]]
 
 
 @dataclass(frozen=True)
@@ -106,13 +106,13 @@ class LocalServer:
 
     async def _complete(self, ask: Ask, put: Callable[[CompletionPart], None] | None = None) -> EngineReply:
         async with self._permitted(ask.choices):
-            prepared, generation = await self._begun(ask, is_streamed=put is not None)
+            job, generation = await self._begun(ask, is_streamed=put is not None)
             try:
                 await generation.accepted()
                 attempts: list[EngineReply] = []
 
                 def begin() -> EngineReply:
-                    attempts.append(EngineReply(prepared.new_reply(generation), prepared.requests[0]))
+                    attempts.append(EngineReply(job.new_reply(generation), job.requests[0]))
                     return attempts[-1]
 
                 async for _, parts in run_attempts(generation, begin, self._service.work):
@@ -124,15 +124,15 @@ class LocalServer:
             finally:
                 self._service.engine.forget(generation)
 
-    async def _begun(self, ask: Ask, *, is_streamed: bool) -> tuple[PreparedRequest, Generation]:
+    async def _begun(self, ask: Ask, *, is_streamed: bool) -> tuple[Job, Generation]:
         """Begins again if the replica dies while the request is prepared, which takes long for long texts."""
         engine = self._service.engine
         while True:
             model = await self._model()
             try:
-                prepared = await ask.prepare(self._service, model)
-                requests = [replace(each, is_streamed=is_streamed) for each in prepared.requests]
-                return prepared, engine.start(requests)
+                job = await ask.prepare(self._service, model)
+                requests = [replace(each, is_streamed=is_streamed) for each in job.requests]
+                return job, engine.start(requests)
             except RequestError as error:
                 if error.status != 503 or engine.is_up:
                     raise

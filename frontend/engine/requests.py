@@ -1,4 +1,4 @@
-"""Turns the arguments of `Engine`'s methods into prepared requests."""
+"""Turns the arguments of `Engine`'s methods into jobs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TypeAlias
 import msgspec
 
 from ...runtime.errors import RequestError
-from ...runtime.messages import GrammarSpec, ModelReady, Tokens
-from ..core.constraint import enforced_as_asked
+from ...runtime.messages import GrammarSpec, Tokens
+from ..core import draft, prepare
 from ..core.fields import MAX_LOGPROBS, SamplingFields
 from ..core.grammar_fields import (
     choice_spec,
@@ -22,21 +22,13 @@ from ..core.grammar_fields import (
     regex_spec,
     schema_spec,
 )
-from ..core.prepare import (
-    Chat,
-    CheckedRequest,
-    Limits,
-    PreparedRequest,
-    chat_of,
-    namespace_of,
-    new_id,
-    prepare,
-)
-from ..core.requested_tools import ToolUse, tool_use
+from ..core.prepare import Job
+from ..core.requested_tools import CallsWanted
 from ..core.service import Service
 from ..core.tool_choice import calls_wanted
-from ..core.validation import check_choices, check_fields, check_range, check_token_ids
-from .conversation import ChatFields, Message, conversation_tokens, text_tokens
+from ..core.validation import check_fields, check_range
+from ..core.work.caller import Caller
+from .conversation import ChatFields, Message
 from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions
 from .typed import schema_and_reader
 from .values import check_characters, convert, json_of
@@ -56,26 +48,20 @@ class _ConstraintFields(msgspec.Struct, kw_only=True):
 
 _JSON = (Mapping, list, tuple, str, int, float, type(None))
 """what `json_schema` has if it is no type; other checks refuse what is no schema"""
-MOST_TOKENS = 1 << 20  # of a text that is only tokenized, unless the context is longer
 CONSTRAINTS = _ConstraintFields.__struct_fields__
 _NO_SAMPLING_FIELD = {"logprobs", *CONSTRAINTS, *ChatFields.__struct_fields__}
 
 
-async def ask_completion(
-    service: Service, model: ModelReady, prompt: Prompt, sampling: Sampling, name: str
-) -> PreparedRequest:
+async def ask_completion(service: Service, prompt: Prompt, sampling: Sampling, name: str) -> Job:
     """`name` is the prompt's name in errors. Raises `RequestError` for a request that can't be served."""
-    if isinstance(prompt, str):
-        tokens = await text_tokens(service, prompt, model.max_model_len, name)
-    else:
-        ids = _token_ids(prompt, name)
-        check_token_ids(name, ids, model.vocab_size)
-        tokens = array("i", ids).tobytes()
-    if not tokens:
-        raise RequestError(f"{name} must not be empty: it has no tokens.", param=name, code="invalid_value")
-    fields = _fields(sampling)
-    grammar = enforced_as_asked(_grammar(sampling), fields, service.config)
-    return _prepared(service, sampling, fields, tokens, grammar, name)
+    return await _prepare(service, sampling, _text_prompt(prompt, name))
+
+
+def _text_prompt(prompt: Prompt, name: str) -> draft.Prompt:
+    if not isinstance(prompt, str):
+        return draft.Prompt(param=name, items=[_token_ids(prompt, name)])
+    check_characters(name, prompt)
+    return draft.Prompt(param=name, items=[prompt], special=True)
 
 
 def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
@@ -89,70 +75,54 @@ def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
         ) from None
 
 
-async def ask_chat(
-    service: Service, model: ModelReady, messages: Sequence[Message], options: ChatOptions
-) -> PreparedRequest:
+async def ask_chat(service: Service, messages: Sequence[Message], options: ChatOptions) -> Job:
     """Raises `RequestError` for a request that can't be served."""
-    fields, chat_fields = _fields(options), ChatFields.read(options)
-    conversation = chat_fields.conversation(messages)
-    namespace = namespace_of(fields, scope="")
-    text, tokens = await conversation_tokens(
-        service, chat_fields, conversation, namespace, model.max_model_len
-    )
-    asked, use = _grammar(options), ToolUse("none", service.tool_format)
-    if chat_fields.tools or chat_fields.tool_choice is not None:
-        choice, several = chat_fields.tool_choice, chat_fields.parallel_tool_calls
-        use = tool_use(calls_wanted(choice, chat_fields.definitions, several), service.tool_format, asked)
-    spec = enforced_as_asked(use.grammar or asked, fields, service.config)
-    chat, grammar = chat_of(service, text, namespace, spec, use, continues=conversation.continues_last)
-    return _prepared(service, options, fields, tokens, grammar, "messages", chat)
+    fields = ChatFields.read(options)
+    calls = calls_wanted(fields.tool_choice, fields.definitions, fields.parallel_tool_calls)
+    return await _prepare(service, options, fields.prompt(messages), calls)
 
 
 async def ask_score(
     service: Service, tokens: Tokens, start: int, options: ScoreOptions, prompt_name: str
-) -> PreparedRequest:
+) -> Job:
     """A request for the log-probabilities of the tokens from position `start` on, without a reply."""
     given = {name: options.get(name) for name in ("cache_salt", "cache_prompt", "cache_lease", "priority")}
-    fields = _fields({**given, "max_tokens": 0, "prompt_logprobs": 0, "prompt_logprobs_start": start})
-    return _prepared(service, {}, fields, tokens, None, prompt_name)
+    scoring = {**given, "max_tokens": 0, "prompt_logprobs": 0, "prompt_logprobs_start": start}
+    prompt = draft.Prompt(param=prompt_name, items=[array("i", tokens).tolist()])
+    return await _prepare(service, scoring, prompt)
 
 
 async def tokenize(
-    service: Service, most: int, prompt: str | Sequence[Message], options: TokenizeOptions
+    service: Service, prompt: str | Sequence[Message], options: TokenizeOptions, most: int = 0
 ) -> Tokens:
     """The tokens of a text or a conversation; at most `most`, else raises `RequestError`."""
     if isinstance(prompt, str):
-        return await text_tokens(service, prompt, most, "prompt")
-    fields, chat_fields = _fields({"cache_salt": options.get("cache_salt")}), ChatFields.read(options)
-    namespace, conversation = namespace_of(fields, scope=""), chat_fields.conversation(prompt)
-    return (await conversation_tokens(service, chat_fields, conversation, namespace, most))[1]
+        return await prepare.tokenize(service, _text_prompt(prompt, "prompt"), None, Caller(), most=most)
+    salt = _fields({"cache_salt": options.get("cache_salt")}).cache_salt
+    conversation = ChatFields.read(options).prompt(prompt)
+    return await prepare.tokenize(service, conversation, salt, Caller(), most=most)
 
 
-def _prepared(
+async def _prepare(
     service: Service,
-    sampling: Mapping[str, object],
-    fields: SamplingFields,
-    prompt: Tokens,
-    grammar: GrammarSpec | None,
-    prompt_name: str,
-    chat: Chat | None = None,
-) -> PreparedRequest:
-    check_choices(1, fields.n or 1, service.config.max_waiting)
-    logprobs: int | None = convert(sampling.get("logprobs"), int | None, "logprobs")  # type: ignore[arg-type]
+    options: Mapping[str, object],
+    prompt: draft.Prompt,
+    calls: CallsWanted = draft.NO_CALLS,
+) -> Job:
+    fields = _fields(options)
+    logprobs: int | None = convert(options.get("logprobs"), int | None, "logprobs")  # type: ignore[arg-type]
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
-    checked = CheckedRequest(
-        request_id=new_id("engine"),
+    asked = draft.Draft(
         fields=fields,
-        limits=Limits(fields.max_tokens, "max_tokens", prompt_name),
-        prompts=[prompt],
-        namespace=namespace_of(fields, scope=""),
-        tenant="",
-        grammar=grammar,
+        prompt=prompt,
+        limits=draft.Limits(fields.max_tokens, "max_tokens"),
+        is_chat=prompt.conversation is not None,
+        calls=calls,
+        constraint=_grammar(options),
         logprobs=logprobs,
         prompt_logprobs=fields.prompt_logprobs,
-        chat=chat,
     )
-    return prepare(service, checked)
+    return await prepare.prepare(service, prepare.new_id("engine"), asked, Caller())
 
 
 def _fields(options: Mapping[str, object]) -> SamplingFields:

@@ -43,7 +43,7 @@ async def scored_prompts(
 
     async def tokens(prompt: str | Sequence[Message], continues: bool) -> Tokens:
         extra = {} if texts else {**rendering, "continue_final_message": continues}
-        return await tokenize(service, model.max_model_len, prompt, TokenizeOptions(**extra))  # type: ignore[typeddict-item]
+        return await tokenize(service, prompt, TokenizeOptions(**extra), model.max_model_len)  # type: ignore[typeddict-item]
 
     if isinstance(prompt, str):
         wholes = [await tokens(prompt + choice, False) for choice in choices]

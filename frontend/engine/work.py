@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeGuard, TypeVar, cast
 from ...runtime.errors import RequestError
 from ...runtime.messages import ModelReady
 from ..core import leases
-from ..core.prepare import PreparedRequest, cache_namespace
+from ..core.prepare import Job, cache_namespace
 from ..core.service import Service
 from ..launch.progress import progress_bar
 from .completion import Completion, Score
@@ -18,7 +18,6 @@ from .conversation import Message
 from .local_server import Ask, LocalServer
 from .reply import EngineReply
 from .requests import (
-    MOST_TOKENS,
     Prompt,
     Prompts,
     ask_chat,
@@ -67,8 +66,7 @@ def tokens(prompt: str | Conversation, options: TokenizeOptions) -> Work[list[in
     check_names(options, TokenizeOptions)
 
     async def work(service: Service, model: ModelReady) -> list[int]:
-        most = max(MOST_TOKENS, model.max_model_len)
-        return array("i", await tokenize(service, most, prompt, options)).tolist()
+        return array("i", await tokenize(service, prompt, options)).tolist()
 
     return lambda server: server.call(work)
 
@@ -102,7 +100,7 @@ def end_lease(key: str, cache_salt: str | None) -> Work[None]:
 def completion_ask(prompt: Prompt, sampling: Sampling, name: str = "prompt") -> Ask:
     check_names(sampling, Sampling)
     return Ask(
-        lambda service, model: ask_completion(service, model, prompt, sampling, name),
+        lambda service, model: ask_completion(service, prompt, sampling, name),
         _choices(sampling),
         sampling.get("json_schema"),
     )
@@ -112,9 +110,9 @@ def chat_ask(messages: Conversation, options: ChatOptions, place: int | None = N
     """`place` is the conversation's among several."""
     check_names(options, ChatOptions)
 
-    async def prepared(service: Service, model: ModelReady) -> PreparedRequest:
+    async def prepare(service: Service, model: ModelReady) -> Job:
         try:
-            return await ask_chat(service, model, messages, options)
+            return await ask_chat(service, messages, options)
         except RequestError as error:
             if place is None:
                 raise
@@ -123,7 +121,7 @@ def chat_ask(messages: Conversation, options: ChatOptions, place: int | None = N
                 f"In {param}: {error}", status=error.status, param=param, code=error.code
             ) from error
 
-    return Ask(prepared, _choices(options), options.get("json_schema"))
+    return Ask(prepare, _choices(options), options.get("json_schema"))
 
 
 def streamed(ask: Ask, options: Sampling | ChatOptions) -> Ask:

@@ -20,7 +20,7 @@ from ..core.cache_misses.explanation import (
 )
 from ..core.cache_misses.outline import Outline
 from ..core.cache_misses.recent_prompts import Place, Seen
-from ..core.prepare import PreparedRequest
+from ..core.prepare import Job
 from ..core.reply import Reply
 from .http_service import HttpService
 from .tenants import owner_of
@@ -36,25 +36,23 @@ class CacheWatch:
     `computed` and `ended` are called as the reply begins and ends, and `count` once it has been sent.
     """
 
-    def __init__(self, http: HttpService, owner: str, prepared: PreparedRequest, *, explains: bool) -> None:
+    def __init__(self, http: HttpService, owner: str, job: Job, *, explains: bool) -> None:
         self._http = http
         self._owner = owner
         self._explains = explains
-        self._step = prepared.fields.n or 1
-        self._requests = prepared.requests[:: self._step]
+        self._step = job.choices
+        self._requests = job.requests[:: self._step]
         self._is_computed = False
         self._seen: list[Seen | None] = []  # empty until they are remembered
         self._matched: list[int] = []  # tokens of each prompt; empty until the reply has ended
-        self._questions = [self._question(request, prepared.outline) for request in self._requests]
+        self._questions = [self._question(request, job.rendered.outline) for request in self._requests]
 
     @classmethod
-    async def begin(
-        cls, http: HttpService, prepared: PreparedRequest, scope: Scope, *, explains: bool
-    ) -> CacheWatch:
+    async def begin(cls, http: HttpService, job: Job, scope: Scope) -> CacheWatch:
         """Call it just before the request is sent. Raises `RequestError` for an explanation of several
         prompts."""
-        explains = explains or _wants_explanation(scope)
-        watch = cls(http, owner_of(scope), prepared, explains=explains)
+        explains = job.draft.explains or _wants_explanation(scope)
+        watch = cls(http, owner_of(scope), job, explains=explains)
         if explains:
             await watch.ask_tree()
         return watch

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -15,13 +15,16 @@ from starlette.types import Receive, Scope, Send
 
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
-from ...runtime.messages import BACKGROUND_PRIORITY, Generate
+from ...runtime.messages import BACKGROUND_PRIORITY, Generate, Tokens
 from ..core.attempts import Attempt, run_attempts, run_off_loop
-from ..core.prepare import PreparedRequest
+from ..core.draft import Draft, Prompt
+from ..core.prepare import Job, prepare, tokenize
 from ..core.replica.generation import Generation
 from ..core.reply import MANY_TOKENS, Reply
-from ..core.work.caller import ClientGoneError
+from ..core.service import Service
+from ..core.work.caller import Caller, ClientGoneError
 from ..core.work.fair_threads import FairThreads
+from .body_kind import BodyKind
 from .body_writer import BODY_WRITER, BodyWriter
 from .cache_watch import CacheWatch
 from .faces import ALLOWANCES, with_short_texts
@@ -29,11 +32,12 @@ from .http_service import HttpService
 from .key_limits import with_key_limits
 from .metrics import RequestTimer
 from .outcome import TIMER
-from .tenants import SENT_KEY
+from .tenants import SENT_KEY, cache_scope, caller_of, tenant_of
 from .time_limit import TimeLimit
 
 IN_BACKGROUND = "arbora.in_background"
 """in the scope of a request: true if it starts after all other requests"""
+T = TypeVar("T", bound=msgspec.Struct)
 log = logging.getLogger(__name__)
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
@@ -53,23 +57,59 @@ async def _unchanged(last: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Job:
-    """A request that is ready for the scheduler. `answer` turns a reply, and `error_event` an error inside a
-    stream, into the wire format, whose media type is `stream_type`. `finished` takes the last part of the
-    answer and returns the part to send. `explains`: the answer says why tokens of the prompt were not cached.
-    `detached` starts the job without its client, and returns the answer. It takes the job with the limits of
-    its API key, which `prepare` does not know.
+class HttpJob:
+    """A job and how its HTTP request is answered.
+
+    `answer` turns a reply, and `error_event` an error inside a stream, into the wire format, whose media type
+    is `stream_type`. `finished` takes the last part of the answer and returns the part to send. `detached`
+    starts the job without its client, and returns the answer. It takes the job with the limits of its API
+    key, which `prepare` does not know.
     """
 
-    request_id: str
-    prepared: PreparedRequest
-    streams: bool
+    job: Job
     answer: Callable[[Reply], Answer]
     error_event: Callable[[RequestError], bytes]
-    explains: bool = False
     finished: Callable[[bytes], Awaitable[bytes]] = _unchanged
     stream_type: bytes = EVENT_STREAM
-    detached: Callable[[Job, CacheWatch, ApiKey | None], Awaitable[Response]] | None = None
+    detached: Callable[[HttpJob, CacheWatch, ApiKey | None], Awaitable[Response]] | None = None
+
+    @property
+    def streams(self) -> bool:
+        return self.job.draft.streams
+
+
+@dataclass(frozen=True)
+class Incoming(Generic[T]):
+    """A request whose body has been read."""
+
+    http: HttpService
+    request: Request
+    body: T
+    caller: Caller
+
+    async def prepare(self, id: str, read: Callable[[Service, T], Draft]) -> Job:
+        """The job `id` of the draft that `read` makes. Raises `RequestError` for a request that can't be
+        served."""
+        service, config = self.http.service, self.http.service.config
+        service.engine.check_serving()
+        draft = await service.work.call(self.caller, read, service, self.body)
+        tenant = tenant_of(self.request, draft.user, config)
+        return await prepare(service, id, draft, self.caller, cache_scope(self.request, config), tenant)
+
+    async def tokenize(self, read: Callable[[Service, T], Prompt], salt: str | None) -> Tokens:
+        """The tokens of the prompt that `read` makes. Raises `RequestError`."""
+        service = self.http.service
+        prompt = await service.work.call(self.caller, read, service, self.body)
+        scope = cache_scope(self.request, service.config)
+        return await tokenize(service, prompt, salt, self.caller, scope)
+
+
+async def read_body(http: HttpService, request: Request, kind: BodyKind[T]) -> Incoming[T]:
+    """Raises `RequestError`."""
+    caller = caller_of(request, http.service.config)
+    body = await http.bodies.read(request, caller, kind)
+    messages = getattr(body, "messages", None) or ()
+    return Incoming(http, request, body, caller.with_messages(len(messages)))
 
 
 class GenerationEndpoint:
@@ -77,7 +117,7 @@ class GenerationEndpoint:
     returns a response if it needs no generation. It starts nothing."""
 
     def __init__(
-        self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[Job | Response]]
+        self, http: HttpService, prepare: Callable[[HttpService, Request], Awaitable[HttpJob | Response]]
     ) -> None:
         self.prepare = prepare
         self._http = http
@@ -93,20 +133,20 @@ class GenerationEndpoint:
             await job(scope, receive, send)
             return
         if key is not None:
-            job = replace(job, prepared=with_key_limits(job.prepared, key))
-        cache = await CacheWatch.begin(self._http, job.prepared, scope, explains=job.explains)
+            job = replace(job, job=with_key_limits(job.job, key))
+        cache = await CacheWatch.begin(self._http, job.job, scope)
         if job.detached is not None:
             async with limit.of_preparation():
                 answer = await job.detached(job, cache, key)
             await answer(scope, receive, send)
             return
-        generation = service.engine.start(_requests(scope, job))
+        generation = service.engine.start(_requests(scope, job.job))
         ending = limit.end_later(generation)
         watch = asyncio.create_task(_close_when_gone(receive, generation))
         try:
             await generation.accepted()
             scope[ALLOWANCES] = generation.allowances
-            timer.accepted(job.prepared.requests)
+            timer.accepted(job.job.requests)
             writer = scope.get(BODY_WRITER) if job.streams else None
             parts = answer_parts(job, generation, timer, service.work, cache, writer)
             if job.streams:
@@ -115,7 +155,7 @@ class GenerationEndpoint:
                 await _send_whole(job, parts, send)
             await cache.count()
         except ClientGoneError:
-            timer.aborted(len(job.prepared.requests))
+            timer.aborted(len(job.job.requests))
             if not job.streams:  # the response of a stream has begun
                 raise
         finally:
@@ -127,11 +167,9 @@ class GenerationEndpoint:
 
 def _requests(scope: Scope, job: Job) -> Sequence[Generate]:
     """The job's requests, with the lowest priority if the HTTP request belongs to a batch."""
-    changed: dict[str, Any] = {} if job.streams else {"is_streamed": False}
-    if scope.get(IN_BACKGROUND):
-        changed["priority"] = BACKGROUND_PRIORITY
-    requests = job.prepared.requests
-    return [msgspec.structs.replace(each, **changed) for each in requests] if changed else requests
+    if not scope.get(IN_BACKGROUND):
+        return job.requests
+    return [msgspec.structs.replace(each, priority=BACKGROUND_PRIORITY) for each in job.requests]
 
 
 async def _close_when_gone(receive: Receive, generation: Generation) -> None:
@@ -140,7 +178,7 @@ async def _close_when_gone(receive: Receive, generation: Generation) -> None:
     generation.close()
 
 
-async def _send_whole(job: Job, parts: AsyncIterator[bytes], send: Send) -> None:
+async def _send_whole(job: HttpJob, parts: AsyncIterator[bytes], send: Send) -> None:
     *_, body = [data async for data in parts]
     headers = [
         (b"content-type", b"application/json"),
@@ -152,7 +190,7 @@ async def _send_whole(job: Job, parts: AsyncIterator[bytes], send: Send) -> None
 
 
 async def _send_stream(
-    job: Job, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
+    job: HttpJob, parts: AsyncIterator[bytes], generation: Generation, timer: RequestTimer, send: Send
 ) -> None:
     """Sends the headers at once, but the first event only with the first output: clients measure the time to
     the first token by it."""
@@ -187,19 +225,19 @@ def internal_error() -> RequestError:
     return RequestError("The server failed to answer this request.", status=500, code="internal_error")
 
 
-async def _send_failure(job: Job, error: RequestError, timer: RequestTimer, send: Send) -> None:
+async def _send_failure(job: HttpJob, error: RequestError, timer: RequestTimer, send: Send) -> None:
     timer.failed(error)
     event = job.error_event(with_short_texts(error))
     await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
-def _id_header(job: Job) -> tuple[bytes, bytes]:
+def _id_header(job: HttpJob) -> tuple[bytes, bytes]:
     """A header that OpenAI's clients show as the completion's `_request_id`."""
-    return b"x-request-id", job.request_id.encode()
+    return b"x-request-id", job.job.id.encode()
 
 
 async def answer_parts(
-    job: Job,
+    job: HttpJob,
     generation: Generation,
     timer: RequestTimer,
     work: FairThreads,
@@ -211,11 +249,11 @@ async def answer_parts(
 
     Log-probabilities of many tokens are written on another thread, as that may take a second.
     """
-    sampling = job.prepared.requests[0].sampling
+    sampling = job.job.requests[0].sampling
     has_logprobs = sampling.logprobs is not None or sampling.prompt_logprobs is not None
 
     def begin() -> Answer:
-        return job.answer(job.prepared.new_reply(generation))
+        return job.answer(job.job.new_reply(generation))
 
     answer: Answer | None = None
     try:

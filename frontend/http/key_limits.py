@@ -9,23 +9,23 @@ import msgspec
 from ...runtime.api_keys import ApiKey, Quota
 from ...runtime.errors import RequestError
 from ...runtime.sampling_params import SamplingParams
-from ..core.prepare import PreparedRequest
+from ..core.prepare import Job
 from ..core.validation import tokens_in_words
 
 
-def with_key_limits(prepared: PreparedRequest, key: ApiKey) -> PreparedRequest:
+def with_key_limits(job: Job, key: ApiKey) -> Job:
     """The request with the key's priority, shortest reply and quota. Raises `RequestError` (400)."""
-    priority = _priority(prepared.fields.priority, key)
+    priority = _priority(job.draft.fields.priority, key)
     requests = [
         msgspec.structs.replace(
             request,
             priority=priority,
-            quota=quota_of(key, prepared.prompt_tokens if number == 0 else None),
+            quota=quota_of(key, job.prompt_tokens if number == 0 else None),
             sampling=_shortened(request.sampling, key),
         )
-        for number, request in enumerate(prepared.requests)
+        for number, request in enumerate(job.requests)
     ]
-    return replace(prepared, requests=requests)
+    return replace(job, requests=requests)
 
 
 def quota_of(key: ApiKey | None, prompt_tokens: int | None) -> Quota | None:

@@ -7,10 +7,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ...core.conversation import rendered_to
-from ...core.leases import Breakpoint, check_breakpoints
-from ...core.message_forms import Form
-from ...core.service import Service
+from ...core.draft import Beginning
+from ...core.leases import check_breakpoints
 from ...core.validation import check_word
 from .conversation import conversation_of
 from .protocol import CacheControl, ContentBlock, InputMessage, PromptRequest
@@ -27,16 +25,15 @@ class _Marked(NamedTuple):
     part: PromptRequest
 
 
-def breakpoints_of(service: Service, request: PromptRequest, form: Form) -> list[Breakpoint]:
-    """`form` is that of the whole conversation. Raises `RequestError`."""
+def beginnings_of(request: PromptRequest) -> list[Beginning]:
+    """Raises `RequestError`."""
     check_breakpoints("cache_control", _count(request))  # first, as each breakpoint copies what is before it
     found = []
     for where, control, part in _marked(request):
         check_word(f"{where}.type", control.type, ("ephemeral",))
         check_word(f"{where}.ttl", control.ttl, tuple(TTL_S))
-        text = rendered_to(service.template, conversation_of(part), definitions(part.tools), form)
-        if text is not None:
-            found.append(Breakpoint(text, TTL_S[control.ttl or "5m"]))
+        ttl_s = TTL_S[control.ttl or "5m"]
+        found.append(Beginning(conversation_of(part), definitions(part.tools), ttl_s))
     return found
 
 

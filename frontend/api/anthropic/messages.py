@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from functools import partial
 
 from msgspec import UNSET
 from starlette.requests import Request
 
-from ....runtime.messages import GrammarSpec, ModelReady
-from ...core.constraint import enforced_as_asked
+from ...core.draft import Draft, Limits
 from ...core.fields import SamplingFields
-from ...core.leases import Position, breakpoint_leases, positions
-from ...core.prepare import Chat, CheckedRequest, Limits, chat_of, namespace_of, prepare
+from ...core.prepare import Job
 from ...core.reply import Reply
 from ...core.service import Service
-from ...core.validation import check_fields, check_stop_strings, tokens_in_words, too_long
+from ...core.validation import check_fields, check_stop_strings
 from ...http.body_kind import BodyKind
-from ...http.endpoint import Job
+from ...http.endpoint import HttpJob, read_body
 from ...http.faces import ANSWER_ID
 from ...http.http_service import HttpService
-from ...http.tenants import cache_scope, caller_of, tenant_of
 from .answers import MessageContext, MessageStream, MessageWhole
-from .breakpoints import breakpoints_of
 from .errors import error_event
 from .fields import IN_MESSAGES, INERT_FIELDS
-from .prompt import Prompt, prompt_of
+from .prompt import read_calls, read_constraint, read_prompt
 from .protocol import MessagesRequest
 from .thinking import shown
 
@@ -34,47 +29,31 @@ _BODY = BodyKind(MessagesRequest, INERT_FIELDS, IN_MESSAGES, {"prompt": "/v1/com
 _SAME_NAMES = sorted({*MessagesRequest.__struct_fields__} & {*SamplingFields.__struct_fields__})
 
 
-async def prepare_message(http: HttpService, http_request: Request) -> Job:
+async def prepare_message(http: HttpService, http_request: Request) -> HttpJob:
     """Raises `RequestError` for a request that can't be served."""
-    service = http.service
-    caller = caller_of(http_request, service.config)
-    request = await http.bodies.read(http_request, caller, _BODY)
-    service.check_model(request.model)
-    model = service.engine.check_serving()
+    incoming = await read_body(http, http_request, _BODY)
+    http.service.check_model(incoming.body.model)
+    job = await incoming.prepare(f"msg_{secrets.token_hex(12)}", _read)
+    failed = partial(error_event, request_id=http_request.scope[ANSWER_ID])
+    return HttpJob(job, partial(_answer, bool(incoming.body.stream), _context(incoming.body, job)), failed)
+
+
+def _read(service: Service, request: MessagesRequest) -> Draft:
+    """Raises `RequestError` for a request that can't be served."""
     fields = _sampling_fields(request)
-    _check_context(request, model)
-    renderer = caller.with_messages(len(request.messages))
-    valid = await service.work.call(renderer, _valid, service, request, fields)
-    namespace = namespace_of(fields, cache_scope(http_request, service.config))
-    prompt = await service.encode_rendered(
-        valid.text, False, namespace, caller, model.max_model_len, "messages"
-    )
-    continues = request.messages[-1].role == "assistant"
-    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=continues)
-    places = await positions(service, valid.breakpoints, valid.text, prompt, namespace, caller)
-    context = _context(service, request, chat, model, places)
-    user = request.metadata.user_id if request.metadata is not None else None
-    checked = CheckedRequest(
-        request_id=context.id,
+    check_stop_strings("stop_sequences", request.stop_sequences or ())
+    check_fields(fields)
+    prompt, constraint = read_prompt(service, request), read_constraint(request)
+    return Draft(
         fields=fields,
-        limits=Limits(request.max_tokens, "max_tokens", "messages"),
-        prompts=[prompt],
-        namespace=namespace,
-        tenant=tenant_of(http_request, user, service.config),
-        grammar=grammar,
-        logprobs=None,
-        prompt_logprobs=None,
-        chat=chat,
-        outline=valid.outline,
-        leases=breakpoint_leases(places),
-    )
-    return Job(
-        context.id,
-        prepare(service, checked),
-        bool(request.stream),
-        partial(_answer, bool(request.stream), context),
-        partial(error_event, request_id=http_request.scope[ANSWER_ID]),
-        bool(request.explain_cache),
+        prompt=prompt,
+        limits=Limits(request.max_tokens, "max_tokens", is_required=True),
+        is_chat=True,
+        calls=read_calls(request, prompt.tools, constraint),
+        constraint=constraint,
+        user=None if request.metadata is None else request.metadata.user_id,
+        streams=bool(request.stream),
+        explains=bool(request.explain_cache),
     )
 
 
@@ -83,37 +62,15 @@ def _sampling_fields(request: MessagesRequest) -> SamplingFields:
     return SamplingFields(stop=request.stop_sequences, **same)
 
 
-def _valid(service: Service, request: MessagesRequest, fields: SamplingFields) -> Prompt:
-    """Raises `RequestError` for a request that can't be served."""
-    check_stop_strings("stop_sequences", request.stop_sequences or ())
-    check_fields(fields)
-    prompt = prompt_of(service, request)
-    grammar: GrammarSpec | None = enforced_as_asked(prompt.grammar, fields, service.config)
-    return prompt._replace(grammar=grammar, breakpoints=breakpoints_of(service, request, prompt.form))
-
-
-def _check_context(request: MessagesRequest, model: ModelReady) -> None:
-    """Anthropic's clients can't leave `max_tokens` out, so it must be lowered."""
-    most = model.max_model_len
-    if request.max_tokens > most:
-        raise too_long(
-            f"This model's maximum context length is {tokens_in_words(most)}, but max_tokens is "
-            f"{request.max_tokens}: lower it to {most} at most.",
-            "max_tokens",
-        )
-
-
-def _context(
-    service: Service, request: MessagesRequest, chat: Chat, model: ModelReady, places: Sequence[Position]
-) -> MessageContext:
+def _context(request: MessagesRequest, job: Job) -> MessageContext:
     return MessageContext(
-        id=f"msg_{secrets.token_hex(12)}",
-        model=service.config.served_model_name,
+        id=job.id,
+        model=job.service.config.served_model_name,
         max_tokens=request.max_tokens,
-        page_tokens=model.page_size,
-        breakpoints=places,
+        page_tokens=job.service.engine.check_serving().page_size,
+        breakpoints=job.positions,
         shown=shown(request),
-        counts_thinking=chat.reasoning is not None,
+        counts_thinking=job.reasoning is not None,
         context_management=UNSET if request.context_management is None else {"applied_edits": []},
         diagnostics=UNSET if request.diagnostics is None else {"cache_miss_reason": {"type": "unavailable"}},
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
-from ...core.cache_misses.outline import Outline
-from ...core.conversation import rendered
+from ...core.draft import Prompt
 from ...core.grammar_fields import (
     choice_spec,
     grammar_spec,
@@ -18,11 +17,10 @@ from ...core.grammar_fields import (
     regex_spec,
     schema_spec,
 )
-from ...core.leases import Breakpoint
-from ...core.message_forms import Form
-from ...core.requested_tools import ToolUse, tool_use
+from ...core.requested_tools import CallsWanted
 from ...core.service import Service
 from ...core.validation import check_word, missing_field
+from .breakpoints import beginnings_of
 from .conversation import conversation_of
 from .protocol import ContextEdit, MessagesRequest, OutputFormat, PromptRequest
 from .thinking import check_thinking
@@ -32,39 +30,35 @@ CLEARS_THINKING = "clear_thinking_20251015"
 EDITS = (CLEARS_THINKING, "clear_tool_uses_20250919", "compact_20260112")
 
 
-class Prompt(NamedTuple):
-    """`text` is the rendered conversation, `outline` its parts, `form` the form of its messages. `grammar`
-    constrains the reply with its calls of tools."""
-
-    text: str
-    use: ToolUse
-    grammar: GrammarSpec | None
-    outline: Outline
-    form: Form
-    breakpoints: Sequence[Breakpoint] = ()
-
-
-def prompt_of(service: Service, request: PromptRequest) -> Prompt:
+def read_prompt(service: Service, request: PromptRequest) -> Prompt:
     """Raises `RequestError` for a request that can't be served."""
     check_thinking(request)
     if request.context_management is not None:
         _check_edits(request.context_management.edits or ())
-    tools = definitions(request.tools)
-    wanted = calls_wanted(request, tools)
-    asked = _constraint(request)
-    if asked is not None and wanted.mode == "required":
+    return Prompt(
+        param="messages",
+        conversation=conversation_of(request),
+        tools=definitions(request.tools),
+        beginnings=beginnings_of(request) if isinstance(request, MessagesRequest) else (),
+    )
+
+
+def read_calls(
+    request: PromptRequest, tools: list[dict[str, Any]] | None, constraint: GrammarSpec | None
+) -> CallsWanted:
+    """Raises `RequestError` for calls that can't be used with the constraint on answers without calls."""
+    calls = calls_wanted(request, tools)
+    if constraint is not None and calls.mode == "required":
         raise RequestError(
-            f"{asked.param} can't be used together with a tool_choice that asks for a call: set "
+            f"{constraint.param} can't be used together with a tool_choice that asks for a call: set "
             "tool_choice.type to 'auto', or leave one of them out.",
             param="tool_choice",
             code="invalid_value",
         )
-    use = tool_use(wanted, service.tool_format, asked)
-    text, outline, form = rendered(service.template, conversation_of(request), tools)
-    return Prompt(text, use, use.grammar or asked, outline, form)
+    return calls
 
 
-def _constraint(request: PromptRequest) -> GrammarSpec | None:
+def read_constraint(request: PromptRequest) -> GrammarSpec | None:
     """The constraint on an answer without calls, or None."""
     output = request.output_config
     specs = [

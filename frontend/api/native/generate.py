@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 from starlette.requests import Request
 
 from ....runtime.errors import RequestError
-from ....runtime.messages import GrammarSpec, ModelReady, Tokens
-from ...core.cache_misses.outline import NO_OUTLINE, Outline
-from ...core.constraint import enforced_as_asked
-from ...core.conversation import rendered
+from ....runtime.messages import GrammarSpec
+from ...core.draft import Draft, Limits, Prompt
 from ...core.grammar_fields import (
     choice_spec,
     grammar_spec,
@@ -22,16 +18,14 @@ from ...core.grammar_fields import (
     schema_spec,
 )
 from ...core.messages import Conversation
-from ...core.prepare import CheckedRequest, Limits, namespace_of, new_id, prepare
+from ...core.prepare import new_id
 from ...core.reply import Reply
 from ...core.service import Service
-from ...core.validation import check_choices, check_fields, check_token_ids
-from ...core.work.caller import Caller
+from ...core.validation import check_fields
 from ...http.body_kind import BodyKind
-from ...http.endpoint import Job
+from ...http.endpoint import HttpJob, read_body
 from ...http.http_service import HttpService
 from ...http.outcome import IS_CHAT
-from ...http.tenants import cache_scope, caller_of, tenant_of
 from .answers import HTTP_FORM, AnswerContext, EventStream, Form, WholeAnswer
 from .fields import IN_GENERATE, INERT_FIELDS
 from .protocol import GenerateRequest
@@ -40,74 +34,32 @@ _BODY = BodyKind(GenerateRequest, INERT_FIELDS, IN_GENERATE)
 _PROMPTS = ("prompt", "prompt_token_ids", "messages")
 
 
-class _Valid(NamedTuple):
-    """The checked parts of a request. `texts` are its prompts, unless they are `ids`. `outline` has the
-    parts of a conversation."""
-
-    param: str
-    texts: Sequence[str]
-    ids: Sequence[list[int]]
-    grammar: GrammarSpec | None
-    outline: Outline
-
-
-async def prepare_generate(http: HttpService, http_request: Request, form: Form = HTTP_FORM) -> Job:
+async def prepare_generate(http: HttpService, http_request: Request, form: Form = HTTP_FORM) -> HttpJob:
     """The answer has the form `form`. Raises `RequestError` for a request that can't be served."""
-    service = http.service
-    caller = caller_of(http_request, service.config)
-    request = await http.bodies.read(http_request, caller, _BODY)
+    incoming = await read_body(http, http_request, _BODY)
+    request = incoming.body
     http_request.scope[IS_CHAT] = request.messages is not None
-    service.check_model(request.model)
-    model = service.engine.check_serving()
-    renderer = caller.with_messages(len(request.messages or ()))
-    valid = await service.work.call(renderer, _valid, service, request, model)
-    namespace = namespace_of(request, cache_scope(http_request, service.config))
-    prompts = [array("i", each).tobytes() for each in valid.ids] + [
-        await _tokens(service, text, valid.param, request, namespace, caller, model) for text in valid.texts
-    ]
-    if not all(prompts):
-        raise _prompt_error(valid.param, "must not be empty: it has no tokens", "invalid_value")
-    id = new_id("gen")
-    checked = CheckedRequest(
-        request_id=id,
-        fields=request,
-        limits=Limits(request.max_tokens, "max_tokens", valid.param),
-        prompts=prompts,
-        namespace=namespace,
-        tenant=tenant_of(http_request, request.user, service.config),
-        grammar=valid.grammar,
-        logprobs=request.logprobs,
-        prompt_logprobs=request.prompt_logprobs,
-        outline=valid.outline,
-    )
+    http.service.check_model(request.model)
+    job = await incoming.prepare(new_id("gen"), partial(_read, form))
     context = AnswerContext(
         form=form,
-        id=id,
-        model=service.config.served_model_name,
-        fingerprint=service.fingerprint,
-        prompts=prompts,
-        choices=request.n or 1,
+        id=job.id,
+        model=job.service.config.served_model_name,
+        fingerprint=job.service.fingerprint,
+        prompts=job.prompts,
+        choices=job.choices,
         wants_logprobs=request.logprobs is not None,
         wants_prompt_logprobs=request.prompt_logprobs is not None,
         wants_prompt_ids=bool(request.return_prompt_token_ids),
     )
-    streams = bool(request.stream)
-    answer = partial(_answer, streams, context)
-    return Job(
-        id,
-        prepare(service, checked),
-        streams or form.always_streams,
-        answer,
-        form.error,
-        bool(request.explain_cache),
-    )
+    return HttpJob(job, partial(_answer, bool(request.stream), context), form.error)
 
 
 def _answer(streams: bool, context: AnswerContext, reply: Reply) -> EventStream | WholeAnswer:
     return EventStream(context, reply) if streams else WholeAnswer(context, reply)
 
 
-def _valid(service: Service, request: GenerateRequest, model: ModelReady) -> _Valid:
+def _read(form: Form, service: Service, request: GenerateRequest) -> Draft:
     """Raises `RequestError` for a request that can't be served."""
     check_fields(request)
     if request.stream and request.prompt_logprobs is not None:
@@ -116,29 +68,33 @@ def _valid(service: Service, request: GenerateRequest, model: ModelReady) -> _Va
             param="prompt_logprobs",
             code="unsupported_parameter",
         )
+    return Draft(
+        fields=request,
+        prompt=_prompt(request),
+        limits=Limits(request.max_tokens, "max_tokens"),
+        constraint=_constraint(request),
+        logprobs=request.logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+        user=request.user,
+        streams=bool(request.stream) or form.always_streams,
+        explains=bool(request.explain_cache),
+    )
+
+
+def _prompt(request: GenerateRequest) -> Prompt:
     given = [name for name in _PROMPTS if getattr(request, name) is not None]
     if len(given) != 1:
         problem = f"needs exactly one of {', '.join(_PROMPTS)}, but has {' and '.join(given) or 'none'}"
         raise RequestError(f"The request {problem}.", param="prompt", code="invalid_value")
     (param,) = given
-    texts, outline = _texts(service, request)
-    ids = _id_lists(request.prompt_token_ids)
-    check_choices(len(texts) + len(ids), request.n or 1, service.config.max_waiting)
-    if not texts and not ids:
-        raise _prompt_error(param, "must not be empty", "invalid_value")
-    for each in ids:
-        check_token_ids("prompt_token_ids", each, model.vocab_size)
-    grammar = enforced_as_asked(_constraint(request), request, service.config)
-    return _Valid(param, texts, ids, grammar, outline)
-
-
-def _texts(service: Service, request: GenerateRequest) -> tuple[Sequence[str], Outline]:
     if request.messages is not None:
         conversation = Conversation(request.messages, variables=request.chat_template_kwargs or {})
-        text, outline, _ = rendered(service.template, conversation, None)
-        return [text], outline
-    prompts = [request.prompt] if isinstance(request.prompt, str) else request.prompt or []
-    return prompts, NO_OUTLINE
+        return Prompt(param=param, conversation=conversation, special=bool(request.add_special_tokens))
+    texts = [request.prompt] if isinstance(request.prompt, str) else request.prompt or []
+    items: list[str | list[int]] = [*texts, *_id_lists(request.prompt_token_ids)]
+    if not items:
+        raise _prompt_error(param, "must not be empty", "invalid_value")
+    return Prompt(param=param, items=items, special=request.add_special_tokens is not False)
 
 
 def _id_lists(given: list[int | list[int]] | None) -> Sequence[list[int]]:
@@ -158,23 +114,6 @@ def _constraint(request: GenerateRequest) -> GrammarSpec | None:
             choice_spec(request.choice, "choice"),
             grammar_spec(request.grammar, "grammar"),
         )
-    )
-
-
-async def _tokens(
-    service: Service,
-    text: str,
-    param: str,
-    request: GenerateRequest,
-    namespace: str | None,
-    caller: Caller,
-    model: ModelReady,
-) -> Tokens:
-    if param == "messages":
-        special = bool(request.add_special_tokens)
-        return await service.encode_rendered(text, special, namespace, caller, model.max_model_len, param)
-    return await service.encode(
-        text, request.add_special_tokens is not False, caller, model.max_model_len, param
     )
 
 

@@ -6,15 +6,9 @@ import logging
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import ModelReady
+from ...core.draft import Limits
 from ...core.fields import SamplingFields
-from ...core.prepare import Limits
-from ...core.validation import (
-    check_declared,
-    check_fields,
-    check_stop_strings,
-    tokens_in_words,
-    too_long,
-)
+from ...core.validation import check_declared, check_fields, check_stop_strings
 from ...http.fixed_fields import checks_of
 from .fields import FIXED_OPTIONS
 from .protocol import Options, PromptRequest
@@ -74,26 +68,15 @@ def _check(options: Options) -> None:
     )
 
 
-def limits(request: PromptRequest, model: ModelReady, prompt_tokens: int, prompt_param: str) -> Limits:
-    """`num_ctx` limits prompt and reply together; a larger one than the model's counts as the model's.
-
-    Raises `RequestError` if the prompt leaves no reply.
-    """
+def limits(request: PromptRequest, model: ModelReady) -> Limits:
+    """`num_ctx` limits prompt and reply together; a larger one than the model's counts as the model's."""
     options = request.options or Options()
     context = options.num_ctx or model.max_model_len
     if context > model.max_model_len:
         _warn_of_context(context, model.max_model_len)
         context = model.max_model_len
-    left = context - prompt_tokens
-    if left < 1 and context < model.max_model_len:
-        raise too_long(
-            f"options.num_ctx is {context}, but {prompt_param} has {tokens_in_words(prompt_tokens)}, "
-            "and the reply needs some too: raise options.num_ctx, or leave it out.",
-            "options.num_ctx",
-        )
-    predict = options.num_predict
-    most = left if predict is None or predict in REST_OF_CONTEXT else min(predict, left)
-    return Limits(most if left > 0 else None, "options.num_predict", prompt_param)
+    predict = None if options.num_predict in REST_OF_CONTEXT else options.num_predict
+    return Limits(predict, "options.num_predict", context, "options.num_ctx")
 
 
 def _warn_of_context(asked: int, most: int) -> None:

@@ -1,17 +1,16 @@
-"""The checked parts of a request: its prompt, constraint, calls and sampling fields."""
+"""Reads the drafts of chats and of texts to complete."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import replace
 
 import msgspec
 from msgspec import Raw
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
-from ...core.cache_misses.outline import NO_OUTLINE, Outline
-from ...core.constraint import enforced_as_asked
-from ...core.conversation import rendered, tool_definitions
+from ...core.conversation import tool_definitions
+from ...core.draft import Draft, Prompt
 from ...core.fields import SamplingFields
 from ...core.grammar_fields import (
     choice_spec,
@@ -22,47 +21,25 @@ from ...core.grammar_fields import (
     regex_spec,
     schema_spec,
 )
-from ...core.requested_tools import ToolUse, tool_use
 from ...core.service import Service
 from ...core.tool_choice import calls_wanted
 from ...core.validation import check_declared
 from .conversation import chat_conversation, prompt_conversation
-from .options import sampling_fields
+from .options import limits, sampling_fields
 from .protocol import ChatRequest, GenerateRequest, PromptRequest
 from .thinking import check_think
 
 
-class Prompt(NamedTuple):
-    """`is_raw`: the text is no conversation, and the reply is plain text. `continues`: the reply continues
-    the conversation's last message. `outline` has the parts of a conversation."""
-
-    text: str
-    fields: SamplingFields
-    grammar: GrammarSpec | None
-    use: ToolUse
-    is_raw: bool = False
-    continues: bool = False
-    outline: Outline = NO_OUTLINE
-
-
-def chat_prompt(service: Service, request: ChatRequest) -> Prompt:
+def read_chat(service: Service, request: ChatRequest) -> Draft:
     """Raises `RequestError` for a request that can't be served."""
-    fields = _checked_fields(service, request)
     tools = tool_definitions(request.tools)
-    asked = _constraint(request)
-    use = ToolUse("none", service.tool_format)
-    if tools:
-        use = tool_use(calls_wanted("auto", tools, True), service.tool_format, asked)
-    grammar = enforced_as_asked(use.grammar or asked, fields, service.config)
-    conversation = chat_conversation(request)
-    text, outline, _ = rendered(service.template, conversation, tools)
-    return Prompt(text, fields, grammar, use, continues=conversation.continues_last, outline=outline)
+    prompt = Prompt(param="messages", conversation=chat_conversation(request), tools=tools)
+    return replace(_draft(service, request, prompt), calls=calls_wanted("auto", tools, True))
 
 
-def generate_prompt(service: Service, request: GenerateRequest) -> Prompt:
+def read_generate(service: Service, request: GenerateRequest) -> Draft:
     """Raises `RequestError` for a request that can't be served. A model without a chat template gets the
     prompt as it is."""
-    fields = _checked_fields(service, request)
     if request.raw and (request.system or request.think):
         name = "system" if request.system else "think"
         raise RequestError(
@@ -70,12 +47,23 @@ def generate_prompt(service: Service, request: GenerateRequest) -> Prompt:
             param=name,
             code="invalid_value",
         )
-    grammar = enforced_as_asked(_constraint(request), fields, service.config)
-    use = ToolUse("none", service.tool_format)
     if request.raw or (service.template is None and not request.system):
-        return Prompt(request.prompt or "", fields, grammar, use, is_raw=True)
-    text, outline, _ = rendered(service.template, prompt_conversation(request), None)
-    return Prompt(text, fields, grammar, use, outline=outline)
+        return _draft(service, request, Prompt(param="prompt", items=[request.prompt or ""], special=True))
+    return _draft(service, request, Prompt(param="prompt", conversation=prompt_conversation(request)))
+
+
+def _draft(service: Service, request: PromptRequest, prompt: Prompt) -> Draft:
+    fields = _checked_fields(service, request)
+    return Draft(
+        fields=fields,
+        prompt=prompt,
+        limits=limits(request, service.engine.check_serving()),
+        is_chat=prompt.conversation is not None,
+        constraint=_constraint(request),
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        streams=request.stream is not False,
+        explains=bool(request.explain_cache),
+    )
 
 
 def _checked_fields(service: Service, request: PromptRequest) -> SamplingFields:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -11,13 +10,7 @@ from msgspec.structs import replace
 from ....runtime.errors import RequestError
 from ....runtime.messages import LeaseTerms
 from ...core.fields import MOST_TTL_S
-from ...core.leases import (
-    Breakpoint,
-    Position,
-    breakpoint_leases,
-    check_breakpoints,
-    conversation_lease,
-)
+from ...core.leases import check_breakpoints, conversation_lease
 from ...core.messages import ChatMessage
 from ...core.validation import check_key, check_word
 from .protocol import ChatRequest, PromptCacheOptions
@@ -45,7 +38,7 @@ def check_cache_fields(request: CacheFields) -> None:
     check_word("prompt_cache_retention", request.prompt_cache_retention, tuple(RETENTIONS))
     if options is not None:
         check_word("prompt_cache_options.mode", options.mode, MODES)
-        ttl_s(request)
+        lease_seconds(request)
     if prewarms(request) and request.stream:
         raise RequestError(
             "prompt_cache_options.prewarm computes the prompt without a reply, so there is nothing to "
@@ -55,7 +48,7 @@ def check_cache_fields(request: CacheFields) -> None:
         )
 
 
-def ttl_s(request: CacheFields) -> float:
+def lease_seconds(request: CacheFields) -> float:
     """Seconds for which the request's leases last. Raises `RequestError`."""
     options = request.prompt_cache_options
     if options is None or options.ttl is None:
@@ -77,19 +70,13 @@ def prewarms(request: CacheFields) -> bool:
     return request.prompt_cache_options is not None and request.prompt_cache_options.prewarm is True
 
 
-def cache_leases(
-    request: CacheFields, positions: Sequence[Position] = (), *, by_default: bool = False
-) -> list[LeaseTerms]:
-    """The leases of a request whose fields are checked. `positions` are those of its breakpoints.
-
-    `by_default`: without any of the fields the conversation is leased too.
-    """
-    leases = breakpoint_leases(positions)
+def cache_leases(request: CacheFields, *, by_default: bool = False) -> list[LeaseTerms]:
+    """The lease of a request's conversation, if its checked fields ask for one, or `by_default`."""
     options = request.prompt_cache_options
     is_asked = options is not None or request.prompt_cache_key or request.prompt_cache_retention
     if (is_asked or by_default) and (options is None or options.mode != "explicit"):
-        leases.append(conversation_lease(ttl_s(request), request.prompt_cache_key or ""))
-    return leases
+        return [conversation_lease(lease_seconds(request), request.prompt_cache_key or "")]
+    return []
 
 
 def messages_to_breakpoints(request: ChatRequest) -> list[list[ChatMessage]]:
@@ -109,8 +96,3 @@ def messages_to_breakpoints(request: ChatRequest) -> list[list[ChatMessage]]:
         cut = replace(message, content=message.content[: place + 1])
         found.append([*request.messages[:index], cut])
     return found
-
-
-def breakpoints(texts: Sequence[str], request: CacheFields) -> list[Breakpoint]:
-    """The breakpoints before which the conversation has these rendered texts."""
-    return [Breakpoint(text, ttl_s(request)) for text in texts]

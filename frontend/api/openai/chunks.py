@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ...core.cache_misses.explanation import Explanation
-from ...core.prepare import new_id
+from ...core.prepare import Job
 from ...core.reply import UnenforcedKeyword
-from ...core.service import Service
 from .protocol import StreamOptions
 from .responses import Usage
 
@@ -28,8 +26,9 @@ class Head(NamedTuple):
     system_fingerprint: str
 
     @classmethod
-    def new(cls, prefix: str, service: Service) -> Head:
-        return cls(new_id(prefix), int(time.time()), service.config.served_model_name, service.fingerprint)
+    def of(cls, job: Job) -> Head:
+        service = job.service
+        return cls(job.id, job.created, service.config.served_model_name, service.fingerprint)
 
 
 class _Ending(Struct, kw_only=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -21,41 +20,38 @@ from .token_logprobs import completion_logprobs, prompt_logprobs
 _encode = msgspec.json.encode
 
 
-class Prompt(NamedTuple):
-    """`text` is None for a prompt that was given as token ids."""
-
-    tokens: Tokens
-    text: str | None
-
-
 @dataclass(frozen=True)
 class CompletionContext:
-    """The facts about a completion request that its answer needs, streamed or whole."""
+    """The facts about a completion request that its answer needs, streamed or whole.
+
+    `items` are its prompts as texts or ids, `prompts` their tokens. Each has `choices` choices.
+    """
 
     head: Head
     tokenizer: Tokenizer
-    prompts: Sequence[Prompt]
+    items: Sequence[str | list[int]]
+    prompts: Sequence[Tokens]
     choices: int
     echo: bool
     wants_logprobs: bool
     wants_prompt_logprobs: bool
 
-    def prompt_of(self, index: int) -> Prompt:
+    def prompt_of(self, index: int) -> Tokens:
         return self.prompts[index // self.choices]
 
     def echoed(self, index: int, logprobs: Logprobs | None) -> tuple[str, list[TokenLogprob]]:
         """The text and log-probabilities of the prompt if choice `index` echoes it, otherwise empty."""
         if not self.echo:
             return "", []
-        prompt = self.prompt_of(index)
+        prompt, item = self.prompt_of(index), self.items[index // self.choices]
         detokenizer = Detokenizer(self.tokenizer, skip_special_tokens=False, continues_text=False)
-        delta = detokenizer.push(prompt.tokens, final=True)
-        text = delta.text if prompt.text is None else prompt.text
+        delta = detokenizer.push(prompt, final=True)
+        text = item if isinstance(item, str) else delta.text
         if not self.wants_logprobs:
             return text, []
         added = max(len(delta.text) - len(text), 0)  # a special token that the tokenizer added in front
         offsets = [max(offset - added, 0) for offset in delta.offsets]
-        return text, prompt_entries(prompt.tokens, logprobs, offsets)
+        return text, prompt_entries(prompt, logprobs, offsets)
 
     def logprobs(self, entries: Sequence[TokenLogprob], offset: int) -> CompletionLogprobs | None:
         """`offset` is the number of characters before the text that the entries' offsets count from."""
@@ -159,4 +155,4 @@ class CompletionWhole:
     def _prompt_logprobs(self, index: int, logprobs: Logprobs | None) -> PromptLogprobs | msgspec.UnsetType:
         if not self._context.wants_prompt_logprobs:
             return UNSET
-        return prompt_logprobs(self._context.tokenizer, self._context.prompt_of(index).tokens, logprobs)
+        return prompt_logprobs(self._context.tokenizer, self._context.prompt_of(index), logprobs)

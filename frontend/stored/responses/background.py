@@ -12,7 +12,7 @@ from ....runtime.errors import RequestError
 from ...core.replica.generation import Generation
 from ...core.work.caller import ClientGoneError
 from ...http.cache_watch import CacheWatch
-from ...http.endpoint import Job, answer_parts, internal_error
+from ...http.endpoint import HttpJob, answer_parts, internal_error
 from ...http.http_service import HttpService
 from ...http.metrics import RequestTimer
 from ...http.time_limit import TimeLimit
@@ -45,7 +45,7 @@ class Run:
     owner: str
     response: Response
     items: Sequence[Item]
-    job: Job
+    job: HttpJob
     attempts: Attempts
     generation: Generation
     watch: CacheWatch
@@ -110,14 +110,14 @@ class Background:
         owner: str,
         response: Response,
         items: Sequence[Item],
-        job: Job,
+        job: HttpJob,
         attempts: Attempts,
         watch: CacheWatch,
         key: ApiKey | None,
     ) -> Run:
         """Returns once the scheduler has accepted the request. Raises `RequestError` if it refuses it."""
         engine = self._http.service.engine
-        generation = engine.start(job.prepared.requests)
+        generation = engine.start(job.job.requests)
         try:
             await generation.accepted()
             await self._store.begin(owner, response, items)
@@ -180,7 +180,7 @@ class Background:
             await self._end(run, last)
             await run.watch.count()
         except ClientGoneError:
-            timer.aborted(len(run.job.prepared.requests))
+            timer.aborted(len(run.job.job.requests))
             await self._end_cancelled(run)
         except RequestError as error:
             await self._fail(run, error, timer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,24 +16,24 @@ from ....runtime.api_keys import ApiKey
 from ....runtime.errors import RequestError
 from ....runtime.sampling_params import SamplingDefaults
 from ...api.openai.cache_fields import cache_leases, check_cache_fields, prewarms
-from ...core.constraint import enforced_as_asked
+from ...core.draft import Draft, Limits
 from ...core.fields import SamplingFields
-from ...core.leases import positions
-from ...core.prepare import CheckedRequest, Limits, chat_of, namespace_of, prepare
+from ...core.prepare import Job
 from ...core.service import Service
 from ...core.validation import check_count, check_declared, check_fields, check_word
 from ...http.cache_watch import CacheWatch
-from ...http.endpoint import IN_BACKGROUND, Job
-from ...http.tenants import cache_scope, caller_of, owner_of, tenant_of
+from ...http.endpoint import IN_BACKGROUND, HttpJob, read_body
+from ...http.tenants import owner_of
 from .answers import Attempts, ResponseContext, without_excerpts
 from .background import Background
 from .context import Context, context_of, conversation_id
 from .fields import RESPONSES
 from .ids import new_id
-from .prompt import Prompt, prompt_of
+from .prompt import read_constraint, read_prompt
 from .protocol import MOST_METADATA, Item, ReasoningConfig, ResponsesRequest, TextConfig, TextFormat
 from .responses import ConversationId, Response
 from .responses_service import ResponsesService, nothing_stored
+from .tools import offered_tools
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +53,11 @@ STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _SAME_NAMES = sorted({*ResponsesRequest.__struct_fields__} & {*SamplingFields.__struct_fields__})
 
 
-async def prepare_response(responses: ResponsesService, http_request: Request) -> Job:
+async def prepare_response(responses: ResponsesService, http_request: Request) -> HttpJob:
     """Raises `RequestError` for a request that can't be served."""
-    http = responses.http
-    service, config = http.service, http.service.config
-    caller = caller_of(http_request, config)
-    request = await http.bodies.read(http_request, caller, RESPONSES)
+    service = responses.http.service
+    incoming = await read_body(responses.http, http_request, RESPONSES)
+    request = incoming.body
     service.check_model(request.model)
     model = service.engine.check_serving()
     stores = _stores(responses, request)
@@ -72,51 +70,46 @@ async def prepare_response(responses: ResponsesService, http_request: Request) -
     owner = owner_of(http_request.scope)
     fields = _sampling_fields(request)
     _check(request, fields)
-    context = await context_of(responses, owner, request, caller)
-    caller = context.caller
-    valid = await service.work.call(caller, _valid, service, request, fields, context)
-    namespace = namespace_of(fields, cache_scope(http_request, config))
-    prompt = await service.encode_rendered(valid.text, False, namespace, caller, model.max_model_len, "input")
-    chat, grammar = chat_of(service, valid.text, namespace, valid.grammar, valid.use, continues=False)
-    places = await positions(service, valid.breakpoints, valid.text, prompt, namespace, caller)
-    begun = _begun(service, request, model.sampling, stores=stores)
-    checked = CheckedRequest(
-        request_id=begun.id,
-        fields=fields,
-        limits=_limits(request),
-        prompts=[prompt],
-        namespace=namespace,
-        tenant=tenant_of(http_request, request.user, config),
-        grammar=grammar,
-        logprobs=_logprobs(request),
-        prompt_logprobs=None,
-        chat=chat,
-        outline=valid.outline,
-        leases=cache_leases(request, places, by_default=stores),
-    )
+    context = await context_of(responses, owner, request, incoming.caller)
+    incoming = replace(incoming, caller=context.caller)
+    job = await incoming.prepare(new_id("resp"), partial(_read, fields, context, stores))
+    begun = _begun(job, request, model.sampling, stores=stores)
     facts = ResponseContext(
         begun=begun,
-        called=valid.called,
+        called=offered_tools(request.tools).called,
         tokenizer=service.tokenizer,
         encodes=ENCRYPTED in (request.include or ()),
         prewarms=prewarms(request),
     )
-    attempts = Attempts(facts, streams=bool(request.stream or request.background))
-    job = Job(
-        begun.id,
-        prepare(service, checked),
-        bool(request.stream),
-        attempts.begin,
-        attempts.error_event,
-        bool(request.explain_cache),
-    )
+    attempts = Attempts(facts, streams=job.draft.streams or bool(request.background))
+    answered = HttpJob(job, attempts.begin, attempts.error_event)
     if request.background:
         assert responses.background is not None, "a server that stores responses has it"
         start = partial(_start, responses.background, owner, begun, context.own, attempts)
-        return replace(job, detached=start)
+        return replace(answered, detached=start)
     if not stores:
-        return job
-    return replace(job, finished=partial(_store, responses, owner, attempts, context.own))
+        return answered
+    return replace(answered, finished=partial(_store, responses, owner, attempts, context.own))
+
+
+def _read(
+    fields: SamplingFields, context: Context, stores: bool, service: Service, request: ResponsesRequest
+) -> Draft:
+    """Raises `RequestError` for a request that can't be served."""
+    prompt, calls = read_prompt(service, request, context.earlier, context.own)
+    return Draft(
+        fields=fields,
+        prompt=prompt,
+        limits=_limits(request),
+        is_chat=True,
+        calls=calls,
+        constraint=read_constraint(request),
+        logprobs=_logprobs(request),
+        leases=cache_leases(request, by_default=stores),
+        user=request.user,
+        streams=bool(request.stream),
+        explains=bool(request.explain_cache),
+    )
 
 
 async def _store(
@@ -141,13 +134,13 @@ async def _start(
     begun: Response,
     items: Sequence[Item],
     attempts: Attempts,
-    job: Job,
+    job: HttpJob,
     watch: CacheWatch,
     key: ApiKey | None,
 ) -> HttpResponse:
     """Starts a response in the background. Returns the answer to its request."""
     run = await background.start(owner, begun, items, job, attempts, watch, key)
-    if run.job.streams:
+    if job.streams:
         return StreamingResponse(run.follow(-1), headers=STREAM_HEADERS, media_type="text/event-stream")
     queued = msgspec.structs.replace(run.response, status="queued")
     return HttpResponse(msgspec.json.encode(queued), media_type="application/json")
@@ -199,17 +192,10 @@ def _check(request: ResponsesRequest, fields: SamplingFields) -> None:
     check_cache_fields(request)
 
 
-def _valid(service: Service, request: ResponsesRequest, fields: SamplingFields, context: Context) -> Prompt:
-    """Raises `RequestError` for a request that can't be served."""
-    prompt = prompt_of(service, request, context.earlier, context.own)
-    grammar = enforced_as_asked(prompt.grammar, fields, service.config)
-    return prompt._replace(grammar=grammar)
-
-
 def _limits(request: ResponsesRequest) -> Limits:
     if prewarms(request):
-        return Limits(0, "prompt_cache_options.prewarm", "input")
-    return Limits(request.max_output_tokens, "max_output_tokens", "input")
+        return Limits(0, "prompt_cache_options.prewarm")
+    return Limits(request.max_output_tokens, "max_output_tokens")
 
 
 def _logprobs(request: ResponsesRequest) -> int | None:
@@ -217,20 +203,18 @@ def _logprobs(request: ResponsesRequest) -> int | None:
     return (request.top_logprobs or 0) if is_wanted else None
 
 
-def _begun(
-    service: Service, request: ResponsesRequest, defaults: SamplingDefaults, *, stores: bool
-) -> Response:
+def _begun(job: Job, request: ResponsesRequest, defaults: SamplingDefaults, *, stores: bool) -> Response:
     """The response before its first output, with the request's fields or their defaults."""
     conversation = conversation_id(request)
     text = request.text or TextConfig()
     return Response(
-        id=new_id("resp"),
-        created_at=int(time.time()),
+        id=job.id,
+        created_at=job.created,
         status="in_progress",
         background=bool(request.background),
         instructions=request.instructions,
         max_output_tokens=request.max_output_tokens,
-        model=service.config.served_model_name,
+        model=job.service.config.served_model_name,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         previous_response_id=request.previous_response_id,
         conversation=None if conversation is None else ConversationId(conversation),

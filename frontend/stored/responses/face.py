@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from ...api.openai.errors import error_json
 from ...api.openai.responses import ErrorResponse
-from ...http.endpoint import GenerationEndpoint, Job
+from ...http.endpoint import GenerationEndpoint, HttpJob
 from ...http.faces import Face
 from ...http.http_service import HttpService
 from ...http.operation import DescribedRoute, Operation
@@ -70,10 +70,10 @@ HANDLERS: Sequence[tuple[str, str, Handler, Operation]] = (
 def _routes(http: HttpService) -> Sequence[Route]:
     responses = ResponsesService.of(http)
 
-    async def prepared(http: HttpService, request: Request) -> Job:
+    async def prepare(http: HttpService, request: Request) -> HttpJob:
         return await prepare_response(responses, request)
 
-    create = DescribedRoute("POST", "/v1/responses", GenerationEndpoint(http, prepared), CREATE)
+    create = DescribedRoute("POST", "/v1/responses", GenerationEndpoint(http, prepare), CREATE)
     return [
         create,
         *(

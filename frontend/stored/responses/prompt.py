@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from msgspec import UNSET
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
-from ...api.openai.cache_fields import breakpoints
-from ...core.cache_misses.outline import Outline
-from ...core.conversation import Rendered, rendered, rendered_to
+from ...api.openai.cache_fields import lease_seconds
+from ...core.draft import Beginning, Prompt
 from ...core.grammar_fields import (
     choice_spec,
     grammar_spec,
@@ -21,9 +19,8 @@ from ...core.grammar_fields import (
     regex_spec,
     schema_spec,
 )
-from ...core.leases import Breakpoint
 from ...core.messages import ChatMessage, Conversation
-from ...core.requested_tools import ToolUse, tool_use
+from ...core.requested_tools import CallsWanted
 from ...core.service import Service
 from ...core.validation import check_word, missing_field
 from .breakpoints import items_to_breakpoints
@@ -31,42 +28,30 @@ from .items import check_items, messages_of
 from .protocol import FORMATS, Item, PromptFields, ResponsesRequest, TextFormat
 from .reasoning import check_variables, template_variables
 from .tool_choice import calls_wanted
-from .tools import Called, offered_tools
+from .tools import offered_tools
 
 
-class Prompt(NamedTuple):
-    """`text` is the rendered conversation, `outline` its parts. `grammar` constrains the reply, calls of
-    tools included. `called` has each tool by its name in the prompt."""
-
-    text: str
-    use: ToolUse
-    grammar: GrammarSpec | None
-    called: Mapping[str, Called]
-    outline: Outline
-    breakpoints: Sequence[Breakpoint] = ()
-
-
-def prompt_of(
+def read_prompt(
     service: Service, request: PromptFields, earlier: Sequence[Item], own: Sequence[Item]
-) -> Prompt:
-    """The prompt of the `earlier` items and the request's `own`. Raises `RequestError` for a request that
-    can't be served."""
+) -> tuple[Prompt, CallsWanted]:
+    """The prompt of the `earlier` items and the request's `own`, and the calls that its reply may have.
+
+    Raises `RequestError` for a request that can't be served.
+    """
     check_variables(request)
     check_word("truncation", request.truncation, ("auto", "disabled"))
     check_items(own)
     offered = offered_tools(request.tools)
-    asked = _constraint(request)
-    wanted = calls_wanted(request.tool_choice, offered, request.parallel_tool_calls)
-    use = tool_use(wanted, service.tool_format, asked)
-    text, outline, form = _rendered(
-        service, _conversation(service, request, [*earlier, *own]), offered.printed
-    )
-    prompt = Prompt(text, use, use.grammar or asked, offered.called, outline)
-    if not isinstance(request, ResponsesRequest):
-        return prompt
-    parts = [_conversation(service, request, [*earlier, *each]) for each in items_to_breakpoints(own)]
-    texts = [rendered_to(service.template, part, offered.printed, form) for part in parts]
-    return prompt._replace(breakpoints=breakpoints([each for each in texts if each is not None], request))
+    calls = calls_wanted(request.tool_choice, offered, request.parallel_tool_calls)
+    conversation = _conversation(service, request, [*earlier, *own])
+    beginnings = []
+    if isinstance(request, ResponsesRequest):
+        ttl_s = lease_seconds(request)
+        for each in items_to_breakpoints(own):
+            part = _conversation(service, request, [*earlier, *each])
+            beginnings.append(Beginning(part, offered.printed, ttl_s))
+    prompt = Prompt(param="input", conversation=conversation, tools=offered.printed, beginnings=beginnings)
+    return prompt, calls
 
 
 def _conversation(service: Service, request: PromptFields, items: Sequence[Item]) -> Conversation:
@@ -78,18 +63,7 @@ def _conversation(service: Service, request: PromptFields, items: Sequence[Item]
     return Conversation(messages, variables=template_variables(request))
 
 
-def _rendered(
-    service: Service, conversation: Conversation, tools: list[dict[str, object]] | None
-) -> Rendered:
-    try:
-        return rendered(service.template, conversation, tools)
-    except RequestError as error:
-        if not (error.param or "").startswith("messages"):
-            raise
-        raise RequestError(error.message, param="input", code=error.code) from None
-
-
-def _constraint(request: PromptFields) -> GrammarSpec | None:
+def read_constraint(request: PromptFields) -> GrammarSpec | None:
     """The constraint on an answer without calls, or None."""
     specs = [_format(None if request.text is None else request.text.format)]
     if isinstance(request, ResponsesRequest):

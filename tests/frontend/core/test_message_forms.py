@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from arbora.frontend.core.conversation import render, rendered, rendered_to
+from arbora.frontend.core.conversation import render, render_beginning
 from arbora.frontend.core.message_forms import (
     FORMS,
     MOST_TO_SEARCH,
@@ -56,7 +56,7 @@ def chat(*texts: str) -> list[ChatMessage]:
 
 
 def rendered_text(source: str, messages: list[ChatMessage]) -> str:
-    return render(template_of(source), Conversation(messages), None)
+    return render(template_of(source), Conversation(messages), None).text
 
 
 def codex_messages(request: dict[str, Any]) -> list[ChatMessage]:
@@ -99,14 +99,14 @@ def test_the_beginning_of_a_conversation_renders_to_a_beginning(source: str) -> 
 
 def test_a_conversation_that_the_template_accepts_stays_as_it_is() -> None:
     messages = chat("s:A", "s:B", "u:C", "u:D")
-    result = rendered(template_of(CHATML), Conversation(messages), None)
+    result = render(template_of(CHATML), Conversation(messages), None)
     assert result.text.count("<|im_start|>") == 5
     assert [each["content"] for each in result.outline.messages] == ["A", "B", "C", "D"]
 
 
 def test_the_outline_has_the_messages_that_were_rendered() -> None:
     messages = chat("s:A", "d:B", "u:C", "u:D")
-    result = rendered(template_of(MISTRAL_V1), Conversation(messages), None)
+    result = render(template_of(MISTRAL_V1), Conversation(messages), None)
     assert result.text == "<s> [INST] A\n\nB\n\nC\n\nD [/INST]"
     assert [each["content"] for each in result.outline.messages] == ["A\n\nB", "C\n\nD"]
 
@@ -143,7 +143,7 @@ def test_merged_messages_of_the_assistant_keep_reasoning_and_calls() -> None:
         "message.role == 'system' and not loop.first",
         "message.role == 'assistant' and loop.previtem.role == 'assistant'",
     ).replace("message.content +", "message.content + (message.tool_calls or '') | string +")
-    merged = rendered(template_of(one_each), Conversation(messages), None).outline.messages
+    merged = render(template_of(one_each), Conversation(messages), None).outline.messages
     assert [each["role"] for each in merged] == ["user", "assistant", "tool", "tool"]
     assert (merged[1]["content"], merged[1]["reasoning_content"]) == ("B", "first\nsecond")
     assert [each["function"]["name"] for each in merged[1]["tool_calls"]] == ["one", "two"]
@@ -190,7 +190,7 @@ def test_a_continued_message_does_not_move_the_place_of_the_error() -> None:
 def test_a_conversation_that_needs_a_user_is_not_given_one(source: str) -> None:
     template = template_of(source)
     system, whole = chat("s:Be brief."), chat("s:Be brief.", "u:Hello")
-    assert "Be brief." in render(template, Conversation(whole), TOOLS)
+    assert "Be brief." in render(template, Conversation(whole), TOOLS).text
     with pytest.raises(RequestError, match="user"):
         render(template, Conversation(system), TOOLS)
 
@@ -198,8 +198,8 @@ def test_a_conversation_that_needs_a_user_is_not_given_one(source: str) -> None:
 @pytest.mark.parametrize("source", [GEMMA, ONE_SYSTEM, CHATML])
 def test_a_beginning_has_the_form_of_the_whole_conversation(source: str) -> None:
     template = template_of(source)
-    text, _, form = rendered(template, Conversation(chat("s:Be brief.", "s:B", "u:C", "u:D")), None)
-    part = rendered_to(template, Conversation(chat("s:Be brief.")), None, form)
+    text, _, form = render(template, Conversation(chat("s:Be brief.", "s:B", "u:C", "u:D")), None)
+    part = render_beginning(template, Conversation(chat("s:Be brief.")), None, form)
     assert part is not None
     before, shared, _ = part.partition("Be brief.")
     assert text.startswith(before + shared)
@@ -208,8 +208,8 @@ def test_a_beginning_has_the_form_of_the_whole_conversation(source: str) -> None
 @pytest.mark.parametrize("source", [LLAMA3, NEEDS_USER])
 def test_a_beginning_that_needs_a_user_gets_an_empty_message(source: str) -> None:
     template = template_of(source)
-    text, _, form = rendered(template, Conversation(chat("s:A", "u:C")), TOOLS)
-    part = rendered_to(template, Conversation(chat("s:A")), TOOLS, form)
+    text, _, form = render(template, Conversation(chat("s:A", "u:C")), TOOLS)
+    part = render_beginning(template, Conversation(chat("s:A")), TOOLS, form)
     assert part is not None
     before, _, after = text.partition("C<")
     assert part.startswith(before) and after
@@ -219,8 +219,8 @@ def test_a_beginning_gets_no_form_of_its_own() -> None:
     one_user = "{% if messages | length > 1 %}{{ raise_exception('Several!') }}{% endif %}" + CHATML
     template = template_of(one_user)
     messages = chat("u:A", "u:B")
-    assert rendered(template, Conversation(messages), None).outline.messages[0]["content"] == "A\n\nB"
-    assert rendered_to(template, Conversation(messages), None, FORMS[0]) is None
+    assert render(template, Conversation(messages), None).outline.messages[0]["content"] == "A\n\nB"
+    assert render_beginning(template, Conversation(messages), None, FORMS[0]) is None
 
 
 @pytest.mark.parametrize("count", [8, 256, 257, 1000])
@@ -265,7 +265,7 @@ def test_a_continued_message_ends_at_its_text_in_each_form() -> None:
     continuing = Conversation(
         chat("s:A", "u:B", "a:C"), begins_reply=False, continues_last=True, variables={"bos_token": ""}
     )
-    text = render(template_of(GEMMA), continuing, None)
+    text = render(template_of(GEMMA), continuing, None).text
     assert text == "<start_of_turn>user\nA\n\nB<end_of_turn>\n<start_of_turn>model\nC"
 
 

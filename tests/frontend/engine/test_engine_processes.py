@@ -16,7 +16,7 @@ from typing import Any
 
 import arbora
 import pytest
-from arbora.frontend.core.prepare import PreparedRequest
+from arbora.frontend.core.prepare import Job
 from arbora.frontend.core.service import Service
 from arbora.frontend.engine import work
 from arbora.frontend.engine.requests import ask_completion
@@ -48,7 +48,7 @@ def test_a_request_begins_again_if_the_model_process_dies_while_it_is_prepared(
     others = children_of(os.getpid())
     victims: list[int] = []
 
-    async def prepared_while_the_model_dies(service: Service, *rest: Any) -> PreparedRequest:
+    async def prepare_while_the_model_dies(service: Service, *rest: Any) -> Job:
         request = await ask_completion(service, *rest)
         while victims:
             os.kill(victims.pop(), signal.SIGKILL)
@@ -56,7 +56,7 @@ def test_a_request_begins_again_if_the_model_process_dies_while_it_is_prepared(
                 await asyncio.sleep(0.01)
         return request
 
-    monkeypatch.setattr(work, "ask_completion", prepared_while_the_model_dies)
+    monkeypatch.setattr(work, "ask_completion", prepare_while_the_model_dies)
     with arbora.Engine(model, device="cpu", kv_memory=MEMORY) as engine:
         before = engine.generate("Hello", max_tokens=5, seed=1)
         own = children_of(os.getpid()) - others

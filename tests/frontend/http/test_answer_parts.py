@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 from arbora.frontend.api.openai.errors import error_event
+from arbora.frontend.core.draft import Draft, Limits, Prompt
 from arbora.frontend.core.fields import SamplingFields
-from arbora.frontend.core.prepare import CheckedRequest, Limits, prepare
+from arbora.frontend.core.prepare import prepare
 from arbora.frontend.core.replica.generation import Generation
 from arbora.frontend.core.reply import Piece, Reply
+from arbora.frontend.core.work.caller import Caller
 from arbora.frontend.http.cache_watch import CacheWatch
-from arbora.frontend.http.endpoint import Job, answer_parts
+from arbora.frontend.http.endpoint import HttpJob, answer_parts
 from arbora.frontend.http.metrics import RequestTimer
 from arbora.runtime.messages import Output
 from http_world import HttpWorld, http_world
@@ -33,33 +35,26 @@ class Words:
         return b"end"
 
 
-def job_of(world: HttpWorld, name: str) -> Job:
-    checked = CheckedRequest(
-        request_id=name,
+async def job_of(world: HttpWorld, name: str) -> HttpJob:
+    draft = Draft(
         fields=SamplingFields(),
-        limits=Limits(1, "max_tokens", "prompt"),
-        prompts=[world.tokenizer.encode("Hello", add_special_tokens=False)],
-        namespace="",
-        tenant="",
-        grammar=None,
-        logprobs=None,
-        prompt_logprobs=None,
+        prompt=Prompt(param="prompt", items=["Hello"]),
+        limits=Limits(1, "max_tokens"),
+        streams=True,
     )
-    return Job(name, prepare(world.service, checked), True, Words, error_event)
+    return HttpJob(await prepare(world.service, name, draft, Caller()), Words, error_event)
 
 
 async def test_every_stream_gets_the_tokens_of_a_step_before_a_stream_ends() -> None:
     notes: list[str] = []
     async with http_world() as world:
-        jobs = {name: job_of(world, name) for name in "ab"}
-        generations = {
-            name: Generation(job.prepared.requests, lambda message: None) for name, job in jobs.items()
-        }
+        jobs = {name: await job_of(world, name) for name in "ab"}
+        generations = {name: Generation(job.job.requests, lambda message: None) for name, job in jobs.items()}
 
-        async def read(name: str, job: Job) -> None:
+        async def read(name: str, job: HttpJob) -> None:
             nonlocal notes
             timer = RequestTimer(world.http_service.metrics)
-            cache = CacheWatch(world.http_service, "", job.prepared, explains=False)
+            cache = CacheWatch(world.http_service, "", job.job, explains=False)
             async for part in answer_parts(job, generations[name], timer, world.service.work, cache):
                 notes += [f"{name} {part.decode()}"]
 

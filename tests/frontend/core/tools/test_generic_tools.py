@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 import pytest
-from arbora.frontend.core.conversation import rendered, rendered_to
+from arbora.frontend.core.conversation import render, render_beginning
 from arbora.frontend.core.messages import (
     CalledFunction,
     ChatMessage,
@@ -58,7 +58,7 @@ def results_of(*texts: str) -> list[ChatMessage]:
 
 
 def prompt(template: ChatTemplate, messages: list[ChatMessage], tools: Any = TOOLS) -> str:
-    return rendered(template, Conversation(messages), tools).text
+    return render(template, Conversation(messages), tools).text
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -154,10 +154,8 @@ def test_a_template_that_prints_tools_but_no_calls_gets_calls_in_its_own_form() 
 
 def test_the_text_up_to_a_breakpoint_begins_the_whole_prompt() -> None:
     template = template_of(CHATML)
-    whole = rendered(
-        template, Conversation([*QUESTION, ChatMessage(role="assistant", content="Yes.")]), TOOLS
-    )
-    part = rendered_to(template, Conversation(QUESTION), TOOLS, whole.form)
+    whole = render(template, Conversation([*QUESTION, ChatMessage(role="assistant", content="Yes.")]), TOOLS)
+    part = render_beginning(template, Conversation(QUESTION), TOOLS, whole.form)
     assert part is not None and part.count("# Tools") == 1 and whole.text.startswith(part)
 
 
