@@ -26,9 +26,11 @@ from arbora.frontend.api.openai.chat import conversation_of as openai_conversati
 from arbora.frontend.api.openai.chat_answers import ChatContext, ChatStream
 from arbora.frontend.api.openai.chunks import ChunkWriter, Head
 from arbora.frontend.api.openai.protocol import ChatRequest
+from arbora.frontend.core.attempts import StreamedAnswer
 from arbora.frontend.core.conversation import template_messages
+from arbora.frontend.core.parts import Piece
 from arbora.frontend.core.replica.generation import Generation
-from arbora.frontend.core.reply import ChoiceReply, Piece, Reply
+from arbora.frontend.core.reply import ChoiceReply, Reply
 from arbora.frontend.core.text.detokenizer import Detokenizer
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.runtime.messages import Generate
@@ -52,7 +54,7 @@ def new_reply(tokenizer: Tokenizer) -> Reply:
     return Reply([choice], Generation([request], lambda message: None), 1)
 
 
-def chat_stream(tokenizer: Tokenizer) -> ChatStream:
+def chat_stream(tokenizer: Tokenizer) -> StreamedAnswer:
     head = Head("chatcmpl-" + "0" * 32, 0, "model", "fp_0123456789ab")
     context = ChatContext(
         head=head,
@@ -65,10 +67,12 @@ def chat_stream(tokenizer: Tokenizer) -> ChatStream:
         shows_reasoning=True,
         reasoning_field="reasoning_content",
     )
-    return ChatStream(context, new_reply(tokenizer), ChunkWriter("chat.completion.chunk", head, None))
+    reply = new_reply(tokenizer)
+    writer = ChunkWriter("chat.completion.chunk", head, None)
+    return StreamedAnswer(reply, ChatStream(context, reply, writer))
 
 
-def message_stream(tokenizer: Tokenizer) -> MessageStream:
+def message_stream(tokenizer: Tokenizer) -> StreamedAnswer:
     context = MessageContext(
         id="msg_" + "0" * 24,
         model="model",
@@ -79,7 +83,8 @@ def message_stream(tokenizer: Tokenizer) -> MessageStream:
         context_management=UNSET,
         diagnostics=UNSET,
     )
-    return MessageStream(context, new_reply(tokenizer))
+    reply = new_reply(tokenizer)
+    return StreamedAnswer(reply, MessageStream(context, reply))
 
 
 def chat_body(turns: int) -> bytes:
@@ -121,13 +126,13 @@ def best_of(works: dict[str, Callable[[], object]]) -> dict[str, float]:
     return best
 
 
-def write_events(stream: ChatStream | MessageStream) -> None:
+def write_events(stream: StreamedAnswer) -> None:
     for _ in range(EVENTS):
         stream.take([TOKEN])
 
 
 def print_events(tokenizer: Tokenizer) -> None:
-    streams: dict[str, ChatStream | MessageStream] = {
+    streams: dict[str, StreamedAnswer] = {
         "openai": chat_stream(tokenizer),
         "anthropic": message_stream(tokenizer),
     }

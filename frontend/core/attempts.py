@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from ...runtime.messages import Output
+from .parts import Piece
 from .replica.generation import Arrival, Generation
-from .reply import Piece, Reply
+from .reply import Reply
 from .work.caller import Caller
 from .work.fair_threads import FairThreads
 from .work.steps import Steps
@@ -20,8 +23,8 @@ W = TypeVar("W", contravariant=True)
 C = TypeVar("C", covariant=True)
 
 
-class Attempt(Protocol[P, C]):
-    """One attempt at a request. It turns the pieces of its reply into parts of the answer."""
+class Answer(Protocol[P, C]):
+    """The answer of one attempt at a request. It turns the pieces of its reply into parts of the answer."""
 
     @property
     def reply(self) -> Reply: ...
@@ -29,6 +32,56 @@ class Attempt(Protocol[P, C]):
     def take(self, pieces: Sequence[Piece]) -> P: ...
 
     def closing(self) -> C: ...
+
+
+class Stream(Protocol):
+    """How an API writes the events of a stream.
+
+    `around_text` returns the bytes before and after the JSON of a text that is the only addition to a choice,
+    None if the addition needs `push`. `end` returns the last events.
+    """
+
+    def around_text(self, choice: int) -> tuple[bytes, bytes] | None: ...
+
+    def push(self, piece: Piece) -> bytes: ...
+
+    def end(self) -> bytes: ...
+
+
+class StreamedAnswer:
+    """Sends the events of an API's stream as they come."""
+
+    def __init__(self, reply: Reply, stream: Stream) -> None:
+        self.reply = reply
+        self._stream = stream
+
+    def take(self, pieces: Sequence[Piece]) -> bytes:
+        return b"".join([self._write(piece) for piece in pieces])
+
+    def _write(self, piece: Piece) -> bytes:
+        """Most pieces only add text to a choice, and are written without the API's own code."""
+        if piece.is_text_alone and (around := self._stream.around_text(piece.choice)) is not None:
+            return msgspec.json.encode(piece.content).join(around)
+        return self._stream.push(piece)
+
+    def closing(self) -> bytes:
+        return self._stream.end()
+
+
+class WholeAnswer:
+    """Sends one body, which is made of the complete reply."""
+
+    def __init__(self, reply: Reply, body: Callable[[Reply], bytes]) -> None:
+        self.reply = reply
+        self._body = body
+        for choice in reply.choices:
+            choice.collect()
+
+    def take(self, pieces: Sequence[Piece]) -> bytes:
+        return b""
+
+    def closing(self) -> bytes:
+        return self._body(self.reply)
 
 
 class PartWriter(Protocol[W]):
@@ -42,11 +95,11 @@ class PartWriter(Protocol[W]):
 
 async def run_attempts(
     generation: Generation,
-    begin: Callable[[], Attempt[P, C]],
+    begin: Callable[[], Answer[P, C]],
     work: FairThreads,
     watch: Callable[[int, Output, float], None] = lambda choice, output, time: None,
     writer: PartWriter[P] | None = None,
-) -> AsyncIterator[tuple[Attempt[P, C], P]]:
+) -> AsyncIterator[tuple[Answer[P, C], P]]:
     """Yields, for each batch of outputs, the current attempt and the part of the answer that it made.
 
     When the generation restarts, a fresh attempt begins. Outputs that may take long to read are read on
@@ -87,7 +140,7 @@ async def run_attempts(
             yield attempt, part
 
 
-def _take_and_remember(attempt: Attempt[P, C], arrivals: Sequence[Arrival]) -> P:
+def _take_and_remember(attempt: Answer[P, C], arrivals: Sequence[Arrival]) -> P:
     part = attempt.take(attempt.reply.push(arrivals))
     attempt.reply.remember()
     return part

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -12,6 +11,7 @@ from ...runtime.messages import LeftOut, Logprobs, Output, Tokens
 from .cache_misses.explanation import Explanation
 from .chat_reader import ChatReader
 from .logprobs import TokenLogprob, unpack
+from .parts import Parts, Piece
 from .replica.generation import Arrival, Generation, early_end
 from .text.detokenizer import Detokenizer
 from .tools.tool_calls import ToolCallDelta
@@ -36,22 +36,11 @@ class UnenforcedKeyword(msgspec.Struct):
     path: str
 
 
-class Piece(NamedTuple):
-    """The addition of one output to choice number `choice`. The last piece has the `finish` reason."""
-
-    choice: int
-    content: str
-    logprobs: Sequence[TokenLogprob]
-    finish: str | None
-    reasoning: str = ""
-    tool_calls: Sequence[ToolCallDelta] = ()
-
-
 class ChoiceReply:
     """One choice. The stop token counts as a token of the reply, but its text is shown only on request.
 
     A text completion has no `reader`: all its text is content. `reasoning_tokens` are counted up to the piece
-    in which the reasoning ends.
+    in which the reasoning ends. `parts` and `logprobs` have all pieces, once `collect` was called.
     """
 
     def __init__(
@@ -69,6 +58,9 @@ class ChoiceReply:
         self._tokens = bytearray()
         self._texts: list[str] = []  # of a chat, for `remember`
         self._settled = 0
+        self._collects = False
+        self.parts = Parts()
+        self.logprobs: list[TokenLogprob] = []
         self.completion_tokens = 0
         self.reasoning_tokens = 0
         self.cached_tokens = 0
@@ -126,9 +118,21 @@ class ChoiceReply:
             and len(output.tokens) == 4
         )
 
+    def collect(self) -> None:
+        """Keeps the pieces from now on."""
+        self._collects = True
+
     def push(self, index: int, output: Output) -> Piece:
         if self._only_adds_token(output):
-            return Piece(index, self._push_one(output.tokens), (), None)
+            piece = Piece(index, self._push_one(output.tokens), (), None)
+        else:
+            piece = self._push(index, output)
+        if self._collects and not (piece.is_text_alone and self.parts.add_text(piece.content)):
+            self.parts.add(piece)
+            self.logprobs += piece.logprobs
+        return piece
+
+    def _push(self, index: int, output: Output) -> Piece:
         if output.cached_tokens is not None:
             self.cached_tokens = max(self.cached_tokens, output.cached_tokens)
         self.prompt_logprobs = self.prompt_logprobs or output.prompt_logprobs

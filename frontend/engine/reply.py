@@ -9,7 +9,8 @@ import numpy as np
 
 from ...runtime.messages import Generate
 from ..core.logprobs import TokenLogprob, prompt_entries
-from ..core.reply import ChoiceReply, Piece, Reply
+from ..core.parts import Piece
+from ..core.reply import ChoiceReply, Reply
 from ..core.tools.tool_calls import ToolCallDelta
 from .completion import Choice, Completion, CompletionPart, Score, ToolCall, ToolCallPart
 
@@ -22,16 +23,16 @@ class EngineReply:
         self.reply = reply
         self._prompt = request.prompt
         self._wants_prompt_logprobs = request.sampling.prompt_logprobs is not None
-        self._choices = [_ChoiceBuilder() for _ in reply.choices]
+        for choice in reply.choices:
+            choice.collect()
 
     def take(self, pieces: Sequence[Piece]) -> list[CompletionPart]:
         return [self._part(piece) for piece in pieces]
 
     def closing(self, json_schema: object = None) -> Completion:
         """The whole reply. `json_schema` is the request's."""
-        pairs = zip(self._choices, self.reply.choices, strict=True)
         return Completion(
-            choices=[builder.choice(reply, json_schema) for builder, reply in pairs],
+            choices=[_choice(choice, json_schema) for choice in self.reply.choices],
             usage=self.reply.usage(),
             prompt_tokens=array("i", self._prompt),
             prompt_logprobs=self._prompt_logprobs(),
@@ -52,7 +53,6 @@ class EngineReply:
         return prompt_entries(self._prompt, self.reply.choices[0].prompt_logprobs, unknown)
 
     def _part(self, piece: Piece) -> CompletionPart:
-        self._choices[piece.choice].add(piece)
         is_last = piece.finish is not None
         return CompletionPart(
             choice=piece.choice,
@@ -65,37 +65,19 @@ class EngineReply:
         )
 
 
-class _ChoiceBuilder:
-    """Joins the pieces of one choice."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._reasoning: list[str] = []
-        self._logprobs: list[TokenLogprob] = []
-        self._calls: list[tuple[str, str, list[str]]] = []  # id, name, parts of the arguments
-
-    def add(self, piece: Piece) -> None:
-        self._texts.append(piece.content)
-        self._reasoning.append(piece.reasoning)
-        self._logprobs.extend(piece.logprobs)
-        for delta in piece.tool_calls:
-            if delta.id is not None:
-                self._calls.append((delta.id, delta.name or "", []))
-            self._calls[delta.index][2].append(delta.arguments_fragment)
-
-    def choice(self, reply: ChoiceReply, json_schema: object) -> Choice:
-        finish = _finish_reason(reply)
-        assert finish is not None
-        return Choice(
-            text="".join(self._texts),
-            reasoning="".join(self._reasoning),
-            tool_calls=[ToolCall(id, name, "".join(arguments)) for id, name, arguments in self._calls],
-            tokens=np.frombuffer(reply.tokens, "<i4").tolist(),
-            finish_reason=finish,
-            stop_reason=reply.stop_reason,
-            logprobs=self._logprobs,
-            json_schema=json_schema,
-        )
+def _choice(reply: ChoiceReply, json_schema: object) -> Choice:
+    finish = _finish_reason(reply)
+    assert finish is not None
+    return Choice(
+        text=reply.parts.text("text"),
+        reasoning=reply.parts.text("reasoning"),
+        tool_calls=[ToolCall(call.id, call.name, call.text) for call in reply.parts.calls()],
+        tokens=np.frombuffer(reply.tokens, "<i4").tolist(),
+        finish_reason=finish,
+        stop_reason=reply.stop_reason,
+        logprobs=reply.logprobs,
+        json_schema=json_schema,
+    )
 
 
 def _finish_reason(reply: ChoiceReply) -> str | None:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from ...runtime.messages import BACKGROUND_PRIORITY, Generate, Tokens
-from ..core.attempts import Attempt, run_attempts, run_off_loop
+from ..core.attempts import Answer, run_attempts, run_off_loop
 from ..core.draft import Draft, Prompt
 from ..core.prepare import Job, prepare, tokenize
 from ..core.replica.generation import Generation
@@ -47,7 +47,7 @@ _STREAM_HEADERS = [
 ]
 
 
-Answer: TypeAlias = Attempt[bytes, bytes]
+HttpAnswer: TypeAlias = Answer[bytes, bytes]
 """`take` returns the events to send now, none if the answer is sent whole; `closing` returns the last events,
 or the whole body."""
 
@@ -67,7 +67,7 @@ class HttpJob:
     """
 
     job: Job
-    answer: Callable[[Reply], Answer]
+    answer: Callable[[Reply], HttpAnswer]
     error_event: Callable[[RequestError], bytes]
     finished: Callable[[bytes], Awaitable[bytes]] = _unchanged
     stream_type: bytes = EVENT_STREAM
@@ -252,10 +252,10 @@ async def answer_parts(
     sampling = job.job.requests[0].sampling
     has_logprobs = sampling.logprobs is not None or sampling.prompt_logprobs is not None
 
-    def begin() -> Answer:
+    def begin() -> HttpAnswer:
         return job.answer(job.job.new_reply(generation))
 
-    answer: Answer | None = None
+    answer: HttpAnswer | None = None
     try:
         async for attempt, events in run_attempts(generation, begin, work, timer.output, writer):
             answer = attempt

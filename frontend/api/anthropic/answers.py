@@ -6,15 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 from ...core.cut_input import InputFragments, whole_input
 from ...core.fields import JsonObject
 from ...core.leases import Position
-from ...core.reply import Piece, Reply
-from .blocks import Begun, Blocks, Ended, Event, More, Signed
+from ...core.parts import Begun, Change, Ended, More, Part, Parts, Piece
+from ...core.reply import Reply
 from .breakpoints import TTL_S
 from .events import MessageDelta
+from .ids import wire_id
 from .responses import (
     Block,
     CacheCreation,
@@ -27,9 +28,10 @@ from .responses import (
     ToolUseBlock,
     Usage,
 )
-from .thinking import Shown
+from .thinking import Shown, signature
 
 _encode = msgspec.json.encode
+_NO_INPUT = Raw(b"{}")
 _PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 _BLOCK_START = (
@@ -40,9 +42,9 @@ _DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","inde
 _DELTA_END = b"}}\n\n"
 _DELTA_HEADS = {
     "text": b'{"type":"text_delta","text":',
-    "thinking": b'{"type":"thinking_delta","thinking":',
+    "reasoning": b'{"type":"thinking_delta","thinking":',
     "signature": b'{"type":"signature_delta","signature":',
-    "tool_use": b'{"type":"input_json_delta","partial_json":',
+    "call": b'{"type":"input_json_delta","partial_json":',
 }
 
 
@@ -120,61 +122,89 @@ class MessageContext:
             cache_explanation=UNSET if end is None else reply.explanation or UNSET,
         )
 
+    def body(self, reply: Reply) -> bytes:
+        """The whole answer."""
+        blocks = [self._block(part) for part in reply.choices[0].parts.all if self.shows(part)]
+        return _encode(self.message(reply, blocks, self.end(reply)))
+
+    def shows(self, part: Part) -> bool:
+        return part.kind != "reasoning" or self.shown != "hidden"
+
+    def signature(self, part: Part) -> str:
+        """The signature that ends a block of thinking."""
+        return signature(part.text, is_omitted=self.shown == "omitted")
+
+    def _block(self, part: Part) -> Block:
+        match part.kind:
+            case "text":
+                return TextBlock(part.text)
+            case "reasoning":
+                return ThinkingBlock(part.text if self.shown == "summarized" else "", self.signature(part))
+            case "call":
+                return ToolUseBlock(wire_id(part.id), part.name, whole_input(part.text))
+
 
 class MessageStream:
     """The events of a stream. The first of them is sent with the first output."""
 
     def __init__(self, context: MessageContext, reply: Reply) -> None:
-        self.reply = reply
+        self._reply = reply
         self._context = context
-        self._blocks = Blocks(context.shown)
+        self._parts = Parts()
         self._has_begun = False
         self._index = -1
         self._text_head = b""  # how a text delta of the open block begins
         self._input = InputFragments()
 
-    def take(self, pieces: Sequence[Piece]) -> bytes:
-        events = b"".join([self._events(piece) for piece in pieces])
-        return self._start() + events if events and not self._has_begun else events
+    def around_text(self, choice: int) -> tuple[bytes, bytes] | None:
+        is_open = self._parts.open is not None and self._parts.open.kind == "text"
+        return (self._text_head, _DELTA_END) if is_open else None
 
-    def closing(self) -> bytes:
-        start = b"" if self._has_begun else self._start()
+    def push(self, piece: Piece) -> bytes:
+        shown = piece if self._context.shown != "hidden" else piece._replace(reasoning="")
+        events = self._bytes(self._parts.push(shown))
+        return self._start() + events if events else b""
+
+    def end(self) -> bytes:
+        start, events = self._start(), self._bytes(self._parts.end())
         delta = MessageDelta(
-            delta=self._context.end(self.reply),
-            usage=self._context.usage(self.reply),
+            delta=self._context.end(self._reply),
+            usage=self._context.usage(self._reply),
             context_management=self._context.context_management,
-            unenforced=self.reply.unenforced() or UNSET,
-            cache_explanation=self.reply.explanation or UNSET,
+            unenforced=self._reply.unenforced() or UNSET,
+            cache_explanation=self._reply.explanation or UNSET,
         )
-        return start + self._bytes(self._blocks.end()) + _event(b"message_delta", _encode(delta)) + _STOP
+        return start + events + _event(b"message_delta", _encode(delta)) + _STOP
 
     def _start(self) -> bytes:
+        if self._has_begun:
+            return b""
         self._has_begun = True
-        message = _encode(self._context.message(self.reply, [], None))
+        message = _encode(self._context.message(self._reply, [], None))
         return _event(b"message_start", b'{"type":"message_start","message":' + message + b"}") + _PING
 
-    def _events(self, piece: Piece) -> bytes:
-        if self._blocks.continues_text(piece):
-            return self._text_head + _encode(piece.content) + _DELTA_END
-        return self._bytes(self._blocks.push(piece))
+    def _bytes(self, changes: Iterable[Change]) -> bytes:
+        return b"".join(map(self._event, changes))
 
-    def _bytes(self, events: Iterable[Event]) -> bytes:
-        return b"".join(map(self._event, events))
-
-    def _event(self, event: Event) -> bytes:
-        match event:
-            case More("tool_use", text):
-                return self._delta("tool_use", self._input.feed(text))
-            case More(kind, text):
-                return self._delta(kind, text)
-            case Begun(block):
+    def _event(self, change: Change) -> bytes:
+        match change:
+            case Begun(part):
                 self._index += 1
                 self._text_head = _DELTA % (self._index, _DELTA_HEADS["text"])
-                return _BLOCK_START % (self._index, _encode(block))
-            case Signed(signature):
-                return self._delta("signature", signature)
-            case Ended():
-                return self._delta("tool_use", self._input.end()) + _BLOCK_STOP % self._index
+                return _BLOCK_START % (self._index, _encode(_empty_block(part)))
+            case More(part, text):
+                if part.kind == "call":
+                    text = self._input.feed(text)
+                elif part.kind == "reasoning" and self._context.shown == "omitted":
+                    text = ""
+                return self._delta(part.kind, text)
+            case Ended(part):
+                last = b""
+                if part.kind == "call":
+                    last = self._delta("call", self._input.end())
+                elif part.kind == "reasoning":
+                    last = self._delta("signature", self._context.signature(part))
+                return last + _BLOCK_STOP % self._index
 
     def _delta(self, kind: str, text: str) -> bytes:
         if not text:
@@ -182,51 +212,15 @@ class MessageStream:
         return _DELTA % (self._index, _DELTA_HEADS[kind]) + _encode(text) + _DELTA_END
 
 
+def _empty_block(part: Part) -> Block:
+    match part.kind:
+        case "text":
+            return TextBlock("")
+        case "reasoning":
+            return ThinkingBlock("", "")
+        case "call":
+            return ToolUseBlock(wire_id(part.id), part.name, _NO_INPUT)
+
+
 def _event(name: bytes, data: bytes) -> bytes:
     return b"event: " + name + b"\ndata: " + data + b"\n\n"
-
-
-class MessageWhole:
-    """Collects everything; the body is made at the end."""
-
-    def __init__(self, context: MessageContext, reply: Reply) -> None:
-        self.reply = reply
-        self._context = context
-        self._blocks = Blocks(context.shown)
-        self._content: list[Block] = []
-        self._texts: list[str] = []
-
-    def take(self, pieces: Sequence[Piece]) -> bytes:
-        for piece in pieces:
-            self._add(self._blocks.push(piece))
-        return b""
-
-    def closing(self) -> bytes:
-        self._add(self._blocks.end())
-        context = self._context
-        return _encode(context.message(self.reply, self._content, context.end(self.reply)))
-
-    def _add(self, events: Iterable[Event]) -> None:
-        for event in events:
-            match event:
-                case Begun(block):
-                    self._content.append(block)
-                case More(_, text):
-                    self._texts.append(text)
-                case Signed(signature):
-                    block = self._content[-1]
-                    assert isinstance(block, ThinkingBlock)
-                    block.signature = signature
-                case Ended():
-                    self._complete(self._content[-1])
-
-    def _complete(self, block: Block) -> None:
-        text = "".join(self._texts)
-        self._texts.clear()
-        match block:
-            case TextBlock():
-                block.text = text
-            case ThinkingBlock():
-                block.thinking = text
-            case ToolUseBlock():
-                block.input = whole_input(text)

@@ -8,6 +8,7 @@ from functools import partial
 from msgspec import UNSET
 from starlette.requests import Request
 
+from ...core.attempts import StreamedAnswer, WholeAnswer
 from ...core.draft import Draft, Limits
 from ...core.fields import SamplingFields
 from ...core.prepare import Job
@@ -15,10 +16,10 @@ from ...core.reply import Reply
 from ...core.service import Service
 from ...core.validation import check_fields, check_stop_strings
 from ...http.body_kind import BodyKind
-from ...http.endpoint import HttpJob, read_body
+from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.faces import ANSWER_ID
 from ...http.http_service import HttpService
-from .answers import MessageContext, MessageStream, MessageWhole
+from .answers import MessageContext, MessageStream
 from .errors import error_event
 from .fields import IN_MESSAGES, INERT_FIELDS
 from .prompt import read_calls, read_constraint, read_prompt
@@ -76,5 +77,7 @@ def _context(request: MessagesRequest, job: Job) -> MessageContext:
     )
 
 
-def _answer(streams: bool, context: MessageContext, reply: Reply) -> MessageStream | MessageWhole:
-    return MessageStream(context, reply) if streams else MessageWhole(context, reply)
+def _answer(streams: bool, context: MessageContext, reply: Reply) -> HttpAnswer:
+    if not streams:
+        return WholeAnswer(reply, context.body)
+    return StreamedAnswer(reply, MessageStream(context, reply))

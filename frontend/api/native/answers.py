@@ -12,7 +12,8 @@ from msgspec import UNSET, Struct
 from ....runtime.errors import RequestError
 from ....runtime.messages import Tokens
 from ...core.logprobs import TokenLogprob, prompt_entries
-from ...core.reply import Piece, Reply
+from ...core.parts import Piece
+from ...core.reply import ChoiceReply, Reply
 from .errors import error_event
 from .protocol import Choice, End, Event, Generated, TopLogprobs
 
@@ -65,6 +66,32 @@ class AnswerContext:
             prompt_token_ids=[ids(prompt) for prompt in self.prompts] if self.wants_prompt_ids else None,
             unenforced=reply.unenforced(),
             cache_explanation=reply.explanation or UNSET,
+        )
+
+    def body(self, reply: Reply) -> bytes:
+        """The whole answer."""
+        choices = [self._choice(index, choice) for index, choice in enumerate(reply.choices)]
+        return self.form.whole(Generated(**msgspec.structs.asdict(self.end(reply)), choices=choices))
+
+    def _choice(self, index: int, choice: ChoiceReply) -> Choice:
+        tokens = ids(choice.tokens)
+        entries = choice.logprobs[: len(tokens)]
+        place = index // self.choices
+        prompt = self.prompts[place]
+        scored: Sequence[TokenLogprob] = ()
+        if self.wants_prompt_logprobs:
+            scored = prompt_entries(prompt, choice.prompt_logprobs, range(len(prompt) // 4))
+        return Choice(
+            index=index,
+            prompt_index=place,
+            text=choice.parts.text("text"),
+            token_ids=tokens,
+            finish_reason=choice.finish,
+            stop_reason=choice.stop_reason,
+            logprobs=_values(entries) if self.wants_logprobs else None,
+            top_logprobs=_tops(entries) if self.wants_logprobs else None,
+            prompt_logprobs=[entry.logprob for entry in scored] if self.wants_prompt_logprobs else None,
+            prompt_top_logprobs=_tops(scored) if self.wants_prompt_logprobs else None,
         )
 
 
@@ -126,46 +153,3 @@ class EventStream:
             stop_reason=choice.stop_reason if finish else None,
         )
         return self._context.form.event(event)
-
-
-class WholeAnswer:
-    """Collects all pieces, and makes the body at the end."""
-
-    def __init__(self, context: AnswerContext, reply: Reply) -> None:
-        self.reply = reply
-        self._context = context
-        self._texts: list[list[str]] = [[] for _ in reply.choices]
-        self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]
-
-    def take(self, pieces: Sequence[Piece]) -> bytes:
-        for piece in pieces:
-            self._texts[piece.choice].append(piece.content)
-            self._logprobs[piece.choice] += piece.logprobs
-        return b""
-
-    def closing(self) -> bytes:
-        end = msgspec.structs.asdict(self._context.end(self.reply))
-        choices = [self._choice(index) for index in range(len(self.reply.choices))]
-        return self._context.form.whole(Generated(**end, choices=choices))
-
-    def _choice(self, index: int) -> Choice:
-        choice, context = self.reply.choices[index], self._context
-        tokens = ids(choice.tokens)
-        entries = self._logprobs[index][: len(tokens)]
-        place = index // context.choices
-        prompt = context.prompts[place]
-        scored: Sequence[TokenLogprob] = ()
-        if context.wants_prompt_logprobs:
-            scored = prompt_entries(prompt, choice.prompt_logprobs, range(len(prompt) // 4))
-        return Choice(
-            index=index,
-            prompt_index=place,
-            text="".join(self._texts[index]),
-            token_ids=tokens,
-            finish_reason=choice.finish,
-            stop_reason=choice.stop_reason,
-            logprobs=_values(entries) if context.wants_logprobs else None,
-            top_logprobs=_tops(entries) if context.wants_logprobs else None,
-            prompt_logprobs=[entry.logprob for entry in scored] if context.wants_prompt_logprobs else None,
-            prompt_top_logprobs=_tops(scored) if context.wants_prompt_logprobs else None,
-        )

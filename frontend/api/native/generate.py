@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import GrammarSpec
+from ...core.attempts import WholeAnswer
 from ...core.draft import Draft, Limits, Prompt
 from ...core.grammar_fields import (
     choice_spec,
@@ -23,10 +24,10 @@ from ...core.reply import Reply
 from ...core.service import Service
 from ...core.validation import check_fields
 from ...http.body_kind import BodyKind
-from ...http.endpoint import HttpJob, read_body
+from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
 from ...http.outcome import IS_CHAT
-from .answers import HTTP_FORM, AnswerContext, EventStream, Form, WholeAnswer
+from .answers import HTTP_FORM, AnswerContext, EventStream, Form
 from .fields import IN_GENERATE, INERT_FIELDS
 from .protocol import GenerateRequest
 
@@ -55,8 +56,8 @@ async def prepare_generate(http: HttpService, http_request: Request, form: Form 
     return HttpJob(job, partial(_answer, bool(request.stream), context), form.error)
 
 
-def _answer(streams: bool, context: AnswerContext, reply: Reply) -> EventStream | WholeAnswer:
-    return EventStream(context, reply) if streams else WholeAnswer(context, reply)
+def _answer(streams: bool, context: AnswerContext, reply: Reply) -> HttpAnswer:
+    return EventStream(context, reply) if streams else WholeAnswer(reply, context.body)
 
 
 def _read(form: Form, service: Service, request: GenerateRequest) -> Draft:

@@ -6,16 +6,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
 
+from ...core.cut_input import whole_input
 from ...core.logprobs import TokenLogprob as Entry
-from ...core.reply import Piece, Reply
+from ...core.parts import Change, Ended, Part, Parts, Piece
+from ...core.reply import Reply
 from ...core.text.tokenizer import Tokenizer
-from .calls import Calls
-from .responses import Answer, ReplyMessage, TokenLogprob, ToolCall, TopLogprob
+from .responses import Answer, CalledFunction, ReplyMessage, TokenLogprob, ToolCall, TopLogprob
 
 _encode = msgspec.json.encode
 
@@ -29,25 +30,13 @@ def rfc3339(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-class Part:
-    """Text, thinking, calls and log-probabilities, of one line or of a whole reply."""
+class Line(NamedTuple):
+    """The texts, calls and log-probabilities of one line, or of a whole reply."""
 
-    def __init__(self) -> None:
-        self.content: list[str] = []
-        self.thinking: list[str] = []
-        self.calls: list[ToolCall] = []
-        self.logprobs: list[Entry] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.content or self.thinking or self.calls or self.logprobs)
-
-    def add(self, piece: Piece, calls: Iterable[ToolCall], *, shows_thinking: bool) -> None:
-        if piece.content:
-            self.content.append(piece.content)
-        if piece.reasoning and shows_thinking:
-            self.thinking.append(piece.reasoning)
-        self.calls += calls
-        self.logprobs += piece.logprobs
+    content: str = ""
+    thinking: str = ""
+    calls: Sequence[ToolCall] = ()
+    logprobs: Sequence[Entry] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,19 +56,20 @@ class AnswerContext:
     arrived: int
     prepared: int
 
-    def fields(self, part: Part) -> dict[str, Any]:
-        content, thinking = "".join(part.content), "".join(part.thinking) or UNSET
-        logprobs = [self._logprob(entry) for entry in part.logprobs] if self.wants_logprobs else UNSET
+    def fields(self, line: Line) -> dict[str, Any]:
+        thinking = (line.thinking if self.shows_thinking else "") or UNSET
+        logprobs = [self._logprob(entry) for entry in line.logprobs] if self.wants_logprobs else UNSET
         common = {"model": self.model, "created_at": now(), "logprobs": logprobs}
         if not self.is_chat:
-            return {**common, "response": content, "thinking": thinking}
-        message = ReplyMessage(content=content, thinking=thinking, tool_calls=part.calls or UNSET)
+            return {**common, "response": line.content, "thinking": thinking}
+        calls = list(line.calls) or UNSET
+        message = ReplyMessage(content=line.content, thinking=thinking, tool_calls=calls)
         return {**common, "message": message}
 
     def around_content(self) -> tuple[bytes, bytes, bytes]:
         """The bytes that all lines of a stream share whose only news is a piece of text: before the line's
         time, between the time and the text, and after the text."""
-        fields = {**self.fields(Part()), "created_at": ""}
+        fields = {**self.fields(Line()), "created_at": ""}
         before, between, after = _encode(Answer(**fields, done=False)).rsplit(b'""', 2)
         return before, between, after + b"\n"
 
@@ -120,12 +110,12 @@ class _Clock:
         }
 
 
-def _ending(context: AnswerContext, reply: Reply, part: Part, clock: _Clock) -> bytes:
-    """The last line, or the whole answer. `part` is its text."""
+def _ending(context: AnswerContext, reply: Reply, line: Line, clock: _Clock) -> bytes:
+    """The last line, or the whole answer."""
     usage = reply.usage()
     return _encode(
         Answer(
-            **context.fields(part),
+            **context.fields(line),
             **clock.durations(context),
             done=True,
             done_reason="length" if reply.choices[0].finish == "length" else "stop",
@@ -138,58 +128,62 @@ def _ending(context: AnswerContext, reply: Reply, part: Part, clock: _Clock) -> 
     )
 
 
-class LineStream:
-    """One line for each output that has text, thinking or complete calls, and one at the end."""
+def _call(call: Part, number: int) -> ToolCall:
+    """Arguments that a limit has cut keep their complete members."""
+    return ToolCall(call.id, CalledFunction(number, call.name, whole_input(call.text)))
 
-    def __init__(self, context: AnswerContext, reply: Reply) -> None:
+
+class LineAnswer:
+    """One line for each output that has text, thinking or complete calls, and one at the end.
+
+    If the request does not stream, one object at the end.
+    """
+
+    def __init__(self, context: AnswerContext, reply: Reply, *, streams: bool) -> None:
         self.reply = reply
         self._context = context
+        self._streams = streams
         self._around = context.around_content()
         self._clock = _Clock()
-        self._calls = Calls()
+        self._parts = Parts()
+        self._calls: list[ToolCall] = []  # that have ended
+        if not streams:
+            reply.choices[0].collect()
 
     def take(self, pieces: Sequence[Piece]) -> bytes:
         self._clock.tick()
-        return b"".join(map(self._line, pieces))
+        return b"".join(map(self._line, pieces)) if self._streams else b""
 
     def closing(self) -> bytes:
-        last = Part()
-        last.calls = self._calls.end()
-        line = self._written(last) if last else b""
-        return line + _ending(self._context, self.reply, Part(), self._clock) + b"\n"
+        if self._streams:
+            calls = self._ended_calls(self._parts.end())
+            last = self._written(Line(calls=calls)) if calls else b""
+            return last + _ending(self._context, self.reply, Line(), self._clock) + b"\n"
+        choice = self.reply.choices[0]
+        line = Line(
+            choice.parts.text("text"),
+            choice.parts.text("reasoning"),
+            [_call(call, number) for number, call in enumerate(choice.parts.calls())],
+            choice.logprobs,
+        )
+        return _ending(self._context, self.reply, line, self._clock)
 
     def _line(self, piece: Piece) -> bytes:
-        if piece.content and not (
-            piece.logprobs or piece.reasoning or piece.tool_calls or self._calls.is_open
-        ):
+        has_open_call = self._parts.open is not None and self._parts.open.kind == "call"
+        if piece.content and not (piece.logprobs or piece.reasoning or piece.tool_calls or has_open_call):
             before, between, after = self._around
             return b"".join((before, _encode(now()), between, _encode(piece.content), after))
-        part = Part()
-        calls = self._calls.push(piece.tool_calls, has_text=bool(piece.content))
-        part.add(piece, calls, shows_thinking=self._context.shows_thinking)
-        return self._written(part) if part else b""
+        calls = self._ended_calls(self._parts.push(piece))
+        thinking = piece.reasoning if self._context.shows_thinking else ""
+        line = Line(piece.content, thinking, calls, piece.logprobs)
+        return self._written(line) if any(line) else b""
 
-    def _written(self, part: Part) -> bytes:
-        return _encode(Answer(**self._context.fields(part), done=False)) + b"\n"
+    def _ended_calls(self, changes: Iterable[Change]) -> list[ToolCall]:
+        ended = [change.part for change in changes if isinstance(change, Ended)]
+        first = len(self._calls)
+        calls = [each for each in ended if each.kind == "call"]
+        self._calls += [_call(each, first + number) for number, each in enumerate(calls)]
+        return self._calls[first:]
 
-
-class WholeAnswer:
-    """Collects everything; the body is made at the end."""
-
-    def __init__(self, context: AnswerContext, reply: Reply) -> None:
-        self.reply = reply
-        self._context = context
-        self._clock = _Clock()
-        self._calls = Calls()
-        self._part = Part()
-
-    def take(self, pieces: Sequence[Piece]) -> bytes:
-        self._clock.tick()
-        for piece in pieces:
-            calls = self._calls.push(piece.tool_calls, has_text=bool(piece.content))
-            self._part.add(piece, calls, shows_thinking=self._context.shows_thinking)
-        return b""
-
-    def closing(self) -> bytes:
-        self._part.calls += self._calls.end()
-        return _ending(self._context, self.reply, self._part, self._clock)
+    def _written(self, line: Line) -> bytes:
+        return _encode(Answer(**self._context.fields(line), done=False)) + b"\n"

@@ -16,14 +16,13 @@ from starlette.responses import Response
 from ...core.draft import Draft
 from ...core.leases import end_kept_alive, end_lease, keep_alive_lease
 from ...core.prepare import Job, cache_namespace, new_id
-from ...core.reply import Reply
 from ...core.service import Service
 from ...core.validation import check_salt
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpJob, read_body
 from ...http.http_service import HttpService
 from ...http.tenants import cache_scope, tenant_of
-from .answers import AnswerContext, LineStream, WholeAnswer, now
+from .answers import AnswerContext, LineAnswer, now
 from .errors import error_line
 from .fields import IN_CHATS, IN_PROMPTS, INERT_FIELDS
 from .keep_alive import conversation_key, keep_alive_seconds
@@ -81,7 +80,7 @@ async def _prepare(
         arrived=arrived,
         prepared=time.monotonic_ns(),
     )
-    answer = partial(_answer, job.draft.streams, context)
+    answer = partial(LineAnswer, context, streams=job.draft.streams)
     answered = HttpJob(job, answer, error_line, stream_type=LINES)
     return replace(answered, finished=partial(_end_leases, job, key)) if seconds == 0 else answered
 
@@ -114,7 +113,3 @@ def _loaded(name: str, *, is_chat: bool, keep_alive: float | None) -> Response:
         done_reason="unload" if keep_alive == 0 else "load",
     )
     return Response(msgspec.json.encode(answer), media_type="application/json")
-
-
-def _answer(streams: bool, context: AnswerContext, reply: Reply) -> LineStream | WholeAnswer:
-    return LineStream(context, reply) if streams else WholeAnswer(context, reply)

@@ -8,6 +8,7 @@ from functools import partial
 from starlette.requests import Request
 
 from ....runtime.errors import RequestError
+from ...core.attempts import StreamedAnswer, WholeAnswer
 from ...core.conversation import tool_definitions
 from ...core.draft import Beginning, Draft, Limits, Prompt
 from ...core.messages import Conversation
@@ -17,11 +18,11 @@ from ...core.service import Service
 from ...core.tool_choice import calls_wanted, names_function
 from ...core.validation import check_range
 from ...http.body_kind import BodyKind
-from ...http.endpoint import HttpJob, read_body
+from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
 from .binding_fields import IN_CHATS
 from .cache_fields import cache_leases, check_cache_fields, lease_seconds, messages_to_breakpoints, prewarms
-from .chat_answers import ChatContext, ChatStream, ChatWhole
+from .chat_answers import ChatContext, ChatStream
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .constraint import constraint
@@ -120,8 +121,8 @@ def _context(request: ChatRequest, job: Job) -> ChatContext:
     )
 
 
-def _answer(request: ChatRequest, context: ChatContext, reply: Reply) -> ChatStream | ChatWhole:
+def _answer(request: ChatRequest, context: ChatContext, reply: Reply) -> HttpAnswer:
     if not request.stream:
-        return ChatWhole(context, reply)
+        return WholeAnswer(reply, context.body)
     writer = ChunkWriter("chat.completion.chunk", context.head, request.stream_options)
-    return ChatStream(context, reply, writer)
+    return StreamedAnswer(reply, ChatStream(context, reply, writer))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -10,8 +9,8 @@ from msgspec import UNSET, UnsetType
 
 from ....runtime.config import ReasoningField
 from ....runtime.messages import Tokens
-from ...core.logprobs import TokenLogprob
-from ...core.reply import ChoiceReply, Piece, Reply
+from ...core.parts import Piece
+from ...core.reply import ChoiceReply, Reply
 from ...core.text.tokenizer import Tokenizer
 from ...core.tools.tool_calls import ToolCallDelta
 from .chunks import ChunkWriter, Head
@@ -58,37 +57,58 @@ class ChatContext:
     def shown(self, piece: Piece) -> Piece:
         return piece if self.shows_reasoning else piece._replace(reasoning="")
 
+    def body(self, reply: Reply) -> bytes:
+        """The whole answer."""
+        logprobs: PromptLogprobs | UnsetType = UNSET
+        if self.wants_prompt_logprobs:
+            logprobs = prompt_logprobs(self.tokenizer, self.prompt, reply.choices[0].prompt_logprobs)
+        return _encode(
+            ChatCompletion(
+                **self.head._asdict(),
+                choices=[self._choice(index, choice) for index, choice in enumerate(reply.choices)],
+                usage=self.usage(reply),
+                unenforced=reply.unenforced() or UNSET,
+                cache_explanation=reply.explanation or UNSET,
+                prompt_logprobs=logprobs,
+            )
+        )
+
+    def _choice(self, index: int, choice: ChoiceReply) -> ChatChoice:
+        content, reasoning = choice.parts.text("text"), choice.parts.text("reasoning")
+        shown = reasoning if self.shows_reasoning else ""
+        calls = [ToolCall(each.id, FunctionCall(each.name, each.text)) for each in choice.parts.calls()]
+        return ChatChoice(
+            index=index,
+            message=AssistantMessage(
+                content=None if calls and not content else content,
+                tool_calls=calls or UNSET,
+                reasoning_content=_if_named(self.reasoning_field, "reasoning_content", shown),
+                reasoning=_if_named(self.reasoning_field, "reasoning", shown),
+            ),
+            logprobs=chat_logprobs(self.tokenizer, choice.logprobs) if self.wants_logprobs else None,
+            finish_reason=self.finish_reason(choice),
+            stop_reason=choice.stop_reason,
+        )
+
 
 class ChatStream:
     """Chunks in OpenAI's form. A choice's first chunk has its role and is sent with its first output."""
 
     def __init__(self, context: ChatContext, reply: Reply, writer: ChunkWriter) -> None:
-        self.reply = reply
         self._context = context
+        self._reply = reply
         self._writer = writer
         self._begun = [False for _ in reply.choices]
         self._around = [writer.around(index, *_AROUND_CONTENT) for index in range(len(reply.choices))]
 
-    def take(self, pieces: Sequence[Piece]) -> bytes:
-        return b"".join(map(self._chunks, pieces))
+    def around_text(self, choice: int) -> tuple[bytes, bytes] | None:
+        return self._around[choice] if self._begun[choice] and not self._writer.continuous else None
 
-    def closing(self) -> bytes:
-        return self._writer.end(self._usage(), self.reply.unenforced(), self.reply.explanation)
-
-    def _usage(self) -> Usage:
-        return self._context.usage(self.reply)
-
-    def _usage_so_far(self) -> Usage | None:
-        return self._usage() if self._writer.continuous else None
-
-    def _chunks(self, piece: Piece) -> bytes:
-        if self._only_adds_content(piece):
-            before, after = self._around[piece.choice]
-            return before + _encode(piece.content) + after
+    def push(self, piece: Piece) -> bytes:
         chunk = self._delta_chunk(self._context.shown(piece))
         if piece.finish is None:
             return chunk
-        choice = self.reply.choices[piece.choice]
+        choice = self._reply.choices[piece.choice]
         return chunk + self._writer.choice(
             piece.choice,
             b'"delta":{}',
@@ -97,10 +117,11 @@ class ChatStream:
             usage=self._usage_so_far(),
         )
 
-    def _only_adds_content(self, piece: Piece) -> bool:
-        choice, content, logprobs, finish, reasoning, calls = piece
-        has_more = logprobs or finish or reasoning or calls or self._writer.continuous
-        return bool(content) and not has_more and self._begun[choice]
+    def end(self) -> bytes:
+        return self._writer.end(self._context.usage(self._reply), self._reply)
+
+    def _usage_so_far(self) -> Usage | None:
+        return self._context.usage(self._reply) if self._writer.continuous else None
 
     def _delta_chunk(self, piece: Piece) -> bytes:
         logprobs = chat_logprobs(self._context.tokenizer, piece.logprobs) if piece.logprobs else None
@@ -146,76 +167,3 @@ def _tool_call_part(delta: ToolCallDelta) -> ToolCallPart:
     if delta.id is None:
         return ToolCallPart(index=delta.index, function=function)
     return ToolCallPart(index=delta.index, id=delta.id, type="function", function=function)
-
-
-class ChatWhole:
-    """Collects all pieces, and makes the body at the end."""
-
-    def __init__(self, context: ChatContext, reply: Reply) -> None:
-        self.reply = reply
-        self._context = context
-        self._messages = [MessageBuilder(context.reasoning_field) for _ in reply.choices]
-        self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]
-
-    def take(self, pieces: Sequence[Piece]) -> bytes:
-        for piece in pieces:
-            self._messages[piece.choice].add(self._context.shown(piece))
-            self._logprobs[piece.choice].extend(piece.logprobs)
-        return b""
-
-    def closing(self) -> bytes:
-        context = self._context
-        return _encode(
-            ChatCompletion(
-                **context.head._asdict(),
-                choices=[self._choice(index) for index in range(len(self.reply.choices))],
-                usage=context.usage(self.reply),
-                unenforced=self.reply.unenforced() or UNSET,
-                cache_explanation=self.reply.explanation or UNSET,
-                prompt_logprobs=self._prompt_logprobs(),
-            )
-        )
-
-    def _choice(self, index: int) -> ChatChoice:
-        context, choice = self._context, self.reply.choices[index]
-        logprobs = chat_logprobs(context.tokenizer, self._logprobs[index]) if context.wants_logprobs else None
-        return ChatChoice(
-            index=index,
-            message=self._messages[index].message(),
-            logprobs=logprobs,
-            finish_reason=context.finish_reason(choice),
-            stop_reason=choice.stop_reason,
-        )
-
-    def _prompt_logprobs(self) -> PromptLogprobs | UnsetType:
-        context = self._context
-        if not context.wants_prompt_logprobs:
-            return UNSET
-        return prompt_logprobs(context.tokenizer, context.prompt, self.reply.choices[0].prompt_logprobs)
-
-
-class MessageBuilder:
-    """Joins a choice's pieces into its message."""
-
-    def __init__(self, reasoning_field: ReasoningField) -> None:
-        self._reasoning_field = reasoning_field
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._tool_calls: list[ToolCall] = []
-
-    def add(self, piece: Piece) -> None:
-        self._content.append(piece.content)
-        self._reasoning.append(piece.reasoning)
-        for delta in piece.tool_calls:
-            if delta.id is not None:
-                self._tool_calls.append(ToolCall(delta.id, FunctionCall(delta.name or "", "")))
-            self._tool_calls[delta.index].function.arguments += delta.arguments_fragment
-
-    def message(self) -> AssistantMessage:
-        content, reasoning = "".join(self._content), "".join(self._reasoning)
-        return AssistantMessage(
-            content=None if self._tool_calls and not content else content,
-            tool_calls=self._tool_calls or UNSET,
-            reasoning_content=_if_named(self._reasoning_field, "reasoning_content", reasoning),
-            reasoning=_if_named(self._reasoning_field, "reasoning", reasoning),
-        )

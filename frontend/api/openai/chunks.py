@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ...core.cache_misses.explanation import Explanation
 from ...core.prepare import Job
-from ...core.reply import UnenforcedKeyword
+from ...core.reply import Reply, UnenforcedKeyword
 from .protocol import StreamOptions
 from .responses import Usage
 
@@ -87,11 +87,10 @@ class ChunkWriter:
         """The bytes before and after the text in `choice(index, start + text + end)`."""
         return b"%b%d,%b" % (self._choice, index, start), end + self._open_tail
 
-    def end(
-        self, usage: Usage, unenforced: list[UnenforcedKeyword], explanation: Explanation | None
-    ) -> bytes:
+    def end(self, usage: Usage, reply: Reply) -> bytes:
         """`[DONE]`, after a chunk without choices if there is a usage, an unenforced keyword or an
         explanation to report."""
+        unenforced, explanation = reply.unenforced(), reply.explanation
         if not self._include_usage and not unenforced and explanation is None:
             return DONE
         ending = _Ending(

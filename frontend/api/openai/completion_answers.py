@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from ....runtime.messages import Logprobs, Tokens
 from ...core.logprobs import TokenLogprob, prompt_entries
-from ...core.reply import Piece, Reply
+from ...core.parts import Piece
+from ...core.reply import ChoiceReply, Reply
 from ...core.text.detokenizer import Detokenizer
 from ...core.text.tokenizer import Tokenizer
 from .chunks import ChunkWriter, Head
-from .responses import Completion, CompletionChoice, CompletionLogprobs, PromptLogprobs, Usage, wire_usage
+from .responses import Completion, CompletionChoice, CompletionLogprobs, PromptLogprobs, wire_usage
 from .token_logprobs import completion_logprobs, prompt_logprobs
 
 _encode = msgspec.json.encode
@@ -59,30 +60,50 @@ class CompletionContext:
             return None
         return completion_logprobs(self.tokenizer, entries, offset)
 
+    def body(self, reply: Reply) -> bytes:
+        """The whole answer."""
+        return _encode(
+            Completion(
+                **self.head._asdict(),
+                choices=[self._choice(index, choice) for index, choice in enumerate(reply.choices)],
+                usage=wire_usage(reply),
+                unenforced=reply.unenforced() or UNSET,
+                cache_explanation=reply.explanation or UNSET,
+            )
+        )
+
+    def _choice(self, index: int, choice: ChoiceReply) -> CompletionChoice:
+        echoed, entries = self.echoed(index, choice.prompt_logprobs)
+        offset = len(echoed)
+        own = [entry._replace(offset=entry.offset + offset) for entry in choice.logprobs]
+        scored: PromptLogprobs | UnsetType = UNSET
+        if self.wants_prompt_logprobs:
+            scored = prompt_logprobs(self.tokenizer, self.prompt_of(index), choice.prompt_logprobs)
+        return CompletionChoice(
+            index=index,
+            text=echoed + choice.parts.text("text"),
+            logprobs=self.logprobs([*entries, *own], 0),
+            finish_reason=choice.finish,
+            stop_reason=choice.stop_reason,
+            prompt_logprobs=scored,
+        )
+
 
 class CompletionStream:
     """One chunk for each piece. The last text and the finish reason share a chunk, as in OpenAI's streams."""
 
     def __init__(self, context: CompletionContext, reply: Reply, writer: ChunkWriter) -> None:
-        self.reply = reply
         self._context = context
+        self._reply = reply
         self._writer = writer
         self._echoed: list[int | None] = [None for _ in reply.choices]
         self._around = [writer.around(index, b'"text":', b"") for index in range(len(reply.choices))]
 
-    def take(self, pieces: Sequence[Piece]) -> bytes:
-        return b"".join(map(self._chunks, pieces))
+    def around_text(self, choice: int) -> tuple[bytes, bytes] | None:
+        needs_more = self._context.wants_logprobs or self._writer.continuous
+        return None if needs_more or self._echoed[choice] is None else self._around[choice]
 
-    def closing(self) -> bytes:
-        return self._writer.end(wire_usage(self.reply), self.reply.unenforced(), self.reply.explanation)
-
-    def _usage_so_far(self) -> Usage | None:
-        return wire_usage(self.reply) if self._writer.continuous else None
-
-    def _chunks(self, piece: Piece) -> bytes:
-        if self._only_adds_text(piece):
-            before, after = self._around[piece.choice]
-            return before + _encode(piece.content) + after
+    def push(self, piece: Piece) -> bytes:
         echo = self._echo(piece.choice)
         if not piece.content and not piece.logprobs and piece.finish is None:
             return echo
@@ -90,69 +111,23 @@ class CompletionStream:
         logprobs = self._context.logprobs(piece.logprobs, offset)
         return echo + self._chunk(piece.choice, piece.content, logprobs, piece.finish)
 
-    def _only_adds_text(self, piece: Piece) -> bool:
-        has_more = piece.finish or self._context.wants_logprobs or self._writer.continuous
-        return bool(piece.content) and not has_more and self._echoed[piece.choice] is not None
+    def end(self) -> bytes:
+        return self._writer.end(wire_usage(self._reply), self._reply)
 
     def _echo(self, index: int) -> bytes:
         """The prompt, once, in a chunk of its own."""
         if self._echoed[index] is not None:
             return b""
-        text, entries = self._context.echoed(index, self.reply.choices[index].prompt_logprobs)
+        text, entries = self._context.echoed(index, self._reply.choices[index].prompt_logprobs)
         self._echoed[index] = len(text)
         return self._chunk(index, text, self._context.logprobs(entries, 0), None) if text else b""
 
     def _chunk(self, index: int, text: str, logprobs: CompletionLogprobs | None, finish: str | None) -> bytes:
-        payload = b'"text":' + _encode(text)
-        usage = self._usage_so_far()
-        reason = self.reply.choices[index].stop_reason
         return self._writer.choice(
-            index, payload, logprobs=logprobs, finish=finish, stop_reason=reason, usage=usage
+            index,
+            b'"text":' + _encode(text),
+            logprobs=logprobs,
+            finish=finish,
+            stop_reason=self._reply.choices[index].stop_reason,
+            usage=wire_usage(self._reply) if self._writer.continuous else None,
         )
-
-
-class CompletionWhole:
-    """Collects all pieces, and makes the body at the end."""
-
-    def __init__(self, context: CompletionContext, reply: Reply) -> None:
-        self.reply = reply
-        self._context = context
-        self._texts: list[list[str]] = [[] for _ in reply.choices]
-        self._logprobs: list[list[TokenLogprob]] = [[] for _ in reply.choices]
-
-    def take(self, pieces: Sequence[Piece]) -> bytes:
-        for piece in pieces:
-            self._texts[piece.choice].append(piece.content)
-            self._logprobs[piece.choice].extend(piece.logprobs)
-        return b""
-
-    def closing(self) -> bytes:
-        context = self._context
-        return _encode(
-            Completion(
-                **context.head._asdict(),
-                choices=[self._choice(index) for index in range(len(self.reply.choices))],
-                usage=wire_usage(self.reply),
-                unenforced=self.reply.unenforced() or UNSET,
-                cache_explanation=self.reply.explanation or UNSET,
-            )
-        )
-
-    def _choice(self, index: int) -> CompletionChoice:
-        choice = self.reply.choices[index]
-        echoed, entries = self._context.echoed(index, choice.prompt_logprobs)
-        offset = len(echoed)
-        own = [entry._replace(offset=entry.offset + offset) for entry in self._logprobs[index]]
-        return CompletionChoice(
-            index=index,
-            text=echoed + "".join(self._texts[index]),
-            logprobs=self._context.logprobs([*entries, *own], 0),
-            finish_reason=choice.finish,
-            stop_reason=choice.stop_reason,
-            prompt_logprobs=self._prompt_logprobs(index, choice.prompt_logprobs),
-        )
-
-    def _prompt_logprobs(self, index: int, logprobs: Logprobs | None) -> PromptLogprobs | msgspec.UnsetType:
-        if not self._context.wants_prompt_logprobs:
-            return UNSET
-        return prompt_logprobs(self._context.tokenizer, self._context.prompt_of(index), logprobs)

@@ -9,18 +9,19 @@ from starlette.requests import Request
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import ModelReady
+from ...core.attempts import StreamedAnswer, WholeAnswer
 from ...core.draft import Draft, Limits, Prompt
 from ...core.prepare import Job, new_id
 from ...core.reply import Reply
 from ...core.service import Service
 from ...http.body_kind import BodyKind
-from ...http.endpoint import HttpJob, read_body
+from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
 from .binding_fields import IN_COMPLETIONS
 from .cache_fields import cache_leases, check_cache_fields, prewarms
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
-from .completion_answers import CompletionContext, CompletionStream, CompletionWhole
+from .completion_answers import CompletionContext, CompletionStream
 from .constraint import constraint
 from .errors import error_event
 from .fixed_fields import INERT_FIELDS
@@ -71,13 +72,11 @@ def _context(request: CompletionRequest, job: Job) -> CompletionContext:
     )
 
 
-def _answer(
-    request: CompletionRequest, context: CompletionContext, reply: Reply
-) -> CompletionStream | CompletionWhole:
+def _answer(request: CompletionRequest, context: CompletionContext, reply: Reply) -> HttpAnswer:
     if not request.stream:
-        return CompletionWhole(context, reply)
+        return WholeAnswer(reply, context.body)
     writer = ChunkWriter("text_completion", context.head, request.stream_options)
-    return CompletionStream(context, reply, writer)
+    return StreamedAnswer(reply, CompletionStream(context, reply, writer))
 
 
 def _limits(request: CompletionRequest, model: ModelReady) -> Limits:

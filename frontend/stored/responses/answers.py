@@ -11,7 +11,8 @@ import msgspec
 from msgspec import UNSET, structs
 
 from ....runtime.errors import RequestError
-from ...core.reply import Piece, Reply
+from ...core.parts import Piece
+from ...core.reply import Reply
 from ...core.text.tokenizer import Tokenizer
 from .events import Events
 from .output import Change, Output

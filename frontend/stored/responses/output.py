@@ -11,9 +11,9 @@ from msgspec import UNSET
 from ...api.openai.responses import ContentLogprob
 from ...api.openai.token_logprobs import chat_logprobs
 from ...core.logprobs import TokenLogprob
-from ...core.reply import Piece
+from ...core.parts import Begun, Ended, Part, Parts, Piece
+from ...core.parts import More as PartMore
 from ...core.text.tokenizer import Tokenizer
-from ...core.tools.tool_calls import ToolCallDelta
 from .ids import item_id
 from .input_text import InputText
 from .reasoning import encoded
@@ -56,7 +56,7 @@ Change = Added | More | Done
 
 
 class Output:
-    """The items of one response. At most one is open: a piece of another kind, or of another call, ends it.
+    """The items of one response, one for each part of its reply.
 
     `called` has each tool by its name in the prompt. `encodes`: reasoning items have `encrypted_content`.
     """
@@ -66,64 +66,52 @@ class Output:
         self._called = called
         self._tokenizer = tokenizer
         self._encodes = encodes
-        self._open: OutputItem | None = None
-        self._texts: list[str] = []
+        self._parts = Parts()
         self._input = InputText()
+        self._inputs: list[str] = []  # of a custom tool
         self._logprobs: list[TokenLogprob] = []  # of tokens whose text has not come yet
         self._shown: list[ContentLogprob] = []
 
     def push(self, piece: Piece) -> Iterator[Change]:
-        if piece.reasoning:
-            yield from self._reasoning(piece.reasoning)
         if piece.reasoning or piece.tool_calls:
             self._logprobs.clear()
         else:
             self._logprobs.extend(piece.logprobs)
-        if piece.content:
-            yield from self._content(piece.content)
-        for delta in piece.tool_calls:
-            yield from self._call(delta)
+        for change in self._parts.push(piece):
+            match change:
+                case Begun(part):
+                    if part.kind == "text":
+                        self._keep_logprobs_of(piece.content)
+                    self.items.append(self._new_item(part))
+                    yield Added(self.items[-1])
+                case PartMore(part, text):
+                    yield from self._more(part, text)
+                case Ended(part):
+                    yield self._complete(part, "completed")
 
     def push_text(self, piece: Piece) -> bool:
         """Adds a piece of plain text to the open message. Returns False, and adds nothing, if the piece has
         more than text or no message is open; such a piece goes to `push`."""
-        _, content, logprobs, _, reasoning, calls = piece
-        if not content or logprobs or reasoning or calls or self._logprobs:
-            return False
-        if not isinstance(self._open, OutputMessage):
-            return False
-        self._texts.append(content)
-        return True
+        return piece.is_text_alone and not self._logprobs and self._parts.add_text(piece.content)
 
     def end(self, *, is_cut: bool) -> Iterator[Change]:
         """The reply has ended. `is_cut`: a limit ended it."""
-        yield from self._close("incomplete" if is_cut else "completed")
+        for change in self._parts.end():
+            yield self._complete(change.part, "incomplete" if is_cut else "completed")
 
-    def _begin(self, item: OutputItem) -> Iterator[Change]:
-        yield from self._close("completed")
-        self._open = item
-        self.items.append(item)
-        yield Added(item)
-
-    def _reasoning(self, text: str) -> Iterator[Change]:
-        if not isinstance(self._open, ReasoningItem):
-            yield from self._begin(
-                ReasoningItem(
-                    id=item_id("reasoning"),
-                    status="in_progress",
-                    content=[],
-                    encrypted_content="" if self._encodes else UNSET,
-                )
-            )
-        self._texts.append(text)
-        yield More("reasoning_text", text)
-
-    def _content(self, text: str) -> Iterator[Change]:
-        if not isinstance(self._open, OutputMessage):
-            self._keep_logprobs_of(text)
-            yield from self._begin(OutputMessage(id=item_id("message"), status="in_progress", content=[]))
-        self._texts.append(text)
-        yield More("output_text", text, self._take_logprobs())
+    def _more(self, part: Part, text: str) -> Iterator[Change]:
+        match self.items[-1]:
+            case ReasoningItem():
+                yield More("reasoning_text", text)
+            case OutputMessage():
+                yield More("output_text", text, self._take_logprobs())
+            case FunctionCall():
+                yield More("function_call_arguments", text)
+            case CustomToolCall():
+                shown = self._input.feed(text)
+                self._inputs.append(shown)
+                if shown:
+                    yield More("custom_tool_call_input", shown)
 
     def _keep_logprobs_of(self, text: str) -> None:
         """Leaves out the tokens before the text, such as the end of the reasoning."""
@@ -142,21 +130,19 @@ class Output:
         self._shown += found
         return found
 
-    def _call(self, delta: ToolCallDelta) -> Iterator[Change]:
-        if delta.id is not None:
-            yield from self._begin(self._new_call(delta.id, delta.name or ""))
-        fragment = delta.arguments_fragment
-        match self._open:
-            case FunctionCall() if fragment:
-                self._texts.append(fragment)
-                yield More("function_call_arguments", fragment)
-            case CustomToolCall():
-                text = self._input.feed(fragment)
-                self._texts.append(text)
-                if text:
-                    yield More("custom_tool_call_input", text)
-            case LocalShellCall():
-                self._texts.append(fragment)
+    def _new_item(self, part: Part) -> OutputItem:
+        match part.kind:
+            case "call":
+                return self._new_call(part.id, part.name)
+            case "text":
+                return OutputMessage(id=item_id("message"), status="in_progress", content=[])
+            case "reasoning":
+                return ReasoningItem(
+                    id=item_id("reasoning"),
+                    status="in_progress",
+                    content=[],
+                    encrypted_content="" if self._encodes else UNSET,
+                )
 
     def _new_call(self, call_id: str, prompt_name: str) -> OutputItem:
         kind, name, namespace = self._called[prompt_name]
@@ -166,7 +152,7 @@ class Output:
                 id=item_id("local_shell_call"), status="in_progress", call_id=call_id, action=action
             )
         if kind == "custom":
-            self._input = InputText()
+            self._input, self._inputs = InputText(), []
             return CustomToolCall(
                 id=item_id("custom_tool_call"),
                 status="in_progress",
@@ -182,28 +168,24 @@ class Output:
             namespace=namespace or UNSET,
         )
 
-    def _close(self, status: Literal["completed", "incomplete"]) -> Iterator[Change]:
-        item, self._open = self._open, None
-        if item is None:
-            return
-        text = "".join(self._texts)
-        self._texts.clear()
+    def _complete(self, part: Part, status: Literal["completed", "incomplete"]) -> Done:
+        item = self.items[-1]
         match item:
             case OutputMessage():
                 self._take_logprobs()
-                item.content = [OutputText(text=text, logprobs=self._shown)]
+                item.content = [OutputText(text=part.text, logprobs=self._shown)]
                 self._shown = []
             case ReasoningItem():
-                item.content = [ReasoningText(text)]
-                item.encrypted_content = encoded(text) if self._encodes else UNSET
+                item.content = [ReasoningText(part.text)]
+                item.encrypted_content = encoded(part.text) if self._encodes else UNSET
             case FunctionCall():
-                item.arguments = text
+                item.arguments = part.text
             case CustomToolCall():
-                item.input = text
+                item.input = "".join(self._inputs)
             case LocalShellCall():
-                item.action = {**item.action, **_action(text)}
+                item.action = {**item.action, **_action(part.text)}
         item.status = status
-        yield Done(item)
+        return Done(item)
 
 
 def _action(arguments: str) -> dict[str, object]:

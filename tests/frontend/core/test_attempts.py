@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 from arbora.frontend.core.attempts import run_attempts
 from arbora.frontend.core.chat_reader import ChatReader
+from arbora.frontend.core.parts import Piece
 from arbora.frontend.core.replica.generation import Generation
-from arbora.frontend.core.reply import MANY_TOKENS, ChoiceReply, Piece, Reply
+from arbora.frontend.core.reply import MANY_TOKENS, ChoiceReply, Reply
 from arbora.frontend.core.text.detokenizer import Detokenizer
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.core.work.fair_threads import FairThreads

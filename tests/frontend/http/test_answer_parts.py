@@ -9,9 +9,10 @@ import pytest
 from arbora.frontend.api.openai.errors import error_event
 from arbora.frontend.core.draft import Draft, Limits, Prompt
 from arbora.frontend.core.fields import SamplingFields
+from arbora.frontend.core.parts import Piece
 from arbora.frontend.core.prepare import prepare
 from arbora.frontend.core.replica.generation import Generation
-from arbora.frontend.core.reply import Piece, Reply
+from arbora.frontend.core.reply import Reply
 from arbora.frontend.core.work.caller import Caller
 from arbora.frontend.http.cache_watch import CacheWatch
 from arbora.frontend.http.endpoint import HttpJob, answer_parts

@@ -13,7 +13,6 @@ import pytest
 import pytest_asyncio
 from arbora.frontend.api.openai.chat_answers import ChatStream
 from arbora.frontend.core.replica.engine_client import EngineClient
-from arbora.frontend.core.reply import Piece
 from arbora.frontend.http.server.http_chunk_writer import HttpChunkWriter
 from arbora.runtime.messages import Abort, Outputs
 from http_world import HELLO, MODEL, HttpWorld, eventually, http_world
@@ -204,16 +203,16 @@ async def test_a_replica_that_dies_ends_the_stream_with_one_error(
 async def test_a_bug_while_writing_at_once_ends_the_stream_with_an_error(
     world: HttpWorld, written: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take, calls = ChatStream.take, 0
+    around, calls = ChatStream.around_text, 0
 
-    def fail(stream: ChatStream, pieces: list[Piece]) -> bytes:
+    def fail(stream: ChatStream, choice: int) -> tuple[bytes, bytes] | None:
         nonlocal calls
         calls += 1
         if calls == 5:
             raise ValueError("a bug")
-        return take(stream, pieces)
+        return around(stream, choice)
 
-    monkeypatch.setattr(ChatStream, "take", fail)
+    monkeypatch.setattr(ChatStream, "around_text", fail)
     world.script = world.says(TEXT)
     async with connection(world.url) as raw:
         await raw.send(streamed())

@@ -1,0 +1,124 @@
+"""The pieces of a choice's reply, and its parts: reasoning, texts and calls of tools, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from .logprobs import TokenLogprob
+from .tools.tool_calls import ToolCallDelta
+
+Kind = Literal["reasoning", "text", "call"]
+
+
+class Piece(NamedTuple):
+    """The addition of one output to choice number `choice`. The last piece has the `finish` reason."""
+
+    choice: int
+    content: str
+    logprobs: Sequence[TokenLogprob]
+    finish: str | None
+    reasoning: str = ""
+    tool_calls: Sequence[ToolCallDelta] = ()
+
+    @property
+    def is_text_alone(self) -> bool:
+        _, content, logprobs, finish, reasoning, calls = self
+        return bool(content) and not (logprobs or finish or reasoning or calls)
+
+
+@dataclass(eq=False, slots=True)
+class Part:
+    """Reasoning, a text, or a call with its `id` and the `name` of its tool, whose text are its arguments."""
+
+    kind: Kind
+    id: str = ""
+    name: str = ""
+    texts: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+class Begun(NamedTuple):
+    """A part begins. Its text is still empty."""
+
+    part: Part
+
+
+class More(NamedTuple):
+    """More text of the open part."""
+
+    part: Part
+    text: str
+
+
+class Ended(NamedTuple):
+    """The open part ends."""
+
+    part: Part
+
+
+Change = Begun | More | Ended
+
+
+class Parts:
+    """At most one part is open: a piece of another kind, or of another call, ends it."""
+
+    def __init__(self) -> None:
+        self.all: list[Part] = []
+        self.open: Part | None = None
+
+    def push(self, piece: Piece) -> Iterator[Change]:
+        """Each change is made when the iterator comes to it."""
+        if piece.reasoning:
+            yield from self._add("reasoning", piece.reasoning)
+        if piece.content:
+            yield from self._add("text", piece.content)
+        for call in piece.tool_calls:
+            if call.id is not None:
+                yield from self._begin(Part("call", call.id, call.name or ""))
+            if call.arguments_fragment:
+                yield self._more(call.arguments_fragment)
+
+    def end(self) -> Iterator[Change]:
+        """The reply has ended."""
+        ended, self.open = self.open, None
+        if ended is not None:
+            yield Ended(ended)
+
+    def add(self, piece: Piece) -> None:
+        for _ in self.push(piece):
+            pass
+
+    def add_text(self, text: str) -> bool:
+        """Adds to the open part if that is a text. Returns whether it is."""
+        if self.open is None or self.open.kind != "text":
+            return False
+        self.open.texts.append(text)
+        return True
+
+    def text(self, kind: Kind) -> str:
+        """All parts of this kind, joined."""
+        return "".join([each.text for each in self.all if each.kind == kind])
+
+    def calls(self) -> list[Part]:
+        return [each for each in self.all if each.kind == "call"]
+
+    def _add(self, kind: Kind, text: str) -> Iterator[Change]:
+        if self.open is None or self.open.kind != kind:
+            yield from self._begin(Part(kind))
+        yield self._more(text)
+
+    def _begin(self, part: Part) -> Iterator[Change]:
+        yield from self.end()
+        self.open = part
+        self.all.append(part)
+        yield Begun(part)
+
+    def _more(self, text: str) -> Change:
+        assert self.open is not None, "the first piece of a call has its id"
+        self.open.texts.append(text)
+        return More(self.open, text)
