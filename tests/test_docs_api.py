@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from arbora.frontend.api.anthropic import fields as anthropic
 from arbora.frontend.api.anthropic.protocol import MessagesRequest
-from arbora.frontend.api.openai.fixed_fields import FIXED_FIELDS, WITHOUT_EFFECT
+from arbora.frontend.api.openai.fields import INERT
 from arbora.frontend.api.openai.protocol import ChatRequest, CompletionRequest
 from arbora.frontend.api.openapi.statuses import TEXTS
 from arbora.frontend.core.text.prompt_memo import PromptMemo
@@ -40,16 +40,16 @@ def test_the_fields_of_only_one_endpoint_are_listed() -> None:
 
 @pytest.mark.parametrize("title", ["accepted; they need", "refused with 400"])
 def test_the_fields_that_are_not_served_are_known_by_name(title: str) -> None:
-    assert row(title) - {"n"} <= {*FIXED_FIELDS, *WITHOUT_EFFECT, "best_of"}
+    assert row(title) - {"n"} <= {*INERT.fixed, *INERT.without_effect, "best_of"}
 
 
 def test_the_fields_of_anthropics_api_are_all_listed() -> None:
     served = row("served, Anthropic's |") | row("served, as in chats |")
     assert served == set(MessagesRequest.__struct_fields__)
     accepted = row("accepted; they change no reply |") - {"cache_control"}
-    assert accepted == anthropic.WITHOUT_EFFECT - {"cache_control"}
-    assert row("accepted with one warning in the log |") == set(anthropic.HINTS)
-    assert row("refused unless empty |") == set(anthropic.FIXED_FIELDS)
+    assert accepted == set(anthropic.INERT.without_effect) - {"cache_control"}
+    assert row("accepted with one warning in the log |") == set(anthropic.INERT.hints)
+    assert row("refused unless empty |") == set(anthropic.INERT.fixed)
 
 
 def test_the_table_of_errors_has_every_status() -> None:

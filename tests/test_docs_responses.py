@@ -21,9 +21,9 @@ def row(title: str) -> set[str]:
 def test_the_fields_are_all_listed() -> None:
     served = row("served, OpenAI's |") | row("served, as in chats |")
     assert served == set(ResponsesRequest.__struct_fields__)
-    assert row("accepted; they change no response |") == fields.WITHOUT_EFFECT
-    assert row("accepted with one warning in the log |") == set(fields.HINTS)
-    assert row("refused unless empty |") == set(fields.FIXED_FIELDS)
+    assert row("accepted; they change no response |") == set(fields.INERT.without_effect)
+    assert row("accepted with one warning in the log |") == set(fields.INERT.hints)
+    assert row("refused unless empty |") == set(fields.INERT.fixed)
 
 
 def test_the_paths_are_all_listed() -> None:

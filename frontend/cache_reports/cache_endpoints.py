@@ -31,8 +31,7 @@ from ...runtime.messages import (
     UnpinPrefix,
 )
 from ...runtime.sampling_params import SamplingParams
-from ..api.openai.binding_fields import IN_PROMPTS
-from ..api.openai.fixed_fields import INERT_FIELDS
+from ..api.openai.fields import IN_PROMPTS, INERT
 from ..api.openai.protocol import PinRequest
 from ..api.openai.tokenize import prompt_of
 from ..core import leases
@@ -54,7 +53,7 @@ PIN_ATTEMPTS = 3  # computed pages may be evicted before they are pinned
 NOT_CACHED = "prefix_not_cached"
 Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned, TreeReport)
 
-_BODY = BodyKind(PinRequest, INERT_FIELDS, IN_PROMPTS)
+_BODY = BodyKind(PinRequest, INERT, IN_PROMPTS)
 
 
 async def show_cache(http: HttpService, request: Request) -> Response:

@@ -1,8 +1,8 @@
-"""The kinds of request bodies: their types, and the names in them that have a check of their own."""
+"""The kinds of request bodies: their types, and tables of the names in them that have checks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -10,10 +10,60 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
+from ...runtime.errors import RequestError
+from ...runtime.type_mismatch import SHOWN_CHARACTERS
+
 T = TypeVar("T", bound=msgspec.Struct)
 
-FieldCheck: TypeAlias = Callable[[bytes], str | None]
-"""Takes the JSON of a field that has no effect. Returns what to log once, or raises `RequestError`."""
+READ_BYTES = 400  # of a value, which may be as long as the body; the values in the tables are shorter
+_NOTHING = ("[]", "{}", '""', "false")  # values that ask for nothing
+
+
+class FixedField(NamedTuple):
+    """`values` are the JSON texts that ask for the server's usual behaviour."""
+
+    values: tuple[str, ...] = ()
+    instead: str = "Leave it out."
+
+    def asks_for_more(self, text: str) -> bool:
+        return text != "null" and text.replace(" ", "") not in self.values
+
+    def check(self, name: str, value: bytes) -> None:
+        """Raises a `RequestError` that names the field, its value and what to use."""
+        text = _text(value)
+        if not self.asks_for_more(text):
+            return
+        shown = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+        served = [value for value in self.values if value not in _NOTHING]
+        problem = f"but only {' or '.join(served)} is supported" if served else "which is not supported"
+        message = f"{name} is {shown}, {problem}. {self.instead}"
+        raise RequestError(message, param=name, code="unsupported_parameter")
+
+
+@dataclass(frozen=True)
+class InertFields:
+    """Known fields without effect. `fixed` ones are refused with other values; `hints` are ignored with one
+    warning in the log; those `without_effect` change no reply, with any value."""
+
+    fixed: Mapping[str, FixedField] = field(default_factory=dict)
+    hints: Mapping[str, FixedField] = field(default_factory=dict)
+    without_effect: Collection[str] = ()
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset((*self.fixed, *self.hints, *self.without_effect))
+
+    def check(self, name: str, value: bytes) -> str | None:
+        """The advice to log for this field. Raises `RequestError` for a value that can't be served."""
+        if name in self.fixed:
+            self.fixed[name].check(name, value)
+        elif name in self.hints and self.hints[name].asks_for_more(_text(value)):
+            return self.hints[name].instead
+        return None
+
+
+def _text(value: bytes) -> str:
+    return " ".join(value[:READ_BYTES].decode(errors="replace").split())
 
 
 class Binding(NamedTuple):
@@ -36,13 +86,13 @@ Bindings: TypeAlias = Mapping[type[msgspec.Struct], Binding]
 
 @dataclass(frozen=True)
 class BodyKind(Generic[T]):
-    """The type of an endpoint's bodies. `inert` has a check for each known field without effect.
+    """The schema of an endpoint's body, its `inert` fields and its `binding` ones.
 
-    `elsewhere` maps fields of other endpoints to the paths of these.
+    `elsewhere` maps fields of other endpoints to the paths to name in the error.
     """
 
     struct: type[T]
-    inert: Mapping[str, FieldCheck]
+    inert: InertFields = InertFields()
     binding: Bindings = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
@@ -53,3 +103,32 @@ class BodyKind(Generic[T]):
     @cached_property
     def required(self) -> list[str]:
         return [each.name for each in msgspec.structs.fields(self.struct) if each.required]
+
+
+CONSTRAINTS = (
+    "regex",
+    "choice",
+    "grammar",
+    "additional_properties",
+    "property_order",
+    "whitespace",
+    "unenforced",
+    "complete_json",
+)
+"""fields that constrain a reply in every API"""
+
+
+def constraints_elsewhere(schema: str) -> dict[str, str]:
+    """Other servers' names of constraints, with the fields here; `schema` is the one with a JSON schema."""
+    return {
+        **dict.fromkeys(("response_format", "json_schema", "guided_json", "schema"), schema),
+        **dict.fromkeys(("guided_regex", "pattern"), "regex"),
+        "guided_choice": "choice",
+        **dict.fromkeys(("guided_grammar", "ebnf", "gbnf", "lark"), "grammar"),
+    }
+
+
+def parameters_elsewhere(parameters: str) -> dict[str, str]:
+    """Other servers' names of a tool's `parameters`."""
+    schemas = ("parameters", "input_schema", "inputSchema", "schema", "json_schema")
+    return {name: parameters for name in (*schemas, "params", "args", "arguments") if name != parameters}

@@ -40,9 +40,9 @@ class FieldNames:
 
     def check(self, fields: dict[str, Raw], kind: BodyKind[T]) -> None:
         """Raises `RequestError` for a name that must not be ignored, or for too many unknown names."""
-        inert = (fields.keys() & kind.inert.keys()) - set(kind.struct.__struct_fields__)
+        inert = (fields.keys() & kind.inert.names) - set(kind.struct.__struct_fields__)
         for name in inert:
-            advice = kind.inert[name](bytes(fields[name]))
+            advice = kind.inert.check(name, bytes(fields[name]))
             if advice is not None and self._may_warn(name):
                 log.warning("the request field %r has no effect. %s", name, advice)
         body = _Object("", {name: fields[name] for name in fields if name not in inert}, kind.struct)

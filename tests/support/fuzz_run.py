@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from arbora.frontend.api.openai.fixed_fields import FIXED_FIELDS
+from arbora.frontend.api.openai.fields import INERT
 from arbora.frontend.api.openai.protocol import (
     ChatRequest,
     CompletionRequest,
@@ -23,7 +23,7 @@ from raw_http import Answer, KeptConnection, request_bytes
 
 ANSWER_WITHIN_S = 120.0
 _KINDS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
-KNOWN_FIELDS = frozenset(FIXED_FIELDS).union(*(kind.__struct_fields__ for kind in _KINDS), ("cache_salt",))
+KNOWN_FIELDS = frozenset(INERT.fixed).union(*(kind.__struct_fields__ for kind in _KINDS), ("cache_salt",))
 _SLOWEST_KEPT = 10
 
 

@@ -12,12 +12,12 @@ from ...core.service import Service
 from ...http.body_kind import BodyKind
 from ...http.endpoint import read_body
 from ...http.http_service import HttpService
-from .fields import IN_PROMPTS, INERT_FIELDS
+from .fields import IN_PROMPTS, INERT
 from .prompt import read_calls, read_constraint, read_prompt
 from .protocol import PromptRequest
 from .responses import TokensCount
 
-_BODY = BodyKind(PromptRequest, INERT_FIELDS, IN_PROMPTS)
+_BODY = BodyKind(PromptRequest, INERT, IN_PROMPTS)
 
 
 async def count_tokens(http: HttpService, http_request: Request) -> Response:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ...http.body_kind import Binding, Bindings, FieldCheck
-from ...http.fixed_fields import FixedField, checks_of, without_effect
+from ...http.body_kind import (
+    CONSTRAINTS,
+    Binding,
+    Bindings,
+    FixedField,
+    InertFields,
+    constraints_elsewhere,
+    parameters_elsewhere,
+)
 from .protocol import (
     MessagesRequest,
     OutputConfig,
@@ -18,7 +23,7 @@ from .protocol import (
 
 _CHAT = "Use /v1/chat/completions, which has it."
 
-FIXED_FIELDS = {
+_FIXED = {
     "container": FixedField((), "Run code in the client, as one of tools."),
     "mcp_servers": FixedField(("[]",), "Connect the client to the servers, and give their tools as tools."),
     "thread": FixedField((), "Send the whole conversation: what earlier turns computed is cached."),
@@ -27,32 +32,22 @@ FIXED_FIELDS = {
     "logprobs": FixedField(("false",), _CHAT),
     "top_logprobs": FixedField(("0",), _CHAT),
 }
-
-HINTS = {
+_HINTS = {
     "service_tier": FixedField(('"auto"', '"standard_only"'), "All requests are served alike."),
     "speed": FixedField(('"standard"',), "All requests are served alike."),
     "inference_geo": FixedField((), "Replies are computed by this server."),
 }
-"""fields that a server may ignore; the log says so once"""
-
-# Ignoring these fields changes no reply, with any value.
-WITHOUT_EFFECT = frozenset(
-    (
-        "fallbacks",
-        "fallback_credit_token",
-        "billing_policy",
-        "user_profile_id",
-        "workspace_id",
-        "anthropic_version",
-        "anthropic_beta",
-        "betas",
-    )
+_WITHOUT_EFFECT = (
+    "fallbacks",
+    "fallback_credit_token",
+    "billing_policy",
+    "user_profile_id",
+    "workspace_id",
+    "anthropic_version",
+    "anthropic_beta",
+    "betas",
 )
-
-INERT_FIELDS: Mapping[str, FieldCheck] = {
-    **dict.fromkeys(WITHOUT_EFFECT, without_effect),
-    **checks_of(FIXED_FIELDS, HINTS),
-}
+INERT = InertFields(_FIXED, _HINTS, _WITHOUT_EFFECT)
 
 _BINDING = (
     "output_config",
@@ -62,38 +57,23 @@ _BINDING = (
     "tool_choice",
     "thinking",
     "context_management",
-    "regex",
-    "choice",
-    "grammar",
-    "additional_properties",
-    "property_order",
-    "whitespace",
-    "unenforced",
-    "complete_json",
+    *CONSTRAINTS,
 )
 _SCHEMA = "output_config.format"
-_OF_OTHER_APIS = {
-    **dict.fromkeys(("response_format", "json_schema", "guided_json", "schema", "format"), _SCHEMA),
+_ELSEWHERE = {
+    **constraints_elsewhere(_SCHEMA),
+    "format": _SCHEMA,
     "structured_outputs": _SCHEMA,
-    "guided_regex": "regex",
-    "pattern": "regex",
-    "guided_choice": "choice",
-    "guided_grammar": "grammar",
-    "ebnf": "grammar",
-    "gbnf": "grammar",
-    "lark": "grammar",
     "stop": "stop_sequences",
     "functions": "tools",
     "reasoning_effort": "output_config.effort",
 }
-_PARAMETERS = ("parameters", "inputSchema", "params", "args", "arguments", "schema", "json_schema")
-
 _INNER: Bindings = {
     OutputConfig: Binding(OutputConfig.__struct_fields__, {"schema": "format.schema"}, all_bind=True),
     OutputFormat: Binding(OutputFormat.__struct_fields__, {"json_schema": "schema"}, all_bind=True),
-    ToolDefinition: Binding(("input_schema", "strict"), dict.fromkeys(_PARAMETERS, "input_schema")),
+    ToolDefinition: Binding(("input_schema", "strict"), parameters_elsewhere("input_schema")),
     ToolChoice: Binding(ToolChoice.__struct_fields__, {"function": "name"}),
     ThinkingConfig: Binding(ThinkingConfig.__struct_fields__),
 }
-IN_MESSAGES: Bindings = {MessagesRequest: Binding(_BINDING, _OF_OTHER_APIS), **_INNER}
+IN_MESSAGES: Bindings = {MessagesRequest: Binding(_BINDING, _ELSEWHERE), **_INNER}
 IN_PROMPTS: Bindings = {PromptRequest: Binding(("tools", "tool_choice", "thinking")), **_INNER}

@@ -21,12 +21,12 @@ from ...http.faces import ANSWER_ID
 from ...http.http_service import HttpService
 from .answers import MessageContext, MessageStream
 from .errors import error_event
-from .fields import IN_MESSAGES, INERT_FIELDS
+from .fields import IN_MESSAGES, INERT
 from .prompt import read_calls, read_constraint, read_prompt
 from .protocol import MessagesRequest
 from .thinking import shown
 
-_BODY = BodyKind(MessagesRequest, INERT_FIELDS, IN_MESSAGES, {"prompt": "/v1/completions"})
+_BODY = BodyKind(MessagesRequest, INERT, IN_MESSAGES, {"prompt": "/v1/completions"})
 _SAME_NAMES = sorted({*MessagesRequest.__struct_fields__} & {*SamplingFields.__struct_fields__})
 
 

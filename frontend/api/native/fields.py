@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from ...http.body_kind import Binding, Bindings, FieldCheck
-from ...http.fixed_fields import FixedField, checks_of
+from ...http.body_kind import (
+    CONSTRAINTS,
+    Binding,
+    Bindings,
+    FixedField,
+    InertFields,
+    constraints_elsewhere,
+)
 from .protocol import GenerateRequest
 
-FIXED_FIELDS = {
+_FIXED = {
     "sampling_params": FixedField(("{}",), "Put its fields beside the others: max_tokens, temperature …"),
     "return_logprob": FixedField(("false",), "Use logprobs: the number of alternatives, 0 for none."),
     "top_logprobs_num": FixedField(("0",), "Use logprobs: the number of alternatives."),
@@ -21,32 +25,13 @@ FIXED_FIELDS = {
     "image_data": FixedField(("[]",)),
     "return_hidden_states": FixedField(("false",)),
 }
+INERT = InertFields(_FIXED)
 """fields of other servers, mostly SGLang's"""
 
-INERT_FIELDS: Mapping[str, FieldCheck] = checks_of(FIXED_FIELDS, {})
-
-_BINDING = (
-    "json_schema",
-    "regex",
-    "choice",
-    "grammar",
-    "additional_properties",
-    "property_order",
-    "whitespace",
-    "unenforced",
-    "complete_json",
-)
-_OF_OTHER_SERVERS = {
+_ELSEWHERE = {
+    **constraints_elsewhere("json_schema"),
     "text": "prompt",
     "input_ids": "prompt_token_ids",
     "max_new_tokens": "max_tokens",
-    "response_format": "json_schema",
-    "guided_json": "json_schema",
-    "schema": "json_schema",
-    "guided_regex": "regex",
-    "pattern": "regex",
-    "guided_choice": "choice",
-    "guided_grammar": "grammar",
-    "ebnf": "grammar",
 }
-IN_GENERATE: Bindings = {GenerateRequest: Binding(_BINDING, _OF_OTHER_SERVERS)}
+IN_GENERATE: Bindings = {GenerateRequest: Binding(("json_schema", *CONSTRAINTS), _ELSEWHERE)}

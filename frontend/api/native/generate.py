@@ -28,10 +28,10 @@ from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
 from ...http.outcome import IS_CHAT
 from .answers import HTTP_FORM, AnswerContext, EventStream, Form
-from .fields import IN_GENERATE, INERT_FIELDS
+from .fields import IN_GENERATE, INERT
 from .protocol import GenerateRequest
 
-_BODY = BodyKind(GenerateRequest, INERT_FIELDS, IN_GENERATE)
+_BODY = BodyKind(GenerateRequest, INERT, IN_GENERATE)
 _PROMPTS = ("prompt", "prompt_token_ids", "messages")
 
 

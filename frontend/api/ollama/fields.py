@@ -3,16 +3,21 @@ reply."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ...core.messages import FunctionDefinition, Tool
-from ...http.body_kind import Binding, Bindings, FieldCheck
-from ...http.fixed_fields import FixedField, checks_of
+from ...http.body_kind import (
+    CONSTRAINTS,
+    Binding,
+    Bindings,
+    FixedField,
+    InertFields,
+    constraints_elsewhere,
+    parameters_elsewhere,
+)
 from .protocol import ChatRequest, GenerateRequest, Options
 
 _TEXT_ALONE = "Leave it out: this model reads and writes text alone."
 
-FIXED_FIELDS = {
+_FIXED = {
     "suffix": FixedField(
         ('""',), "Write it into a raw prompt, in the model's own form for filling in the middle."
     ),
@@ -24,14 +29,11 @@ FIXED_FIELDS = {
     "steps": FixedField(("0",), _TEXT_ALONE),
     "debug_render_only": FixedField(("false",), "POST /tokenize gives the prompt's tokens."),
 }
-
-HINTS = {
+_HINTS = {
     "truncate": FixedField(("false",), "No turn is dropped: a prompt that is too long is refused."),
     "shift": FixedField(("false",), "A reply ends with the context."),
 }
-"""fields that a server may ignore; the log says so once"""
-
-INERT_FIELDS: Mapping[str, FieldCheck] = checks_of(FIXED_FIELDS, HINTS)
+INERT = InertFields(_FIXED, _HINTS)
 
 _SAMPLERS = "Use temperature, top_k, top_p and min_p."
 FIXED_OPTIONS = {
@@ -63,35 +65,15 @@ OPTIONS_WITHOUT_EFFECT = frozenset(
     )
 )
 
-_BINDING = (
-    "format",
-    "options",
-    "think",
-    "regex",
-    "choice",
-    "grammar",
-    "additional_properties",
-    "property_order",
-    "whitespace",
-    "unenforced",
-    "complete_json",
-)
-_SCHEMAS = ("response_format", "json_schema", "schema", "guided_json", "output_format")
-_OF_OTHER_APIS = {
-    **dict.fromkeys(_SCHEMAS, "format"),
+_BINDING = ("format", "options", "think", *CONSTRAINTS)
+_ELSEWHERE = {
+    **constraints_elsewhere("format"),
+    "output_format": "format",
     **{name: f"options.{name}" for name in Options.__struct_fields__},
     "max_tokens": "options.num_predict",
-    "guided_regex": "regex",
-    "pattern": "regex",
-    "guided_choice": "choice",
-    "guided_grammar": "grammar",
-    "ebnf": "grammar",
-    "gbnf": "grammar",
-    "lark": "grammar",
     "functions": "tools",
     "reasoning_effort": "think",
 }
-_PARAMETERS = ("input_schema", "inputSchema", "params", "args", "arguments", "schema", "json_schema")
 _IN_OPTIONS = {
     "max_tokens": "num_predict",
     "max_new_tokens": "num_predict",
@@ -102,7 +84,7 @@ _IN_OPTIONS = {
 _INNER: Bindings = {
     Options: Binding(Options.__struct_fields__, _IN_OPTIONS, only_known=True),
     Tool: Binding(Tool.__struct_fields__, {"parameters": "function.parameters"}),
-    FunctionDefinition: Binding(("parameters", "strict"), dict.fromkeys(_PARAMETERS, "parameters")),
+    FunctionDefinition: Binding(("parameters", "strict"), parameters_elsewhere("parameters")),
 }
-IN_CHATS: Bindings = {ChatRequest: Binding((*_BINDING, "tools"), _OF_OTHER_APIS), **_INNER}
-IN_PROMPTS: Bindings = {GenerateRequest: Binding((*_BINDING, "raw"), _OF_OTHER_APIS), **_INNER}
+IN_CHATS: Bindings = {ChatRequest: Binding((*_BINDING, "tools"), _ELSEWHERE), **_INNER}
+IN_PROMPTS: Bindings = {GenerateRequest: Binding((*_BINDING, "raw"), _ELSEWHERE), **_INNER}

@@ -24,7 +24,7 @@ from ...http.http_service import HttpService
 from ...http.tenants import cache_scope, tenant_of
 from .answers import AnswerContext, LineAnswer, now
 from .errors import error_line
-from .fields import IN_CHATS, IN_PROMPTS, INERT_FIELDS
+from .fields import IN_CHATS, IN_PROMPTS, INERT
 from .keep_alive import conversation_key, keep_alive_seconds
 from .names import checked_name
 from .prompt import read_chat, read_generate
@@ -33,8 +33,8 @@ from .responses import Answer, ReplyMessage
 
 LINES = b"application/x-ndjson"
 
-_CHAT = BodyKind(ChatRequest, INERT_FIELDS, IN_CHATS)
-_GENERATE = BodyKind(GenerateRequest, INERT_FIELDS, IN_PROMPTS, {"messages": "/api/chat"})
+_CHAT = BodyKind(ChatRequest, INERT, IN_CHATS)
+_GENERATE = BodyKind(GenerateRequest, INERT, IN_PROMPTS, {"messages": "/api/chat"})
 R = TypeVar("R", ChatRequest, GenerateRequest)
 
 

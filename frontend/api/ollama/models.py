@@ -23,7 +23,7 @@ API_VERSION = "0.12.11"
 FOR_EVER = timedelta(days=365 * 100)
 """The model is never unloaded, but clients expect a time."""
 
-_SHOW = BodyKind(ShowRequest, {})
+_SHOW = BodyKind(ShowRequest)
 
 
 class Models:

@@ -9,7 +9,6 @@ from ....runtime.messages import ModelReady
 from ...core.draft import Limits
 from ...core.fields import SamplingFields
 from ...core.validation import check_declared, check_fields, check_stop_strings
-from ...http.fixed_fields import checks_of
 from .fields import FIXED_OPTIONS
 from .protocol import Options, PromptRequest
 
@@ -20,7 +19,6 @@ REST_OF_CONTEXT = (-1, -2)
 MAX_WARNINGS = 100  # values of `num_ctx` that the log names
 _warned: set[int] = set()
 log = logging.getLogger(__name__)
-_CHECKS = checks_of({f"options.{name}": field for name, field in FIXED_OPTIONS.items()}, {})
 
 
 def sampling_fields(request: PromptRequest) -> SamplingFields:
@@ -53,8 +51,8 @@ def sampling_fields(request: PromptRequest) -> SamplingFields:
 
 def _check(options: Options) -> None:
     """Errors name the options as the client wrote them."""
-    for name, check in _CHECKS.items():
-        check(bytes(getattr(options, name.removeprefix("options."))))
+    for name, field in FIXED_OPTIONS.items():
+        field.check(f"options.{name}", bytes(getattr(options, name)))
     predict = options.num_predict
     if predict is not None and predict < 1 and predict not in REST_OF_CONTEXT:
         raise RequestError(

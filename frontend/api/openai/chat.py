@@ -20,17 +20,16 @@ from ...core.validation import check_range
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
-from .binding_fields import IN_CHATS
 from .cache_fields import cache_leases, check_cache_fields, lease_seconds, messages_to_breakpoints, prewarms
 from .chat_answers import ChatContext, ChatStream
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .constraint import constraint
 from .errors import error_event
-from .fixed_fields import INERT_FIELDS
+from .fields import IN_CHATS, INERT
 from .protocol import ChatRequest, PromptFields
 
-_BODY = BodyKind(ChatRequest, INERT_FIELDS, IN_CHATS, {"prompt": "/v1/completions"})
+_BODY = BodyKind(ChatRequest, INERT, IN_CHATS, {"prompt": "/v1/completions"})
 
 
 async def prepare_chat(http: HttpService, http_request: Request) -> HttpJob:

@@ -17,19 +17,18 @@ from ...core.service import Service
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpAnswer, HttpJob, read_body
 from ...http.http_service import HttpService
-from .binding_fields import IN_COMPLETIONS
 from .cache_fields import cache_leases, check_cache_fields, prewarms
 from .checks import check_generation
 from .chunks import ChunkWriter, Head
 from .completion_answers import CompletionContext, CompletionStream
 from .constraint import constraint
 from .errors import error_event
-from .fixed_fields import INERT_FIELDS
+from .fields import IN_COMPLETIONS, INERT
 from .protocol import CompletionRequest
 
 DEFAULT_MAX_TOKENS = 16
 
-_BODY = BodyKind(CompletionRequest, INERT_FIELDS, IN_COMPLETIONS, {"messages": "/v1/chat/completions"})
+_BODY = BodyKind(CompletionRequest, INERT, IN_COMPLETIONS, {"messages": "/v1/chat/completions"})
 
 
 async def prepare_completion(http: HttpService, http_request: Request) -> HttpJob:

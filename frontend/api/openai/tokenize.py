@@ -19,14 +19,13 @@ from ...core.validation import check_count, check_token_ids
 from ...http.body_kind import BodyKind
 from ...http.endpoint import read_body
 from ...http.http_service import HttpService
-from .binding_fields import IN_PROMPTS, IN_TOKENS
 from .chat import conversation_of
-from .fixed_fields import INERT_FIELDS
+from .fields import IN_PROMPTS, IN_TOKENS, INERT
 from .protocol import DetokenizeRequest, PromptFields, TokenizeRequest
 from .responses import DetokenizeResponse, TokenizeResponse
 
-_TOKENIZE = BodyKind(TokenizeRequest, INERT_FIELDS, IN_PROMPTS)
-_DETOKENIZE = BodyKind(DetokenizeRequest, INERT_FIELDS, IN_TOKENS)
+_TOKENIZE = BodyKind(TokenizeRequest, INERT, IN_PROMPTS)
+_DETOKENIZE = BodyKind(DetokenizeRequest, INERT, IN_TOKENS)
 
 
 async def tokenize(http: HttpService, http_request: Request) -> Response:

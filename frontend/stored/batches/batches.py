@@ -50,7 +50,7 @@ class CreateBatch(Struct, kw_only=True):
     output_expires_after: OutputExpiry | None = None
 
 
-_BODY = BodyKind(CreateBatch, {})
+_BODY = BodyKind(CreateBatch)
 
 
 async def create_batch(http: HttpService, request: Request, endpoints: Collection[str]) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from arbora.frontend.api.native.fields import FIXED_FIELDS
+from arbora.frontend.api.native.fields import INERT
 from arbora.frontend.api.native.protocol import GenerateRequest
 
 PAGE = (Path(__file__).parents[4] / "docs" / "native.md").read_text()
@@ -23,4 +23,4 @@ def test_all_fields_are_listed() -> None:
         "the prompt, exactly one", "its form", "the reply", "sampling", "constraints", "cache, order"
     )
     assert served == set(GenerateRequest.__struct_fields__)
-    assert rows("refused unless empty") == set(FIXED_FIELDS)
+    assert rows("refused unless empty") == set(INERT.fixed)

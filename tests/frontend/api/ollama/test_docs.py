@@ -23,8 +23,8 @@ def test_all_fields_are_listed() -> None:
     assert row("served in both") | row("served in both, Arbora's") == CHAT & GENERATE
     assert row("served in chats") == CHAT - GENERATE
     assert row("served in generate") == GENERATE - CHAT
-    assert row("accepted with one warning in the log") == set(fields.HINTS)
-    assert row("refused unless empty") == set(fields.FIXED_FIELDS)
+    assert row("accepted with one warning in the log") == set(fields.INERT.hints)
+    assert row("refused unless empty") == set(fields.INERT.fixed)
 
 
 def test_all_options_are_listed() -> None:
