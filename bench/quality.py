@@ -33,14 +33,14 @@ from typing import NamedTuple, get_args
 
 import torch
 
-sys.path.append(str(Path(__file__).parent / "lib"))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / "lib")]
 from arbora.runtime.config import BUILTIN_MODEL, QuantizeMethod
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.model.builtin.training.evaluate import LONGEST_PROMPT, LONGEST_REPLY, MAKERS, evaluate
-from arbora.runtime.model.builtin.training.lexicon import Words
 from comparison import markdown
 from divergence import Divergence, divergence
 from loaded_model import LoadedModel, config_of
+from train_builtin.evaluate import LONGEST_PROMPT, LONGEST_REPLY, MAKERS, evaluate
+from train_builtin.lexicon import Words
 from transformers import AutoModelForCausalLM, AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
 
 PROSE = Path(__file__).parent / "texts" / "prose.txt"

@@ -11,7 +11,6 @@ from unittest.mock import patch
 import pytest
 import torch
 from arbora.runtime.config import BUILTIN_MODEL
-from arbora.runtime.model.builtin.training.evaluate import greedy_reply
 from transformers import AutoModelForCausalLM, AutoTokenizer, BatchEncoding
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
@@ -19,6 +18,7 @@ sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from divergence import divergence
 from loaded_model import LoadedModel, config_of
 from quality import arguments_of, label, main, measure, oracle, parse, table, windows_of
+from train_builtin.evaluate import greedy_reply
 
 CONTEXT = 512
 MESSAGES = [{"role": "user", "content": "My name is Ada."}]

@@ -27,7 +27,7 @@ from tiny_checkpoint import write_tiny_checkpoint
 CONTEXT = 4096
 HELLO: Any = [{"role": "user", "content": "Hello, how are you today?"}]
 PATIENCE = 120.0  # seconds: a guard against waiting for ever, also where all is slow
-TEMPLATE = Path(__file__).parents[2] / "runtime/model/builtin/training/chat_template.jinja"
+TEMPLATE = Path(__file__).parents[2] / "bench/train_builtin/chat_template.jinja"
 _ADDRESS = re.compile(r" at (https?://\S+|unix:\S+) on ")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import sys
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
@@ -12,23 +13,25 @@ from pathlib import Path
 import jsonschema
 import pytest
 import torch
-from arbora.runtime.model.builtin.training.batches import encode, make_batches
-from arbora.runtime.model.builtin.training.chat import make_chat
-from arbora.runtime.model.builtin.training.conversation import Conversation, render, reply_spans
-from arbora.runtime.model.builtin.training.documents import NOT_TOLD, make_document_chat
-from arbora.runtime.model.builtin.training.evaluate import greedy_reply
-from arbora.runtime.model.builtin.training.extraction import compact, make_extraction
-from arbora.runtime.model.builtin.training.lexicon import Words, is_held_out
-from arbora.runtime.model.builtin.training.mixture import (
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+from train_builtin.batches import encode, make_batches
+from train_builtin.chat import make_chat
+from train_builtin.conversation import Conversation, render, reply_spans
+from train_builtin.documents import NOT_TOLD, make_document_chat
+from train_builtin.evaluate import greedy_reply
+from train_builtin.extraction import compact, make_extraction
+from train_builtin.lexicon import Words, is_held_out
+from train_builtin.mixture import (
     STAGES,
     conversations,
     document_of_any_length,
     stage_at,
 )
-from arbora.runtime.model.builtin.training.model import Decoder, Shape, export
-from arbora.runtime.model.builtin.training.tokenizer import END, PAD
-from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from train_builtin.model import Decoder, Shape, export
+from train_builtin.tokenizer import END, PAD
 
 BUILTIN = Path(str(files("arbora.runtime.model.builtin")))
 

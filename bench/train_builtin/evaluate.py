@@ -1,6 +1,6 @@
 """Measures the built-in model on held-out conversations: greedy, unconstrained, its own replies as history.
 
-    python -P -m arbora.runtime.model.builtin.training.evaluate --model runtime/model/builtin
+    PYTHONPATH=bench python -P -m train_builtin.evaluate --model runtime/model/builtin
 
 Invented names come from the half of the name space that training never sees. Chat and document questions
 count when the reply contains exactly the asked fact; JSON counts when it parses to the expected object.

@@ -1,6 +1,6 @@
 """Trains the built-in model from random weights on text that it generates itself, on the CPU.
 
-    python -P -m arbora.runtime.model.builtin.training.train --work build/builtin --out runtime/model/builtin
+    PYTHONPATH=bench python -P -m train_builtin.train --work build/builtin --out runtime/model/builtin
 
 A checkpoint is written every few minutes; the same command resumes from it. Batches and starting weights
 depend on the seed alone. The workers are processes of one thread each that add up their gradients once a

@@ -1,1 +1,0 @@
-"""The trainer of the built-in model: generated conversations, tokenizer, training and evaluation."""
