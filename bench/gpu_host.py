@@ -26,10 +26,11 @@ import numpy as np
 import torch
 from arbora.kernels.attention import cuda
 from arbora.runtime.messages import Row, SlotSetup, StepPlan
-from arbora.runtime.model import step_graphs
+from arbora.runtime.model import cuda_executor
 from arbora.runtime.model.capture import GraphMemory, Replay
 from arbora.runtime.model.decoder import Decoder
 from arbora.runtime.model.decoder_config import DecoderConfig
+from arbora.runtime.model.executor import DeviceState
 from arbora.runtime.model.page_tables import PageTables
 from arbora.runtime.model.process import SWITCH_S
 from arbora.runtime.model.rope import RotaryTable
@@ -83,12 +84,14 @@ class Steps:
     def __init__(self, rows: int) -> None:
         states = SlotStates(rows + len(CHUNKS), VOCAB, CPU, lambda: None)  # type: ignore[arg-type, return-value]
         tables = PageTables(rows + len(CHUNKS), CONTEXT, PAGE_SIZE, CPU)
-        decoder = Decoder(SHAPE, cast(Any, None), RotaryTable(SHAPE.rope, 1))
-        head = cast(Any, SimpleNamespace(in_features=HIDDEN, out_features=VOCAB))
-        with mock.patch.object(step_graphs, "CudaCapture", NoLaunch):
-            graphs = step_graphs.StepGraphs(SHAPE, head, states, torch.bfloat16, tables.on_device)
-            replays = graphs.replays(decoder, [])
-        self._runner = Runner(decoder, [], tables, states, VOCAB, replays=replays)
+        head = SimpleNamespace(in_features=HIDDEN, out_features=VOCAB)
+        weights = SimpleNamespace(head=head, norm=torch.zeros(HIDDEN, dtype=torch.bfloat16))
+        decoder = Decoder(SHAPE, cast(Any, weights), RotaryTable(SHAPE.rope, 1))
+        device = DeviceState(decoder, [], tables, states)
+        with mock.patch.object(cuda_executor, "CudaCapture", NoLaunch):
+            executor = cuda_executor.CudaExecutor(SHAPE, decoder, tables, states)
+            executor.capture(device)
+        self._runner = Runner(device, executor)
         self._rows, self._at, self._step = rows, START, 0
         params = SamplingParams(max_tokens=CONTEXT, temperature=0.7, top_p=0.9)
         setups = [SlotSetup(slot, params) for slot in range(rows)]

@@ -25,7 +25,7 @@ AGREEMENT = (
     "tests/kernels/test_sampling_agreement.py",
     "tests/kernels/test_automaton_pool.py",
     "tests/runtime/model/test_triton.py",
-    "tests/runtime/model/test_graphs.py",
+    "tests/runtime/model/test_forward_graphs.py",
     "tests/runtime/model/test_sampling_graphs.py",
     "tests/runtime/model/test_masks_beside_forward.py",
     "tests/runtime/model/test_step_budgets.py",
@@ -80,7 +80,7 @@ def variants(dry: bool) -> None:
 def branches(dry: bool) -> None:
     """Captures a copy beside another one, and replays the graph with other inputs than at the capture."""
     from arbora.runtime.model.capture import CudaCapture
-    from arbora.runtime.model.side_stream import SideStream
+    from arbora.runtime.model.forward_graphs import SideStream
 
     device = torch.device("cpu" if dry else "cuda")
     side = SideStream(device)

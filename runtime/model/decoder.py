@@ -9,7 +9,7 @@ import torch
 from ...kernels.activation import silu_and_mul
 from ...kernels.attention import paged_attention
 from ...kernels.common.rows import take_rows
-from ...kernels.linear import as_float32
+from ...kernels.linear import Linear, as_float32
 from ...kernels.norm import add_rms_norm, rms_norm
 from ...kernels.rotary import rotary_write_kv
 from .decoder_config import DecoderConfig
@@ -37,6 +37,16 @@ class Decoder:
         self._head_counts = (config.heads, config.kv_heads, config.kv_heads)
         self._scale = config.head_dim**-0.5
         self.progress: Callable[[], None] = lambda: None
+
+    @property
+    def head(self) -> Linear:
+        """hidden → vocab; `logits` are its results as float32"""
+        return self._weights.head
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """of hidden states"""
+        return self._weights.norm.dtype
 
     def cover(self, positions: int) -> None:
         """Computes the rotary embeddings of the first `positions` positions. Call it before a step that has

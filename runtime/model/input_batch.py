@@ -17,6 +17,7 @@ from ...kernels.common.step_tokens import NO_SLOT
 from ...kernels.common.upload import upload
 from ..messages import Row, RowGroup
 from .page_tables import PageTables
+from .slot_states import NONE, SlotStates
 
 ONE_TOKEN = bytes(4)
 
@@ -55,12 +56,18 @@ class StepInputs:
     new_pages: tuple[NDArray[np.int64], NDArray[np.int32]]
     """the page tables' changes: indices into `PageTables.on_device`, and pages"""
     attention: AttentionBatch
-    sampled_rows: list[int]
-    """rows of the plan that sample"""
+    rows: Sequence[Row]
+    """of the plan"""
+    groups: Sequence[RowGroup]
+    """of the plan"""
     sampled_slots: NDArray[np.int32]
-    """their slots"""
-    target_rows: list[int]
-    """rows of the plan with targets"""
+    """the slots of the rows that sample"""
+    logprobs: NDArray[np.int32]
+    """the alternatives to report for each of these rows; `NONE`: no log-probabilities"""
+    masked_slots: list[int]
+    """the slots among them that wait for masks of the host"""
+    target_rows: list[Row]
+    """the rows with targets"""
     tables: PageTables
     last_tokens: torch.Tensor
     """int32 [slots], on the device"""
@@ -73,6 +80,12 @@ class StepInputs:
     def all_in_order(self) -> bool:
         """Whether all tokens are output tokens, in their order."""
         return self.attention.outputs is None
+
+    @cached_property
+    def alternatives(self) -> int | None:
+        """The most alternatives that a row reports; None if no row wants log-probabilities."""
+        most = int(self.logprobs.max())
+        return None if most == NONE else most
 
     @cached_property
     def on_device(self) -> InputBatch:
@@ -94,9 +107,10 @@ class StepInputs:
 
 
 def step_inputs(
-    rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, last_tokens: torch.Tensor
+    rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, states: SlotStates
 ) -> StepInputs:
-    """`tables` already has the rows' new pages. last_tokens: int32 [slots], on the device."""
+    """`tables` already has the rows' new pages, and `states` their slots' parameters."""
+    last_tokens = states.sampling.last_tokens
     slots = np.array([row.slot for row in rows], np.int64)
     starts = np.array([row.start for row in rows], np.int64)
     given = np.array([len(row.tokens) // 4 for row in rows], np.int64)
@@ -108,6 +122,7 @@ def step_inputs(
     if targeted:
         ends = tokens.ends.tolist()
         outputs = np.concatenate([outputs, *(_targeted(rows[row], ends[row]) for row in targeted)])
+    sampled_slots = slots[chosen].astype(np.int32)
     all_in_order = len(sampled) == len(tokens.slots) and not targeted
     return StepInputs(
         tokens=np.frombuffer(b"".join([row.tokens or ONE_TOKEN for row in rows]), np.int32).copy(),
@@ -126,9 +141,12 @@ def step_inputs(
             DeviceTables(tables.on_device, tables.starts(slots)),
             None if all_in_order else outputs,
         ),
-        sampled_rows=sampled,
-        sampled_slots=slots[chosen].astype(np.int32),
-        target_rows=targeted,
+        rows=rows,
+        groups=groups,
+        sampled_slots=sampled_slots,
+        logprobs=states.logprobs[sampled_slots],
+        masked_slots=[row.slot for row in rows if row.host_mask and row.sample],
+        target_rows=[rows[row] for row in targeted],
         tables=tables,
         last_tokens=last_tokens,
     )

@@ -17,9 +17,11 @@ from ..errors import ConfigError
 from ..logs import ProgressLine
 from ..messages import ModelReady
 from ..vocabulary import Vocabulary
+from .cpu_executor import CpuExecutor
 from .decoder import Decoder
 from .decoder_config import DecoderConfig, load_decoder_config
 from .devices import choose_device, choose_dtype, free_memory, kv_dtype
+from .executor import DeviceState, EagerExecutor
 from .generation_config import sampling_defaults
 from .group_cost import group_cost
 from .heap import outside_heap
@@ -27,16 +29,13 @@ from .kv_pool import PoolSize, allocate_pool, context_length, default_budget, pa
 from .page_memory import PageMemory
 from .page_tables import PageTables
 from .product_choice import choose_products
-from .replays import Replays
 from .rope import RotaryTable
 from .runner import Runner
 from .slot_states import SlotStates
-from .step_programs import StepPrograms
 from .tiers import PageStore, Transfers, host_bytes, open_page_store, page_model
 from .warm_up import warm_up
 from .weight_formats import Checkpoint, checkpoint_formats, quantized
 from .weights import EMBEDDING, FINAL_NORM, expected_tensors, load_weights, projections
-from .whole_steps import WholeSteps
 
 MOST_PAGE_SIZE = 256
 log = logging.getLogger(__name__)
@@ -93,14 +92,14 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     tables = PageTables(config.max_running, context, config.page_size, device)
     graphs, graph_bytes = None, 0
     if device.type == "cuda" and not config.enforce_eager:
-        from .step_graphs import StepGraphs  # Triton may be missing without a GPU
+        from .cuda_executor import CudaExecutor  # Triton may be missing without a GPU
 
         with _undisturbed(store):
             choose_products(weights)
-            graphs = StepGraphs(shape, weights.head, states, dtype, tables.on_device)
+            one_position = Decoder(shape, weights, RotaryTable(shape.rope, 1, device))
+            graphs = CudaExecutor(shape, one_position, tables, states)
             # Triton would take a 1 as a constant.
             few_pages = allocate_pool(shape, 2, config.page_size, stored, device)
-            one_position = Decoder(shape, weights, RotaryTable(shape.rope, 1, device))
             graph_bytes = graphs.forward_bytes(one_position, few_pages)
         del few_pages
     pool = _size_pool(config, shape, dtype, device, graph_bytes)
@@ -119,20 +118,20 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
         str(stored).removeprefix("torch."),
         in_units(pool.num_pages * bytes_per_page),
     )
-    replays = Replays()
+    state = DeviceState(decoder, kvs, tables, states)
+    runner_with = partial(Runner, state, transfers=transfers, page_memory=page_memory)
     if device.type == "cpu" and not config.enforce_eager:
-        programs = StepPrograms(shape, decoder, kvs, states.sampling.last_tokens, config.deterministic)
-        whole = WholeSteps(programs, decoder, states, shape.windows, tables, shape.vocab_size)
-        replays = Replays(programs.forward, whole=whole.begin, next=whole.next)
-    runner_with = partial(Runner, decoder, kvs, tables, states, shape.vocab_size, transfers, page_memory)
-    runner = runner_with(replays)
+        runner = runner_with(CpuExecutor(state, shape, config.deterministic))
+    else:
+        runner = runner_with(EagerExecutor(state))
     if not warm_up(runner, shape, pool, config):
         _explain_bad_logits(checkpoint, expected_tensors(shape, formats.choose), dtype)
     if transfers is not None:
         transfers.warm_up()
     if graphs is not None:
         with _undisturbed(store):
-            runner = runner_with(graphs.replays(decoder, kvs))  # captures, so kernels are compiled before
+            graphs.capture(state)  # after the warm-up has compiled the kernels
+        runner = runner_with(graphs)
     ready = ModelReady(
         num_pages=pool.num_pages,
         page_size=config.page_size,

@@ -3,70 +3,50 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from itertools import chain
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...kernels.common.upload import upload
 from ...kernels.pages import copy_pages
-from ...kernels.sampling import TokenMask, sample
-from ...kernels.sampling.batch import HostMask, listed
-from ...kernels.sampling.packed_results import PackedResults
+from ...kernels.sampling.batch import HostMask
 from ..messages import (
     DiscardPages,
     DropGrammar,
     FlushPages,
     ForgetPages,
     LoadGrammar,
-    Row,
     SavePages,
     StepMasks,
     StepPlan,
     StepResult,
 )
-from .decoder import Decoder
 from .devices import HostCopies
-from .input_batch import StepInputs, step_inputs
+from .executor import DeviceState, StepExecutor
+from .input_batch import StepInputs
 from .page_memory import PageMemory
-from .page_tables import PageTables
 from .prompt_logprobs import prompt_logprobs
-from .replays import Replays
-from .running_step import MasksSource, RunningStep, SampledRows, ScoredPrompt
-from .slot_states import SlotStates
+from .running_step import MasksSource, RunningStep, ScoredPrompt
 from .tiers import Restore, Transfers
-
-NO_REPLAYS = Replays()
 
 
 class Runner:
-    """Owns the contents of pages and the state of slots.
-
-    kvs: each layer's cache (see `kv_pool.allocate_pool`).
-    """
+    """Owns the contents of pages and the state of slots. `executor` computes the steps of the same device."""
 
     def __init__(
         self,
-        decoder: Decoder,
-        kvs: Sequence[torch.Tensor],
-        tables: PageTables,
-        states: SlotStates,
-        vocab_size: int,
+        device: DeviceState,
+        executor: StepExecutor,
         transfers: Transfers | None = None,
         page_memory: PageMemory | None = None,
-        replays: Replays = NO_REPLAYS,
     ) -> None:
-        self._decoder = decoder
-        self._kvs = kvs
-        self._tables = tables
-        self._states = states
-        self._vocab_size = vocab_size
+        self._decoder, self._kvs = device.decoder, device.kvs
+        self._tables, self._states = device.tables, device.states
+        self._executor = executor
         self._transfers = transfers
         self._page_memory = page_memory
-        self._replays = replays
         self._idle_since = 0.0
 
     def after_each_layer(self, progress: Callable[[], None]) -> None:
@@ -119,31 +99,23 @@ class Runner:
         """
         started = time.perf_counter()
         restore = self._prepare(plan)
-        settle = self._settling(plan, restore)
-        sampled = self._replays.next(plan)
-        if sampled is not None:
-            return _sampled_step(plan, len(plan.rows), sampled, settle, started)
-        if not plan.rows:
-            return RunningStep(plan, 0, [], None, [], None, settle, started)
-        inputs = step_inputs(plan.rows, plan.groups, self._tables, self._states.sampling.last_tokens)
-        if restore is None and not inputs.target_rows and _samples_without_masks(plan):
-            sampled = self._replays.whole(plan, inputs)
-            if sampled is not None:
-                return _sampled_step(plan, inputs.size, sampled, settle, started)
-        hidden = self._forward(inputs, restore)
-        rows = [plan.rows[row] for row in inputs.sampled_rows]
-        prompts = self._score_prompts([plan.rows[row] for row in inputs.target_rows], hidden[len(rows) :])
-        masked = [row.slot for row in rows if row.host_mask]
-        launch = partial(self._sample, inputs.sampled_slots, masked, hidden[: len(rows)]) if rows else None
-        computed = None if rows or prompts else HostCopies([hidden[:0]])
-        step = RunningStep(plan, inputs.size, prompts, launch, masked, computed, settle, started)
-        if not masked:
-            step.launch_sampling(None)
+        step = RunningStep(plan, self._settling(plan, restore), started)
+        inputs = step.inputs = self._executor.build_inputs(plan)
+        if inputs is None:
+            return step
+        hidden = step.hidden = self._executor.run(inputs, restore)
+        step.prompts = self._score_prompts(inputs, hidden)
+        if not len(inputs.sampled_slots):
+            step.copies = step.prompts[-1].copies if step.prompts else HostCopies([hidden[:0]])
+        elif not inputs.masked_slots:
+            self._sample(step, None)
         return step
 
     @torch.inference_mode()
     def sample(self, step: RunningStep, masks: MasksSource) -> None:
-        step.sample(masks)
+        """Samples the step if some of its rows have masks from the host: waits for these."""
+        if step.inputs is not None and step.inputs.masked_slots:
+            self._sample(step, step.wait_for(masks))
 
     @torch.inference_mode()
     def finish(self, step: RunningStep) -> StepResult:
@@ -151,14 +123,6 @@ class Runner:
         result = step.finish(self._idle_since)
         self._idle_since = time.perf_counter()
         return result
-
-    def _forward(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
-        if restore is None or restore.arrive_at_once():
-            replayed = self._replays.forward(inputs)
-            if replayed is not None:
-                return replayed
-        arrive = None if restore is None else restore.arrive
-        return self._decoder.forward(inputs.on_device, self._kvs, arrive)
 
     def _prepare(self, plan: StepPlan) -> Restore | None:
         for setup in plan.setups:
@@ -203,63 +167,28 @@ class Runner:
         assert self._transfers is not None, "the process has no page store"
         return self._transfers
 
-    def _score_prompts(self, rows: Sequence[Row], hidden: torch.Tensor) -> list[ScoredPrompt]:
-        """hidden: of the tokens with targets of each of `rows`"""
+    def _score_prompts(self, inputs: StepInputs, hidden: torch.Tensor) -> list[ScoredPrompt]:
+        """hidden: of all output tokens"""
         scored = []
-        start = 0
-        for row in rows:
+        start = len(inputs.sampled_slots)
+        for row in inputs.target_rows:
             targets = np.frombuffer(row.targets, np.int32)
             states = hidden[start : start + len(targets)]
             start += len(targets)
             alternatives = int(self._states.prompt_logprobs[row.slot])
-            copies = prompt_logprobs(states, self._decoder.logits, self._vocab_size, targets, alternatives)
+            head, vocab_size = self._decoder.logits, self._states.vocab_size
+            copies = prompt_logprobs(states, head, vocab_size, targets, alternatives)
             scored.append(ScoredPrompt(row, copies))
         return scored
 
-    def _sample(
-        self, slots: NDArray[np.int32], masked: list[int], hidden: torch.Tensor, masks: StepMasks | None
-    ) -> SampledRows:
-        """Samples one token for each of the rows of `slots`, with hidden states [rows, hidden].
-
-        masked: the slots of rows with masks of the host
-        """
-        wanted = self._states.logprobs[slots]
-        alternatives = self._states.alternatives(slots)
-        mask = None if masks is None else _host_mask(masks, slots, self._vocab_size)
-        results = self._replays.sampling(slots, hidden, mask, alternatives)
-        if results is None:
-            results = self._sample_one_by_one(slots, hidden, mask, alternatives)
-        late = masked if masks is None else []
-        return SampledRows(slots, wanted, results, HostCopies([results.buffer]), late)
-
-    def _sample_one_by_one(
-        self,
-        slots: NDArray[np.int32],
-        hidden: torch.Tensor,
-        mask: HostMask | None,
-        alternatives: int | None,
-    ) -> PackedResults:
-        """Launches the kernels of sampling one by one."""
-        logits = self._decoder.logits(hidden)
-        if alternatives is not None and logits.is_cuda:
-            alternatives = min(listed(alternatives), self._vocab_size)
-        moved = None if mask is None else TokenMask(*upload([mask.index, mask.bits], logits.device))
-        sampled = sample(logits, self._states.gather(slots, moved), alternatives)
-        self._states.sampling.record(slots, sampled.tokens)
-        return PackedResults.pack(sampled)
-
-
-def _samples_without_masks(plan: StepPlan) -> bool:
-    return any(row.sample for row in plan.rows) and not any(row.sample and row.host_mask for row in plan.rows)
-
-
-def _sampled_step(
-    plan: StepPlan, tokens: int, sampled: SampledRows, settle: Callable[[], float], started: float
-) -> RunningStep:
-    """A step that has been sampled."""
-    step = RunningStep(plan, tokens, [], lambda _: sampled, [], None, settle, started)
-    step.launch_sampling(None)
-    return step
+    def _sample(self, step: RunningStep, masks: StepMasks | None) -> None:
+        """Launches sampling. masks: None if no row has masks of the host, or if they did not come in time"""
+        inputs, hidden = step.inputs, step.hidden
+        assert inputs is not None and hidden is not None
+        mask = None if masks is None else _host_mask(masks, inputs.sampled_slots, self._states.vocab_size)
+        step.results = self._executor.sample(inputs, hidden, mask)
+        step.copies = HostCopies([step.results.buffer])
+        step.late = inputs.masked_slots if masks is None else ()
 
 
 def _host_mask(message: StepMasks, slots: NDArray[np.int32], vocab_size: int) -> HostMask:

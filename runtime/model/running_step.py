@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from ...kernels.sampling import Sampled
 from ...kernels.sampling.batch import NOT_A_NUMBER as BAD_NOT_A_NUMBER
@@ -23,33 +23,19 @@ from ..messages import (
     StepResult,
 )
 from .devices import HostCopies
+from .input_batch import StepInputs
 from .prompt_logprobs import report
 from .slot_states import NONE
 
 NOT_A_NUMBER = "The model's logits for this request are not numbers (NaN)."
 NOTHING_ALLOWED = "No token is allowed here: masks, banned tokens and biases exclude them all."
 MASK_LATE = "The grammar mask of this request did not come in time."
-NOTHING = np.zeros(0, np.int32)
+NO_SLOTS = np.zeros(0, np.int32)
+NO_ROWS = torch.zeros(0, dtype=torch.int32)
+NOTHING_SAMPLED = Sampled(NO_ROWS, NO_ROWS, None, None, None, NO_ROWS)
 
 MasksSource = Callable[[], StepMasks | None]
 """waits for the masks of the running step; None: they did not come in time"""
-
-
-@dataclass(frozen=True)
-class SampledRows:
-    """Tokens that the device samples and records for slots, and the copies of them on the host."""
-
-    slots: NDArray[np.int32]
-    wanted: NDArray[np.int32]
-    """alternatives to report for each row; `NONE`: no log-probabilities"""
-    results: PackedResults
-    copies: HostCopies
-    late: Sequence[int] = ()
-    """slots whose masks did not come in time"""
-
-    def read(self) -> Sampled:
-        (buffer,) = self.copies.wait()
-        return self.results.on(buffer).rows(len(self.slots))
 
 
 @dataclass(frozen=True)
@@ -60,98 +46,69 @@ class ScoredPrompt:
     copies: HostCopies
 
 
+@dataclass(slots=True)
 class RunningStep:
-    """In order: `sample` → `finish`, which waits for the device. On a CPU each of them computes its part."""
+    """A step that was launched. On a CPU it is computed, except the sampling of rows that wait for masks."""
 
-    def __init__(
-        self,
-        plan: StepPlan,
-        forward_tokens: int,
-        prompts: Sequence[ScoredPrompt],
-        sample: Callable[[StepMasks | None], SampledRows] | None,
-        masked: Sequence[int],
-        computed: HostCopies | None,
-        settle: Callable[[], float],
-        started: float,
-    ) -> None:
-        """sample: launches sampling; None: no row samples
-        computed: complete after the forward pass; None: something else is read of the step
-        masked: slots of rows whose masks come from the host
-        settle: called after the step; returns the milliseconds that restoring pages took
-        """
-        self._plan, self._forward_tokens, self._prompts = plan, forward_tokens, prompts
-        self._sample, self._masked, self._computed, self._settle = sample, masked, computed, settle
-        self._sampled: SampledRows | None = None
-        self._started, self._waited = started, 0.0
+    plan: StepPlan
+    settle: Callable[[], float]
+    """called after the step; returns the milliseconds that restoring pages took"""
+    started: float
+    """when the step was launched, in seconds of `time.perf_counter`"""
+    inputs: StepInputs | None = None
+    """None: the plan has no rows"""
+    hidden: torch.Tensor | None = None
+    """of the output tokens, for `StepExecutor.sample`"""
+    prompts: Sequence[ScoredPrompt] = ()
+    results: PackedResults | None = None
+    """of sampling, on the device"""
+    late: Sequence[int] = ()
+    """slots whose masks did not come in time"""
+    copies: HostCopies | None = None
+    """the last copies to the host that were launched; complete when the device is done with the step"""
+    waited: float = 0.0
+    """seconds that the host waited for masks"""
 
-    def launch_sampling(self, masks: StepMasks | None) -> None:
-        if self._sample is not None:
-            self._sampled = self._sample(masks)
-
-    def sample(self, masks: MasksSource) -> None:
-        """Waits for the masks of the rows with masks from the host, if there are any, and samples."""
-        if not self._masked:
-            return
+    def wait_for(self, masks: MasksSource) -> StepMasks | None:
         started = time.perf_counter()
         message = masks()
-        self._waited = time.perf_counter() - started
-        self.launch_sampling(message)
+        self.waited = time.perf_counter() - started
+        return message
 
     def ready(self) -> bool:
         """Whether `finish` returns without waiting for the device."""
-        return all(copies.ready() for copies in self._copies())
+        return self.copies is None or self.copies.ready()
 
     def finish(self, idle_since: float) -> StepResult:
-        """idle_since: when the device was done with the step before, in seconds of `time.perf_counter`"""
-        if self._computed is not None:
-            self._computed.wait()
-        sampled = NOTHING_SAMPLED if self._sampled is None else _outcome(self._sampled)
-        prompts, errors = _prompt_reports(self._prompts)
+        """Waits for the device. idle_since: when it was done with the step before, in seconds of
+        `time.perf_counter`"""
+        sampled = self._read_results()
+        assert sampled.states is not None
+        slots = NO_SLOTS if self.inputs is None else self.inputs.sampled_slots
+        prompts, prompt_errors = _prompt_reports(self.prompts)
+        bad = sampled.bad.numpy()
+        errors = [RowError(slot, "mask_late", MASK_LATE) for slot in self.late]
+        errors += [_error(int(slots[row]), int(bad[row])) for row in np.flatnonzero(bad)]
         ended = time.perf_counter()
         return StepResult(
-            step=self._plan.step,
-            slots=sampled.slots.tobytes(),
-            tokens=sampled.tokens.tobytes(),
-            states=sampled.states.tobytes(),
-            forward_tokens=self._forward_tokens,
-            elapsed_ms=(ended - max(self._started, idle_since) - self._waited) * 1000,
-            logprobs=sampled.logprobs,
+            step=self.plan.step,
+            slots=slots.tobytes(),
+            tokens=sampled.tokens.numpy().tobytes(),
+            states=sampled.states.numpy().tobytes(),
+            forward_tokens=0 if self.inputs is None else self.inputs.size,
+            elapsed_ms=(ended - max(self.started, idle_since) - self.waited) * 1000,
+            logprobs=[] if self.inputs is None else _logprobs(self.inputs, sampled),
             prompt_logprobs=prompts,
-            errors=sampled.errors + errors,
-            restored_ms=self._settle(),
+            errors=errors + prompt_errors,
+            restored_ms=self.settle(),
         )
 
-    def _copies(self) -> Iterator[HostCopies]:
-        yield from (prompt.copies for prompt in self._prompts)
-        if self._sampled is not None:
-            yield self._sampled.copies
-        if self._computed is not None:
-            yield self._computed
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """Tokens and automaton states of the rows of `slots`, int32 [rows], on the host."""
-
-    slots: NDArray[np.int32]
-    tokens: NDArray[np.int32]
-    states: NDArray[np.int32]
-    logprobs: list[RowLogprobs] = field(default_factory=list)
-    errors: list[RowError] = field(default_factory=list)
-
-
-NOTHING_SAMPLED = _Outcome(NOTHING, NOTHING, NOTHING)
-
-
-def _outcome(rows: SampledRows) -> _Outcome:
-    sampled, slots = rows.read(), rows.slots
-    assert sampled.states is not None
-    errors = [RowError(slot, "mask_late", MASK_LATE) for slot in rows.late]
-    bad = sampled.bad.numpy()
-    errors += [_error(int(slots[row]), int(bad[row])) for row in np.flatnonzero(bad)]
-    return _Outcome(
-        slots, sampled.tokens.numpy(), sampled.states.numpy(), _logprobs(slots, rows.wanted, sampled), errors
-    )
+    def _read_results(self) -> Sampled:
+        """Waits for the step; returns the sampled rows on the host."""
+        copies = [] if self.copies is None else self.copies.wait()
+        if self.results is None or self.inputs is None:
+            return NOTHING_SAMPLED
+        return self.results.on(copies[0]).rows(len(self.inputs.sampled_slots))
 
 
 def _error(slot: int, reason: int) -> RowError:
@@ -160,9 +117,10 @@ def _error(slot: int, reason: int) -> RowError:
     return RowError(slot, "nothing_allowed", NOTHING_ALLOWED)
 
 
-def _logprobs(slots: NDArray[np.int32], wanted: NDArray[np.int32], sampled: Sampled) -> list[RowLogprobs]:
+def _logprobs(inputs: StepInputs, sampled: Sampled) -> list[RowLogprobs]:
     if sampled.logprobs is None or sampled.top_ids is None or sampled.top_logprobs is None:
         return []
+    slots, wanted = inputs.sampled_slots, inputs.logprobs
     chosen, ids, values = (t.numpy() for t in (sampled.logprobs, sampled.top_ids, sampled.top_logprobs))
     return [
         RowLogprobs(

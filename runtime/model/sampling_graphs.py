@@ -5,15 +5,14 @@ from __future__ import annotations
 from functools import partial
 from itertools import product
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ...kernels.linear import Linear
 from ...kernels.sampling.batch import HostMask
 from ...kernels.sampling.fixed_sampling import VARIANTS, FixedSampling, Variant
 from ...kernels.sampling.packed_results import PackedResults
 from .capture import Captures, Replay, holding, sizes
+from .input_batch import StepInputs
 from .slot_states import SlotStates
 
 
@@ -45,25 +44,18 @@ class SamplingGraphs:
                 self._graphs[size, variant] = replay
 
     def sample(
-        self,
-        slots: NDArray[np.int32],
-        hidden: torch.Tensor,
-        host_mask: HostMask | None,
-        alternatives: int | None,
+        self, inputs: StepInputs, hidden: torch.Tensor, host_mask: HostMask | None
     ) -> PackedResults | None:
-        """The tokens sampled for distinct slots, which the slots record.
-
-        hidden: [rows, hidden]. alternatives: to report with log-probabilities, or None. The next call
-        overwrites the results; None if no graph holds the step.
-        """
+        """As `StepExecutor.sample`; None if no graph holds the step."""
+        slots = inputs.sampled_slots
         size = holding(len(slots), self._sizes)
         if any((size, variant) not in self._graphs for variant in VARIANTS):
             return None
-        variant = self._sampling.load(slots, self._states.table_addresses(), host_mask, alternatives)
+        variant = self._sampling.load(slots, self._states.table_addresses(), host_mask, inputs.alternatives)
         if variant is None:
             return None
         if hidden.data_ptr() != self._hidden.data_ptr():
-            self._hidden[: len(slots)].copy_(hidden)
+            self._hidden[: len(slots)].copy_(hidden[: len(slots)])
             self._states.write_masks(slots)
         self._graphs[size, variant]()
         self._states.sampling.move_on(slots)

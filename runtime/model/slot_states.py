@@ -32,7 +32,7 @@ class SlotStates:
         self.logprobs = np.full(slots, NONE, np.int32)
         """alternatives to report with each sampled token"""
         self.prompt_logprobs = np.zeros(slots, np.int32)
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._load_vocabulary = load_vocabulary
         self._pool: AutomatonPool | None = None
         self._device = device
@@ -81,14 +81,9 @@ class SlotStates:
         """See `AutomatonPool.own_masks`."""
         return 0 if self._pool is None else self._pool.own_masks
 
-    def alternatives(self, slots: NDArray[np.int32]) -> int | None:
-        """The alternatives that a step of these slots reports; None: no row wants log-probabilities."""
-        most = int(self.logprobs[slots].max())
-        return None if most == NONE else most
-
     def _new_pool(self) -> AutomatonPool:
         vocabulary = self._load_vocabulary()
-        assert vocabulary.size == self._vocab_size, (vocabulary.size, self._vocab_size)
+        assert vocabulary.size == self.vocab_size, (vocabulary.size, self.vocab_size)
         spelled = vocabulary.for_automata()
         return AutomatonPool(self._device, self.registers, spelled.offsets, spelled.data, list(spelled.eos))
 

@@ -15,19 +15,19 @@ import pytest
 import torch
 from arbora.kernels.common import upload as transfers
 from arbora.kernels.common.upload import FixedArrays
-from arbora.runtime.model import graphs, runner, sampling_graphs, step_graphs
+from arbora.runtime.model import cuda_executor, forward_graphs, runner, sampling_graphs
 from arbora.runtime.model.capture import GraphMemory, Replay
+from arbora.runtime.model.cuda_executor import CudaExecutor
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import HostCopies
 from arbora.runtime.model.loading import load_model
-from arbora.runtime.model.step_graphs import StepGraphs
 from byte_grammars import byte_vocabulary
 from recorded_launches import capture
-from step_driver import StepDriver, serve_config
+from step_driver import StepDriver, device_of, serve_config
 from triton.runtime.interpreter import GridExecutor
 from triton_device import DEVICE, triton_kernels
 
-SLOTS, MOST_TOKENS = 4, 10
+SLOTS, MAX_TOKENS = 4, 10
 
 
 class Log:
@@ -134,13 +134,13 @@ def started(model: Path, device: str) -> StepDriver:
 def with_graphs(model: Path, log: Log) -> StepDriver:
     """Run its steps inside `triton_kernels()`. `log.attached()` logs what follows."""
     driver = started(model, DEVICE.type)
-    own, config = driver.runner, load_decoder_config(model)
+    device, config = device_of(driver), load_decoder_config(model)
     with triton_kernels(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step_graphs, "CudaCapture", lambda: _LoggedCapture(log))
-        patch.setattr(graphs, "MOST_TOKENS", MOST_TOKENS)
-        patch.setattr(graphs, "sizes", lambda most: sorted({3, most}))
+        patch.setattr(cuda_executor, "CudaCapture", lambda: _LoggedCapture(log))
+        patch.setattr(forward_graphs, "MAX_TOKENS", MAX_TOKENS)
+        patch.setattr(forward_graphs, "sizes", lambda most: sorted({3, most}))
         patch.setattr(sampling_graphs, "sizes", lambda most: [most])
-        head, tables = own._decoder._weights.head, own._tables.on_device
-        made = StepGraphs(config, head, own._states, torch.float32, tables)
-        own._replays = made.replays(own._decoder, own._kvs)
+        executor = CudaExecutor(config, device.decoder, device.tables, device.states)
+        executor.capture(device)
+        driver.runner._executor = executor
     return driver

@@ -21,6 +21,7 @@ from arbora.runtime.messages import (
     StepPlan,
     StepResult,
 )
+from arbora.runtime.model.executor import DeviceState
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.runner import Runner
 from arbora.runtime.model.running_step import MasksSource
@@ -169,6 +170,12 @@ class StepDriver:
     def _give(self, slot: int, pages: list[int]) -> None:
         self.pages[slot] += pages
         self._unsent[slot] += pages
+
+
+def device_of(driver: StepDriver) -> DeviceState:
+    """For another executor of the driver's runner."""
+    runner = driver.runner
+    return DeviceState(runner._decoder, runner._kvs, runner._tables, runner._states)
 
 
 def tokens_of(array: NDArray[np.int64] | torch.Tensor) -> list[int]:

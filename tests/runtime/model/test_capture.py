@@ -11,11 +11,12 @@ import logged_steps
 import pytest
 import torch
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.model import step_graphs
+from arbora.runtime.model import cuda_executor
 from arbora.runtime.model.capture import CaptureError, Captures, GraphMemory, Replay
+from arbora.runtime.model.cuda_executor import CudaExecutor
 from arbora.runtime.model.decoder_config import load_decoder_config
-from arbora.runtime.model.step_graphs import StepGraphs
 from checkpoints import random_model, save_model
+from step_driver import device_of
 from triton_device import cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 REFUSED = "operation not permitted when stream is capturing"
@@ -68,12 +69,11 @@ def test_lack_of_memory_ends_the_server(
 
         measure: Any = __call__
 
-    monkeypatch.setattr(step_graphs, "CudaCapture", Failing)
+    monkeypatch.setattr(cuda_executor, "CudaCapture", Failing)
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
-    runner = logged_steps.started(tmp_path, "cpu").runner
-    head, tables = runner._decoder._weights.head, runner._tables.on_device
+    device = device_of(logged_steps.started(tmp_path, "cpu"))
     with triton_kernels(), pytest.raises(ConfigError, match=r"--kv-memory .*--enforce-eager") as caught:
-        StepGraphs(load_decoder_config(tmp_path), head, runner._states, torch.float32, tables)
+        CudaExecutor(load_decoder_config(tmp_path), device.decoder, device.tables, device.states)
     assert type(caught.value) is ConfigError
 
 
@@ -87,13 +87,13 @@ def test_steps_run_as_before_if_no_graph_can_be_captured(
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
     expected = logged_steps.started(tmp_path, "cpu")
     driver = logged_steps.started(tmp_path, "cpu")
-    runner = driver.runner
+    device = device_of(driver)
     with triton_kernels():
-        monkeypatch.setattr(step_graphs, "CudaCapture", Failing)
+        monkeypatch.setattr(cuda_executor, "CudaCapture", Failing)
         monkeypatch.setattr(Captures, "capture", lambda self, work, name: None)
-        head, tables = runner._decoder._weights.head, runner._tables.on_device
-        made = StepGraphs(load_decoder_config(tmp_path), head, runner._states, torch.float32, tables)
-        runner._replays = made.replays(runner._decoder, runner._kvs)
+        executor = CudaExecutor(load_decoder_config(tmp_path), device.decoder, device.tables, device.states)
+        executor.capture(device)
+        driver.runner._executor = executor
         driver.start(0)
         got = [driver.prefill(0, [5, 17, 3]), *driver.decode([0])]
     expected.start(0)
@@ -101,7 +101,7 @@ def test_steps_run_as_before_if_no_graph_can_be_captured(
 
 
 def test_the_measured_memory_counts_for_every_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arbora.runtime.model.graphs import ForwardGraphs
+    from arbora.runtime.model.forward_graphs import ForwardGraphs
 
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
     runner = logged_steps.started(tmp_path, "cpu").runner

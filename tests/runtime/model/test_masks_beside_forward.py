@@ -14,18 +14,18 @@ import pytest
 import torch
 from arbora.kernels.automaton import pool as automaton_pool
 from arbora.runtime.messages import DropGrammar, StepMasks, StepResult
-from arbora.runtime.model.side_stream import SideStream
+from arbora.runtime.model.forward_graphs import SideStream
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import bits, nested
 from checkpoints import WINDOWED, random_model, save_model
-from logged_steps import MOST_TOKENS, Log
+from logged_steps import MAX_TOKENS, Log
 from stack_automata import load_message
 from step_driver import StepDriver, packed, unpacked
 from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 T = TypeVar("T")
 PROMPT = np.random.default_rng(3).integers(0, 256, 4).tolist()
-LONG = np.random.default_rng(4).integers(0, 256, MOST_TOKENS + 1).tolist()
+LONG = np.random.default_rng(4).integers(0, 256, MAX_TOKENS + 1).tolist()
 PARAMS = [SamplingParams(max_tokens=64, temperature=1.0, seed=seed) for seed in range(4)]
 MANY_LOGPROBS = SamplingParams(max_tokens=64, temperature=1.0, seed=9, logprobs=21)
 MASK_KERNELS = ["copy_kernel", "flip_kernel", "decide_kernel"]

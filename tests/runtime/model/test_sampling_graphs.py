@@ -16,17 +16,27 @@ from arbora.kernels.sampling.packed_results import PackedResults
 from arbora.runtime.messages import StepMasks, StepResult
 from arbora.runtime.model import sampling_graphs
 from arbora.runtime.model.capture import Captures
+from arbora.runtime.model.executor import EagerExecutor
+from arbora.runtime.model.input_batch import StepInputs
 from arbora.runtime.model.loading import load_model
-from arbora.runtime.model.replays import Replays
 from arbora.runtime.model.running_step import NOTHING_ALLOWED
 from arbora.runtime.model.sampling_graphs import SamplingGraphs
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import EOS, bits, byte_vocabulary, nested
 from checkpoints import VOCAB_SIZE, WINDOWED, random_model, save_model
-from numpy.typing import NDArray
 from recorded_launches import capture
 from stack_automata import load_message
-from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, packed, serve_config, unpacked
+from step_driver import (
+    BIASED,
+    FILTERED,
+    GREEDY,
+    PENALISED,
+    StepDriver,
+    device_of,
+    packed,
+    serve_config,
+    unpacked,
+)
 from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 T = TypeVar("T")
@@ -38,6 +48,21 @@ SAMPLED = SamplingParams(max_tokens=64, temperature=1.0, seed=3)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
+
+
+class Replaying(EagerExecutor):
+    """Samples with graphs, and notes how many rows were replayed."""
+
+    def __init__(self, driver: StepDriver, graphs: SamplingGraphs, replayed: list[int]) -> None:
+        super().__init__(device_of(driver))
+        self._graphs, self._replayed = graphs, replayed
+
+    def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:
+        results = self._graphs.sample(inputs, hidden, mask)
+        if results is None:
+            return super().sample(inputs, hidden, mask)
+        self._replayed.append(len(inputs.sampled_slots))
+        return results
 
 
 class Twins:
@@ -52,15 +77,7 @@ class Twins:
         with triton_kernels(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(sampling_graphs, "sizes", lambda most: sorted({2, most}))
             self._graphs = SamplingGraphs(head, runner._states, hidden, Captures(capture()))
-        runner._replays = Replays(sampling=self._sample)
-
-    def _sample(
-        self, slots: NDArray[np.int32], hidden: torch.Tensor, mask: HostMask | None, alternatives: int | None
-    ) -> PackedResults | None:
-        results = self._graphs.sample(slots, hidden, mask, alternatives)
-        if results is not None:
-            self.replayed.append(len(slots))
-        return results
+        runner._executor = Replaying(self.driver, self._graphs, self.replayed)
 
     def _both(self, work: Callable[[StepDriver], T]) -> tuple[T, T]:
         """What `work` returns on the CPU and on the CUDA path."""

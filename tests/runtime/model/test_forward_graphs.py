@@ -17,15 +17,16 @@ import torch
 from arbora.kernels.attention import cuda as attention_cuda
 from arbora.kernels.attention.fixed_steps import Scratch
 from arbora.runtime.messages import RowGroup
-from arbora.runtime.model import graphs as forward_graphs
+from arbora.runtime.model import forward_graphs
 from arbora.runtime.model.capture import Captures, sizes
-from arbora.runtime.model.graphs import ForwardGraphs
+from arbora.runtime.model.executor import EagerExecutor
+from arbora.runtime.model.forward_graphs import ForwardGraphs
 from arbora.runtime.model.input_batch import StepInputs
-from arbora.runtime.model.replays import Replays
+from arbora.runtime.model.tiers import Restore
 from arbora.runtime.sampling_params import SamplingParams
 from checkpoints import WINDOWED, random_model, save_model
 from recorded_launches import capture
-from step_driver import StepDriver, packed
+from step_driver import StepDriver, device_of, packed
 from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 SLOTS, PAGE, CONTEXT = 5, 4, 160
@@ -42,27 +43,28 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
 
 
-class Compared:
+class Compared(EagerExecutor):
     """Runs each forward pass both ways, and notes the tokens of those that were replayed."""
 
     def __init__(self, driver: StepDriver) -> None:
+        super().__init__(device_of(driver))
         self.replayed: list[int] = []
         self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
         config = self._decoder._config
         tables, states = driver.runner._tables.on_device, driver.runner._states
         hidden = torch.full((SLOTS, config.hidden_size), torch.nan, device=DEVICE)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(forward_graphs, "MOST_TOKENS", SIZES[-1])
+            patch.setattr(forward_graphs, "MAX_TOKENS", SIZES[-1])
             patch.setattr(forward_graphs, "sizes", lambda most: SIZES)
             self._graphs = ForwardGraphs(config, hidden, tables, states)
         self._graphs.capture(self._decoder, self._kvs, Captures(capture()))
-        driver.runner._replays = Replays(self._forward)
+        driver.runner._executor = self
 
-    def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
+    def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         before = [kv.clone() for kv in self._kvs]
         hidden = self._graphs.forward(inputs)
         if hidden is None:
-            return None
+            return super().run(inputs, restore)
         self.replayed.append(inputs.size)
         hidden, written = hidden.clone(), [kv.clone() for kv in self._kvs]
         for kv, old in zip(self._kvs, before, strict=True):

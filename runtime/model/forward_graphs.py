@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -21,13 +22,35 @@ from .capture import Captures, Replay, holding, sizes
 from .decoder import Decoder
 from .decoder_config import DecoderConfig
 from .input_batch import InputBatch, StepInputs
-from .side_stream import SideStream
 from .slot_states import SlotStates
 
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 """in a graph with chunks; steps of rows in decode may have more"""
 SKIPPED = -1
 """place of tokens whose keys and values are not written, and of pages that no table gets"""
+
+
+class SideStream:
+    """A second stream of a GPU. While a graph is captured, its launches become a branch of the graph."""
+
+    def __init__(self, device: torch.device) -> None:
+        """device: on a CPU, which has no streams, launches follow each other"""
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def beside(self, launch: Callable[[], object]) -> Iterator[None]:
+        """Runs `launch` after all earlier launches of the current stream and beside those of the block. Later
+        launches of the current stream wait for both."""
+        if self._stream is None:
+            launch()
+            yield
+            return
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            launch()
+        yield
+        current.wait_stream(self._stream)
 
 
 class _Captured(NamedTuple):
@@ -58,11 +81,11 @@ class ForwardGraphs:
         rows = len(hidden)
         heads = (config.heads, config.kv_heads, config.head_dim)
         self._shapes = [Shape(*heads, window) for window in dict.fromkeys(config.windows)]
-        self._most = max(MOST_TOKENS, rows)
-        self._scratch = Scratch.allocate(self._shapes[0], self._most, tables)
+        self._max_tokens = max(MAX_TOKENS, rows)
+        self._scratch = Scratch.allocate(self._shapes[0], self._max_tokens, tables)
         self._hidden, self._states = hidden, states
         self._side = SideStream(hidden.device)
-        self._sizes = sizes(self._most)
+        self._sizes = sizes(self._max_tokens)
         self._graphs: dict[tuple[int, tuple[Tiles, ...]], _Captured] = {}
 
     @torch.inference_mode()
@@ -88,7 +111,7 @@ class ForwardGraphs:
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
         """As `Decoder.forward`, but the next call overwrites the result; None if no graph holds the step."""
         outputs = len(inputs.outputs)
-        if inputs.size > self._most or outputs > len(self._hidden):
+        if inputs.size > self._max_tokens or outputs > len(self._hidden):
             return None
         size = holding(inputs.size, self._sizes)
         tiles = needed_tiles(inputs.attention, self._shapes[0], self._hidden.element_size())

@@ -1,4 +1,4 @@
-"""Steps replayed as CPU programs against the same steps run kernel by kernel."""
+"""Forward passes replayed as CPU programs against the same steps run kernel by kernel."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from arbora.kernels.linear.packed import packs
 from arbora.kernels.linear.streamed import streams
 from arbora.kernels.linear.widened import FEW_ROWS
 from arbora.runtime.messages import RowGroup
-from arbora.runtime.model import step_programs
+from arbora.runtime.model import recorded_steps
+from arbora.runtime.model.cpu_executor import CpuExecutor
+from arbora.runtime.model.executor import EagerExecutor
 from arbora.runtime.model.input_batch import StepInputs
-from arbora.runtime.model.replays import Replays
-from arbora.runtime.model.step_programs import StepPrograms
+from arbora.runtime.model.recorded_steps import RecordedSteps
+from arbora.runtime.model.tiers import Restore
 from checkpoints import WINDOWED, random_model, save_model
 from quantized_checkpoints import CASES, write_quantized
-from step_driver import StepDriver
+from step_driver import StepDriver, device_of
 
 SLOTS, PAGE, CONTEXT = 5, 4, 160
 PROMPTS = [np.random.default_rng(length).integers(0, 256, length).tolist() for length in (3, 134, 5, 99, 2)]
@@ -42,30 +44,31 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
 
 
-class Compared:
+class Compared(EagerExecutor):
     """Runs each forward pass both ways, and notes how many rows were replayed."""
 
     def __init__(self, driver: StepDriver, batch_invariant: bool) -> None:
+        super().__init__(device_of(driver))
         self.replayed: list[int] = []
         self.seen: list[tuple[int, int]] = []
         self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
         config = self._decoder._config
         last_tokens = driver.runner._states.sampling.last_tokens
-        self._programs = StepPrograms(config, self._decoder, self._kvs, last_tokens, batch_invariant)
-        driver.runner._replays = Replays(self._forward)
+        self.recorded = RecordedSteps(config, self._decoder, self._kvs, last_tokens, batch_invariant)
+        driver.runner._executor = self
 
     @property
     def programs(self) -> list[tuple[int, int | None, bool]]:
         """The sizes of the steps whose programs are kept."""
-        return list(self._programs._recorded)
+        return list(self.recorded._recorded)
 
-    def _forward(self, inputs: StepInputs) -> torch.Tensor | None:
+    def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         batch = inputs.on_device
         self.seen.append((batch.size, -1 if batch.outputs is None else len(batch.outputs)))
         before = [kv.clone() for kv in self._kvs]
-        hidden = self._programs.forward(inputs)
+        hidden = self.recorded.forward(inputs)
         if hidden is None:
-            return None
+            return super().run(inputs, restore)
         self.replayed.append(batch.size)
         hidden, written = hidden.clone(), [kv.clone() for kv in self._kvs]
         for kv, old in zip(self._kvs, before, strict=True):
@@ -157,8 +160,8 @@ def test_steps_with_few_or_no_output_tokens_are_replayed(layers: int, tmp_path: 
 def test_long_steps_are_not_replayed_and_few_programs_are_kept(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(step_programs, "MOST_TOKENS", 4)
-    monkeypatch.setattr(step_programs, "KEPT", 2)
+    monkeypatch.setattr(recorded_steps, "MAX_TOKENS", 4)
+    monkeypatch.setattr(recorded_steps, "MAX_PROGRAMS", 2)
     driver = started(model)
     compared = Compared(driver, batch_invariant=False)
     for rows in (5, 1, 2, 1, 3, 2):
@@ -189,18 +192,20 @@ def test_steps_of_few_output_tokens_are_replayed_if_the_head_needs_pytorch_for_m
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     driver = started(model, dtype="float32", quantize="int8")
-    programs = Compared(driver, batch_invariant=False)._programs
+    recorded = Compared(driver, batch_invariant=False).recorded
     loaded: list[tuple[int, bool]] = []
 
     def head(hidden: torch.Tensor) -> None:
         if len(hidden) > 1:
             hidden.sum()
 
-    def forward(inputs: StepInputs) -> torch.Tensor | None:
-        loaded.append((inputs.size, programs.load(inputs, head) is not None))
-        return programs.forward(inputs)
+    class Loading(EagerExecutor):
+        def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
+            loaded.append((inputs.size, recorded.load(inputs, head) is not None))
+            assert recorded.forward(inputs) is not None
+            return super().run(inputs, restore)
 
-    driver.runner._replays = Replays(forward)
+    driver.runner._executor = Loading(device_of(driver))
     for _ in range(2):
         driver.run([driver.row(0), driver.row(1)])
         driver.run([driver.row(0, [7, 8, 9])])
@@ -210,5 +215,4 @@ def test_steps_of_few_output_tokens_are_replayed_if_the_head_needs_pytorch_for_m
 def test_programs_are_used_unless_eager_steps_are_asked_for(model: Path) -> None:
     for eager in (False, True):
         runner = StepDriver.load(model, dtype="bfloat16", enforce_eager=eager).runner
-        owner = getattr(runner._replays.forward, "__self__", None)
-        assert isinstance(owner, StepPrograms) is not eager
+        assert isinstance(runner._executor, EagerExecutor if eager else CpuExecutor)

@@ -1,10 +1,9 @@
-"""Whole steps replayed as CPU programs against the same steps run kernel by kernel."""
+"""Steps run by recorded CPU programs against the same steps run kernel by kernel."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,14 @@ import numpy as np
 import pytest
 import torch
 from arbora.kernels.pages.segments import pages_of, set_pages
+from arbora.kernels.sampling.batch import HostMask
+from arbora.kernels.sampling.packed_results import PackedResults
 from arbora.runtime.messages import DropGrammar, RowGroup, StepMasks, StepPlan, StepResult
-from arbora.runtime.model import whole_steps
+from arbora.runtime.model import cpu_executor
+from arbora.runtime.model.cpu_executor import CpuExecutor
 from arbora.runtime.model.input_batch import StepInputs
 from arbora.runtime.model.loading import load_model
-from arbora.runtime.model.running_step import SampledRows
+from arbora.runtime.model.tiers import Restore
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import bits, byte_vocabulary, nested
 from checkpoints import WINDOWED, random_model, save_model
@@ -46,15 +48,36 @@ def converted(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "converted"))
 
 
+class NotingExecutor:
+    """Notes the steps whose program samples: "whole", or "next" if it continues the step before."""
+
+    def __init__(self, executor: CpuExecutor, kinds: list[str]) -> None:
+        self.executor, self._kinds = executor, kinds
+
+    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
+        inputs = self.executor.build_inputs(plan)
+        self._kind = "whole" if self.executor._last is None else "next"
+        return inputs
+
+    def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
+        hidden = self.executor.run(inputs, restore)
+        self._kinds += [] if self.executor._results is None else [self._kind]
+        return hidden
+
+    def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:
+        return self.executor.sample(inputs, hidden, mask)
+
+
 class Twins:
     """Runs the same steps kernel by kernel and as programs, and notes what ran as programs."""
 
     def __init__(self, model: Path, **fields: Any) -> None:
         self.kinds: list[str] = []
         self.eager, self.driver = (self._driver(model, eager, **fields) for eager in (True, False))
-        runner = self.driver.runner
-        self._replays = runner._replays
-        runner._replays = replace(self._replays, whole=self._begin_noted, next=self._next_noted)
+        executor = self.driver.runner._executor
+        assert isinstance(executor, CpuExecutor)
+        self.recorded = executor._recorded
+        self.driver.runner._executor = NotingExecutor(executor, self.kinds)
 
     def _driver(self, model: Path, eager: bool, **fields: Any) -> StepDriver:
         sizes = {"page_size": PAGE, "max_model_len": CONTEXT, "max_running": SLOTS}
@@ -63,16 +86,6 @@ class Twins:
         for kv in loaded.runner._kvs:
             kv.zero_()  # the warm-up writes many tokens to one page, with several threads in any order
         return StepDriver(loaded.runner, loaded.ready)
-
-    def _begin_noted(self, *given: Any) -> SampledRows | None:
-        sampled = self._replays.whole(*given)
-        self.kinds += [] if sampled is None else ["whole"]
-        return sampled
-
-    def _next_noted(self, plan: StepPlan) -> SampledRows | None:
-        sampled = self._replays.next(plan)
-        self.kinds += [] if sampled is None else ["next"]
-        return sampled
 
     def load_grammar(self, number: int) -> None:
         for driver in (self.eager, self.driver):
@@ -302,24 +315,25 @@ def test_grammars_may_be_dropped_and_loaded_between_steps_that_continue(models: 
 def test_steps_with_many_logits_sample_kernel_by_kernel(
     models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole_steps, "MOST_LOGITS", 0)
+    monkeypatch.setattr(cpu_executor, "MAX_LOGITS", 0)
     twins = with_prompts(Twins(models["plain"]), [GREEDY])
     assert twins.decode([0], 4) == []
 
 
-def test_a_head_that_needs_pytorch_follows_a_replayed_forward_pass(tmp_path: Path) -> None:
+def test_a_head_that_needs_pytorch_follows_a_replayed_forward_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_quantized(CASES["gptq ordered by activations"], tmp_path)
     twins = Twins(tmp_path, quantize=None)
     replayed: list[int] = []
-    runner = twins.driver.runner
-    forward = runner._replays.forward
+    forward = twins.recorded.forward
 
     def noted(inputs: StepInputs) -> torch.Tensor | None:
         hidden = forward(inputs)
         replayed.append(0 if hidden is None else len(hidden))
         return hidden
 
-    runner._replays = replace(runner._replays, forward=noted)
+    monkeypatch.setattr(twins.recorded, "forward", noted)
     with_prompts(twins, [GREEDY, REPORTED])
     replayed.clear()
     assert twins.decode([0, 1], 4) == []

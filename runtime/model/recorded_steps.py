@@ -1,4 +1,4 @@
-"""Steps as CPU programs: one parallel region for a forward pass instead of ten for each layer."""
+"""Forward passes as CPU programs: one parallel region instead of ten for each layer."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .input_batch import InputBatch, StepInputs
 
 log = logging.getLogger(__name__)
 
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 """Longer steps gain nothing, and their intermediate tensors would stay in memory."""
 
-KEPT = 128
-"""programs, of about 100 KB"""
+MAX_PROGRAMS = 128
+"""A program takes about 100 KB."""
 
 AfterForward = Callable[[torch.Tensor], None]
 """kernels after the forward pass, of its hidden states [output tokens, hidden]"""
@@ -35,7 +35,7 @@ _Size = tuple[int, int | None, bool]
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedStep:
     program: Program
     batch: InputBatch
     """whose tokens, positions, places and outputs the program reads"""
@@ -61,12 +61,12 @@ class Recorded:
 class LoadedStep:
     """A recorded program that has a step's inputs."""
 
-    recorded: Recorded
+    recorded: RecordedStep
     plans: dict[_LayerKind, CpuAttention]
 
 
-class StepPrograms:
-    """The forward pass of steps that restore nothing.
+class RecordedSteps:
+    """The programs of forward passes that restore nothing.
 
     The first step of each size records its program and then runs it. Recording takes about 5 ms for 28
     layers. It pays even for one step, because kernels that Python starts one by one wake the threads each
@@ -86,13 +86,12 @@ class StepPrograms:
         self._layers: list[_LayerKind] = [*((window, False) for window in others), (last, True)]
         self._decoder, self._kvs, self._batch_invariant = decoder, kvs, batch_invariant
         self._last_tokens = last_tokens
-        dtype = decoder.embed(torch.zeros(1, dtype=torch.int32)).dtype
-        self._q = torch.empty(0, config.heads, config.head_dim, dtype=dtype)
+        self._q = torch.empty(0, config.heads, config.head_dim, dtype=decoder.dtype)
         self._blocks = Blocks()
-        self._recorded: OrderedDict[_Size, Recorded] = OrderedDict()
-        """the last used at the end"""
-        self._most_tokens = self._most_outputs = MOST_TOKENS
-        """The most tokens of a step that has a program, and the most output tokens of one in which other
+        self._recorded: OrderedDict[_Size, RecordedStep] = OrderedDict()
+        """by when they were last used, the latest at the end"""
+        self._most_tokens = self._most_outputs = MAX_TOKENS
+        """The most tokens of a step that has a program, and the most output tokens of a step in which other
         kernels follow the forward pass."""
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
@@ -124,7 +123,7 @@ class StepPrograms:
         recorded.load(inputs)
         return LoadedStep(recorded, plans)
 
-    def run(self, recorded: Recorded) -> None:
+    def run(self, recorded: RecordedStep) -> None:
         recorded.program.run()
         self._decoder.progress()
 
@@ -144,7 +143,7 @@ class StepPrograms:
 
     def _record(
         self, inputs: StepInputs, plans: dict[_LayerKind, CpuAttention], after_forward: AfterForward | None
-    ) -> Recorded | None:
+    ) -> RecordedStep | None:
         hidden: torch.Tensor | None = None
         try:
             with recorded_calls() as calls, ReusedMemory(self._blocks):
@@ -164,23 +163,23 @@ class StepPrograms:
         for kernel in set[Callback]().union(*(plan.kernels for plan in plans.values())):
             for kind, call in zip(self._layer_kinds(inputs), program.calls_of(kernel), strict=True):
                 attention[kind].append(call)
-        return Recorded(program, batch, slots, hidden, attention)
+        return RecordedStep(program, batch, slots, hidden, attention)
 
     def _leave_out_tokens(self, tokens: int, error: NotRecordableError) -> None:
-        if self._most_tokens == MOST_TOKENS:
+        if self._most_tokens == MAX_TOKENS:
             log.debug("steps of %d tokens run kernel by kernel: PyTorch's %s is part of them", tokens, error)
         self._most_tokens = tokens - 1
 
     def _leave_out_outputs(self, outputs: int, error: NotRecordableError) -> None:
-        if self._most_outputs == MOST_TOKENS:
+        if self._most_outputs == MAX_TOKENS:
             log.debug("%d rows are sampled kernel by kernel: PyTorch's %s is part of it", outputs, error)
         self._most_outputs = outputs - 1
 
-    def _keep(self, size: _Size, recorded: Recorded) -> None:
+    def _keep(self, size: _Size, recorded: RecordedStep) -> None:
         """Stores a program as the last used one."""
         self._recorded[size] = recorded
         self._recorded.move_to_end(size)
-        if len(self._recorded) > KEPT:
+        if len(self._recorded) > MAX_PROGRAMS:
             self._recorded.popitem(last=False)
 
 

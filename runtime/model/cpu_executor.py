@@ -1,0 +1,152 @@
+"""Steps on a CPU as recorded programs: from the last tokens to the next ones without Python in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...kernels.attention.growing import GrowingRows, NewPage
+from ...kernels.sampling.batch import HostMask
+from ...kernels.sampling.packed_results import PackedResults
+from ...kernels.sampling.slots_cpu import SlotSampling
+from ..messages import Row, StepPlan
+from .decoder_config import DecoderConfig
+from .executor import DeviceState, EagerExecutor
+from .input_batch import StepInputs
+from .recorded_steps import LoadedStep, RecordedSteps
+from .tiers import Restore
+
+MAX_LOGITS = 1 << 21
+"""Logits of a step whose program samples, as programs keep their memory. Steps with more logits spend little
+of their time in Python."""
+
+
+@dataclass
+class _SampledStep:
+    """A step whose program ends with sampling."""
+
+    inputs: StepInputs
+    loaded: LoadedStep
+    results: PackedResults
+    tables: NDArray[np.int64]
+    """addresses of the automata's tables"""
+    growing: GrowingRows | None
+    """None: no step can continue this one"""
+    next_starts: list[int]
+    """of the rows of a step that continues this one"""
+
+
+class CpuExecutor:
+    """Runs recorded programs of steps with few tokens.
+
+    If every output token's row samples, without masks of the host, the program samples too. A step with the
+    same rows in decode as the step before, and one more token each, changes the inputs of that step in place.
+    """
+
+    def __init__(self, device: DeviceState, config: DecoderConfig, batch_invariant: bool) -> None:
+        states = device.states
+        self._eager, self._decoder = EagerExecutor(device), device.decoder
+        self._tables, self._states = device.tables, states
+        self._recorded = RecordedSteps(
+            config, device.decoder, device.kvs, states.sampling.last_tokens, batch_invariant
+        )
+        self._shortest_window = min((each for each in config.windows if each is not None), default=None)
+        self._sampling = SlotSampling(states.sampling, states.registers, states.vocab_size)
+        self._last: _SampledStep | None = None
+        """the last step if its program samples"""
+        self._results: PackedResults | None = None
+        """of the last step, until `sample` is called"""
+
+    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
+        """As `StepExecutor`. Returns the inputs of the last step again if the plan continues it."""
+        last, self._last = self._last, None
+        if last is not None and self._move_on(last, plan):
+            self._last = last
+            return last.inputs
+        return self._eager.build_inputs(plan)
+
+    def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
+        if restore is not None:
+            return self._eager.run(inputs, restore)
+        if self._last is None:
+            self._last = self._load(inputs)
+        if self._last is not None:
+            self._recorded.run(self._last.loaded.recorded)
+            self._states.sampling.move_on(inputs.sampled_slots)
+            self._results = self._last.results
+            return self._last.loaded.recorded.hidden
+        hidden = self._recorded.forward(inputs)
+        return self._eager.run(inputs, None) if hidden is None else hidden
+
+    def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:
+        results, self._results = self._results, None
+        return self._eager.sample(inputs, hidden, mask) if results is None else results
+
+    def _load(self, inputs: StepInputs) -> _SampledStep | None:
+        """Prepares a program that samples; None if the step can't have one."""
+        states, slots = self._states, inputs.sampled_slots
+        if not len(slots) or inputs.masked_slots or inputs.target_rows:
+            return None
+        if len(slots) * states.vocab_size > MAX_LOGITS:
+            return None
+        loaded = self._recorded.load(inputs, self._sample)
+        if loaded is None:
+            return None
+        tables = states.table_addresses()
+        results = self._sampling.load(slots, tables, states.own_masks, inputs.alternatives)
+        starts = [row.start + 1 for row in inputs.rows]
+        return _SampledStep(inputs, loaded, results, tables, self._growing(inputs, loaded), starts)
+
+    def _sample(self, hidden: torch.Tensor) -> None:
+        self._sampling.run(self._decoder.logits(hidden))
+
+    def _growing(self, inputs: StepInputs, loaded: LoadedStep) -> GrowingRows | None:
+        if not all(row.sample and not row.tokens for row in inputs.rows):
+            return None
+        (attention, *others) = dict.fromkeys(loaded.plans.values())
+        return None if others or self._sampling.changes_by_position else attention.growing()
+
+    def _continues(self, plan: StepPlan, last: _SampledStep) -> bool:
+        rows = plan.rows
+        if plan.setups or plan.restores or len(rows) != len(last.next_starts):
+            return False
+        if plan.groups != last.inputs.groups or self._states.table_addresses() is not last.tables:
+            return False
+        return all(map(_is_next, rows, last.inputs.sampled_slots.tolist(), last.next_starts))
+
+    def _move_on(self, last: _SampledStep, plan: StepPlan) -> bool:
+        """Makes the inputs of the last step those of the next one; false if the next one needs new inputs."""
+        if last.growing is None or not self._continues(plan, last):
+            return False
+        longest = max(last.next_starts) + 1
+        if self._shortest_window is not None and longest > self._shortest_window:
+            return False
+        pages = self._begun_pages(plan.rows)
+        if not last.growing.grow(pages):
+            return False
+        batch = last.loaded.recorded.batch
+        positions, places = batch.positions.numpy(), batch.places.numpy()
+        positions += 1
+        places += 1
+        for row, page in pages:
+            places[row] = page * self._tables.page_size
+        last.next_starts = [start + 1 for start in last.next_starts]
+        return True
+
+    def _begun_pages(self, rows: Sequence[Row]) -> list[NewPage]:
+        """The rows whose tokens are the first ones of a page. They may have got it in an earlier step."""
+        size = self._tables.page_size
+        return [
+            (index, int(self._tables.table(row.slot)[row.start // size]))
+            for index, row in enumerate(rows)
+            if row.start % size == 0
+        ]
+
+
+def _is_next(row: Row, slot: int, start: int) -> bool:
+    is_decode = row.sample and not (row.tokens or row.targets or row.host_mask)
+    return row.slot == slot and row.start == start and is_decode

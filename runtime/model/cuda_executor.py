@@ -1,0 +1,94 @@
+"""Steps on a GPU as CUDA graphs: one launch for a forward pass, and one for sampling."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from ...kernels.sampling.batch import HostMask
+from ...kernels.sampling.packed_results import PackedResults
+from ..errors import ConfigError
+from ..messages import StepPlan
+from .capture import CaptureError, Captures, CudaCapture, lacked_memory
+from .decoder import Decoder
+from .decoder_config import DecoderConfig
+from .devices import free_memory
+from .executor import DeviceState, EagerExecutor
+from .forward_graphs import ForwardGraphs
+from .input_batch import StepInputs
+from .page_tables import PageTables
+from .sampling_graphs import SamplingGraphs
+from .slot_states import SlotStates
+from .tiers import Restore
+
+log = logging.getLogger(__name__)
+
+
+class CudaExecutor:
+    """Replays graphs. In order: `forward_bytes` → `capture` → steps.
+
+    Sampling graphs need no pages, so they are captured first: the memory left after them decides the number
+    of pages. A graph that cannot be captured is left out. Raises CaptureError if no step can run after that,
+    and ConfigError if memory is too small for graphs, because steps would then fail too.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, decoder: Decoder, tables: PageTables, states: SlotStates
+    ) -> None:
+        self._device = states.sampling.last_tokens.device
+        size = states.sampling.padding_slot, decoder.head.in_features
+        hidden = torch.zeros(size, dtype=decoder.dtype, device=self._device)
+        with self._capturing("sampling"):
+            capture = CudaCapture()
+            self._captures = Captures(capture, capture.measure)
+            self._forward = ForwardGraphs(config, hidden, tables.on_device, states)
+            self._sampling = SamplingGraphs(decoder.head, states, hidden, self._captures)
+
+    def forward_bytes(self, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> int:
+        """Memory that the graphs still to be captured will take, as measured on one of them.
+
+        decoder, kvs: may have fewer positions and pages than later
+        """
+        with self._capturing("one forward pass, to measure its memory"):
+            return self._forward.bytes(decoder, kvs, self._captures)
+
+    def capture(self, device: DeviceState) -> None:
+        """Captures the remaining graphs. Call it when the kernels are compiled."""
+        self._eager = EagerExecutor(device)
+        with self._capturing("forward passes"):
+            self._forward.capture(device.decoder, device.kvs, self._captures)
+
+    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
+        return self._eager.build_inputs(plan)
+
+    def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
+        hidden = None
+        if restore is None or restore.arrive_at_once():
+            hidden = self._forward.forward(inputs)
+        return self._eager.run(inputs, restore) if hidden is None else hidden
+
+    def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:
+        results = self._sampling.sample(inputs, hidden, mask)
+        return self._eager.sample(inputs, hidden, mask) if results is None else results
+
+    @contextmanager
+    def _capturing(self, what: str) -> Iterator[None]:
+        started, free = time.perf_counter(), free_memory(self._device)
+        try:
+            yield
+        except CaptureError:
+            raise
+        except Exception as error:
+            if lacked_memory(error):
+                raise ConfigError(
+                    f"There is no memory left for CUDA graphs: {error} Lower --kv-memory or --max-running, "
+                    "or do without graphs: --enforce-eager."
+                ) from error
+            raise CaptureError(f"CUDA graphs can't be captured here: {error}") from error
+        self._captures.log_left_out(what)
+        taken, seconds = free - free_memory(self._device), time.perf_counter() - started
+        log.info("captured CUDA graphs of %s in %.1f s; they take %d MB", what, seconds, taken >> 20)

@@ -1,0 +1,80 @@
+"""How steps run on a device: the interface of executors, and the executor that records nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ...kernels.common.upload import upload
+from ...kernels.sampling import TokenMask, sample
+from ...kernels.sampling.batch import HostMask, listed
+from ...kernels.sampling.packed_results import PackedResults
+from ..messages import StepPlan
+from .decoder import Decoder
+from .input_batch import StepInputs, step_inputs
+from .page_tables import PageTables
+from .slot_states import SlotStates
+from .tiers import Restore
+
+
+@dataclass(frozen=True)
+class DeviceState:
+    """A model on its device, and what its steps read and write there."""
+
+    decoder: Decoder
+    kvs: Sequence[torch.Tensor]
+    """each layer's cache (see `kv_pool.allocate_pool`)"""
+    tables: PageTables
+    states: SlotStates
+
+
+class StepExecutor(Protocol):
+    """Runs steps one after the other: `build_inputs` → `run` → `sample`."""
+
+    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
+        """The inputs of a plan whose slots and page tables are set up; None if the plan has no rows. Call it
+        for every plan."""
+        ...
+
+    def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
+        """Launches the forward pass. Returns the hidden states of the output tokens, [output tokens, hidden],
+        which the next step may overwrite. restore: copies the pages that the step reads."""
+        ...
+
+    def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:
+        """Launches the sampling of the step that ran last. The slots record their tokens. The next step may
+        overwrite the results.
+
+        hidden: as `run` returned it. mask: masks of the host for the rows that sample.
+        """
+        ...
+
+
+class EagerExecutor:
+    """Launches the kernels of each step one by one. The other executors leave it the steps that they have not
+    recorded."""
+
+    def __init__(self, device: DeviceState) -> None:
+        self._device = device
+
+    def build_inputs(self, plan: StepPlan) -> StepInputs | None:
+        device = self._device
+        return step_inputs(plan.rows, plan.groups, device.tables, device.states) if plan.rows else None
+
+    def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
+        arrive = None if restore is None else restore.arrive
+        return self._device.decoder.forward(inputs.on_device, self._device.kvs, arrive)
+
+    def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:
+        decoder, states = self._device.decoder, self._device.states
+        slots, alternatives = inputs.sampled_slots, inputs.alternatives
+        logits = decoder.logits(hidden[: len(slots)])
+        if alternatives is not None and logits.is_cuda:
+            alternatives = min(listed(alternatives), states.vocab_size)
+        moved = None if mask is None else TokenMask(*upload([mask.index, mask.bits], logits.device))
+        sampled = sample(logits, states.gather(slots, moved), alternatives)
+        states.sampling.record(slots, sampled.tokens)
+        return PackedResults.pack(sampled)
