@@ -33,7 +33,6 @@ from arbora.runtime.model.decoder_config import DecoderConfig
 from arbora.runtime.model.executor import DeviceState
 from arbora.runtime.model.page_tables import PageTables
 from arbora.runtime.model.process import SWITCH_S
-from arbora.runtime.model.rope import RotaryTable
 from arbora.runtime.model.rope_config import RopeConfig
 from arbora.runtime.model.runner import Runner
 from arbora.runtime.model.slot_states import SlotStates
@@ -85,11 +84,12 @@ class Steps:
         states = SlotStates(rows + len(CHUNKS), VOCAB, CPU, lambda: None)  # type: ignore[arg-type, return-value]
         tables = PageTables(rows + len(CHUNKS), CONTEXT, PAGE_SIZE, CPU)
         head = SimpleNamespace(in_features=HIDDEN, out_features=VOCAB)
-        weights = SimpleNamespace(head=head, norm=torch.zeros(HIDDEN, dtype=torch.bfloat16))
-        decoder = Decoder(SHAPE, cast(Any, weights), RotaryTable(SHAPE.rope, 1))
+        norm = torch.zeros(HIDDEN, dtype=torch.bfloat16)
+        weights = SimpleNamespace(head=head, norm=norm, layers=[SimpleNamespace(input_norm=norm)])
+        decoder = Decoder(SHAPE, cast(Any, weights), CPU)
         device = DeviceState(decoder, [], tables, states)
         with mock.patch.object(cuda_executor, "CudaCapture", NoLaunch):
-            executor = cuda_executor.CudaExecutor(SHAPE, decoder, tables, states)
+            executor = cuda_executor.CudaExecutor(decoder, tables, states)
             executor.capture(device)
         self._runner = Runner(device, executor)
         self._rows, self._at, self._step = rows, START, 0

@@ -14,7 +14,6 @@ from ...kernels.sampling.batch import HostMask
 from ...kernels.sampling.packed_results import PackedResults
 from ...kernels.sampling.slots_cpu import SlotSampling
 from ..messages import Row, StepPlan
-from .decoder_config import DecoderConfig
 from .executor import DeviceState, EagerExecutor
 from .input_batch import StepInputs
 from .recorded_steps import LoadedStep, RecordedSteps
@@ -47,14 +46,13 @@ class CpuExecutor:
     same rows in decode as the step before, and one more token each, changes the inputs of that step in place.
     """
 
-    def __init__(self, device: DeviceState, config: DecoderConfig, batch_invariant: bool) -> None:
+    def __init__(self, device: DeviceState, batch_invariant: bool) -> None:
         states = device.states
-        self._eager, self._decoder = EagerExecutor(device), device.decoder
+        self._eager, self._model = EagerExecutor(device), device.model
         self._tables, self._states = device.tables, states
-        self._recorded = RecordedSteps(
-            config, device.decoder, device.kvs, states.sampling.last_tokens, batch_invariant
-        )
-        self._shortest_window = min((each for each in config.windows if each is not None), default=None)
+        self._recorded = RecordedSteps(device.model, device.kvs, states.sampling.last_tokens, batch_invariant)
+        windows = [window for window in device.model.cache_spec.windows if window is not None]
+        self._shortest_window = min(windows, default=None)
         self._sampling = SlotSampling(states.sampling, states.registers, states.vocab_size)
         self._last: _SampledStep | None = None
         """the last step if its program samples"""
@@ -102,7 +100,7 @@ class CpuExecutor:
         return _SampledStep(inputs, loaded, results, tables, self._growing(inputs, loaded), starts)
 
     def _sample(self, hidden: torch.Tensor) -> None:
-        self._sampling.run(self._decoder.logits(hidden))
+        self._sampling.run(self._model.logits(hidden))
 
     def _growing(self, inputs: StepInputs, loaded: LoadedStep) -> GrowingRows | None:
         if not all(row.sample and not row.tokens for row in inputs.rows):

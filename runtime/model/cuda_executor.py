@@ -14,12 +14,11 @@ from ...kernels.sampling.packed_results import PackedResults
 from ..errors import ConfigError
 from ..messages import StepPlan
 from .capture import CaptureError, Captures, CudaCapture, lacked_memory
-from .decoder import Decoder
-from .decoder_config import DecoderConfig
 from .devices import free_memory
 from .executor import DeviceState, EagerExecutor
 from .forward_graphs import ForwardGraphs
 from .input_batch import StepInputs
+from .model import Model
 from .page_tables import PageTables
 from .sampling_graphs import SamplingGraphs
 from .slot_states import SlotStates
@@ -36,31 +35,30 @@ class CudaExecutor:
     and ConfigError if memory is too small for graphs, because steps would then fail too.
     """
 
-    def __init__(
-        self, config: DecoderConfig, decoder: Decoder, tables: PageTables, states: SlotStates
-    ) -> None:
+    def __init__(self, model: Model, tables: PageTables, states: SlotStates) -> None:
+        self._model = model
         self._device = states.sampling.last_tokens.device
-        size = states.sampling.padding_slot, decoder.head.in_features
-        hidden = torch.zeros(size, dtype=decoder.dtype, device=self._device)
+        size = states.sampling.padding_slot, model.head.in_features
+        hidden = torch.zeros(size, dtype=model.dtype, device=self._device)
         with self._capturing("sampling"):
             capture = CudaCapture()
             self._captures = Captures(capture, capture.measure)
-            self._forward = ForwardGraphs(config, hidden, tables.on_device, states)
-            self._sampling = SamplingGraphs(decoder.head, states, hidden, self._captures)
+            self._forward = ForwardGraphs(model.cache_spec, hidden, tables.on_device, states)
+            self._sampling = SamplingGraphs(model.head, states, hidden, self._captures)
 
-    def forward_bytes(self, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> int:
+    def forward_bytes(self, kvs: Sequence[torch.Tensor]) -> int:
         """Memory that the graphs still to be captured will take, as measured on one of them.
 
-        decoder, kvs: may have fewer positions and pages than later
+        kvs: may have fewer pages than later
         """
         with self._capturing("one forward pass, to measure its memory"):
-            return self._forward.bytes(decoder, kvs, self._captures)
+            return self._forward.bytes(self._model, kvs, self._captures)
 
     def capture(self, device: DeviceState) -> None:
         """Captures the remaining graphs. Call it when the kernels are compiled."""
         self._eager = EagerExecutor(device)
         with self._capturing("forward passes"):
-            self._forward.capture(device.decoder, device.kvs, self._captures)
+            self._forward.capture(device.model, device.kvs, self._captures)
 
     def build_inputs(self, plan: StepPlan) -> StepInputs | None:
         return self._eager.build_inputs(plan)

@@ -12,46 +12,106 @@ from ...kernels.common.rows import take_rows
 from ...kernels.linear import Linear, as_float32
 from ...kernels.norm import add_rms_norm, rms_norm
 from ...kernels.rotary import rotary_write_kv
+from .cache_spec import CacheSpec
 from .decoder_config import DecoderConfig
 from .input_batch import InputBatch
+from .model import HiddenStates, Layer, LayerInputs
 from .rope import RotaryTable
 from .weights import DecoderWeights, LayerWeights
 
 
+class DecoderLayer:
+    """Attention and a gated SiLU feed-forward layer."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        number: int,
+        weights: LayerWeights,
+        next_norm: torch.Tensor,
+        batch_invariant: bool,
+    ) -> None:
+        """next_norm: [hidden], of the norm that follows the layer"""
+        self._number, self._weights, self._next_norm = number, weights, next_norm
+        self._is_last = number + 1 == config.layers
+        self._window, self._eps = config.windows[number], config.rms_norm_eps
+        self._head_dim, self._scale = config.head_dim, config.head_dim**-0.5
+        self._head_counts = (config.heads, config.kv_heads, config.kv_heads)
+        self._batch_invariant = batch_invariant
+
+    def forward(self, x: HiddenStates, step: LayerInputs) -> HiddenStates:
+        """See `Layer.forward`."""
+        weights, residual = self._weights, x.residual
+        outputs = step.batch.outputs if self._is_last else None
+        q = self._write_kv(x.normal, step)
+        if outputs is not None and not outputs.numel():
+            nothing = take_rows(residual, outputs)
+            return HiddenStates(nothing, nothing)
+        attended = self._attention(q, step)
+        if outputs is not None:
+            attended, residual = take_rows(attended, outputs), take_rows(residual, outputs)
+        normal = add_rms_norm(weights.output(attended), residual, weights.post_attention_norm, self._eps)
+        added = weights.down(silu_and_mul(weights.gate_up(normal)))
+        return HiddenStates(residual, add_rms_norm(added, residual, self._next_norm, self._eps))
+
+    def _write_kv(self, x: torch.Tensor, step: LayerInputs) -> torch.Tensor:
+        """Writes the keys and values of x [tokens, hidden]; returns the queries [tokens, heads, head_dim]."""
+        batch, kv = step.batch, step.kvs[self._number]
+        heads = self._weights.qkv(x).view(x.shape[0], -1, self._head_dim)
+        q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
+        rotary_write_kv(q, k, v, step.rotary, batch.positions, batch.places, kv, self._weights.head_norms)
+        return q
+
+    def _attention(self, q: torch.Tensor, step: LayerInputs) -> torch.Tensor:
+        """[tokens, heads × head_dim] from queries [tokens, heads, head_dim]"""
+        kv, batch = step.kvs[self._number], step.batch.attention
+        window, invariant = self._window, self._batch_invariant
+        return paged_attention(q, kv, batch, self._scale, window, invariant, self._is_last).flatten(1)
+
+
 class Decoder:
-    """`batch_invariant`: see `paged_attention`; `weights` are loaded with the same.
-    `progress` is called after each layer.
-    """
+    """A `Model` of the families in `runtime/families.py`."""
 
     def __init__(
         self,
         config: DecoderConfig,
         weights: DecoderWeights,
-        rotary: RotaryTable,
+        device: torch.device,
         batch_invariant: bool = False,
     ) -> None:
-        self._config = config
-        self._weights = weights
-        self._rotary = rotary
-        self._batch_invariant = batch_invariant
-        self._head_counts = (config.heads, config.kv_heads, config.kv_heads)
-        self._scale = config.head_dim**-0.5
+        """batch_invariant: see `paged_attention`; `weights` are loaded with the same"""
+        self._config, self._weights, self._device = config, weights, device
+        norms = [*(layer.input_norm for layer in weights.layers[1:]), weights.norm]
+        self._layers: list[Layer] = [
+            DecoderLayer(config, number, layer, norm, batch_invariant)
+            for number, (layer, norm) in enumerate(zip(weights.layers, norms, strict=True))
+        ]
+        self.head = weights.head
         self.progress: Callable[[], None] = lambda: None
+        self.set_context(1)
 
     @property
-    def head(self) -> Linear:
-        """hidden → vocab; `logits` are its results as float32"""
-        return self._weights.head
+    def cache_spec(self) -> CacheSpec:
+        return self._config.cache_spec
 
     @property
     def dtype(self) -> torch.dtype:
-        """of hidden states"""
         return self._weights.norm.dtype
 
+    def products(self) -> list[Linear]:
+        layers = [(each.qkv, each.output, each.gate_up, each.down) for each in self._weights.layers]
+        return [*(product for layer in layers for product in layer), self.head]
+
+    def set_context(self, positions: int) -> None:
+        self._rotary = RotaryTable(self._config.rope, positions, self._device)
+
     def cover(self, positions: int) -> None:
-        """Computes the rotary embeddings of the first `positions` positions. Call it before a step that has
-        tokens there."""
+        """Computes the rotary embeddings of the first `positions` positions."""
         self._rotary.cover(positions)
+
+    def describe_positions(self) -> bytes:
+        self._rotary.cover(2)
+        return self._rotary.values[:2].cpu().numpy().tobytes()
 
     def forward(
         self,
@@ -59,64 +119,17 @@ class Decoder:
         kvs: Sequence[torch.Tensor],
         arrive: Callable[[int], None] | None = None,
     ) -> torch.Tensor:
-        """Write the step's keys and values; return the hidden states of its output tokens.
-
-        kvs: each layer's cache (see `kv_pool.allocate_pool`).
-        arrive: called with a layer's number before its pages are read.
-        Returns [output tokens, hidden], normalised for the head.
-        """
-        return self.run_layers(self.embed(batch.tokens), batch, kvs, arrive)
-
-    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[tokens, hidden] of token ids [tokens]"""
-        return self._weights.embedding(tokens)
-
-    def run_layers(
-        self,
-        residual: torch.Tensor,
-        batch: InputBatch,
-        kvs: Sequence[torch.Tensor],
-        arrive: Callable[[int], None] | None = None,
-    ) -> torch.Tensor:
-        """As `forward`, of the embedded tokens in `residual` [tokens, hidden], which is overwritten."""
-        layers, eps = self._weights.layers, self._config.rms_norm_eps
-        normal = rms_norm(residual, layers[0].input_norm, eps)
-        for index, layer in enumerate(layers):
+        """See `Model.forward`."""
+        residual = self._weights.embedding(batch.tokens)
+        first_norm = self._weights.layers[0].input_norm
+        x = HiddenStates(residual, rms_norm(residual, first_norm, self._config.rms_norm_eps))
+        step = LayerInputs(batch, kvs, self._rotary.values)
+        for number, layer in enumerate(self._layers):
             if arrive is not None:
-                arrive(index)
-            last = index + 1 == len(layers)
-            q = self._write_kv(layer, normal, batch, kvs[index])
-            if last and batch.outputs is not None and not batch.outputs.numel():
-                return take_rows(residual, batch.outputs)
-            attended = self._attention(q, batch, kvs[index], self._config.windows[index], last)
-            if last and batch.outputs is not None:
-                attended, residual = take_rows(attended, batch.outputs), take_rows(residual, batch.outputs)
-            normal = add_rms_norm(layer.output(attended), residual, layer.post_attention_norm, eps)
-            next_norm = self._weights.norm if last else layers[index + 1].input_norm
-            normal = add_rms_norm(_feed_forward(layer, normal), residual, next_norm, eps)
+                arrive(number)
+            x = layer.forward(x, step)
             self.progress()
-        return normal
+        return x.normal
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32 [tokens, vocab] of hidden states [tokens, hidden]."""
-        return as_float32(self._weights.head(hidden))
-
-    def _write_kv(
-        self, layer: LayerWeights, x: torch.Tensor, batch: InputBatch, kv: torch.Tensor
-    ) -> torch.Tensor:
-        """Writes the keys and values of x [tokens, hidden]; returns the queries [tokens, heads, head_dim]."""
-        heads = layer.qkv(x).view(x.shape[0], -1, self._config.head_dim)
-        q, k, v = torch.split_with_sizes(heads, self._head_counts, dim=1)
-        rotary_write_kv(q, k, v, self._rotary.values, batch.positions, batch.places, kv, layer.head_norms)
-        return q
-
-    def _attention(
-        self, q: torch.Tensor, batch: InputBatch, kv: torch.Tensor, window: int | None, outputs_only: bool
-    ) -> torch.Tensor:
-        """[tokens, heads × head_dim] from queries [tokens, heads, head_dim]"""
-        attention, invariant = batch.attention, self._batch_invariant
-        return paged_attention(q, kv, attention, self._scale, window, invariant, outputs_only).flatten(1)
-
-
-def _feed_forward(layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:
-    return layer.down(silu_and_mul(layer.gate_up(x)))
+        return as_float32(self.head(hidden))

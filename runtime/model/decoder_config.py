@@ -10,6 +10,7 @@ import msgspec
 from ..checkpoint_json import CONFIG_FILE, read_config
 from ..errors import ConfigError
 from ..families import Family, family_of
+from .cache_spec import CacheSpec
 from .rope_config import RopeConfig, parse_rope
 
 STRETCHED = ("linear", "dynamic", "yarn")
@@ -41,6 +42,10 @@ class DecoderConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_positions: int
     default_positions: int
     dtype: str | None
+
+    @property
+    def cache_spec(self) -> CacheSpec:
+        return CacheSpec(self.heads, self.kv_heads, self.head_dim, self.windows)
 
 
 class _ConfigFile(msgspec.Struct, kw_only=True):

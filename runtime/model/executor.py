@@ -13,8 +13,8 @@ from ...kernels.sampling import TokenMask, sample
 from ...kernels.sampling.batch import HostMask, listed
 from ...kernels.sampling.packed_results import PackedResults
 from ..messages import StepPlan
-from .decoder import Decoder
 from .input_batch import StepInputs, step_inputs
+from .model import Model
 from .page_tables import PageTables
 from .slot_states import SlotStates
 from .tiers import Restore
@@ -24,7 +24,7 @@ from .tiers import Restore
 class DeviceState:
     """A model on its device, and what its steps read and write there."""
 
-    decoder: Decoder
+    model: Model
     kvs: Sequence[torch.Tensor]
     """each layer's cache (see `kv_pool.allocate_pool`)"""
     tables: PageTables
@@ -66,12 +66,12 @@ class EagerExecutor:
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         arrive = None if restore is None else restore.arrive
-        return self._device.decoder.forward(inputs.on_device, self._device.kvs, arrive)
+        return self._device.model.forward(inputs.on_device, self._device.kvs, arrive)
 
     def sample(self, inputs: StepInputs, hidden: torch.Tensor, mask: HostMask | None) -> PackedResults:
-        decoder, states = self._device.decoder, self._device.states
+        model, states = self._device.model, self._device.states
         slots, alternatives = inputs.sampled_slots, inputs.alternatives
-        logits = decoder.logits(hidden[: len(slots)])
+        logits = model.logits(hidden[: len(slots)])
         if alternatives is not None and logits.is_cuda:
             alternatives = min(listed(alternatives), states.vocab_size)
         moved = None if mask is None else TokenMask(*upload([mask.index, mask.bits], logits.device))

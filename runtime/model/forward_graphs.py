@@ -18,10 +18,10 @@ from ...kernels.automaton.cuda import write_masks
 from ...kernels.automaton.layout import TABLES
 from ...kernels.common.feed_cuda import feed
 from ...kernels.common.step_tokens import NO_SLOT
+from .cache_spec import CacheSpec
 from .capture import Captures, Replay, holding, sizes
-from .decoder import Decoder
-from .decoder_config import DecoderConfig
 from .input_batch import InputBatch, StepInputs
+from .model import Model
 from .slot_states import SlotStates
 
 MAX_TOKENS = 512
@@ -70,7 +70,7 @@ class ForwardGraphs:
 
     @torch.inference_mode()
     def __init__(
-        self, config: DecoderConfig, hidden: torch.Tensor, tables: torch.Tensor, states: SlotStates
+        self, spec: CacheSpec, hidden: torch.Tensor, tables: torch.Tensor, states: SlotStates
     ) -> None:
         """Allocates the inputs of the graphs.
 
@@ -79,8 +79,8 @@ class ForwardGraphs:
         states: the last token and the automaton of each slot
         """
         rows = len(hidden)
-        heads = (config.heads, config.kv_heads, config.head_dim)
-        self._shapes = [Shape(*heads, window) for window in dict.fromkeys(config.windows)]
+        heads = (spec.heads, spec.kv_heads, spec.head_dim)
+        self._shapes = [Shape(*heads, window) for window in dict.fromkeys(spec.windows)]
         self._max_tokens = max(MAX_TOKENS, rows)
         self._scratch = Scratch.allocate(self._shapes[0], self._max_tokens, tables)
         self._hidden, self._states = hidden, states
@@ -89,27 +89,27 @@ class ForwardGraphs:
         self._graphs: dict[tuple[int, tuple[Tiles, ...]], _Captured] = {}
 
     @torch.inference_mode()
-    def capture(self, decoder: Decoder, kvs: Sequence[torch.Tensor], captures: Captures) -> None:
+    def capture(self, model: Model, kvs: Sequence[torch.Tensor], captures: Captures) -> None:
         """Call once. Captures the largest first, so that the others fit into its memory."""
         for size, tiles in self._kinds():
-            frame, work = self._forward(size, tiles, decoder, kvs)
+            frame, work = self._forward(size, tiles, model, kvs)
             replay = captures.capture(work, f"{size} tokens")
             if replay is not None:
                 self._graphs[size, tiles] = _Captured(frame, replay)
 
     @torch.inference_mode()
-    def bytes(self, decoder: Decoder, kvs: Sequence[torch.Tensor], captures: Captures) -> int:
+    def bytes(self, model: Model, kvs: Sequence[torch.Tensor], captures: Captures) -> int:
         """Memory that all graphs will take: each as much of the driver's as the first one.
 
         kvs: few pages suffice
         """
         size, tiles = next(self._kinds())
-        _, work = self._forward(size, tiles, decoder, kvs)
+        _, work = self._forward(size, tiles, model, kvs)
         memory = captures.measure(work, f"{size} tokens")
         return memory.driver * sum(1 for _ in self._kinds()) + memory.tensors
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
-        """As `Decoder.forward`, but the next call overwrites the result; None if no graph holds the step."""
+        """As `Model.forward`, but the next call overwrites the result; None if no graph holds the step."""
         outputs = len(inputs.outputs)
         if inputs.size > self._max_tokens or outputs > len(self._hidden):
             return None
@@ -132,13 +132,13 @@ class ForwardGraphs:
                 yield size, tiles
 
     def _forward(
-        self, size: int, tiles: tuple[Tiles, ...], decoder: Decoder, kvs: Sequence[torch.Tensor]
+        self, size: int, tiles: tuple[Tiles, ...], model: Model, kvs: Sequence[torch.Tensor]
     ) -> tuple[Frame, Replay]:
         defaults = _defaults(size, min(size, len(self._hidden)), self._states.registers.padding_slot)
         frame = Frame(self._shapes, size, self._scratch, self._hidden.element_size(), tiles, defaults)
-        return frame, partial(self._run, frame, decoder, kvs)
+        return frame, partial(self._run, frame, model, kvs)
 
-    def _run(self, frame: Frame, decoder: Decoder, kvs: Sequence[torch.Tensor]) -> None:
+    def _run(self, frame: Frame, model: Model, kvs: Sequence[torch.Tensor]) -> None:
         at = frame.tensors
         pages = at["new places"], at["new pages"], self._scratch.tables
         masks = partial(write_masks, at["sampled slots"], self._states.registers, at["automata"])
@@ -150,7 +150,7 @@ class ForwardGraphs:
                 attention=frame.batch,
                 outputs=at["outputs"],
             )
-            hidden = decoder.forward(batch, kvs)
+            hidden = model.forward(batch, kvs)
             self._hidden[: len(hidden)].copy_(hidden)
 
     def _arrays(self, inputs: StepInputs, *, with_pages: bool) -> dict[str, NDArray[Any]]:

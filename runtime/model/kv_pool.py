@@ -10,11 +10,12 @@ import torch
 from ...kernels.pages.cells import CellFormat
 from ..byte_sizes import as_given, in_units
 from ..errors import ConfigError
+from .cache_spec import CacheSpec
 from .decoder_config import DecoderConfig
 
 CPU_SHARE = 0.4
 """of the free memory, unless --kv-memory says otherwise"""
-CPU_MOST = 4 << 30
+MAX_CPU_BYTES = 4 << 30
 HUGE_PAGE = 2 << 20  # bytes
 SEGMENT_TOKENS = 256
 """The fewest tokens of a segment. Within a segment the keys of a head are contiguous."""
@@ -28,10 +29,10 @@ class PoolSize(NamedTuple):
     max_model_len: int
 
 
-def page_bytes(config: DecoderConfig, page_size: int, dtype: torch.dtype) -> int:
+def page_bytes(spec: CacheSpec, page_size: int, dtype: torch.dtype) -> int:
     """Memory of one page in all layers. dtype: of the pool's tensors."""
-    cells = 2 * config.layers * config.kv_heads * page_size
-    return cells * CellFormat(dtype).bytes(config.head_dim)
+    cells = 2 * spec.layers * spec.kv_heads * page_size
+    return cells * CellFormat(dtype).bytes(spec.head_dim)
 
 
 def default_budget(
@@ -42,7 +43,7 @@ def default_budget(
     graph_bytes: of CUDA graphs that are captured after the pages are allocated
     """
     if device.type == "cpu":
-        return min(CPU_MOST, int(free * CPU_SHARE))
+        return min(MAX_CPU_BYTES, int(free * CPU_SHARE))
     token = (4 * config.hidden_size + 4 * config.intermediate_size) * dtype.itemsize
     others = CUDA_STEP_TOKENS * token + graph_bytes
     return max(0, int(free * CUDA_SHARE) - others)
@@ -80,7 +81,7 @@ def size_pool(
 
 
 def allocate_pool(
-    config: DecoderConfig,
+    spec: CacheSpec,
     num_pages: int,
     page_size: int,
     dtype: torch.dtype,
@@ -91,15 +92,15 @@ def allocate_pool(
     On the CPU segments stand in place of pages (see `kernels.pages.segments`). The last one may have
     room for a few pages more.
     """
-    cell = CellFormat(dtype).elements(config.head_dim)
+    cell = CellFormat(dtype).elements(spec.head_dim)
     if not in_segments(device):
-        shape = (2, config.kv_heads, num_pages, page_size, cell)
-        return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(config.layers)]
-    layer_page_bytes = page_bytes(config, page_size, dtype) // config.layers
+        shape = (2, spec.kv_heads, num_pages, page_size, cell)
+        return [torch.zeros(shape, dtype=dtype, device=device) for _ in range(spec.layers)]
+    layer_page_bytes = page_bytes(spec, page_size, dtype) // spec.layers
     pages = segment_pages(layer_page_bytes, page_size, num_pages)
     segments = -(-num_pages // pages)
-    shape = (segments, 2, config.kv_heads, pages * page_size, cell)
-    return [_untouched_zeros(shape, dtype).permute(1, 2, 0, 3, 4) for _ in range(config.layers)]
+    shape = (segments, 2, spec.kv_heads, pages * page_size, cell)
+    return [_untouched_zeros(shape, dtype).permute(1, 2, 0, 3, 4) for _ in range(spec.layers)]
 
 
 def in_segments(device: torch.device) -> bool:

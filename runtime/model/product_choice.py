@@ -10,7 +10,7 @@ import torch
 
 from ...kernels.linear import Choice, Linear
 from .capture import Captures, CudaCapture, Replay
-from .weights import DecoderWeights
+from .model import Model
 
 RUNS = 5
 """of which the shortest counts"""
@@ -20,13 +20,11 @@ log = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
-def choose_products(weights: DecoderWeights) -> None:
+def choose_products(model: Model) -> None:
     """Times the products of 1 to 4 rows in CUDA graphs, as steps run them, takes the fastest kernels and logs
     them."""
     clock = ReplayClock(_other_weights())
-    layers = [(layer.qkv, layer.output, layer.gate_up, layer.down) for layer in weights.layers]
-    linears = [linear for layer in layers for linear in layer]
-    choices = Linear.choose_fastest([*linears, weights.head], clock.seconds)
+    choices = Linear.choose_fastest(model.products(), clock.seconds)
     clock.log_failures()
     del clock
     torch.cuda.empty_cache()  # leaves the other weights' memory to the KV cache

@@ -14,9 +14,8 @@ from ...kernels.common.feed_cpu import feed_tokens
 from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from ...kernels.common.threads import Callback, recorded_calls
-from .decoder import Decoder
-from .decoder_config import DecoderConfig
 from .input_batch import InputBatch, StepInputs
+from .model import Model
 
 log = logging.getLogger(__name__)
 
@@ -75,18 +74,18 @@ class RecordedSteps:
 
     def __init__(
         self,
-        config: DecoderConfig,
-        decoder: Decoder,
+        model: Model,
         kvs: Sequence[torch.Tensor],
         last_tokens: torch.Tensor,
         batch_invariant: bool,
     ) -> None:
         """last_tokens: int32 [slots]"""
-        *others, last = config.windows
+        spec = model.cache_spec
+        *others, last = spec.windows
         self._layers: list[_LayerKind] = [*((window, False) for window in others), (last, True)]
-        self._decoder, self._kvs, self._batch_invariant = decoder, kvs, batch_invariant
+        self._model, self._kvs, self._batch_invariant = model, kvs, batch_invariant
         self._last_tokens = last_tokens
-        self._q = torch.empty(0, config.heads, config.head_dim, dtype=decoder.dtype)
+        self._q = torch.empty(0, spec.heads, spec.head_dim, dtype=model.dtype)
         self._blocks = Blocks()
         self._recorded: OrderedDict[_Size, RecordedStep] = OrderedDict()
         """by when they were last used, the latest at the end"""
@@ -95,7 +94,7 @@ class RecordedSteps:
         kernels follow the forward pass."""
 
     def forward(self, inputs: StepInputs) -> torch.Tensor | None:
-        """As `Decoder.forward`, but the next call overwrites the result; None if no program can run the
+        """As `Model.forward`, but the next call overwrites the result; None if no program can run the
         step."""
         step = self.load(inputs)
         if step is None:
@@ -125,7 +124,7 @@ class RecordedSteps:
 
     def run(self, recorded: RecordedStep) -> None:
         recorded.program.run()
-        self._decoder.progress()
+        self._model.progress()
 
     def _layer_kinds(self, inputs: StepInputs) -> list[_LayerKind]:
         """The kind of each layer that computes attention. In a step without output tokens the last layer
@@ -149,7 +148,7 @@ class RecordedSteps:
             with recorded_calls() as calls, ReusedMemory(self._blocks):
                 batch, slots = _own_inputs(inputs)
                 feed_tokens(batch.tokens, slots, self._last_tokens)
-                hidden = self._decoder.forward(batch, self._kvs)
+                hidden = self._model.forward(batch, self._kvs)
                 if after_forward is not None:
                     after_forward(hidden)
         except NotRecordableError as error:

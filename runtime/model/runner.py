@@ -42,7 +42,7 @@ class Runner:
         transfers: Transfers | None = None,
         page_memory: PageMemory | None = None,
     ) -> None:
-        self._decoder, self._kvs = device.decoder, device.kvs
+        self._model, self._kvs = device.model, device.kvs
         self._tables, self._states = device.tables, device.states
         self._executor = executor
         self._transfers = transfers
@@ -51,7 +51,7 @@ class Runner:
 
     def after_each_layer(self, progress: Callable[[], None]) -> None:
         """Calls `progress` while a step is computed, as a sign of life in long steps."""
-        self._decoder.progress = progress
+        self._model.progress = progress
 
     def load_grammar(self, message: LoadGrammar) -> None:
         self._states.load_grammar(message)
@@ -131,7 +131,7 @@ class Runner:
         for row in plan.rows:
             if row.new_pages:
                 pages = np.frombuffer(row.new_pages, np.int32)
-                self._decoder.cover(self._tables.append(row.slot, pages))
+                self._model.cover(self._tables.append(row.slot, pages))
                 if self._page_memory is not None:
                     self._page_memory.used(int(pages.max()))
         assert self._transfers or not (plan.saves or plan.restores), "the process has no page store"
@@ -176,7 +176,7 @@ class Runner:
             states = hidden[start : start + len(targets)]
             start += len(targets)
             alternatives = int(self._states.prompt_logprobs[row.slot])
-            head, vocab_size = self._decoder.logits, self._states.vocab_size
+            head, vocab_size = self._model.logits, self._states.vocab_size
             copies = prompt_logprobs(states, head, vocab_size, targets, alternatives)
             scored.append(ScoredPrompt(row, copies))
         return scored

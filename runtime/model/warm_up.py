@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -13,8 +13,8 @@ from ...kernels.sampling.warm_up import warm_up_sampling
 from ..config import ServeConfig
 from ..messages import PageCopy, Row, RowGroup, SlotSetup, StepPlan
 from ..sampling_params import SamplingParams
-from .decoder_config import DecoderConfig
 from .kv_pool import PoolSize
+from .model import Model
 from .runner import Runner
 
 PROMPT = 32
@@ -27,7 +27,7 @@ GREEDY = SamplingParams(max_tokens=2, temperature=0.0)
 FILTERED = SamplingParams(max_tokens=2, top_p=0.9, top_k=10, min_p=0.01)
 
 
-def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> bool:
+def warm_up(runner: Runner, model: Model, pool: PoolSize, config: ServeConfig) -> bool:
     """Runs test steps. Returns whether all rows could be sampled; a row can't if one of its logits is NaN or
     the largest one is infinite.
 
@@ -36,16 +36,16 @@ def warm_up(runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeC
     if config.device == "cpu":
         row_cpu.callback()  # loads the kernel that samples for steps without a program
         return _run(runner, _one_row(0, PROMPT, pool, config.page_size))
-    return warm_up_cuda(runner, shape, pool, config, torch.device(config.device))
+    return warm_up_cuda(runner, model, pool, config, torch.device(config.device))
 
 
 def warm_up_cuda(
-    runner: Runner, shape: DecoderConfig, pool: PoolSize, config: ServeConfig, device: torch.device
+    runner: Runner, model: Model, pool: PoolSize, config: ServeConfig, device: torch.device
 ) -> bool:
     """Compiles every kernel that a step of an ordinary request launches. Returns whether all
     rows could be sampled."""
-    warm_up_sampling(shape.vocab_size, device)
-    return _run(runner, cuda_plans(shape, pool, config))
+    warm_up_sampling(model.head.out_features, device)
+    return _run(runner, cuda_plans(model.cache_spec.windows, pool, config))
 
 
 def _run(runner: Runner, plans: Iterable[StepPlan]) -> bool:
@@ -53,9 +53,9 @@ def _run(runner: Runner, plans: Iterable[StepPlan]) -> bool:
     return not any(result.errors for result in results)
 
 
-def cuda_plans(shape: DecoderConfig, pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
+def cuda_plans(windows: Sequence[int | None], pool: PoolSize, config: ServeConfig) -> Iterator[StepPlan]:
     """Steps that use every variant of the kernels; layers with a window have some for rows beyond it."""
-    starts = {0, *(window for window in shape.windows if window is not None)}
+    starts = {0, *(window for window in windows if window is not None)}
     for start, chunk in product(sorted(starts), CUDA_CHUNKS):
         yield from _one_row(start, chunk, pool, config.page_size)
     yield from _group(pool, config.page_size, min(config.max_running, CUDA_GROUP))

@@ -18,7 +18,6 @@ from arbora.kernels.common.upload import FixedArrays
 from arbora.runtime.model import cuda_executor, forward_graphs, runner, sampling_graphs
 from arbora.runtime.model.capture import GraphMemory, Replay
 from arbora.runtime.model.cuda_executor import CudaExecutor
-from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import HostCopies
 from arbora.runtime.model.loading import load_model
 from byte_grammars import byte_vocabulary
@@ -134,13 +133,13 @@ def started(model: Path, device: str) -> StepDriver:
 def with_graphs(model: Path, log: Log) -> StepDriver:
     """Run its steps inside `triton_kernels()`. `log.attached()` logs what follows."""
     driver = started(model, DEVICE.type)
-    device, config = device_of(driver), load_decoder_config(model)
+    device = device_of(driver)
     with triton_kernels(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_executor, "CudaCapture", lambda: _LoggedCapture(log))
         patch.setattr(forward_graphs, "MAX_TOKENS", MAX_TOKENS)
         patch.setattr(forward_graphs, "sizes", lambda most: sorted({3, most}))
         patch.setattr(sampling_graphs, "sizes", lambda most: [most])
-        executor = CudaExecutor(config, device.decoder, device.tables, device.states)
+        executor = CudaExecutor(device.model, device.tables, device.states)
         executor.capture(device)
         driver.runner._executor = executor
     return driver

@@ -175,7 +175,7 @@ class StepDriver:
 def device_of(driver: StepDriver) -> DeviceState:
     """For another executor of the driver's runner."""
     runner = driver.runner
-    return DeviceState(runner._decoder, runner._kvs, runner._tables, runner._states)
+    return DeviceState(runner._model, runner._kvs, runner._tables, runner._states)
 
 
 def tokens_of(array: NDArray[np.int64] | torch.Tensor) -> list[int]:

@@ -90,7 +90,7 @@ def estimate(question: Question) -> Estimate:
     dtype = choose_dtype(question.dtype, config.dtype, stored.dtype())
     device = torch.device(question.device)
     cells = _kv_dtype(question, dtype)
-    page = page_bytes(config, PAGE_SIZE, cells)
+    page = page_bytes(config.cache_spec, PAGE_SIZE, cells)
 
     def fit(weights: Weights) -> Fit:
         free = question.memory - weights.bytes

@@ -70,15 +70,13 @@ def host_bytes(config: ServeConfig) -> int:
 
 
 def page_model(
-    store: PageStore, shape: object, dtype: torch.dtype, cos_sin: torch.Tensor, weights: Iterable[Path]
+    store: PageStore, shape: object, dtype: torch.dtype, positions: bytes, weights: Iterable[Path]
 ) -> bytes:
     """A hash (32 bytes) of everything that a page's content depends on beside its tokens and namespace.
 
-    shape: parameters of the decoder and the pages. cos_sin: `RotaryTable.values`,
-    of which only the first two rows are read.
+    shape: parameters of the model and the pages. positions: see `Model.describe_positions`.
     """
-    rotation = cos_sin[:2].cpu().numpy().tobytes()
-    state = hashlib.blake2b(f"{LAYOUT} {shape} {dtype}".encode() + rotation, digest_size=32)
+    state = hashlib.blake2b(f"{LAYOUT} {shape} {dtype}".encode() + positions, digest_size=32)
     if store.tiers:
         disk = store.tiers.disk
         for digest in FileHashes(disk.directory / HASHES_NAME if disk is not None else None).of(weights):

@@ -14,7 +14,6 @@ from arbora.runtime.errors import ConfigError
 from arbora.runtime.model import cuda_executor
 from arbora.runtime.model.capture import CaptureError, Captures, GraphMemory, Replay
 from arbora.runtime.model.cuda_executor import CudaExecutor
-from arbora.runtime.model.decoder_config import load_decoder_config
 from checkpoints import random_model, save_model
 from step_driver import device_of
 from triton_device import cache_as_on_a_gpu, triton_kernels  # noqa: F401
@@ -73,7 +72,7 @@ def test_lack_of_memory_ends_the_server(
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
     device = device_of(logged_steps.started(tmp_path, "cpu"))
     with triton_kernels(), pytest.raises(ConfigError, match=r"--kv-memory .*--enforce-eager") as caught:
-        CudaExecutor(load_decoder_config(tmp_path), device.decoder, device.tables, device.states)
+        CudaExecutor(device.model, device.tables, device.states)
     assert type(caught.value) is ConfigError
 
 
@@ -91,7 +90,7 @@ def test_steps_run_as_before_if_no_graph_can_be_captured(
     with triton_kernels():
         monkeypatch.setattr(cuda_executor, "CudaCapture", Failing)
         monkeypatch.setattr(Captures, "capture", lambda self, work, name: None)
-        executor = CudaExecutor(load_decoder_config(tmp_path), device.decoder, device.tables, device.states)
+        executor = CudaExecutor(device.model, device.tables, device.states)
         executor.capture(device)
         driver.runner._executor = executor
         driver.start(0)
@@ -106,6 +105,6 @@ def test_the_measured_memory_counts_for_every_graph(tmp_path: Path, monkeypatch:
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
     runner = logged_steps.started(tmp_path, "cpu").runner
     tables, states = runner._tables.on_device, runner._states
-    graphs = ForwardGraphs(load_decoder_config(tmp_path), torch.zeros(4, 64), tables, states)
+    graphs = ForwardGraphs(runner._model.cache_spec, torch.zeros(4, 64), tables, states)
     captures = Captures(fail, lambda work: GraphMemory(driver=1 << 20, tensors=5))
-    assert graphs.bytes(runner._decoder, runner._kvs, captures) == len(list(graphs._kinds())) * (1 << 20) + 5
+    assert graphs.bytes(runner._model, runner._kvs, captures) == len(list(graphs._kinds())) * (1 << 20) + 5

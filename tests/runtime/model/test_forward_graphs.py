@@ -49,15 +49,14 @@ class Compared(EagerExecutor):
     def __init__(self, driver: StepDriver) -> None:
         super().__init__(device_of(driver))
         self.replayed: list[int] = []
-        self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
-        config = self._decoder._config
+        self._model, self._kvs = self._device.model, self._device.kvs
         tables, states = driver.runner._tables.on_device, driver.runner._states
-        hidden = torch.full((SLOTS, config.hidden_size), torch.nan, device=DEVICE)
+        hidden = torch.full((SLOTS, self._model.head.in_features), torch.nan, device=DEVICE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(forward_graphs, "MAX_TOKENS", SIZES[-1])
             patch.setattr(forward_graphs, "sizes", lambda most: SIZES)
-            self._graphs = ForwardGraphs(config, hidden, tables, states)
-        self._graphs.capture(self._decoder, self._kvs, Captures(capture()))
+            self._graphs = ForwardGraphs(self._model.cache_spec, hidden, tables, states)
+        self._graphs.capture(self._model, self._kvs, Captures(capture()))
         driver.runner._executor = self
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
@@ -69,7 +68,7 @@ class Compared(EagerExecutor):
         hidden, written = hidden.clone(), [kv.clone() for kv in self._kvs]
         for kv, old in zip(self._kvs, before, strict=True):
             kv.copy_(old)
-        expected = self._decoder.forward(inputs.on_device, self._kvs)
+        expected = self._model.forward(inputs.on_device, self._kvs)
         torch.testing.assert_close(hidden, expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(written, list(self._kvs), atol=1e-4, rtol=1e-4)
         return hidden

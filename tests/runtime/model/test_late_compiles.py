@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from arbora.kernels.sampling.batch import LISTED
 from arbora.runtime.messages import RowGroup, StepMasks
-from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.kv_pool import PoolSize
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.model.warm_up import warm_up_cuda
@@ -49,7 +48,7 @@ class Server:
         self.driver = StepDriver(loaded.runner, loaded.ready)
         pool = PoolSize(loaded.ready.num_pages, loaded.ready.max_model_len)
         with triton_kernels(), noted_keys() as self.warm:
-            assert warm_up_cuda(loaded.runner, load_decoder_config(model), pool, config, DEVICE)
+            assert warm_up_cuda(loaded.runner, loaded.runner._model, pool, config, DEVICE)
         self.driver.runner.load_grammar(load_message(1, nested()))
 
     def start(self, slot: int, grammar: int | None = None, **params: Any) -> None:

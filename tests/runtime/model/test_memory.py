@@ -15,7 +15,7 @@ from arbora.kernels.linear.packed import packs
 from arbora.kernels.linear.streamed import streams
 from arbora.runtime.byte_sizes import as_given, in_units
 from arbora.runtime.errors import ConfigError
-from arbora.runtime.model import loading
+from arbora.runtime.model import memory_plan
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.devices import free_memory, physical_cores
 from arbora.runtime.model.kv_pool import default_budget, page_bytes
@@ -128,11 +128,11 @@ def test_the_host_tiers_memory_is_not_given_to_the_kv_cache(
 ) -> None:
     save_model(random_model("qwen2"), tmp_path)
     shape = load_decoder_config(tmp_path)
-    monkeypatch.setattr(loading, "free_memory", lambda device: 4 << 30)
+    monkeypatch.setattr(memory_plan, "free_memory", lambda device: 4 << 30)
 
     def budget(**fields: object) -> int:
         config = serve_config(tmp_path, **{"kv_memory": None, **fields})
-        return loading._kv_budget(config, shape, torch.float32, torch.device("cpu"))
+        return memory_plan._kv_budget(config, shape, torch.float32, torch.device("cpu"))
 
     assert budget() == int(0.4 * (4 << 30))
     assert budget(host_cache=3 << 30) == int(0.4 * (1 << 30))
@@ -147,12 +147,12 @@ def test_a_kv_cache_that_the_machine_has_no_memory_for_is_refused_with_the_numbe
 ) -> None:
     save_model(random_model("qwen2"), tmp_path)
     shape = load_decoder_config(tmp_path)
-    bytes_per_page = page_bytes(shape, 16, torch.float32)
-    monkeypatch.setattr(loading, "free_memory", lambda device: 100 * bytes_per_page)
+    bytes_per_page = page_bytes(shape.cache_spec, 16, torch.float32)
+    monkeypatch.setattr(memory_plan, "free_memory", lambda device: 100 * bytes_per_page)
 
     def pages(kv_pages: int, **fields: object) -> int:
         config = serve_config(tmp_path, kv_memory=kv_pages * bytes_per_page, max_running=10_000, **fields)
-        return loading._size_pool(config, shape, torch.float32, torch.device("cpu"), 0).num_pages
+        return memory_plan.plan_pages(config, shape, torch.float32, torch.device("cpu"), 0).num_pages
 
     assert pages(100) == 100
     with pytest.raises(ConfigError) as caught:
@@ -175,9 +175,9 @@ def test_unusable_memory_is_reported_with_the_flag_that_allows_more_requests(
 
     def pages(**fields: object) -> int:
         config = serve_config(tmp_path, max_running=2, **fields)
-        return loading._size_pool(config, shape, torch.float32, torch.device("cpu"), 0).num_pages
+        return memory_plan.plan_pages(config, shape, torch.float32, torch.device("cpu"), 0).num_pages
 
-    taken = pages(kv_memory=1 << 30) * page_bytes(shape, 16, torch.float32)
+    taken = pages(kv_memory=1 << 30) * page_bytes(shape.cache_spec, 16, torch.float32)
     (told,) = caplog.messages
     for words in (
         "--kv-memory 1GiB: ",

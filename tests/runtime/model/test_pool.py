@@ -88,7 +88,7 @@ def test_the_cache_of_a_layer_is_stored_in_segments() -> None:
     built_in = load_decoder_config(Path(arbora.__file__).parent / "runtime" / "model" / "builtin")
     config = msgspec.structs.replace(built_in, kv_heads=16)
     cpu = torch.device("cpu")
-    kvs = allocate_pool(config, 1024, 16, torch.bfloat16, cpu)
+    kvs = allocate_pool(config.cache_spec, 1024, 16, torch.bfloat16, cpu)
     _, heads, segments, tokens, cell = kvs[0].shape
     assert (len(kvs), heads, cell) == (config.layers, 16, config.head_dim)
     assert (segments, tokens) == (32, 512)

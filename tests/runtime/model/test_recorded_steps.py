@@ -51,10 +51,9 @@ class Compared(EagerExecutor):
         super().__init__(device_of(driver))
         self.replayed: list[int] = []
         self.seen: list[tuple[int, int]] = []
-        self._decoder, self._kvs = driver.runner._decoder, driver.runner._kvs
-        config = self._decoder._config
+        self._model, self._kvs = self._device.model, self._device.kvs
         last_tokens = driver.runner._states.sampling.last_tokens
-        self.recorded = RecordedSteps(config, self._decoder, self._kvs, last_tokens, batch_invariant)
+        self.recorded = RecordedSteps(self._model, self._kvs, last_tokens, batch_invariant)
         driver.runner._executor = self
 
     @property
@@ -73,7 +72,7 @@ class Compared(EagerExecutor):
         hidden, written = hidden.clone(), [kv.clone() for kv in self._kvs]
         for kv, old in zip(self._kvs, before, strict=True):
             kv.copy_(old)
-        assert torch.equal(hidden, self._decoder.forward(batch, self._kvs))
+        assert torch.equal(hidden, self._model.forward(batch, self._kvs))
         assert all(torch.equal(one, other) for one, other in zip(written, self._kvs, strict=True))
         return hidden
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from arbora.runtime.model import rope
+from arbora.runtime.model.decoder import Decoder
 from arbora.runtime.model.executor import EagerExecutor
 from arbora.runtime.model.rope import RotaryTable
 from arbora.runtime.model.rope_config import RopeConfig
@@ -25,7 +26,9 @@ def whole_table(config: RopeConfig, positions: int) -> torch.Tensor:
 
 def not_a_number(driver: StepDriver) -> torch.Tensor:
     """The driver's table, of which no row is computed: all its values are NaN."""
-    table = driver.runner._decoder._rotary
+    model = driver.runner._model
+    assert isinstance(model, Decoder)
+    table = model._rotary
     table._computed = 0
     return table.values.fill_(math.nan)
 

@@ -72,7 +72,7 @@ class Twins:
         self.replayed: list[int] = []
         self.expected, self.driver = (started(model, device, slots) for device in ("cpu", DEVICE.type))
         runner = self.driver.runner
-        head = runner._decoder._weights.head
+        head = runner._model.head
         hidden = torch.zeros(slots, head.in_features, device=DEVICE)
         with triton_kernels(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(sampling_graphs, "sizes", lambda most: sorted({2, most}))

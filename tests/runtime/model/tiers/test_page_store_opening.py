@@ -55,18 +55,18 @@ def test_pages_of_another_model_dtype_or_shape_have_other_names(tmp_path: Path) 
     weights.write_bytes(b"weights")
     store = open_page_store(serve_config(tmp_path, disk_cache=tmp_path), PAGE_BYTES, torch.device("cpu"))
     assert store is not None
-    table = torch.rand(4, 8)
+    positions = b"positions"
     names = [
-        page_model(store, "shape", torch.float32, table, [weights]),
-        page_model(store, "other", torch.float32, table, [weights]),
-        page_model(store, "shape", torch.bfloat16, table, [weights]),
-        page_model(store, "shape", torch.float32, table + 1, [weights]),
+        page_model(store, "shape", torch.float32, positions, [weights]),
+        page_model(store, "other", torch.float32, positions, [weights]),
+        page_model(store, "shape", torch.bfloat16, positions, [weights]),
+        page_model(store, "shape", torch.float32, b"others", [weights]),
     ]
     weights.write_bytes(b"Weights")
-    names.append(page_model(store, "shape", torch.float32, table, [weights]))
+    names.append(page_model(store, "shape", torch.float32, positions, [weights]))
     assert len(set(names)) == 5
     weights.write_bytes(b"weights")
-    assert page_model(store, "shape", torch.float32, table, [weights]) == names[0]
+    assert page_model(store, "shape", torch.float32, positions, [weights]) == names[0]
 
 
 def test_weights_are_hashed_again_only_if_they_were_touched(

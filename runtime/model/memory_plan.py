@@ -1,0 +1,93 @@
+"""Plans the memory of the KV cache."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from ..byte_sizes import as_given, in_units
+from ..config import ServeConfig
+from ..errors import ConfigError
+from .decoder_config import DecoderConfig
+from .devices import free_memory, kv_dtype
+from .kv_pool import PoolSize, context_length, default_budget, page_bytes, size_pool
+from .tiers import host_bytes
+
+log = logging.getLogger(__name__)
+
+
+def plan_pages(
+    config: ServeConfig, shape: DecoderConfig, dtype: torch.dtype, device: torch.device, graph_bytes: int
+) -> PoolSize:
+    """The number of pages that fit beside the loaded weights, and the context that they allow.
+
+    dtype: of activations. graph_bytes: memory of CUDA graphs that are captured later. Raises ConfigError if
+    the memory does not suffice.
+    """
+    context = context_length(shape, config.max_model_len)
+    budget = _kv_budget(config, shape, dtype, device, graph_bytes)
+    bytes_per_page = page_bytes(shape.cache_spec, config.page_size, kv_dtype(config, dtype))
+    pool = size_pool(
+        budget=budget,
+        bytes_per_page=bytes_per_page,
+        page_size=config.page_size,
+        slots=config.max_running,
+        context=context,
+        context_was_asked=config.max_model_len is not None,
+    )
+    _check_room(config, pool.num_pages * bytes_per_page, device)
+    if config.kv_memory is not None and pool.num_pages < budget // bytes_per_page:
+        log.warning(
+            "--kv-memory %s: only %s are used: %d requests (--max-running) of %s tokens can't fill more; for "
+            "more raise --max-running",
+            as_given(budget),
+            in_units(pool.num_pages * bytes_per_page),
+            config.max_running,
+            f"{context:,}",
+        )
+    if pool.max_model_len < context:
+        log.warning(
+            "the context is cut from %s to %s tokens, as --kv-memory of %s holds no more",
+            f"{context:,}",
+            f"{pool.max_model_len:,}",
+            as_given(budget),
+        )
+    return pool
+
+
+def _check_room(config: ServeConfig, kv_bytes: int, device: torch.device) -> None:
+    """Raises ConfigError if the machine has no memory for the KV cache beside the loaded weights.
+
+    Pages on the CPU take memory when `PageMemory` asks for it, so without this check the server would die
+    later.
+    """
+    free = free_memory(device)
+    kept = host_bytes(config) if device.type == "cpu" else 0
+    if kv_bytes + kept <= free:
+        return
+    beside = f" and --host-cache {as_given(kept)}" if kept else ""
+    given, needed = as_given(config.kv_memory or kv_bytes), in_units(kv_bytes, up=True)
+    raise ConfigError(
+        f"--kv-memory {given}: the KV cache would take {needed}{beside}, but beside the model only "
+        f"{in_units(free)} are free. Lower --kv-memory, or leave it out for a size that fits."
+    )
+
+
+def _kv_budget(
+    config: ServeConfig,
+    shape: DecoderConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    graph_bytes: int = 0,
+) -> int:
+    """Bytes for the KV cache. On the CPU the host tier takes a part of the same memory."""
+    if config.kv_memory is not None:
+        return config.kv_memory
+    free = free_memory(device)
+    kept = host_bytes(config) if device.type == "cpu" else 0
+    if kept >= free:
+        raise ConfigError(
+            f"--host-cache {as_given(kept)}: beside the model only {in_units(free)} are free: lower it."
+        )
+    return default_budget(shape, dtype, device, free - kept, graph_bytes)

@@ -1,0 +1,89 @@
+"""The interface of models: what executors, loading and the warm-up know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from ...kernels.linear import Linear
+from .cache_spec import CacheSpec
+from .input_batch import InputBatch
+
+
+class HiddenStates(NamedTuple):
+    """What a layer gets and returns."""
+
+    residual: torch.Tensor
+    """[tokens, hidden]: the sum of the layers before; the next layer overwrites it"""
+    normal: torch.Tensor
+    """[tokens, hidden]: the same, normalised for the next layer or for the head"""
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """What all layers of a forward pass read."""
+
+    batch: InputBatch
+    kvs: Sequence[torch.Tensor]
+    """each layer's cache (see `kv_pool.allocate_pool`)"""
+    rotary: torch.Tensor
+    """see `RotaryTable.values`"""
+
+
+class Layer(Protocol):
+    def forward(self, x: HiddenStates, step: LayerInputs) -> HiddenStates:
+        """Computes the layer, and writes the keys and values of the step's tokens. The last layer returns the
+        states of the output tokens alone."""
+        ...
+
+
+class Model(Protocol):
+    head: Linear
+    """hidden → vocab, in `dtype`"""
+    progress: Callable[[], None]
+    """called after each layer"""
+
+    @property
+    def cache_spec(self) -> CacheSpec: ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """of hidden states"""
+        ...
+
+    def products(self) -> list[Linear]:
+        """All matrix products of a step, the head last."""
+        ...
+
+    def set_context(self, positions: int) -> None:
+        """Allocates what the model needs for sequences of at most `positions` tokens."""
+        ...
+
+    def cover(self, positions: int) -> None:
+        """Call it before a step that has tokens at the first `positions` positions."""
+        ...
+
+    def forward(
+        self,
+        batch: InputBatch,
+        kvs: Sequence[torch.Tensor],
+        arrive: Callable[[int], None] | None = None,
+    ) -> torch.Tensor:
+        """Writes the step's keys and values; returns the hidden states of its output tokens.
+
+        kvs: each layer's cache (see `kv_pool.allocate_pool`).
+        arrive: called with a layer's number before its pages are read.
+        Returns [output tokens, hidden], normalised for the head.
+        """
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32 [tokens, vocab] of hidden states [tokens, hidden]."""
+        ...
+
+    def describe_positions(self) -> bytes:
+        """The part of the positions' computation on which the contents of pages depend."""
+        ...
