@@ -28,7 +28,7 @@ from .page_memory import PageMemory
 from .page_tables import PageTables
 from .runner import Runner
 from .slot_states import SlotStates
-from .tiers import PageStore, Transfers, open_page_store, page_model
+from .tiers import PageMover, PageStore, open_page_store, page_model
 from .warm_up import warm_up
 
 if TYPE_CHECKING:
@@ -134,17 +134,17 @@ def _start_runner(
         page_memory.start(everything=config.kv_memory is not None)
         if not config.enforce_eager:
             executor = CpuExecutor(state, config.deterministic)
-    transfers = Transfers(state.kvs, store) if store is not None else None
-    runner = Runner(state, executor, transfers, page_memory)
+    mover = PageMover(state.kvs, store) if store is not None else None
+    runner = Runner(state, executor, mover, page_memory)
     if not warm_up(runner, state.model, pool, config):
         source.explain_bad_logits()
-    if transfers is not None:
-        transfers.warm_up()
+    if mover is not None:
+        mover.warm_up()
     if graphs is None:
         return runner
     with _undisturbed(store):
         graphs.capture(state)  # after the warm-up has compiled the kernels
-    return Runner(state, graphs, transfers, page_memory)
+    return Runner(state, graphs, mover, page_memory)
 
 
 def _undisturbed(store: PageStore | None) -> AbstractContextManager[None]:

@@ -53,7 +53,7 @@ from .devices import use_all_cores
 from .loading import LoadedModel, load_model
 from .runner import Runner
 from .running_step import RunningStep
-from .tiers import PageStore
+from .tiers import PageMover, PageStore
 
 MASKS_DEADLINE = 10.0
 """seconds"""
@@ -130,10 +130,11 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
     not wait for it. Pages are saved beside a step. They are published with the next step, or when the GPU is
     idle."""
     running: RunningStep | None = None
+    mover = runner.mover
     while True:
-        work = _next(runner, running, queue)
-        if work is None and running is None:
-            runner.publish_saves()
+        work = _next(mover, running, queue)
+        if work is None and running is None and mover is not None:
+            mover.publish_saves()
         elif work is None or isinstance(work, _AFTER_STEPS):
             _finish(runner, running, scheduler)
             running = None
@@ -150,20 +151,18 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
                 runner.load_grammar(grammar)
             case DropGrammar() as grammar:
                 runner.drop_grammar(grammar)
-            case SavePages() as pages:
-                runner.save_pages(pages)
-            case (ForgetPages() | DiscardPages()) as pages:
-                runner.forget_pages(pages)
-            case FlushPages() as pages:
-                runner.flush_pages(pages)
-                scheduler.send(Flushed())
+            case (SavePages() | ForgetPages() | DiscardPages() | FlushPages()) as message:
+                assert mover is not None, "the process has no page store"
+                mover.handle(message)
+                if isinstance(message, FlushPages):
+                    scheduler.send(Flushed())
 
 
-def _next(runner: Runner, running: RunningStep | None, queue: StepQueue) -> Work | None:
+def _next(mover: PageMover | None, running: RunningStep | None, queue: StepQueue) -> Work | None:
     """The next message; None if the running step ends first, or, while no step runs, the saves do."""
     if running is not None:
         return queue.next_unless(running.ready)
-    return queue.next_unless(runner.saves_copied) if runner.is_saving else queue.next()
+    return queue.next() if mover is None or not mover.is_saving else queue.next_unless(mover.saves_copied)
 
 
 def _finish(runner: Runner, step: RunningStep | None, scheduler: Outbox) -> None:

@@ -13,12 +13,8 @@ from numpy.typing import NDArray
 from ...kernels.pages import copy_pages
 from ...kernels.sampling.batch import HostMask
 from ..messages import (
-    DiscardPages,
     DropGrammar,
-    FlushPages,
-    ForgetPages,
     LoadGrammar,
-    SavePages,
     StepMasks,
     StepPlan,
     StepResult,
@@ -29,7 +25,7 @@ from .input_batch import StepInputs
 from .page_memory import PageMemory
 from .prompt_logprobs import prompt_logprobs
 from .running_step import MasksSource, RunningStep, ScoredPrompt
-from .tiers import Restore, Transfers
+from .tiers import PageMover, StepMoves
 
 
 class Runner:
@@ -39,13 +35,14 @@ class Runner:
         self,
         device: DeviceState,
         executor: StepExecutor,
-        transfers: Transfers | None = None,
+        mover: PageMover | None = None,
         page_memory: PageMemory | None = None,
     ) -> None:
         self._model, self._kvs = device.model, device.kvs
         self._tables, self._states = device.tables, device.states
         self._executor = executor
-        self._transfers = transfers
+        self.mover = mover
+        """None: the process has no page store"""
         self._page_memory = page_memory
         self._idle_since = 0.0
 
@@ -58,32 +55,6 @@ class Runner:
 
     def drop_grammar(self, message: DropGrammar) -> None:
         self._states.drop_grammar(message)
-
-    @torch.inference_mode()
-    def save_pages(self, message: SavePages) -> None:
-        """Begins to save pages. They are published with the next step, or by `publish_saves`."""
-        self._store_transfers().save_computed(message.saves)
-
-    @property
-    def is_saving(self) -> bool:
-        """Whether pages are being saved that no step publishes yet."""
-        return self._transfers is not None and self._transfers.is_saving
-
-    def saves_copied(self) -> bool:
-        """Whether `publish_saves` returns without waiting for the device."""
-        return self._store_transfers().saves_copied()
-
-    def publish_saves(self) -> None:
-        """Lets the page store find the pages that are being saved."""
-        transfers = self._store_transfers()
-        transfers.settle(transfers.begun_saves())
-
-    def forget_pages(self, message: ForgetPages | DiscardPages) -> None:
-        self._store_transfers().forget(message)
-
-    @torch.inference_mode()
-    def flush_pages(self, message: FlushPages) -> None:
-        self._store_transfers().flush(message)
 
     def run(self, plan: StepPlan, masks: MasksSource) -> StepResult:
         """A whole step. Calls `masks` only if a row that samples has `host_mask`, after the forward pass."""
@@ -98,12 +69,12 @@ class Runner:
         A GPU computes it meanwhile; on a CPU it is computed on return, except rows that wait for masks.
         """
         started = time.perf_counter()
-        restore = self._prepare(plan)
-        step = RunningStep(plan, self._settling(plan, restore), started)
+        moves = self._prepare(plan)
+        step = RunningStep(plan, moves, started)
         inputs = step.inputs = self._executor.build_inputs(plan)
         if inputs is None:
             return step
-        hidden = step.hidden = self._executor.run(inputs, restore)
+        hidden = step.hidden = self._executor.run(inputs, None if moves is None else moves.restore)
         step.prompts = self._score_prompts(inputs, hidden)
         if not len(inputs.sampled_slots):
             step.copies = step.prompts[-1].copies if step.prompts else HostCopies([hidden[:0]])
@@ -121,10 +92,12 @@ class Runner:
     def finish(self, step: RunningStep) -> StepResult:
         """Waits for the tokens of the oldest running step."""
         result = step.finish(self._idle_since)
+        if self.mover is not None and step.moves is not None:
+            result.restored_ms = self.mover.finish(step.moves)
         self._idle_since = time.perf_counter()
         return result
 
-    def _prepare(self, plan: StepPlan) -> Restore | None:
+    def _prepare(self, plan: StepPlan) -> StepMoves | None:
         for setup in plan.setups:
             self._tables.clear(setup.slot)
             self._states.set_up(setup)
@@ -134,12 +107,12 @@ class Runner:
                 self._model.cover(self._tables.append(row.slot, pages))
                 if self._page_memory is not None:
                     self._page_memory.used(int(pages.max()))
-        assert self._transfers or not (plan.saves or plan.restores), "the process has no page store"
-        restore = self._transfers.begin(plan, lambda: self._written(plan)) if self._transfers else None
+        assert self.mover or not (plan.saves or plan.restores), "the process has no page store"
+        moves = self.mover.begin(plan, lambda: self._written(plan)) if self.mover else None
         if plan.copies:
-            moves = [(copy.source, copy.destination) for copy in plan.copies]
-            copy_pages(self._kvs, self._tables.page_size, *zip(*moves, strict=True))
-        return restore
+            copies = [(copy.source, copy.destination) for copy in plan.copies]
+            copy_pages(self._kvs, self._tables.page_size, *zip(*copies, strict=True))
+        return moves
 
     def _written(self, plan: StepPlan) -> list[int]:
         """The pages that the rows and copies of a step write."""
@@ -148,24 +121,6 @@ class Runner:
             *(copy.destination for copy in plan.copies),
             *chain.from_iterable(self._tables.pages(*each).tolist() for each in ranges),
         ]
-
-    def _settling(self, plan: StepPlan, restore: Restore | None) -> Callable[[], float]:
-        """A function for the end of the step: it waits for copies of pages, publishes saved ones, and returns
-        the milliseconds that restoring took."""
-        transfers = self._transfers
-        saves = None if transfers is None else transfers.begun_saves()
-
-        def settle() -> float:
-            restored_ms = 0.0 if restore is None else restore.finish()
-            if transfers is not None and saves is not None:
-                transfers.settle(saves, plan.fetches_over)
-            return restored_ms
-
-        return settle
-
-    def _store_transfers(self) -> Transfers:
-        assert self._transfers is not None, "the process has no page store"
-        return self._transfers
 
     def _score_prompts(self, inputs: StepInputs, hidden: torch.Tensor) -> list[ScoredPrompt]:
         """hidden: of all output tokens"""

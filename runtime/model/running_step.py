@@ -26,6 +26,7 @@ from .devices import HostCopies
 from .input_batch import StepInputs
 from .prompt_logprobs import report
 from .slot_states import NONE
+from .tiers import StepMoves
 
 NOT_A_NUMBER = "The model's logits for this request are not numbers (NaN)."
 NOTHING_ALLOWED = "No token is allowed here: masks, banned tokens and biases exclude them all."
@@ -51,8 +52,8 @@ class RunningStep:
     """A step that was launched. On a CPU it is computed, except the sampling of rows that wait for masks."""
 
     plan: StepPlan
-    settle: Callable[[], float]
-    """called after the step; returns the milliseconds that restoring pages took"""
+    moves: StepMoves | None
+    """the copies of pages between the device and host memory; None without a page store"""
     started: float
     """when the step was launched, in seconds of `time.perf_counter`"""
     inputs: StepInputs | None = None
@@ -80,8 +81,10 @@ class RunningStep:
         return self.copies is None or self.copies.ready()
 
     def finish(self, idle_since: float) -> StepResult:
-        """Waits for the device. idle_since: when it was done with the step before, in seconds of
-        `time.perf_counter`"""
+        """Waits for the device. Returns the result, without the time of restores.
+
+        idle_since: when the device was done with the step before, in seconds of `time.perf_counter`
+        """
         sampled = self._read_results()
         assert sampled.states is not None
         slots = NO_SLOTS if self.inputs is None else self.inputs.sampled_slots
@@ -100,7 +103,6 @@ class RunningStep:
             logprobs=[] if self.inputs is None else _logprobs(self.inputs, sampled),
             prompt_logprobs=prompts,
             errors=errors + prompt_errors,
-            restored_ms=self.settle(),
         )
 
     def _read_results(self) -> Sampled:

@@ -146,8 +146,8 @@ def test_an_engine_finds_the_pages_of_the_one_before(
 
 def test_the_runner_saves_before_it_overwrites_and_restores_before_it_reads(served_model: Path) -> None:
     driver = StepDriver.load(served_model, host_cache=16 << 20, page_size=4)
-    transfers = driver.runner._transfers
-    assert transfers is not None
+    mover = driver.runner.mover
+    assert mover is not None
     prompt = [5, 17, 3, 250, 44, 80, 12, 9]
     driver.start(0)
     expected = driver.prefill(0, prompt)
@@ -159,9 +159,9 @@ def test_the_runner_saves_before_it_overwrites_and_restores_before_it_reads(serv
     plan = StepPlan(100, [overwriting], saves=[SavedPages("", keys, packed(own))], setups=driver._setups)
     driver._setups = []
     driver.runner.run(plan, lambda: None)
-    entries = [transfers._store.pool.hold(key) for key in (keys[:16], keys[16:])]
+    entries = [mover._store.pool.hold(key) for key in (keys[:16], keys[16:])]
     assert all(entries)
-    transfers._store._fetches._ready[7] = [entry for entry in entries if entry is not None]
+    mover._store._fetches._ready[7] = [entry for entry in entries if entry is not None]
     driver.start(2)
     driver.lengths[2] = 7
     driver._give(2, [driver._free.pop(), driver._free.pop()])

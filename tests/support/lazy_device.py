@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from arbora.runtime.model.tiers.copy_streams import Copies
+from arbora.runtime.model.tiers.copies import Copies
 
 
 @dataclass(eq=False)

@@ -29,10 +29,9 @@ from arbora.runtime.model.tiers.disk import DiskStore
 from arbora.runtime.model.tiers.host_memory import HostMemory
 from arbora.runtime.model.tiers.host_pool import HostPool
 from arbora.runtime.model.tiers.lower_tiers import LowerTiers
+from arbora.runtime.model.tiers.page_mover import PageMover, StepMoves
 from arbora.runtime.model.tiers.page_store import PageStore
 from arbora.runtime.model.tiers.remote import RemoteStore
-from arbora.runtime.model.tiers.restores import Restore
-from arbora.runtime.model.tiers.transfers import Transfers
 from arbora.runtime.processes.sockets import Inbox, Outbox
 from interpreted_triton import DEVICE
 
@@ -50,7 +49,7 @@ class World:
         self.kvs = [torch.randn(shape, device=DEVICE) for _ in range(LAYERS)]
         pool = HostPool(HostMemory(places * PAGE_BYTES, pinned=DEVICE.type == "cuda"), PAGE_BYTES)
         self.store = PageStore(pool, LowerTiers(DiskStore(directory, limit) if disk else None, remote))
-        self.transfers = Transfers(self.kvs, self.store)
+        self.mover = PageMover(self.kvs, self.store)
         self.counts = StoreCounts()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._fetches = 0
@@ -61,14 +60,11 @@ class World:
         self.store.start(inbox, Outbox(self._context, scheduler, 1))
 
     def save(self, keys: list[int], pages: list[int], namespace: str = "") -> None:
-        self.transfers.save([SavedPages(namespace, key_bytes(keys), packed(pages))])
-        self.settle()
-
-    def settle(self, fetches_over: Sequence[int] = ()) -> None:
-        self.transfers.settle(self.transfers.begun_saves(), fetches_over)
+        self.mover.save([SavedPages(namespace, key_bytes(keys), packed(pages))])
+        self.mover.publish_saves()
 
     def flush(self, saves: list[SavedPages], fetches_over: Sequence[int] = ()) -> None:
-        self.transfers.flush(FlushPages(saves, list(fetches_over)))
+        self.mover.flush(FlushPages(saves, list(fetches_over)))
 
     def fetch(self, keys: list[int], namespace: str = "") -> tuple[int, int]:
         """The fetch's number, and how many pages were fetched."""
@@ -101,18 +97,17 @@ class World:
         return message.fetch, message.pages
 
     def restore(self, fetch: int, first: int, pages: list[int]) -> None:
-        restore = self.begin_restore(fetch, first, pages)
+        moves = self.begin_restore(fetch, first, pages, [fetch])
+        assert moves.restore is not None
         for layer in range(LAYERS):
-            restore.arrive(layer)
-        assert restore.finish() > 0
-        self.settle([fetch])
+            moves.restore.arrive(layer)
+        assert self.mover.finish(moves) > 0
 
-    def begin_restore(self, fetch: int, first: int, pages: list[int]) -> Restore:
-        restore = self.transfers.begin(
-            StepPlan(1, [], restores=[RestoredPages(fetch, first, packed(pages))]), list
-        )
-        assert restore is not None
-        return restore
+    def begin_restore(
+        self, fetch: int, first: int, pages: list[int], fetches_over: Sequence[int] = ()
+    ) -> StepMoves:
+        restores = [RestoredPages(fetch, first, packed(pages))]
+        return self.mover.begin(StepPlan(1, [], restores=restores, fetches_over=list(fetches_over)), list)
 
     def wait_for_counts(self, **expected: int) -> None:
         while any(getattr(self.counts, name) != value for name, value in expected.items()):

@@ -1,8 +1,8 @@
 """The slower tiers of the cache: host memory, disk, and a remote store."""
 
+from .copies import Restore
 from .opening import host_bytes, open_page_store, page_model
+from .page_mover import PageMover, StepMoves
 from .page_store import PageStore
-from .restores import Restore
-from .transfers import Transfers
 
-__all__ = ["PageStore", "Restore", "Transfers", "host_bytes", "open_page_store", "page_model"]
+__all__ = ["PageMover", "PageStore", "Restore", "StepMoves", "host_bytes", "open_page_store", "page_model"]

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ...messages import (
     DiscardPages,
@@ -31,14 +31,39 @@ from ...messages import (
 from ...processes.sockets import Inbox, Outbox
 from .disk import StoredPage
 from .fetches import Fetches
-from .host_pool import Entry, HostPool, split_keys
+from .host_pool import KEY_BYTES, Entry, HostPool, split_keys
 from .lower_tiers import LowerTiers
-from .uses import Uses
 
 PAGES_AT_ONCE = 8  # written between two looks at the inbox
-MOST_USED_KEYS = 100_000  # whose use is not reported to the tiers yet
+MAX_USED_KEYS = 100_000
 IDLE_MS = 500
 log = logging.getLogger(__name__)
+
+
+class Uses:
+    """Uses of pages on the device that the tiers do not know yet: the keys of consecutive pages for each use.
+    Keeps the last uses, of about `max_keys` keys."""
+
+    def __init__(self, max_keys: int) -> None:
+        self._max_bytes = max_keys * KEY_BYTES
+        self._uses: deque[bytes] = deque()
+        self._bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._uses)
+
+    def add(self, keys: bytes) -> None:
+        self._uses.append(keys)
+        self._bytes += len(keys)
+        while len(self._uses) > 1 and self._bytes > self._max_bytes:
+            self._bytes -= len(self._uses.popleft())
+
+    def take(self) -> Iterator[list[bytes]]:
+        """Removes all uses, oldest first."""
+        while self._uses:
+            keys = self._uses.popleft()
+            self._bytes -= len(keys)
+            yield split_keys(keys)
 
 
 class PageStore:
@@ -54,7 +79,7 @@ class PageStore:
         self._wake: Callable[[], None] = lambda: None
         self._to_forget: deque[ForgetPages | DiscardPages] = deque()
         self._forgotten: list[ForgetPages] = []  # to be answered once the pages are erased
-        self._uses = Uses(MOST_USED_KEYS)
+        self._uses = Uses(MAX_USED_KEYS)
         self._uses_due = 0.0  # next time to save them, on the monotonic clock
         self._unwritten = 0
         self._written = threading.Condition()

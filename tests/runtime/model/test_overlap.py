@@ -184,6 +184,7 @@ class SlowDevice:
         self._events = events
         self._asked = 0
         self.is_saving = False
+        self.mover = self
 
     def start(self, plan: StepPlan) -> SlowDevice:
         self._events.append("start")
@@ -201,9 +202,10 @@ class SlowDevice:
         self._events.append("finish")
         return StepResult(1, b"", b"", b"", 0, 0.0)
 
-    def save_pages(self, message: Message) -> None:
-        self._events.append("save")
-        self._asked, self.is_saving = 0, True
+    def handle(self, message: Message) -> None:
+        self.is_saving = isinstance(message, SavePages)
+        self._events.append("save" if self.is_saving else "forget")
+        self._asked = 0
 
     def saves_copied(self) -> bool:
         return self.ready()
@@ -211,9 +213,6 @@ class SlowDevice:
     def publish_saves(self) -> None:
         self._events.append("publish")
         self.is_saving = False
-
-    def forget_pages(self, message: Message) -> None:
-        self._events.append("forget")
 
     def load_grammar(self, message: Message) -> None:
         self._events.append("load")

@@ -16,14 +16,12 @@ from arbora.runtime.messages import (
     SavedPages,
     StepPlan,
 )
-from arbora.runtime.model.tiers import restores
+from arbora.runtime.model.tiers import copies
 from arbora.runtime.model.tiers.host_memory import HostMemory
 from arbora.runtime.model.tiers.host_pool import Entry, HostPool
 from arbora.runtime.model.tiers.lower_tiers import LowerTiers
+from arbora.runtime.model.tiers.page_mover import CopyStreams, PageMover, StepMoves
 from arbora.runtime.model.tiers.page_store import PageStore
-from arbora.runtime.model.tiers.restores import Restore
-from arbora.runtime.model.tiers.saves import Save
-from arbora.runtime.model.tiers.transfers import CopyStreams, Transfers
 from lazy_device import LazyCopies, LazyDevice, LazyStream
 from page_world import key_bytes, packed
 
@@ -33,9 +31,7 @@ PAGE_BYTES = LAYERS * 2 * 2 * 4
 
 @dataclass
 class Step:
-    saves: list[Save]
-    restore: Restore | None
-    fetch: int
+    moves: StepMoves
     pages: set[int]
     """that it reads or writes"""
     computed: LazyCopies | None = None
@@ -51,7 +47,7 @@ class Machine:
         self.pool = HostPool(HostMemory(PLACES * PAGE_BYTES, pinned=False), PAGE_BYTES)
         self.store = PageStore(self.pool, LowerTiers(None, None))
         streams = CopyStreams(LazyStream(self.device), LazyStream(self.device))
-        self.transfers = Transfers(self.kvs, self.store, streams)
+        self.mover = PageMover(self.kvs, self.store, streams)
         self.keys = dict.fromkeys(range(PAGES), 0)  # by page; 0: free
         self.forgotten: set[int] = set()
         self.flight: list[Step] = []
@@ -63,9 +59,9 @@ class Machine:
             self.check()
         while self.flight:
             self.finish()
-        self.transfers.settle(self.transfers.begun_saves())
+        self.mover.publish_saves()
         self.check()
-        assert not self.transfers._saves._open
+        assert not self.mover._open
         assert len(self.pool._free) + len(self.pool._entries) == PLACES
 
     def plan(self) -> None:
@@ -87,9 +83,9 @@ class Machine:
             self.keys[chosen[0]] = fetch
         kept = [page for page in range(PAGES) if self.keys[page] and page not in written]
         reads = [*self.random.sample(kept, min(len(kept), 2)), *chosen[: len(restores)]]
-        plan = StepPlan(1, [], saves=saves, restores=restores)
-        restore = self.transfers.begin(plan, lambda: written)
-        step = Step(self.transfers.begun_saves(), restore, fetch, {*reads, *chosen})
+        plan = StepPlan(1, [], saves=saves, restores=restores, fetches_over=[fetch] if fetch else [])
+        step = Step(self.mover.begin(plan, lambda: written), {*reads, *chosen})
+        restore = step.moves.restore
         self.flight.append(step)
         if written or self.random.random() < 0.5:
             if restore is not None and not restore.arrive_at_once():
@@ -107,25 +103,23 @@ class Machine:
             step = self.flight.pop(0)
             if step.computed is not None:
                 step.computed.wait()
-            if step.restore is not None:
-                step.restore.finish()
-            self.transfers.settle(step.saves, [step.fetch] if step.fetch else [])
+            self.mover.finish(step.moves)
 
     def save(self) -> None:
         """Saves pages that running steps may still compute."""
         kept = [page for page in range(PAGES) if self.keys[page]]
         if kept:
-            self.transfers.save([self._saved(self.random.choice(kept))], after_steps=True)
+            self.mover.save([self._saved(self.random.choice(kept))], after_steps=True)
 
     def forget(self) -> None:
         """Forgets the odd keys, or one key."""
         if self.random.random() < 0.5:
-            self.transfers.forget(ForgetPages("", "odd", 0, CacheDropped(0, 0, 0)))
+            self.mover.forget(ForgetPages("", "odd", 0, CacheDropped(0, 0, 0)))
             self.pool.forget("", "odd")
             self._drop(set(range(1, self.last + 1, 2)))
         elif self.last:
             key = self.random.randint(1, self.last)
-            self.transfers.forget(DiscardPages("", key_bytes([key])))
+            self.mover.forget(DiscardPages("", key_bytes([key])))
             self.pool.discard([key_bytes([key])])
             self._drop({key})
 
@@ -169,11 +163,11 @@ class Machine:
                 kv[:, :, page] = key
 
 
-@pytest.mark.parametrize("small", [0, restores.SMALL], ids=["layer by layer", "at once"])
+@pytest.mark.parametrize("small", [0, copies.MAX_AT_ONCE], ids=["layer by layer", "at once"])
 def test_pages_are_whole_in_any_order_that_the_streams_allow(
     small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restores, "SMALL", small)
+    monkeypatch.setattr(copies, "MAX_AT_ONCE", small)
     for seed in range(40):
         Machine(seed).run(turns=60)
 
@@ -183,6 +177,6 @@ def test_warming_up_changes_no_page_and_keeps_no_place() -> None:
     for kv in machine.kvs:
         kv.uniform_()
     before = [kv.clone() for kv in machine.kvs]
-    machine.transfers.warm_up()
+    machine.mover.warm_up()
     assert all(torch.equal(kv, old) for kv, old in zip(machine.kvs, before, strict=True))
     assert len(machine.pool._free) == PLACES

@@ -16,12 +16,12 @@ from arbora.runtime.messages import (
     SavedPages,
     UsedPages,
 )
-from arbora.runtime.model.tiers import page_store
+from arbora.runtime.model.tiers import StepMoves, page_store
 from arbora.runtime.model.tiers.disk import FILE_NAME, FILE_PAGE_BYTES, DiskStore
 from arbora.runtime.model.tiers.fetches import Fetches
 from arbora.runtime.model.tiers.host_memory import HostMemory
 from arbora.runtime.model.tiers.host_pool import HostPool
-from arbora.runtime.model.tiers.uses import Uses
+from arbora.runtime.model.tiers.page_store import Uses
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -50,10 +50,10 @@ def test_a_finished_restore_has_copied_layers_that_were_not_asked_for(world: Wor
     expected = world.content(3)
     world.save([1], [3])
     fetch, _ = world.fetch([1])
-    restore = world.begin_restore(fetch, 0, [9])
-    restore.arrive(0)
-    restore.finish()
-    world.settle([fetch])
+    moves = world.begin_restore(fetch, 0, [9], [fetch])
+    assert moves.restore is not None
+    moves.restore.arrive(0)
+    world.mover.finish(moves)
     assert torch.equal(world.content(9), expected)
 
 
@@ -139,7 +139,7 @@ def test_in_memory_the_least_recently_used_pages_are_evicted_later_ones_before_e
     world.save([1, 2, 3, 4], [1, 2, 3, 4])
     world.save([11, 12, 13, 14], [5, 6, 7, 8])
     fetch, _ = world.fetch([1])
-    world.settle([fetch])
+    world.mover.finish(StepMoves(None, [], [fetch]))
     world.save([21], [9])
     assert world.fetch([1, 2, 3, 4])[1] == 3
     assert world.fetch([11, 12, 13, 14])[1] == 4
@@ -207,8 +207,8 @@ def test_on_disk_pages_used_on_the_device_count_as_used_and_prefixes_as_used_lat
 ) -> None:
     world = World(tmp_path, places=8, disk=True)
     for keys in ([1, 2], [3, 4], [9]):
-        world.transfers.save_computed([SavedPages("", key_bytes(keys), packed(keys))])
-        world.settle()
+        world.mover.save_computed([SavedPages("", key_bytes(keys), packed(keys))])
+        world.mover.publish_saves()
         world.store.finish()
     world.outbox.send(UsedPages(key_bytes([1, 2, 3, 4, 5])))
     assert [int.from_bytes(key, "big") for key in keys_by_use(tmp_path, last=1)] == [1, 2, 3, 4, 9]
@@ -219,8 +219,8 @@ def test_uses_on_the_device_are_written_down_many_at_a_time(
 ) -> None:
     monkeypatch.setattr(page_store, "IDLE_MS", 3000)  # ten times that is more than all the uses take
     world = World(tmp_path, places=8, disk=True)
-    world.transfers.save_computed([SavedPages("", key_bytes([1, 9]), packed([1, 9]))])
-    world.settle()
+    world.mover.save_computed([SavedPages("", key_bytes([1, 9]), packed([1, 9]))])
+    world.mover.publish_saves()
     world.store.finish()
     statements: list[str] = []
     assert world.store.tiers.disk is not None
@@ -233,7 +233,7 @@ def test_uses_on_the_device_are_written_down_many_at_a_time(
 
 
 def test_of_uses_that_the_disk_does_not_know_of_the_last_are_kept() -> None:
-    uses = Uses(most=5)
+    uses = Uses(max_keys=5)
     for keys in ([1, 2, 3], [4, 5], [6], [7, 8]):
         uses.add(key_bytes(keys))
     assert list(uses.take()) == [[key_bytes([key]) for key in keys] for keys in ([4, 5], [6], [7, 8])]

@@ -31,7 +31,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
 def test_pages_that_may_be_wrong_are_given_up(world: World) -> None:
     world.save([1, 2, 3], [1, 2, 3])
     world.store.finish()
-    world.transfers.forget(DiscardPages("", key_bytes([2, 3, 4])))
+    world.mover.forget(DiscardPages("", key_bytes([2, 3, 4])))
     world.wait_for_counts(host_pages=1)
     assert world.fetch([1, 2])[1] == 1
     assert world.fetch([3])[1] == 0
@@ -41,7 +41,7 @@ def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     world.save([1], [1], "ann/")
     world.save([2], [2], "bob/")
     world.wait_for_counts(host_pages=2)
-    world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+    world.mover.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
     while not isinstance(message := world.receive(), Forgotten):
         pass
     on_disk = int(world.store.tiers.disk is not None)
@@ -61,7 +61,7 @@ def test_fetches_are_answered_while_forgotten_pages_are_erased(
     world.save([1], [1], "ann/")
     world.save([2], [2], "bob/")
     world.store.finish()
-    world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+    world.mover.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
     world.wait_for_counts(host_pages=1, disk_pages=1)
     answered += world.fetch([2], "bob/")
     while not isinstance(message := world.receive(), Forgotten):
@@ -81,7 +81,7 @@ def test_the_answer_to_a_drop_says_that_the_disk_failed_and_may_still_have_pages
     world.store.finish()
 
     def forget() -> CacheDropped:
-        world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+        world.mover.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
         while not isinstance(message := world.receive(), Forgotten):
             pass
         return message.dropped
@@ -101,7 +101,7 @@ def test_held_pages_of_a_forgotten_namespace_stay_whole_until_they_are_released(
     world.save([1], [1], "ann/")
     fetch, _ = world.fetch([1])
     world.wait_for_counts(host_pages=1)
-    world.transfers.forget(ForgetPages("ann/", "ann/", 0, CacheDropped(1, 0, 0)))
+    world.mover.forget(ForgetPages("ann/", "ann/", 0, CacheDropped(1, 0, 0)))
     world.wait_for_counts(host_pages=0)
     world.save([10, 11, 12, 13, 14, 15, 16], [10, 11, 12, 13, 14, 15, 16])
     world.restore(fetch, 0, [5])
@@ -152,7 +152,7 @@ def test_a_disk_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
     fetch, _ = world.fetch([1], "ann/")
     world.restore(fetch, 0, [5])
     assert torch.equal(world.content(5), expected)
-    world.transfers.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
+    world.mover.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
     while not isinstance(message := world.receive(), Forgotten):
         pass
     assert message.dropped.disk_pages == 2

@@ -1,8 +1,9 @@
-"""Copies pages between the device and host memory, as step plans say."""
+"""Moves pages between the device and host memory, as step plans and other messages say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +16,12 @@ from ...messages import (
     ForgetPages,
     RestoredPages,
     SavedPages,
+    SavePages,
     StepPlan,
 )
-from .copy_streams import Copies, CopyStream, CudaCopyStream, HostCopyStream
+from .copies import Copies, CopyStream, CudaCopyStream, HostCopyStream, HostRestore, Restore, StreamRestore
 from .host_pool import KEY_BYTES, Entry, split_keys
 from .page_store import PageStore
-from .restores import HostRestore, Restore, StreamRestore
-from .saves import Save, Saves
 
 ID_BYTES = 4
 PAGES_AT_ONCE = 8  # in a flush, written while the next ones are copied
@@ -36,7 +36,31 @@ class CopyStreams(NamedTuple):
     """None: pages are copied in the step that reads them"""
 
 
-class Transfers:
+@dataclass(eq=False)
+class Save:
+    """Consecutive pages that are copied to host memory together. The page store can't find them yet."""
+
+    pages: Set[int]
+    entries: list[Entry]
+    copies: Copies
+    forgotten: list[Entry] = field(default_factory=list)
+    """entries whose places are freed after the copies, and which are never published"""
+
+    def forget(self, matches: Callable[[Entry], bool]) -> None:
+        self.forgotten += [entry for entry in self.entries if matches(entry)]
+        self.entries = [entry for entry in self.entries if not matches(entry)]
+
+
+@dataclass(frozen=True)
+class StepMoves:
+    """What a step moves: it publishes the saves that began before it."""
+
+    restore: Restore | None
+    saves: list[Save]
+    fetches_over: Sequence[int]
+
+
+class PageMover:
     """Copies run beside the steps on CUDA, and in order with them on a CPU.
 
     kvs: each layer's cache (see `kv_pool.allocate_pool`).
@@ -52,7 +76,10 @@ class Transfers:
         shape = (store.pool.places, len(kvs), kv.shape[0] * kv.shape[1], -1)
         self._memory = store.pool.memory.view(kv.dtype).view(shape)
         self._streams = streams or _streams(kv.device)
-        self._saves = Saves(store)
+        self._open: list[Save] = []
+        """the saves that are not published"""
+        self._begun: list[Save] = []
+        """those among them that no step will publish yet"""
 
     def warm_up(self) -> None:
         """Compiles the kernels of copies; page 0 keeps its contents."""
@@ -63,7 +90,18 @@ class Transfers:
             self._streams.saving.launch(lambda: moves.load(range(len(self._kvs)))).wait()
             self._store.pool.release([entry])
 
-    def begin(self, plan: StepPlan, written: Callable[[], Iterable[int]]) -> Restore | None:
+    @torch.inference_mode()
+    def handle(self, message: SavePages | ForgetPages | DiscardPages | FlushPages) -> None:
+        """Begins to save pages, forgets pages, or returns when all are in tiers that outlive the process."""
+        match message:
+            case SavePages():
+                self.save_computed(message.saves)
+            case FlushPages():
+                self.flush(message)
+            case _:
+                self.forget(message)
+
+    def begin(self, plan: StepPlan, written: Callable[[], Iterable[int]]) -> StepMoves:
         """Launches a step's saves and restores before the step. Its writes wait for the saves of their pages.
 
         The copies need not wait for the steps before: a page is evicted, and given to another request, only
@@ -72,11 +110,46 @@ class Transfers:
         written: the pages that the step writes besides the restored ones
         """
         self.save(plan.saves)
-        running = self._saves.running()
+        running = [save for save in self._open if not save.copies.ready()]
         if running:
             for copies in _copies_of(running, set(written())):
                 copies.precede_launches()
-        return self._restore(plan.restores, running) if plan.restores else None
+        restore = self._restore(plan.restores, running) if plan.restores else None
+        return StepMoves(restore, self._take_begun(), plan.fetches_over)
+
+    def finish(self, moves: StepMoves) -> float:
+        """Waits for the copies of a computed step, publishes saved pages and ends fetches. Returns the
+        milliseconds that restoring took."""
+        restored_ms = 0.0 if moves.restore is None else moves.restore.finish()
+        self._publish(moves.saves)
+        for fetch in moves.fetches_over:
+            self._store.end(fetch)
+        return restored_ms
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether saves have begun that no step will publish."""
+        return bool(self._begun)
+
+    def saves_copied(self) -> bool:
+        """Whether `publish_saves` returns without waiting for the device."""
+        return all(save.copies.ready() for save in self._begun)
+
+    def publish_saves(self) -> None:
+        """Lets the page store find the pages of these saves."""
+        self._publish(self._take_begun())
+
+    def _take_begun(self) -> list[Save]:
+        begun, self._begun = self._begun, []
+        return begun
+
+    def _publish(self, saves: Sequence[Save]) -> None:
+        """Waits for the copies of these saves."""
+        for save in saves:
+            save.copies.wait()
+            self._open.remove(save)
+            self._store.saved(save.entries)
+            self._store.pool.release(save.forgotten)
 
     def save(self, saves: Sequence[SavedPages], timeout: float = 0.0, after_steps: bool = False) -> None:
         """Copies pages to host memory. A page that gets no place within `timeout` seconds is lost.
@@ -109,7 +182,9 @@ class Transfers:
     def _launch(self, pages: list[int], entries: list[Entry], after_steps: bool) -> None:
         moves = page_moves(self._kvs, pages, self._memory, [entry.place for entry in entries])
         copies = self._streams.saving.launch(moves.save, after_steps=after_steps)
-        self._saves.add(Save(frozenset(pages), entries, copies))
+        save = Save(frozenset(pages), entries, copies)
+        self._open.append(save)
+        self._begun.append(save)
 
     def _restore(self, restores: Sequence[RestoredPages], running: Sequence[Save]) -> Restore:
         """Copies fetched pages to the device."""
@@ -124,33 +199,20 @@ class Transfers:
         size = len(pages) * self._memory[0].nbytes
         return StreamRestore(self._streams.restoring, load, layers, size, _copies_of(running, set(pages)))
 
-    @property
-    def is_saving(self) -> bool:
-        """Whether saves have begun that no step settles."""
-        return self._saves.begun
-
-    def saves_copied(self) -> bool:
-        """Whether the copies of these saves are complete."""
-        return self._saves.copied()
-
-    def begun_saves(self) -> list[Save]:
-        """The saves since the last call, for `settle`."""
-        return self._saves.take_begun()
-
-    def settle(self, saves: Sequence[Save], fetches_over: Sequence[int] = ()) -> None:
-        """After a step: publishes the saved pages and ends these fetches."""
-        self._saves.publish(saves)
-        for fetch in fetches_over:
-            self._store.end(fetch)
-
     def forget(self, message: ForgetPages | DiscardPages) -> None:
         """Forgets pages in all tiers, and those that are being saved."""
-        self._saves.forget(message)
+        if isinstance(message, DiscardPages):
+            keys = set(split_keys(message.keys))
+            matches: Callable[[Entry], bool] = lambda entry: entry.key in keys  # noqa: E731
+        else:
+            matches = lambda entry: entry.matches(message.scope, message.namespace)  # noqa: E731
+        for save in self._open:
+            save.forget(matches)
         self._store.forget(message)
 
     def flush(self, message: FlushPages) -> None:
         """Returns when all pages that fit are in tiers that outlive the process."""
-        self.settle(self.begun_saves(), message.fetches_over)
+        self.finish(StepMoves(None, self._take_begun(), message.fetches_over))
         if not self._store.tiers:
             return
         at_once = max(1, min(PAGES_AT_ONCE, self._store.pool.places // 2))
@@ -159,7 +221,7 @@ class Transfers:
             for few in _pieces(self._unsaved(part), at_once):
                 self._store.write_again(split_keys(few.keys))
                 self.save([few], timeout=FLUSH_TIMEOUT)
-                self.settle(self.begun_saves())
+                self.publish_saves()
         self._store.finish()
 
     def _unsaved(self, part: SavedPages) -> SavedPages:
