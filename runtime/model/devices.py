@@ -1,9 +1,11 @@
-"""The machine: devices, dtypes, cores, free memory."""
+"""The machine: devices, dtypes, cores, free memory, the C library's heap."""
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import torch
@@ -14,6 +16,10 @@ from ..config import ServeConfig
 from ..errors import ConfigError
 from ..system_memory import free_host_memory
 
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # glibc's parameters of mallopt
+LOADING_BYTES = 1 << 20
+SERVING_BYTES = 32 << 20
+"""glibc's maximum: it raises its threshold from 128 KiB towards this as larger blocks are freed"""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -68,6 +74,26 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return free_host_memory()
+
+
+@contextmanager
+def outside_heap() -> Iterator[None]:
+    """Gives each block of a MiB or more its own mapping inside the context.
+
+    Temporary copies of weights would leave gaps in the heap, which keep their memory, and a block from the
+    heap may have the memory of an earlier block before it is written. Later blocks come from the heap again,
+    because a step must not wait for the system's memory. No effect without glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        yield
+        return
+    mallopt(MMAP_THRESHOLD, LOADING_BYTES)
+    try:
+        yield
+    finally:
+        mallopt(MMAP_THRESHOLD, SERVING_BYTES)
+        mallopt(TRIM_THRESHOLD, 2 * SERVING_BYTES)
 
 
 class HostCopies:

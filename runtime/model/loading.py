@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from ...kernels.arithmetic import arithmetic
+from ...kernels.common.vectors import LANES
+from ...kernels.pages.cells import CellFormat
 from ..byte_sizes import in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
-from ..messages import ModelReady
+from ..messages import GroupCost, ModelReady
 from ..vocabulary import Vocabulary
+from .cache_spec import CacheSpec
 from .cpu_executor import CpuExecutor
-from .devices import choose_device, kv_dtype
+from .devices import choose_device, kv_dtype, outside_heap
 from .executor import DeviceState, EagerExecutor, StepExecutor
-from .group_cost import group_cost
-from .heap import outside_heap
 from .kv_pool import PoolSize, allocate_pool, page_bytes
 from .memory_plan import plan_pages
 from .model import Model
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from .cuda_executor import CudaExecutor  # Triton may be missing without a GPU
 
 MAX_PAGE_SIZE = 256
+CUDA_MIN_SHARED_TOKENS = 64
+"""See `GroupCost.min_shared_tokens`. On a GPU only the cost of merging was measured."""
 log = logging.getLogger(__name__)
 
 
@@ -145,6 +148,25 @@ def _start_runner(
     with _undisturbed(store):
         graphs.capture(state)  # after the warm-up has compiled the kernels
     return Runner(state, graphs, mover, page_memory)
+
+
+def group_cost(spec: CacheSpec, stored: torch.dtype, device: torch.device) -> GroupCost:
+    """What groups of rows cost on the device (see docs/kernels.md). stored: the dtype of the KV cache"""
+    if device.type == "cpu":
+        one_vector = LANES * spec.kv_heads // spec.heads
+        return GroupCost(chunk_tokens=max(1, one_vector))
+    from ...kernels.attention.cuda import Shape, merged_tokens
+    from ...kernels.attention.cuda_tiles import GROUP
+    from ...kernels.attention.fixed_steps import LEVELS
+
+    shape = Shape(spec.heads, spec.kv_heads, spec.head_dim, None)
+    merged = merged_tokens(shape, CellFormat(stored).bytes(spec.head_dim))
+    return GroupCost(
+        merged,
+        CUDA_MIN_SHARED_TOKENS,
+        chunk_tokens=max(1, GROUP // shape.repeat),  # more would fill the largest tiles alone
+        levels=LEVELS - 1,
+    )
 
 
 def _undisturbed(store: PageStore | None) -> AbstractContextManager[None]:

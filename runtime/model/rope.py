@@ -14,7 +14,7 @@ import math
 
 import torch
 
-from .heap import outside_heap
+from .devices import outside_heap
 from .rope_config import RopeConfig
 
 BLOCK = 4096

@@ -29,10 +29,9 @@ from ....runtime.model.weight_formats import (
     load_weight_formats,
 )
 from ....runtime.model.weight_formats.compressed_tensors import choose_compressed_tensors
-from ....runtime.model.weight_formats.floats import FloatFormat
 from ....runtime.model.weight_formats.gguf_blocks import BLOCK_TYPES
 from ....runtime.model.weight_formats.quantized_checkpoint import quantization_config
-from ....runtime.model.weight_formats.tensor_spec import FLOATS
+from ....runtime.model.weight_formats.weight_format import FLOATS, FloatFormat
 from ....runtime.model.weights import EMBEDDING, FINAL_NORM, expected_tensors, projections
 
 ITEM_BYTES = {"I8": 1, "U8": 1, "F8_E4M3": 1, "I32": 4, "I64": 8}

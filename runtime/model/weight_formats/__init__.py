@@ -4,8 +4,7 @@ from .checkpoint import Checkpoint
 from .loader import EmbeddingRows, ProjectionLoader, projection_tensors
 from .quantization_config import WeightFormats, checkpoint_formats, load_weight_formats
 from .quantized_cache import quantized
-from .tensor_spec import TensorSpec
-from .weight_format import ChooseFormat, Projection
+from .weight_format import ChooseFormat, Projection, TensorSpec
 
 __all__ = [
     "Checkpoint",

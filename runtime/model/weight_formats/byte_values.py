@@ -8,8 +8,17 @@ from typing import Literal, NamedTuple
 import torch
 
 from .expand import groups_of
-from .tensor_spec import FLOATS, GET_FILE_AGAIN, Shape, TensorSpec
-from .weight_format import CodedRows, CodedWeight, Projection, Stored, TensorError
+from .weight_format import (
+    FLOATS,
+    GET_FILE_AGAIN,
+    CodedRows,
+    CodedWeight,
+    Projection,
+    Shape,
+    Stored,
+    TensorError,
+    TensorSpec,
+)
 
 INT8_ZERO = 128
 """the code of the signed byte 0"""

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 import torch
+from safetensors import SafetensorError, safe_open
 
-from ...checkpoint_json import decode_file
+from ...checkpoint_json import GET_IT_AGAIN, decode_file
 from ...errors import ConfigError
 from ...gguf_file import GgufFile
 from .gguf_tensors import GgufTensors
-from .safetensors_file import SafetensorsFile
-from .tensor_spec import FLOATS, GET_FILE_AGAIN, Shape, TensorSpec, is_finite
+from .weight_format import FLOATS, GET_FILE_AGAIN, Shape, TensorSpec, is_finite
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -41,6 +41,32 @@ class TensorFile(Protocol):
 
 class _Index(msgspec.Struct):
     weight_map: dict[str, str]
+
+
+class SafetensorsFile:
+    """A `TensorFile`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ConfigError for a file that is missing or incomplete."""
+        if not path.exists():
+            raise ConfigError(f"{path}: this file is missing, but the checkpoint's index names it.")
+        try:
+            # The library's type hints are incomplete.
+            self._file = cast(Any, safe_open(path, framework="pt", device="cpu"))
+        except (SafetensorError, OSError) as error:
+            raise ConfigError(f"{path}: not a whole safetensors file ({error}). {GET_IT_AGAIN}.") from None
+        self.names: Set[str] = frozenset(self._file.keys())
+
+    def stored_name(self, name: str) -> str:
+        return name
+
+    def describe(self, name: str) -> tuple[Shape, str]:
+        part = self._file.get_slice(name)
+        return tuple(part.get_shape()), part.get_dtype()
+
+    def read(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._file.get_tensor(name)
+        return tensor
 
 
 class Checkpoint:

@@ -10,10 +10,9 @@ import msgspec
 from ...checkpoint_json import convert_part
 from ...errors import ConfigError
 from .byte_values import ByteFormat, ScaleGrid
-from .floats import FloatFormat
 from .group_quantized import AwqFormat, GptqFormat
 from .module_names import name_list
-from .weight_format import ChooseFormat, Projection, WeightFormat
+from .weight_format import ChooseFormat, FloatFormat, Projection, WeightFormat
 
 
 class _Fp8(msgspec.Struct):

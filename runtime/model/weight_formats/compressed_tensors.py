@@ -11,11 +11,10 @@ import msgspec
 from ...checkpoint_json import convert_part
 from ...errors import ConfigError
 from .byte_values import ByteFormat, ScaleGrid
-from .floats import FloatFormat
 from .module_names import Target
 from .mxfp4 import GROUP, Mxfp4Format
 from .pack_quantized import PackQuantizedFormat
-from .weight_format import ChooseFormat, Projection, WeightFormat
+from .weight_format import ChooseFormat, FloatFormat, Projection, WeightFormat
 
 BYTES = ("int-quantized", "float-quantized", "naive-quantized")
 PACKED = "pack-quantized"

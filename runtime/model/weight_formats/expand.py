@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from .tensor_spec import GET_FILE_AGAIN
-from .weight_format import CodedRows, CodedWeight, Groups, TensorError
+from .weight_format import GET_FILE_AGAIN, CodedRows, CodedWeight, Groups, TensorError
 
 ALIGNMENT = 128
 """Pieces start at a multiple of this number of outputs, and so at a word and at a block of scales."""

@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from . import mxfp4
-from .tensor_spec import TensorSpec
-from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored
+from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored, TensorSpec
 
 
 class Block(NamedTuple):

@@ -10,7 +10,7 @@ import torch
 
 from ...errors import ConfigError
 from ...gguf_file import GgufFile, Value
-from .tensor_spec import FLOATS, Shape
+from .weight_format import FLOATS, Shape
 
 NAMES = {
     "token_embd": "model.embed_tokens",

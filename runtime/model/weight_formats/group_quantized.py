@@ -9,8 +9,7 @@ from typing import Literal
 import torch
 
 from .expand import groups_of, only_value, unpack
-from .tensor_spec import FLOATS, TensorSpec
-from .weight_format import CodedRows, CodedWeight, Projection, Stored, TensorError
+from .weight_format import FLOATS, CodedRows, CodedWeight, Projection, Stored, TensorError, TensorSpec
 
 AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]
 """The nibble, from the lowest, that holds each output of a word."""

@@ -17,8 +17,17 @@ from ...errors import ConfigError
 from .checkpoint import Checkpoint
 from .expand import expand_into
 from .packing import Packing, pack, packing_of
-from .tensor_spec import FLOATS, GET_FILE_AGAIN, TensorSpec, is_finite
-from .weight_format import ChooseFormat, CodedRows, CodedWeight, Projection, TensorError
+from .weight_format import (
+    FLOATS,
+    GET_FILE_AGAIN,
+    ChooseFormat,
+    CodedRows,
+    CodedWeight,
+    Projection,
+    TensorError,
+    TensorSpec,
+    is_finite,
+)
 
 
 def projection_tensors(projection: Projection, choose: ChooseFormat) -> dict[str, TensorSpec]:

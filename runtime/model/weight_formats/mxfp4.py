@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from .expand import nibbles
-from .tensor_spec import TensorSpec
-from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored
+from .weight_format import CodedRows, CodedWeight, Groups, Projection, Stored, TensorSpec
 
 GROUP = 32
 ZERO = 12

@@ -8,8 +8,16 @@ from typing import Literal
 import torch
 
 from .expand import groups_of, only_value, unpack
-from .tensor_spec import FLOATS, GET_FILE_AGAIN, TensorSpec
-from .weight_format import CodedRows, CodedWeight, Projection, Stored, TensorError
+from .weight_format import (
+    FLOATS,
+    GET_FILE_AGAIN,
+    CodedRows,
+    CodedWeight,
+    Projection,
+    Stored,
+    TensorError,
+    TensorSpec,
+)
 
 
 @dataclass(frozen=True)

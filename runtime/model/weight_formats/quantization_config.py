@@ -13,10 +13,8 @@ from ...errors import ConfigError
 from .checkpoint import Checkpoint
 from .choosing import choose_awq, choose_fp8, choose_gptq
 from .compressed_tensors import choose_compressed_tensors
-from .floats import FloatFormat
 from .gguf_blocks import BlockFormat
-from .tensor_spec import FLOATS
-from .weight_format import ChooseFormat, Projection, WeightFormat
+from .weight_format import FLOATS, ChooseFormat, FloatFormat, Projection, WeightFormat
 
 METHODS: dict[str, Callable[[dict[str, Any], Set[str]], ChooseFormat]] = {
     "awq": choose_awq,

@@ -20,11 +20,9 @@ from ...config import QuantizeMethod
 from ...errors import ConfigError
 from ...logs import ProgressLine
 from .checkpoint import Checkpoint
-from .floats import FloatFormat
 from .quantization_config import WeightFormats, load_weight_formats
 from .quantized_checkpoint import write_quantized
-from .tensor_spec import TensorSpec
-from .weight_format import ChooseFormat, Projection
+from .weight_format import ChooseFormat, FloatFormat, Projection, TensorSpec
 
 VERSION = 2
 """version of the method of quantizing"""

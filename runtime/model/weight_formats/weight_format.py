@@ -1,14 +1,36 @@
-"""The interface of weight formats."""
+"""The interface of weight formats, and the format of weights in 16 or 32 bits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 import torch
 
-from .tensor_spec import TensorSpec
+FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+GET_FILE_AGAIN = "Copy or download the file again"
+
+Shape = tuple[int, ...]
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether no value is NaN or infinite."""
+    # If the sum is finite, all values are. It takes a sixth of the time of `isfinite`.
+    return math.isfinite(tensor.sum(dtype=torch.float32)) or bool(tensor.isfinite().all())
+
+
+class TensorSpec(NamedTuple):
+    """The shapes and dtypes that a tensor may have in a checkpoint."""
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...] = tuple(FLOATS)
+    """as safetensors or GGUF names them, such as `I32`"""
+    optional: bool = False
+
+    def __str__(self) -> str:
+        return f"{' or '.join(str(list(shape)) for shape in self.shapes)} of {', '.join(self.dtypes)}"
 
 
 class Projection(NamedTuple):
@@ -86,6 +108,15 @@ class WeightFormat(Protocol):
 
         Raises TensorError for values that no valid checkpoint has.
         """
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    def tensors(self, projection: Projection) -> dict[str, TensorSpec]:
+        return {"weight": TensorSpec(((projection.outputs, projection.inputs),), tuple(FLOATS))}
+
+    def read(self, stored: Stored, outputs: int, inputs: int) -> torch.Tensor:
+        return stored["weight"]
 
 
 ChooseFormat = Callable[[Projection], WeightFormat]

@@ -8,7 +8,7 @@ import arbora
 import pytest
 import torch
 from arbora.runtime.model.cache_spec import CacheSpec
-from arbora.runtime.model.group_cost import group_cost
+from arbora.runtime.model.loading import group_cost
 
 BUILT_IN = Path(arbora.__file__).parent / "runtime" / "model" / "builtin"
 

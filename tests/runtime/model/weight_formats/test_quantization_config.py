@@ -10,7 +10,7 @@ import pytest
 import torch
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.weight_formats import Projection, load_weight_formats
-from arbora.runtime.model.weight_formats.floats import FloatFormat
+from arbora.runtime.model.weight_formats.weight_format import FloatFormat
 from checkpoints import change_tensor, edit_config, random_model, save_model
 from quantized_checkpoints import AWQ, CASES, FP8, GPTQ, GROUP4, compressed, write_quantized
 from step_driver import refusal
