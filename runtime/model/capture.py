@@ -19,7 +19,7 @@ Replay = Callable[[], None]
 Capture = Callable[[Replay], Replay]
 T = TypeVar("T")
 FINE_FROM, FINE_STEP = 256, 64
-"""Graphs for more tokens are in steps of so many, because the time of padding then counts."""
+"""Above 256 tokens there is a graph for every 64, because the time of padding then counts."""
 
 
 class CaptureError(ConfigError):
@@ -99,14 +99,14 @@ class Captures:
         Raises the error if memory is lacking, because the steps would lack it too, and CaptureError if `work`
         itself fails now.
         """
-        return self._tried(self._capture, work, name)
+        return self._try(self._capture, work, name)
 
     def measure(self, work: Replay, name: str) -> GraphMemory:
         """The memory that a graph of `work` takes: none if it can't be captured. Raises as `capture` does."""
         assert self._measure is not None
-        return self._tried(self._measure, work, name) or GraphMemory(0, 0)
+        return self._try(self._measure, work, name) or GraphMemory(0, 0)
 
-    def _tried(self, attempt: Callable[[Replay], T], work: Replay, name: str) -> T | None:
+    def _try(self, attempt: Callable[[Replay], T], work: Replay, name: str) -> T | None:
         try:
             return attempt(work)
         except Exception as error:
@@ -140,13 +140,13 @@ def lacked_memory(error: BaseException | None) -> bool:
     return lacked or lacked_memory(error.__context__)
 
 
-def sizes(most: int) -> list[int]:
-    """1, 2, 3, 4, 6, 8, 12, …, 192, 256, 320, 384, … rows or tokens, and `most`."""
+def choose_sizes(most: int) -> list[int]:
+    """The numbers of rows or tokens of graphs: 1, 2, 3, 4, 6, 8, 12, …, 192, 256, 320, 384, … and `most`."""
     steps = chain.from_iterable((1 << n, 3 << n >> 1) for n in range(1, FINE_FROM.bit_length()))
     fine = range(FINE_FROM, most, FINE_STEP)
     return sorted({1, most, *(size for size in chain(steps, fine) if size < most)})
 
 
-def holding(rows: int, graph_sizes: list[int]) -> int:
-    """The smallest of these sizes for so many rows or tokens."""
-    return next(size for size in graph_sizes if size >= rows)
+def find_size(rows: int, sizes: list[int]) -> int:
+    """The smallest of these sizes that holds a number of rows or tokens."""
+    return next(size for size in sizes if size >= rows)

@@ -97,12 +97,12 @@ class CpuExecutor:
         tables = states.table_addresses()
         results = self._sampling.load(slots, tables, states.own_masks, inputs.alternatives)
         starts = [row.start + 1 for row in inputs.rows]
-        return _SampledStep(inputs, loaded, results, tables, self._growing(inputs, loaded), starts)
+        return _SampledStep(inputs, loaded, results, tables, self._prepare_growth(inputs, loaded), starts)
 
     def _sample(self, hidden: torch.Tensor) -> None:
         self._sampling.run(self._model.logits(hidden))
 
-    def _growing(self, inputs: StepInputs, loaded: LoadedStep) -> GrowingRows | None:
+    def _prepare_growth(self, inputs: StepInputs, loaded: LoadedStep) -> GrowingRows | None:
         if not all(row.sample and not row.tokens for row in inputs.rows):
             return None
         (attention, *others) = dict.fromkeys(loaded.plans.values())
@@ -123,7 +123,7 @@ class CpuExecutor:
         longest = max(last.next_starts) + 1
         if self._shortest_window is not None and longest > self._shortest_window:
             return False
-        pages = self._begun_pages(plan.rows)
+        pages = self._find_begun_pages(plan.rows)
         if not last.growing.grow(pages):
             return False
         batch = last.loaded.recorded.batch
@@ -135,7 +135,7 @@ class CpuExecutor:
         last.next_starts = [start + 1 for start in last.next_starts]
         return True
 
-    def _begun_pages(self, rows: Sequence[Row]) -> list[NewPage]:
+    def _find_begun_pages(self, rows: Sequence[Row]) -> list[NewPage]:
         """The rows whose tokens are the first ones of a page. They may have got it in an earlier step."""
         size = self._tables.page_size
         return [

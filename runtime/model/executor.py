@@ -13,7 +13,7 @@ from ...kernels.sampling import TokenMask, sample
 from ...kernels.sampling.batch import HostMask, listed
 from ...kernels.sampling.packed_results import PackedResults
 from ..messages import StepPlan
-from .input_batch import StepInputs, step_inputs
+from .input_batch import StepInputs, build_step_inputs
 from .model import Model
 from .page_tables import PageTables
 from .slot_states import SlotStates
@@ -62,7 +62,7 @@ class EagerExecutor:
 
     def build_inputs(self, plan: StepPlan) -> StepInputs | None:
         device = self._device
-        return step_inputs(plan.rows, plan.groups, device.tables, device.states) if plan.rows else None
+        return build_step_inputs(plan.rows, plan.groups, device.tables, device.states) if plan.rows else None
 
     def run(self, inputs: StepInputs, restore: Restore | None) -> torch.Tensor:
         arrive = None if restore is None else restore.arrive

@@ -19,7 +19,7 @@ from ...kernels.automaton.layout import TABLES
 from ...kernels.common.feed_cuda import feed
 from ...kernels.common.step_tokens import NO_SLOT
 from .cache_spec import CacheSpec
-from .capture import Captures, Replay, holding, sizes
+from .capture import Captures, Replay, choose_sizes, find_size
 from .input_batch import InputBatch, StepInputs
 from .model import Model
 from .slot_states import SlotStates
@@ -85,7 +85,7 @@ class ForwardGraphs:
         self._scratch = Scratch.allocate(self._shapes[0], self._max_tokens, tables)
         self._hidden, self._states = hidden, states
         self._side = SideStream(hidden.device)
-        self._sizes = sizes(self._max_tokens)
+        self._sizes = choose_sizes(self._max_tokens)
         self._graphs: dict[tuple[int, tuple[Tiles, ...]], _Captured] = {}
 
     @torch.inference_mode()
@@ -113,7 +113,7 @@ class ForwardGraphs:
         outputs = len(inputs.outputs)
         if inputs.size > self._max_tokens or outputs > len(self._hidden):
             return None
-        size = holding(inputs.size, self._sizes)
+        size = find_size(inputs.size, self._sizes)
         tiles = needed_tiles(inputs.attention, self._shapes[0], self._hidden.element_size())
         captured = self._graphs.get((size, tiles))
         many_pages = len(inputs.new_pages[0]) > size

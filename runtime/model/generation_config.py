@@ -53,8 +53,8 @@ def sampling_defaults(model: Path, gguf: GgufFile | None = None) -> SamplingDefa
     path = model / GENERATION_CONFIG_FILE
     if path.is_file():
         recommended = decode_file(path, path.read_bytes(), _Recommended)
-        if given := _checked(recommended, lambda name: f"{path}: {name}"):
-            return _logged(given, GENERATION_CONFIG_FILE)
+        if given := _check(recommended, lambda name: f"{path}: {name}"):
+            return _log(given, GENERATION_CONFIG_FILE)
     if gguf is None:
         return SamplingDefaults()
     named = {name: gguf.metadata[key] for name, key in _GGUF_KEYS.items() if key in gguf.metadata}
@@ -62,12 +62,12 @@ def sampling_defaults(model: Path, gguf: GgufFile | None = None) -> SamplingDefa
         recommended = msgspec.convert(named, _Recommended)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{gguf.path}: general.sampling: {error}. Correct the file.") from error
-    own = _checked(recommended, lambda name: f"{gguf.path}: {_GGUF_KEYS[name]}")
+    own = _check(recommended, lambda name: f"{gguf.path}: {_GGUF_KEYS[name]}")
     source = "the GGUF file, then llama.cpp's defaults" if own else "llama.cpp's defaults for GGUF files"
-    return _logged({**_LLAMA_CPP, **own}, source)
+    return _log({**_LLAMA_CPP, **own}, source)
 
 
-def _checked(recommended: _Recommended, label: Callable[[str], str]) -> dict[str, Any]:
+def _check(recommended: _Recommended, label: Callable[[str], str]) -> dict[str, Any]:
     """The fields that are not null. Raises ConfigError for one that is out of its range."""
     given = {name: value for name, value in msgspec.structs.asdict(recommended).items() if value is not None}
     for name, value in given.items():
@@ -77,7 +77,7 @@ def _checked(recommended: _Recommended, label: Callable[[str], str]) -> dict[str
     return given
 
 
-def _logged(values: dict[str, Any], source: str) -> SamplingDefaults:
+def _log(values: dict[str, Any], source: str) -> SamplingDefaults:
     told = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
     log.info("sampling where a request leaves it out: %s (from %s)", told, source)
     return SamplingDefaults(**values)

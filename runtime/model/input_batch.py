@@ -106,7 +106,7 @@ class StepInputs:
         self.tables.write(*upload(self.new_pages, self.last_tokens.device))
 
 
-def step_inputs(
+def build_step_inputs(
     rows: Sequence[Row], groups: Sequence[RowGroup], tables: PageTables, states: SlotStates
 ) -> StepInputs:
     """`tables` already has the rows' new pages, and `states` their slots' parameters."""
@@ -121,7 +121,7 @@ def step_inputs(
     outputs = tokens.ends[chosen] - 1
     if targeted:
         ends = tokens.ends.tolist()
-        outputs = np.concatenate([outputs, *(_targeted(rows[row], ends[row]) for row in targeted)])
+        outputs = np.concatenate([outputs, *(_find_targets(rows[row], ends[row]) for row in targeted)])
     sampled_slots = slots[chosen].astype(np.int32)
     all_in_order = len(sampled) == len(tokens.slots) and not targeted
     return StepInputs(
@@ -152,7 +152,7 @@ def step_inputs(
     )
 
 
-def _targeted(row: Row, end: int) -> NDArray[np.int64]:
+def _find_targets(row: Row, end: int) -> NDArray[np.int64]:
     """The step's tokens that have a target. `end`: where the row's tokens end in the step."""
     start = end - len(row.tokens) // 4 + row.untargeted
     return np.arange(start, start + len(row.targets) // 4)

@@ -16,7 +16,7 @@ from .decoder_config import DecoderConfig
 CPU_SHARE = 0.4
 """of the free memory, unless --kv-memory says otherwise"""
 MAX_CPU_BYTES = 4 << 30
-HUGE_PAGE = 2 << 20  # bytes
+HUGE_PAGE_BYTES = 2 << 20
 SEGMENT_TOKENS = 256
 """The fewest tokens of a segment. Within a segment the keys of a head are contiguous."""
 CUDA_SHARE = 0.9
@@ -112,7 +112,7 @@ def segment_pages(layer_page_bytes: int, page_size: int, num_pages: int) -> int:
     """The number of pages of a segment. In one layer it fills at least a huge page, and it has at least
     `SEGMENT_TOKENS` tokens. Of the numbers from there to twice that, the one is returned whose segments
     have the least room for more than `num_pages`."""
-    least = max(-(-HUGE_PAGE // layer_page_bytes), -(-SEGMENT_TOKENS // page_size))
+    least = max(-(-HUGE_PAGE_BYTES // layer_page_bytes), -(-SEGMENT_TOKENS // page_size))
     if num_pages <= least:
         return num_pages
     return min(range(least, 2 * least), key=lambda pages: -num_pages % pages)

@@ -18,7 +18,7 @@ from .devices import choose_dtype
 from .generation_config import sampling_defaults
 from .kv_pool import context_length
 from .model import Model
-from .weight_formats import Checkpoint, ChooseFormat, checkpoint_formats, quantized
+from .weight_formats import Checkpoint, ChooseFormat, checkpoint_formats, open_quantized_copy
 from .weights import EMBEDDING, FINAL_NORM, expected_tensors, load_weights, projections
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def open_model(config: ServeConfig, device: torch.device) -> ModelSource:
         str(dtype).removeprefix("torch."),
     )
     if config.quantize is not None:
-        checkpoint, formats = quantized(
+        checkpoint, formats = open_quantized_copy(
             config.model,
             checkpoint,
             formats,

@@ -20,7 +20,8 @@ from ..system_memory import Span, populate
 AHEAD_BYTES = 1 << 30
 """The thread asks for so much memory ahead of the pages in use. It hardly runs while all cores compute, so it
 must be well ahead."""
-NICEST = 19  # the lowest priority of an ordinary thread
+MAX_NICE = 19
+"""the lowest priority of an ordinary thread"""
 
 
 class PageMemory:
@@ -46,8 +47,8 @@ class PageMemory:
             threading.Thread(target=self._run, name="page memory", daemon=True).start()
             self._ask(self._segments if everything else self._ahead)
 
-    def used(self, page: int) -> None:
-        """A step is about to write this page: asks for the memory of the segments ahead of it."""
+    def prepare(self, page: int) -> None:
+        """Asks for the memory of the segments ahead of a page that a step is about to write."""
         self._ask(page * self._page_size // self._tokens + 1 + self._ahead)
 
     def _ask(self, segments: int) -> None:
@@ -64,7 +65,7 @@ class PageMemory:
 
     def _run(self) -> None:
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICEST)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), MAX_NICE)
         for segment in range(self._segments):
             self._more.acquire()
             if not all(populate(span) for span in self.spans(segment)):

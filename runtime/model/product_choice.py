@@ -28,7 +28,7 @@ def choose_products(model: Model) -> None:
     clock.log_failures()
     del clock
     torch.cuda.empty_cache()  # leaves the other weights' memory to the KV cache
-    for line in described(choices):
+    for line in describe(choices):
         log.info("%s", line)
 
 
@@ -70,16 +70,16 @@ class ReplayClock:
         self._captures.log_left_out("the choice of products")
 
 
-def described(choices: list[Choice]) -> list[str]:
+def describe(choices: list[Choice]) -> list[str]:
     """A line for each shape: products 4096 → 6144: 1 row by our kernel in 12.1 µs (cuBLAS 14.0), 2 rows by
     cuBLAS in 14.0 µs (our kernel 15.2) …"""
     lines = []
     for (outputs, inputs), each in groupby(choices, lambda choice: (choice.outputs, choice.inputs)):
-        lines.append(f"products {inputs} → {outputs}: {', '.join(map(_described, each))}")
+        lines.append(f"products {inputs} → {outputs}: {', '.join(map(_describe_choice, each))}")
     return lines
 
 
-def _described(choice: Choice) -> str:
+def _describe_choice(choice: Choice) -> str:
     rows = f"{choice.rows} row{'s' if choice.rows > 1 else ''}"
     cublas, ours = f"{choice.cublas * 1e6:.1f}", f"{choice.ours * 1e6:.1f}"
     if choice.taken is None:

@@ -106,15 +106,15 @@ class Runner:
                 pages = np.frombuffer(row.new_pages, np.int32)
                 self._model.cover(self._tables.append(row.slot, pages))
                 if self._page_memory is not None:
-                    self._page_memory.used(int(pages.max()))
+                    self._page_memory.prepare(int(pages.max()))
         assert self.mover or not (plan.saves or plan.restores), "the process has no page store"
-        moves = self.mover.begin(plan, lambda: self._written(plan)) if self.mover else None
+        moves = self.mover.begin(plan, lambda: self._find_written_pages(plan)) if self.mover else None
         if plan.copies:
             copies = [(copy.source, copy.destination) for copy in plan.copies]
             copy_pages(self._kvs, self._tables.page_size, *zip(*copies, strict=True))
         return moves
 
-    def _written(self, plan: StepPlan) -> list[int]:
+    def _find_written_pages(self, plan: StepPlan) -> list[int]:
         """The pages that the rows and copies of a step write."""
         ranges = [(row.slot, row.start, row.start + (len(row.tokens) // 4 or 1)) for row in plan.rows]
         return [

@@ -11,7 +11,7 @@ from ...kernels.linear import Linear
 from ...kernels.sampling.batch import HostMask
 from ...kernels.sampling.fixed_sampling import VARIANTS, FixedSampling, Variant
 from ...kernels.sampling.packed_results import PackedResults
-from .capture import Captures, Replay, holding, sizes
+from .capture import Captures, Replay, choose_sizes, find_size
 from .input_batch import StepInputs
 from .slot_states import SlotStates
 
@@ -35,7 +35,7 @@ class SamplingGraphs:
         self._states = states
         self._sampling = FixedSampling(states.sampling, states.registers, rows)
         self._hidden = hidden
-        self._sizes = sizes(rows)
+        self._sizes = choose_sizes(rows)
         self._graphs: dict[tuple[int, Variant], Replay] = {}
         # The largest first, so that the others fit into its memory.
         for size, variant in product(reversed(self._sizes), VARIANTS):
@@ -48,7 +48,7 @@ class SamplingGraphs:
     ) -> PackedResults | None:
         """As `StepExecutor.sample`; None if no graph holds the step."""
         slots = inputs.sampled_slots
-        size = holding(len(slots), self._sizes)
+        size = find_size(len(slots), self._sizes)
         if any((size, variant) not in self._graphs for variant in VARIANTS):
             return None
         variant = self._sampling.load(slots, self._states.table_addresses(), host_mask, inputs.alternatives)

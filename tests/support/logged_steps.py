@@ -137,8 +137,8 @@ def with_graphs(model: Path, log: Log) -> StepDriver:
     with triton_kernels(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuda_executor, "CudaCapture", lambda: _LoggedCapture(log))
         patch.setattr(forward_graphs, "MAX_TOKENS", MAX_TOKENS)
-        patch.setattr(forward_graphs, "sizes", lambda most: sorted({3, most}))
-        patch.setattr(sampling_graphs, "sizes", lambda most: [most])
+        patch.setattr(forward_graphs, "choose_sizes", lambda most: sorted({3, most}))
+        patch.setattr(sampling_graphs, "choose_sizes", lambda most: [most])
         executor = CudaExecutor(device.model, device.tables, device.states)
         executor.capture(device)
         driver.runner._executor = executor

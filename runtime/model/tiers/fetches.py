@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from .host_pool import Entry, HostPool
 from .lower_tiers import LowerTiers
 
-PAGES_AT_ONCE = 8  # read between two looks at the inbox
+PAGES_AT_ONCE = 8
+"""The thread reads at most this many pages before it looks at the inbox again."""
 
 
 @dataclass(slots=True)
 class _Fetch:
     number: int
     namespace: str
-    keys: Sequence[bytes]  # of the found pages
-    entries: list[Entry] = field(default_factory=list)  # of the first ones, held
+    keys: Sequence[bytes]
+    """of the found pages"""
+    entries: list[Entry] = field(default_factory=list)
+    """held entries of the first of these pages"""
 
 
 class Fetches:

@@ -23,7 +23,7 @@ class _Known(msgspec.Struct, array_like=True, frozen=True):
     digest: bytes
 
     def matches(self, path: Path) -> bool:
-        return self == _known(path, self.digest)
+        return self == _describe_file(path, self.digest)
 
 
 class FileHashes:
@@ -32,13 +32,13 @@ class FileHashes:
     def __init__(self, memory: Path | None) -> None:
         self._memory = memory
 
-    def of(self, paths: Iterable[Path]) -> list[bytes]:
+    def hash_all(self, paths: Iterable[Path]) -> list[bytes]:
         """The SHA-256 of each file."""
         files = [path.resolve() for path in paths]
         known = self._read()
         stale = [path for path in files if str(path) not in known or not known[str(path)].matches(path)]
         with ThreadPoolExecutor() as threads:
-            known |= zip(map(str, stale), threads.map(_hashed, stale), strict=True)
+            known |= zip(map(str, stale), threads.map(_hash_file, stale), strict=True)
         if stale:
             self._write(known)
         return [known[str(path)].digest for path in files]
@@ -61,13 +61,13 @@ class FileHashes:
             fresh.replace(self._memory)
 
 
-def _hashed(path: Path) -> _Known:
+def _hash_file(path: Path) -> _Known:
     """Takes the file's state before hashing, so a file that changes meanwhile is hashed again."""
-    state = _known(path, b"")
+    state = _describe_file(path, b"")
     with path.open("rb") as file:
         return msgspec.structs.replace(state, digest=hashlib.file_digest(file, "sha256").digest())
 
 
-def _known(path: Path, digest: bytes) -> _Known:
+def _describe_file(path: Path, digest: bytes) -> _Known:
     state = path.stat()
     return _Known(state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns, digest)

@@ -79,7 +79,9 @@ def page_model(
     state = hashlib.blake2b(f"{LAYOUT} {shape} {dtype}".encode() + positions, digest_size=32)
     if store.tiers:
         disk = store.tiers.disk
-        for digest in FileHashes(disk.directory / HASHES_NAME if disk is not None else None).of(weights):
+        for digest in FileHashes(disk.directory / HASHES_NAME if disk is not None else None).hash_all(
+            weights
+        ):
             state.update(digest)
     return state.digest()
 

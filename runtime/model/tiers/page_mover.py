@@ -24,8 +24,10 @@ from .host_pool import KEY_BYTES, Entry, split_keys
 from .page_store import PageStore
 
 ID_BYTES = 4
-PAGES_AT_ONCE = 8  # in a flush, written while the next ones are copied
-FLUSH_TIMEOUT = 5.0  # seconds until a page written to disk frees its place in memory
+PAGES_AT_ONCE = 8
+"""A flush copies this many pages while the store writes the ones before."""
+FLUSH_TIMEOUT_S = 5.0
+"""A flush waits this long for a place in memory, which a page frees when it is written to disk."""
 
 
 class CopyStreams(NamedTuple):
@@ -148,7 +150,7 @@ class PageMover:
         for save in saves:
             save.copies.wait()
             self._open.remove(save)
-            self._store.saved(save.entries)
+            self._store.add_saved(save.entries)
             self._store.pool.release(save.forgotten)
 
     def save(self, saves: Sequence[SavedPages], timeout: float = 0.0, after_steps: bool = False) -> None:
@@ -177,7 +179,7 @@ class PageMover:
 
     def save_computed(self, saves: Sequence[SavedPages]) -> None:
         """Begins to save pages that no tier has yet, and that the steps launched so far compute."""
-        self.save([self._unsaved(part) for part in saves], after_steps=True)
+        self.save([self._select_unsaved(part) for part in saves], after_steps=True)
 
     def _launch(self, pages: list[int], entries: list[Entry], after_steps: bool) -> None:
         moves = page_moves(self._kvs, pages, self._memory, [entry.place for entry in entries])
@@ -218,13 +220,13 @@ class PageMover:
         at_once = max(1, min(PAGES_AT_ONCE, self._store.pool.places // 2))
         self._store.expect([key for part in message.saves for key in split_keys(part.keys)])
         for part in message.saves:
-            for few in _pieces(self._unsaved(part), at_once):
+            for few in _pieces(self._select_unsaved(part), at_once):
                 self._store.write_again(split_keys(few.keys))
-                self.save([few], timeout=FLUSH_TIMEOUT)
+                self.save([few], timeout=FLUSH_TIMEOUT_S)
                 self.publish_saves()
         self._store.finish()
 
-    def _unsaved(self, part: SavedPages) -> SavedPages:
+    def _select_unsaved(self, part: SavedPages) -> SavedPages:
         """The pages that no lower tier has yet."""
         pages = zip(split_keys(part.keys), np.frombuffer(part.pages, np.int32).tolist(), strict=True)
         lacking = [(key, page) for key, page in pages if self._store.tiers.needs(key)]

@@ -34,7 +34,8 @@ from .fetches import Fetches
 from .host_pool import KEY_BYTES, Entry, HostPool, split_keys
 from .lower_tiers import LowerTiers
 
-PAGES_AT_ONCE = 8  # written between two looks at the inbox
+PAGES_AT_ONCE = 8
+"""The thread writes at most this many pages before it looks at the inbox again."""
 MAX_USED_KEYS = 100_000
 IDLE_MS = 500
 log = logging.getLogger(__name__)
@@ -96,13 +97,13 @@ class PageStore:
 
     # Called by the model's thread
 
-    def saved(self, entries: list[Entry]) -> None:
-        """The contents of these consecutive pages are copied."""
+    def add_saved(self, entries: list[Entry]) -> None:
+        """Makes consecutive pages available, whose contents were copied to their places."""
         self._saved_pages += len(entries)
         self._keep(entries)
 
     def write_again(self, keys: list[bytes]) -> None:
-        """Writes those of these consecutive pages that are in memory again."""
+        """Writes consecutive pages again, as far as they are in memory."""
         self._keep([entry for key in keys if (entry := self.pool.hold(key)) is not None])
 
     def _keep(self, entries: list[Entry]) -> None:
@@ -116,7 +117,7 @@ class PageStore:
         self._wake()
 
     def count_lost(self, pages: int) -> None:
-        """These pages were not saved, because host memory was full."""
+        """Counts pages that were not saved, because host memory was full."""
         self._lost_pages += pages
         self._wake()
 
@@ -126,7 +127,7 @@ class PageStore:
         return self._fetches.places(fetch, first, count)
 
     def end(self, fetch: int) -> None:
-        """The pages of a fetch are restored."""
+        """Ends a fetch whose pages are restored."""
         self._fetches.end_restored(fetch)
         self._wake()
 
@@ -135,7 +136,7 @@ class PageStore:
         self._wake()
 
     def expect(self, order: list[bytes]) -> None:
-        """These pages will be saved. The first ones count as most recently used."""
+        """Tells the tiers which pages are about to be saved, the most recently used first."""
         with self._written:
             self._unwritten += 1  # the order
         self._order = order
@@ -200,10 +201,10 @@ class PageStore:
             case UsedPages():
                 self._uses.add(message.keys)
             case LocatePages():
-                groups = [self._located(split_keys(keys)) for keys in message.groups]
+                groups = [self._locate(split_keys(keys)) for keys in message.groups]
                 scheduler.send(Located(message.question, groups))
 
-    def _located(self, keys: list[bytes]) -> PagesInTiers:
+    def _locate(self, keys: list[bytes]) -> PagesInTiers:
         """The remote tier is not asked: that would take a round trip."""
         on_disk = self.tiers.on_disk
         elsewhere = [key for key in keys if key not in self.pool]

@@ -18,8 +18,9 @@ from .timed_sockets import Deadline, TimedSocket
 
 PREFIX = b"arbora:1:"  # with the version of the values' format
 CHECKSUM_BYTES = 4
-NAMES_AT_ONCE = 1000  # in one round trip
-ANSWER_SECONDS = 2.0  # for a whole call
+NAMES_PER_CALL = 1000
+ANSWER_SECONDS = 2.0
+"""time limit of a whole call"""
 SILENCE_SECONDS = 30.0
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -55,10 +56,10 @@ class RemoteStore:
 
         def count() -> int:
             last_start = time.monotonic() + ANSWER_SECONDS / 2
-            for at in range(0, len(keys), NAMES_AT_ONCE):
+            for at in range(0, len(keys), NAMES_PER_CALL):
                 if at and time.monotonic() > last_start:
                     return at
-                names = [name(namespace, key) for key in keys[at : at + NAMES_AT_ONCE]]
+                names = [name(namespace, key) for key in keys[at : at + NAMES_PER_CALL]]
                 there = self._all(names, lambda pipe, each: pipe.exists(each))
                 if not all(there):
                     return at + there.index(0)
@@ -92,9 +93,9 @@ class RemoteStore:
         None: the server failed and still has some.
         """
         if namespace is None:
-            pattern = PREFIX + _escaped(_escaped_namespace(scope)) + b"*"
+            pattern = PREFIX + _escape(_escaped_namespace(scope)) + b"*"
         else:
-            pattern = PREFIX + _escaped(_escaped_namespace(namespace)) + b":*"
+            pattern = PREFIX + _escape(_escaped_namespace(namespace)) + b":*"
         return self._ask(self._reading, lambda: self._unlink(pattern), None, insist=True)
 
     def discard(self, namespace: str, keys: Sequence[bytes]) -> None:
@@ -119,14 +120,14 @@ class RemoteStore:
         pages_at = {name(page.namespace, page.key): page for page in pages}
         there = self._all(list(pages_at), lambda pipe, at: pipe.exists(at))
         lacking = [at for at, found in zip(pages_at, there, strict=True) if not found]
-        self._all(lacking, lambda pipe, at: pipe.set(at, _packed(pages_at[at])))
+        self._all(lacking, lambda pipe, at: pipe.set(at, _pack(pages_at[at])))
 
     def _unlink(self, pattern: bytes) -> int:
         """Has a deadline for each round trip only, because the server may have very many names."""
         forgotten, cursor = 0, None
         while cursor != 0:
             self._deadline.set(ANSWER_SECONDS)
-            cursor, names = self._server.scan(cursor or 0, match=pattern, count=NAMES_AT_ONCE)
+            cursor, names = self._server.scan(cursor or 0, match=pattern, count=NAMES_PER_CALL)
             forgotten += int(self._server.unlink(*names)) if names else 0
         return forgotten
 
@@ -171,12 +172,12 @@ def _escaped_namespace(namespace: str) -> bytes:
     return namespace.replace("%", "%25").replace(":", "%3A").encode()
 
 
-def _escaped(text: bytes) -> bytes:
+def _escape(text: bytes) -> bytes:
     """Escapes text in a pattern."""
     return b"".join(b"\\" + bytes([byte]) if byte in b"*?[]\\^-" else bytes([byte]) for byte in text)
 
 
-def _packed(page: StoredPage) -> bytes:
+def _pack(page: StoredPage) -> bytes:
     return _checksum(page.key, page.content) + page.content
 
 

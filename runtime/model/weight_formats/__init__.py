@@ -3,7 +3,7 @@
 from .checkpoint import Checkpoint
 from .loader import EmbeddingRows, ProjectionLoader, projection_tensors
 from .quantization_config import WeightFormats, checkpoint_formats, load_weight_formats
-from .quantized_cache import quantized
+from .quantized_cache import open_quantized_copy
 from .weight_format import ChooseFormat, Projection, TensorSpec
 
 __all__ = [
@@ -16,6 +16,6 @@ __all__ = [
     "WeightFormats",
     "checkpoint_formats",
     "load_weight_formats",
+    "open_quantized_copy",
     "projection_tensors",
-    "quantized",
 ]

@@ -58,18 +58,18 @@ class ProjectionLoader:
 
         Neighbours that are stored in the same way become one product.
         """
-        runs = groupby(projections, lambda each: self._packing(each))
+        runs = groupby(projections, lambda each: self._find_packing(each))
         return Linear.joined([self._product(packing, list(run)) for packing, run in runs])
 
     def rows_and_head(self, projection: Projection) -> tuple[EmbeddingRows, Linear]:
         """The embedding and the head that is tied to it. The matrix is stored once for both, unless a library
         stores the head's copy in a layout of its own."""
-        packing = self._packing(projection)
+        packing = self._find_packing(projection)
         if packing is not None:
-            product = self._packed(packing, [projection])
+            product = self._pack(packing, [projection])
             return partial(embed_quantized, product, self.dtype), Linear.quantized(product)
         if Linear.reads_parts(self.device, self.dtype):
-            head = self._expanded([projection], None)
+            head = self._expand([projection], None)
             rows = head.stored_rows()
             assert rows is not None
             return rows, head
@@ -78,17 +78,17 @@ class ProjectionLoader:
         return partial(embed, weight), Linear.pack(weight, None, self.batch_invariant)
 
     def rows(self, projection: Projection) -> EmbeddingRows:
-        packing = self._packing(projection)
+        packing = self._find_packing(projection)
         if packing is not None:
-            return partial(embed_quantized, self._packed(packing, [projection]), self.dtype)
+            return partial(embed_quantized, self._pack(packing, [projection]), self.dtype)
         return partial(embed, self.weight(projection))
 
     def _product(self, packing: Packing | None, projections: Sequence[Projection]) -> Linear:
         if packing is not None:
-            return Linear.quantized(self._packed(packing, projections))
-        return self._expanded(projections, self._bias(projections))
+            return Linear.quantized(self._pack(packing, projections))
+        return self._expand(projections, self._bias(projections))
 
-    def _expanded(self, projections: Sequence[Projection], bias: torch.Tensor | None) -> Linear:
+    def _expand(self, projections: Sequence[Projection], bias: torch.Tensor | None) -> Linear:
         if Linear.reads_parts(self.device, self.dtype):
             return Linear.pack_parts(self._parts(projections), bias, self.batch_invariant)
         self.find_sizes(*projections)
@@ -101,16 +101,16 @@ class ProjectionLoader:
         mapped = [each for each in stored if isinstance(each, torch.Tensor) and each.dtype == self.dtype]
         return mapped if len(mapped) == len(stored) else [self.weight(*projections)]
 
-    def _packed(self, packing: Packing, projections: Sequence[Projection]) -> CodedProduct:
-        weights = [(each.outputs, self._coded(each)) for each in projections]
+    def _pack(self, packing: Packing, projections: Sequence[Projection]) -> CodedProduct:
+        weights = [(each.outputs, self._read_codes(each)) for each in projections]
         inputs, bias = projections[0].inputs, self._bias(projections)
         return pack(packing, inputs, weights, bias, self.device, self.batch_invariant)
 
-    def _packing(self, projection: Projection) -> Packing | None:
+    def _find_packing(self, projection: Projection) -> Packing | None:
         """How the device's product stores the projection; None if the device has none for its format."""
         return packing_of(self._read(projection), projection.outputs, projection.inputs, self.device)
 
-    def _coded(self, projection: Projection) -> CodedWeight:
+    def _read_codes(self, projection: Projection) -> CodedWeight:
         weight = self._read(projection)
         assert isinstance(weight, CodedWeight)
         return weight
@@ -148,14 +148,14 @@ class ProjectionLoader:
         stored = {
             name: self.checkpoint.read(full) for name, full in names.items() if full in self.checkpoint.names
         }
-        with self._naming(projection):
+        with self._name_errors(projection):
             weight = weight_format.read(stored, projection.outputs, projection.inputs)
         if isinstance(weight, torch.Tensor):
             return weight
-        return replace(weight, rows=self._naming(projection)(_checked(weight)))
+        return replace(weight, rows=self._name_errors(projection)(_check_codes(weight)))
 
     @contextmanager
-    def _naming(self, projection: Projection) -> Iterator[None]:
+    def _name_errors(self, projection: Projection) -> Iterator[None]:
         """Turns a TensorError into a ConfigError that names the tensor and its file."""
         try:
             yield
@@ -164,7 +164,7 @@ class ProjectionLoader:
             raise ConfigError(f"{label} {error.problem}.") from None
 
 
-def _checked(weight: CodedWeight) -> Callable[[slice], CodedRows]:
+def _check_codes(weight: CodedWeight) -> Callable[[slice], CodedRows]:
     """`weight.rows`, which raises TensorError for scales and offsets that are NaN or infinite."""
 
     def rows(piece: slice) -> CodedRows:

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import torch
 
-INT8_MOST = 127
-FP8_MOST = 448.0
-INT4_LEAST, INT4_MOST = -8, 7
+INT8_MAX = 127
+FP8_MAX = 448.0
+INT4_MIN, INT4_MAX = -8, 7
 DIVISORS = [-(6 + 0.4 * index) for index in range(8)]
 """A group's extreme value divided by each of these is tried as its scale; so that value becomes -6 to -8.
 
@@ -20,8 +20,8 @@ def round_to_int8(weight: torch.Tensor, group: int) -> tuple[torch.Tensor, torch
     The extreme value of each group becomes 127 or -127.
     """
     groups = _by_place(weight, group)
-    scales = _rounded_up(groups.abs().amax(0) / INT8_MOST)
-    codes = (groups * _inverse(scales)).round_().clamp_(-INT8_MOST, INT8_MOST)
+    scales = _rounded_up(groups.abs().amax(0) / INT8_MAX)
+    codes = (groups * _inverse(scales)).round_().clamp_(-INT8_MAX, INT8_MAX)
     return _by_output(codes, weight), scales.to(torch.bfloat16).view(len(weight), -1)
 
 
@@ -30,8 +30,8 @@ def round_to_fp8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     The extreme value of each output becomes 448 or -448, or a little less.
     """
-    scales = _rounded_up(weight.abs().amax(1, keepdim=True) / FP8_MOST)
-    codes = (weight * _inverse(scales)).clamp_(-FP8_MOST, FP8_MOST)
+    scales = _rounded_up(weight.abs().amax(1, keepdim=True) / FP8_MAX)
+    codes = (weight * _inverse(scales)).clamp_(-FP8_MAX, FP8_MAX)
     return codes.to(torch.float8_e4m3fn), scales.to(torch.bfloat16)
 
 
@@ -68,7 +68,7 @@ def _by_output(codes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _int4(groups: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-    return (groups * inverse).round_().clamp_(INT4_LEAST, INT4_MOST)
+    return (groups * inverse).round_().clamp_(INT4_MIN, INT4_MAX)
 
 
 def _inverse(values: torch.Tensor) -> torch.Tensor:

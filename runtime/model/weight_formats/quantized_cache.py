@@ -26,7 +26,7 @@ from .weight_format import ChooseFormat, FloatFormat, Projection, TensorSpec
 
 VERSION = 2
 """version of the method of quantizing"""
-MOST_BYTES = 64 << 30
+MAX_BYTES = 64 << 30
 """limit for all copies; the least recently used ones are removed first"""
 UNFINISHED = ".part-"
 ABANDONED_S = 24 * 3600.0
@@ -34,7 +34,7 @@ ABANDONED_S = 24 * 3600.0
 log = logging.getLogger(__name__)
 
 
-def quantized(
+def open_quantized_copy(
     model: Path,
     checkpoint: Checkpoint,
     formats: WeightFormats,
@@ -42,7 +42,7 @@ def quantized(
     method: QuantizeMethod,
     expected: Callable[[ChooseFormat], Mapping[str, TensorSpec]],
 ) -> tuple[Checkpoint, WeightFormats]:
-    """The quantized copy of a checkpoint in 16 or 32 bits; it is made if needed.
+    """Opens the quantized copy of a checkpoint in 16 or 32 bits; makes it if needed.
 
     expected: the tensors of this decoder. Raises ConfigError for a checkpoint that is already quantized.
     """
@@ -54,11 +54,11 @@ def quantized(
                 "out, or name a checkpoint in 16 or 32 bits."
             )
     target = cache_directory("quantized") / _key(model, checkpoint, method)
-    found = _opened(target, expected)
+    found = _open(target, expected)
     if found is None:
         shutil.rmtree(target, ignore_errors=True)
         _make(target, model, checkpoint, projections, method)
-        found = _opened(target, expected)
+        found = _open(target, expected)
         assert found is not None, f"{target} was just written"
         log.info("the quantized weights take %s", _size(found[0]))
     else:
@@ -69,7 +69,7 @@ def quantized(
     return found
 
 
-def _opened(
+def _open(
     target: Path, expected: Callable[[ChooseFormat], Mapping[str, TensorSpec]]
 ) -> tuple[Checkpoint, WeightFormats] | None:
     """The copy, or None if there is no complete one."""
@@ -127,6 +127,6 @@ def _remove_oldest(used: Path) -> None:
                 remove = age > ABANDONED_S
             else:
                 total += sum(file.stat().st_size for file in path.iterdir())
-                remove = total > MOST_BYTES and path != used
+                remove = total > MAX_BYTES and path != used
             if remove:
                 shutil.rmtree(path, ignore_errors=True)

@@ -18,7 +18,7 @@ from arbora.kernels.attention import cuda as attention_cuda
 from arbora.kernels.attention.fixed_steps import Scratch
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model import forward_graphs
-from arbora.runtime.model.capture import Captures, sizes
+from arbora.runtime.model.capture import Captures, choose_sizes
 from arbora.runtime.model.executor import EagerExecutor
 from arbora.runtime.model.forward_graphs import ForwardGraphs
 from arbora.runtime.model.input_batch import StepInputs
@@ -54,7 +54,7 @@ class Compared(EagerExecutor):
         hidden = torch.full((SLOTS, self._model.head.in_features), torch.nan, device=DEVICE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(forward_graphs, "MAX_TOKENS", SIZES[-1])
-            patch.setattr(forward_graphs, "sizes", lambda most: SIZES)
+            patch.setattr(forward_graphs, "choose_sizes", lambda most: SIZES)
             self._graphs = ForwardGraphs(self._model.cache_spec, hidden, tables, states)
         self._graphs.capture(self._model, self._kvs, Captures(capture()))
         driver.runner._executor = self
@@ -164,7 +164,7 @@ def test_steps_with_more_tokens_or_outputs_than_a_graph_holds_run_without_it(mod
 
 
 def test_sizes_waste_less_than_half() -> None:
-    assert sizes(1) == [1]
-    assert sizes(5) == [1, 2, 3, 4, 5]
-    assert sizes(64) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
-    assert sizes(512)[-8:] == [96, 128, 192, 256, 320, 384, 448, 512]
+    assert choose_sizes(1) == [1]
+    assert choose_sizes(5) == [1, 2, 3, 4, 5]
+    assert choose_sizes(64) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
+    assert choose_sizes(512)[-8:] == [96, 128, 192, 256, 320, 384, 448, 512]

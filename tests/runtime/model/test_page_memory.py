@@ -72,12 +72,12 @@ def test_memory_is_given_ahead_of_the_pages_in_use_and_contents_stay(
         return [segment < count for segment in range(segments)]
 
     wait_for(lambda: given() == first(AHEAD))
-    memory.used(0)
+    memory.prepare(0)
     wait_for(lambda: given() == first(AHEAD + 1))
-    memory.used(SEGMENT // PAGE - 1)
-    memory.used(SEGMENT // PAGE)
+    memory.prepare(SEGMENT // PAGE - 1)
+    memory.prepare(SEGMENT // PAGE)
     wait_for(lambda: given() == first(AHEAD + 2))
-    memory.used(segments * SEGMENT // PAGE - 1)
+    memory.prepare(segments * SEGMENT // PAGE - 1)
     wait_for(lambda: all(given()))
     assert kvs[0][0, 0, 5].eq(7.0).all()
     assert kvs[0].count_nonzero() == SEGMENT * DIM

@@ -13,7 +13,7 @@ from arbora.kernels.common.step_tokens import NO_SLOT
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.kv_pool import (
-    HUGE_PAGE,
+    HUGE_PAGE_BYTES,
     SEGMENT_TOKENS,
     PoolSize,
     allocate_pool,
@@ -65,7 +65,7 @@ def test_memory_for_less_than_a_page_is_refused() -> None:
 def test_a_segment_of_a_layer_fills_a_huge_page() -> None:
     page = 2 * 8 * 16 * 128 * 2  # 8 KV heads of 128 in bfloat16
     assert segment_pages(page, 16, 3200) == 32
-    assert 32 * page == HUGE_PAGE
+    assert 32 * page == HUGE_PAGE_BYTES
 
 
 def test_a_segment_has_many_tokens_even_if_they_are_large() -> None:
@@ -74,12 +74,12 @@ def test_a_segment_has_many_tokens_even_if_they_are_large() -> None:
 
 @given(
     pages=st.integers(1, 5000),
-    page_bytes=st.integers(1000, HUGE_PAGE),
+    page_bytes=st.integers(1000, HUGE_PAGE_BYTES),
     page_size=st.sampled_from([1, 16, 64]),
 )
 def test_segments_have_little_room_for_more_pages(pages: int, page_bytes: int, page_size: int) -> None:
     of_segment = segment_pages(page_bytes, page_size, pages)
-    smallest = max(-(-HUGE_PAGE // page_bytes), -(-SEGMENT_TOKENS // page_size))
+    smallest = max(-(-HUGE_PAGE_BYTES // page_bytes), -(-SEGMENT_TOKENS // page_size))
     assert min(pages, smallest) <= of_segment < max(2 * smallest, pages + 1)
     assert -pages % of_segment <= min(-pages % smallest, max(2, 0.1 * pages))
 

@@ -11,7 +11,7 @@ import torch
 from arbora.kernels.linear import Choice
 from arbora.kernels.linear.few_rows_cuda import Tiling
 from arbora.runtime.model import product_choice
-from arbora.runtime.model.product_choice import RUNS, ReplayClock, described
+from arbora.runtime.model.product_choice import RUNS, ReplayClock, describe
 
 
 class FakeEvent:
@@ -87,7 +87,7 @@ def test_the_log_has_a_line_for_each_shape() -> None:
         Choice(6144, 4096, 2, 14e-6, 15e-6, None),
         Choice(4096, 12288, 1, 25e-6, 24.9e-6, None),
     ]
-    assert described(choices) == [
+    assert describe(choices) == [
         "products 4096 → 6144: 1 row by our kernel in 12.3 µs (cuBLAS 14.0), "
         "2 rows by cuBLAS in 14.0 µs (our kernel 15.0)",
         "products 12288 → 4096: 1 row by cuBLAS in 25.0 µs (our kernel 24.9)",

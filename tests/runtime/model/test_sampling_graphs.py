@@ -75,7 +75,7 @@ class Twins:
         head = runner._model.head
         hidden = torch.zeros(slots, head.in_features, device=DEVICE)
         with triton_kernels(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sampling_graphs, "sizes", lambda most: sorted({2, most}))
+            patch.setattr(sampling_graphs, "choose_sizes", lambda most: sorted({2, most}))
             self._graphs = SamplingGraphs(head, runner._states, hidden, Captures(capture()))
         runner._executor = Replaying(self.driver, self._graphs, self.replayed)
 

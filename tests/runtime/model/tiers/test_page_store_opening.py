@@ -83,15 +83,15 @@ def test_weights_are_hashed_again_only_if_they_were_touched(
     memory, files = tmp_path / "weights.json", [tmp_path / "a", tmp_path / "b"]
     for file in files:
         file.write_bytes(file.name.encode() * 1000)
-    first = FileHashes(memory).of(files)
+    first = FileHashes(memory).hash_all(files)
     assert len(hashed) == 2
-    assert FileHashes(memory).of(files) == first
+    assert FileHashes(memory).hash_all(files) == first
     assert len(hashed) == 2
     files[0].write_bytes(b"c" * 1000)
-    second = FileHashes(memory).of(files)
+    second = FileHashes(memory).hash_all(files)
     assert hashed[2:] == [str(files[0])]
     assert (second[0] != first[0], second[1]) == (True, first[1])
     memory.write_text("{")
-    assert FileHashes(memory).of(files) == second
-    assert FileHashes(None).of(reversed(files)) == second[::-1]
+    assert FileHashes(memory).hash_all(files) == second
+    assert FileHashes(None).hash_all(reversed(files)) == second[::-1]
     assert len(hashed) == 7

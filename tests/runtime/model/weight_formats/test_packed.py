@@ -95,7 +95,7 @@ def test_a_projection_with_nan_in_fp8_is_named(tmp_path: Path) -> None:
 
 def test_every_format_with_a_product_stays_packed(directory: Path, request: pytest.FixtureRequest) -> None:
     case = next(name for name in CASES if directory.name.startswith(name.replace(" ", "-") + "0"))
-    down = loader_of(directory)._packing(layer_projections(load_decoder_config(directory), 0).down)
+    down = loader_of(directory)._find_packing(layer_projections(load_decoder_config(directory), 0).down)
     assert (down is None) == any(case.startswith(name) for name in EXPANDED), case
 
 
@@ -147,7 +147,7 @@ def test_projections_of_several_types_become_several_products_of_one_input(tmp_p
         Projection(f"model.layers.0.self_attn.{name}", outputs, 256)
         for name, outputs in (("q_proj", 256), ("k_proj", 128), ("v_proj", 128))
     )
-    packings = [loader._packing(each) for each in (q, k, v)]
+    packings = [loader._find_packing(each) for each in (q, k, v)]
     assert packings[0] == packings[1] != packings[2]
     x = torch.randn(4, 256)
     whole = loader.linear(q, k, v)

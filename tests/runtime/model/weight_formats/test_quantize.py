@@ -251,7 +251,7 @@ def test_the_copies_used_longest_ago_are_removed(
     (cache / ".part-new").mkdir()
     for path in (first, cache / ".part-old"):
         os.utime(path, (1, 1))
-    monkeypatch.setattr(quantized_cache, "MOST_BYTES", 1000)
+    monkeypatch.setattr(quantized_cache, "MAX_BYTES", 1000)
     load(tmp_path / "model", quantize="int4")
     assert not first.exists() and not (cache / ".part-old").exists()
     assert (cache / ".part-new").exists() and len(list(cache.iterdir())) == 2
