@@ -75,7 +75,8 @@ class Runner:
         if inputs is None:
             return step
         hidden = step.hidden = self._executor.run(inputs, None if moves is None else moves.restore)
-        step.prompts = self._score_prompts(inputs, hidden)
+        if inputs.target_rows:
+            step.prompts = self._score_prompts(inputs, hidden)
         if not len(inputs.sampled_slots):
             step.copies = step.prompts[-1].copies if step.prompts else HostCopies([hidden[:0]])
         elif not inputs.masked_slots:
