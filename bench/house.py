@@ -24,8 +24,7 @@ MAX_LINES = 60  # of a function
 MAX_ARGUMENTS = 7
 MAX_ATTRIBUTES = 15
 MAX_FILE_LINES = 400
-COMPILERS = ("njit", "jit", "intrinsic", "compiled", "inlined")
-EXEMPT = '# mypy: disable-error-code="no-untyped-def'  # on the first line of a file
+COMPILERS = ("njit", "jit", "intrinsic", "compiled", "inlined", "ParallelKernel")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Graph = Mapping[str, set[str]]
@@ -36,7 +35,6 @@ class Module(NamedTuple):
     name: str  # `grammars.masks.walks`; a package has its own name
     lines: int
     tree: ast.Module
-    is_exempt: bool  # of signatures
 
     @property
     def folder(self) -> str:
@@ -117,9 +115,7 @@ def read_modules(root: Path) -> Iterator[Module]:
         for file in sorted(folder.glob("*.py")):
             path, text = file.relative_to(root), file.read_text()
             parts = path.parent.parts if path.name == "__init__.py" else path.with_suffix("").parts
-            yield Module(
-                path, ".".join(parts), len(text.splitlines()), ast.parse(text), text.startswith(EXEMPT)
-            )
+            yield Module(path, ".".join(parts), len(text.splitlines()), ast.parse(text))
 
 
 def print_table(modules: list[Module]) -> None:
@@ -197,11 +193,9 @@ def is_typed(function: Function) -> bool:
 
 
 def kernels_of(module: Module) -> set[Function]:
-    """The functions that numba or Triton compiles, and all functions of a file exempt from signatures."""
-    functions = functions_of(module)
-    if module.is_exempt:
-        return set(functions)
-    return {node for node in functions if any(is_compiler(each) for each in node.decorator_list)}
+    """The functions that numba or Triton compiles, and the functions in them."""
+    compiled = [node for node in functions_of(module) if any(map(is_compiler, node.decorator_list))]
+    return {inner for node in compiled for inner in ast.walk(node) if isinstance(inner, Function)}
 
 
 def is_compiler(decorator: ast.expr) -> bool:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "lib"))
 from arbora.frontend.launch.commands import replica_commands
-from arbora.kernels.common.threads import Callback
+from arbora.kernels.common.threads import ParallelKernel
 from comparison import markdown
 from model_steps import Steps
 
@@ -40,19 +40,19 @@ def compute() -> None:
 @contextmanager
 def measured_kernels(add: Callable[[str, float], None]) -> Iterator[None]:
     """Calls `add` with the module and the seconds of each kernel or program that runs in the context."""
-    run = Callback.run
+    run = ParallelKernel.run
 
-    def timed(callback: Callback, arguments: Sequence[int], threads: int) -> None:
+    def timed(kernel: ParallelKernel, arguments: Sequence[int], threads: int) -> None:
         begin = time.perf_counter()
-        run(callback, arguments, threads)
+        run(kernel, arguments, threads)
         name = sys._getframe(1).f_code.co_filename.partition("/kernels/")[2]
         add(name, time.perf_counter() - begin)
 
-    Callback.run = timed  # type: ignore[assignment, method-assign]
+    ParallelKernel.run = timed  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        Callback.run = run  # type: ignore[method-assign]
+        ParallelKernel.run = run  # type: ignore[method-assign]
 
 
 def kernel_times(steps: Steps, decode: int, chunk: int, count: int) -> list[tuple[str, float]]:

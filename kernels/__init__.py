@@ -14,4 +14,4 @@ from ..runtime import compiled_code
 FOLDER = Path(__file__).parent
 
 # Before the first kernel is defined: numba reads it when a function is decorated.
-numba.config.CACHE_DIR = compiled_code.use_directory(FOLDER)  # type: ignore[attr-defined]
+numba.config.CACHE_DIR = compiled_code.use_directory(FOLDER)

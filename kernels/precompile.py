@@ -46,14 +46,14 @@ def compile_kernels() -> None:
 
 
 def _attention() -> None:
-    pages_cpu.callback()
+    pages_cpu.copy_pages_kernel.load()
     for dtype in DTYPES:
         for stored in (dtype, torch.int8):
-            items.run_callback(dtype, stored)
-        merges.merge_callback(dtype)
+            items.KERNELS[dtype, stored].load()
+        merges.KERNELS[dtype].load()
     if bfloat16_dots.available():
         for stored in (torch.bfloat16, torch.int8):
-            tiles.callback(stored)
+            tiles.KERNELS[stored].load()
     # A step with a group, for the functions that plan it.
     tables = [np.zeros(2, np.int32)] * 2
     batch = AttentionBatch.build([1, 1], [2, 2], tables, 1, torch.device("cpu"), [(0, 2, 1)])
@@ -61,19 +61,19 @@ def _attention() -> None:
 
 
 def _products() -> None:
-    joined.callback()
+    joined.copy_part.load()
     for dtype in DTYPES:
-        gathered.callback(dtype.itemsize)
-        fp8_cpu.callback(dtype)
-    fp8_rows.expansion()
+        gathered.KERNELS[dtype.itemsize].load()
+        fp8_cpu.choose_kernel(dtype).load()
+    fp8_rows.expand_rows.load()
     if streamed.streams(torch.bfloat16):
-        streamed.callback()
-        streamed.rows_callback()
+        streamed.multiply_by_dots.load()
+        streamed.copy_rows.load()
         if amx.available():
-            streamed.amx_callback()
+            streamed.multiply_by_amx.load()
     for half in set(DTYPES) & set(HALVES):
-        dot_cpu.products(half)
-        dot_cpu.widenings(half)
+        dot_cpu.PRODUCTS[half].load()
+        dot_cpu.WIDENINGS[half].load()
     for bits in (4, 8):
         for zero in (0, None):
             _quantized_product(QuantizedShape(1, 16, bits, 16, zero))
@@ -89,21 +89,21 @@ def _quantized_product(shape: QuantizedShape) -> None:
 
 
 def _small_kernels() -> None:
-    program.callback()
-    feed_cpu.callback()
-    rows.callback()
+    program.run_calls.load()
+    feed_cpu.record_feed.load()
+    rows.copy_rows.load()
     one = np.zeros(1, np.int64)
     StepTokens.of(one, one, one, np.zeros((1, 1), np.int32), one + 1, 1)
     for dtype in DTYPES:
-        activation_cpu.callback(dtype)
-        norm_cpu.callback(dtype)
+        activation_cpu.KERNELS[dtype].load()
+        norm_cpu.KERNELS[dtype].load()
         for stored in (dtype, torch.int8):
-            rotary_cpu.callback(dtype, stored)
+            rotary_cpu.KERNELS[dtype, stored].load()
 
 
 def _sampling() -> None:
-    row_cpu.callback()
-    slots_cpu.callback()
+    row_cpu.sample_rows.load()
+    slots_cpu.sample_slots.load()
 
 
 def _step_an_automaton() -> None:

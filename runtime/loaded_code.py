@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """Functions whose machine code numba keeps on disk, loaded without the modules that only compiling needs.
 
 Before numba loads any code, it imports its implementations of Python's and NumPy's operations, which takes
@@ -17,7 +16,7 @@ from numba.core.ccallback import CFunc
 from numba.core.runtime.nrt import rtsys
 
 
-class _Cache(FunctionCache):
+class _Cache(FunctionCache):  # type: ignore[misc]
     def load_overload(self, signature: object, target: object) -> object:
         rtsys.initialize(target)  # gives machine code the functions that it calls for memory
         with self._guard_against_spurious_io_errors():

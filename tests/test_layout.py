@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -38,6 +39,8 @@ SHARED_MODULES = {f"runtime.{name}" for name in SHARED}
 SPEC = {"runtime.grammar_spec"}
 CODE = {"runtime.compiled_code", "runtime.loaded_code", "runtime.cache_directory"}
 FORMAT = {"runtime.automaton_format", "runtime.json_gaps"}
+KERNEL_DECORATOR = re.compile(r"compiled$|inlined$|intrinsic$|ParallelKernel$|triton\.jit\b")
+"""Functions with such a decorator are kernels, whose parameters have no types in Python."""
 COMPILED = {"grammars.errors", "grammars.jit"} | FORMAT
 SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.schema.lexical"}
 MAY_IMPORT = {
@@ -265,6 +268,27 @@ def test_the_supervisor_loads_no_tensors() -> None:
 
 def test_the_package_loads_its_public_names_when_they_are_asked_for() -> None:
     assert loaded_by("import arbora", {"zmq", "msgspec", "numpy", "arbora.frontend"}) == set()
+
+
+def untyped_functions(node: ast.AST) -> Iterator[str]:
+    """The functions without types in a tree that are neither kernels nor in one."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef):
+            if any(KERNEL_DECORATOR.match(ast.unparse(each)) for each in child.decorator_list):
+                continue
+            given = [*child.args.posonlyargs, *child.args.args, *child.args.kwonlyargs]
+            untyped = [
+                each.arg for each in given if each.annotation is None and each.arg not in ("self", "cls")
+            ]
+            if untyped or child.returns is None:
+                yield f"{child.name}({', '.join(untyped)})"
+        yield from untyped_functions(child)
+
+
+def test_every_function_but_kernels_has_types() -> None:
+    kernels = {module: path for module, path in modules().items() if is_within(module, "kernels")}
+    found = {module: list(untyped_functions(parsed(path))) for module, path in kernels.items()}
+    assert {module: names for module, names in found.items() if names} == {}
 
 
 def test_every_public_name_exists() -> None:

@@ -16,7 +16,7 @@ _MONOTONIC = time.CLOCK_MONOTONIC
 _make_mask = cpu._mask
 
 
-@numba.njit
+@numba.njit  # type: ignore[untyped-decorator]
 def mask_us(times: Any, *parts: Any) -> float:
     """Microseconds of one call of the sampling kernel's mask. `times`: see `buffer`."""
     _clock(_MONOTONIC, times[0].ctypes)

@@ -42,7 +42,7 @@ def main() -> None:
         write_tokenizer(options.out)
     with tempfile.TemporaryDirectory() as meeting:
         arguments = (options, f"file://{meeting}/workers")
-        spawn(work, arguments, nprocs=options.workers)  # type: ignore[no-untyped-call]
+        spawn(work, arguments, nprocs=options.workers)
 
 
 def _options() -> argparse.Namespace:

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="assignment,attr-defined"
+# mypy: disable-error-code="untyped-decorator,attr-defined"
 """Arrays without reference counts: counting references takes longer than what small functions do."""
 
 from __future__ import annotations

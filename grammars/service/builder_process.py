@@ -41,7 +41,7 @@ KEEP_BELOW = 384 << 20
 """Bytes of memory; a process that has grown by more ends with its job."""
 
 
-class BeforeCompiling(Listener):
+class BeforeCompiling(Listener):  # type: ignore[misc]
     """Calls `tell` before each function of its own that this process compiles."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = control_socket()
     notice = BeforeCompiling(partial(tell_compiling, control))
-    register("numba:compile", notice)  # type: ignore[no-untyped-call]
+    register("numba:compile", notice)
     spellings, special = pickle.loads(sys.stdin.buffer.read())
     note = CompiledNote(FOLDER)
     builder = Builder(build_tries(spellings), special)

@@ -1,14 +1,11 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """The gated activation on CPUs, in one pass over memory."""
-
-from functools import cache
 
 import numpy as np
 import torch
 
 from ..common.lanes import load_wide, rounded_lanes, silu, store_narrow, times
 from ..common.numba_tools import compiled, exp, fetch_add, load, pointer, rounded, shifted, store
-from ..common.threads import PIECE, Callback, thread_count
+from ..common.threads import PIECE, ParallelKernel, thread_count
 from ..common.vectors import LANES
 
 
@@ -18,7 +15,7 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     tokens, width = gate_up.shape
     out = torch.empty(tokens, width // 2, dtype=gate_up.dtype)
     arguments = (tokens, width // 2, gate_up.data_ptr(), gate_up.stride(0), out.data_ptr())
-    callback(gate_up.dtype).run(arguments, thread_count(gate_up.numel()))
+    KERNELS[gate_up.dtype].run(arguments, thread_count(gate_up.numel()))
     return out
 
 
@@ -47,21 +44,19 @@ def _silu_and_mul(arguments, kind):
             store(out, i, rounded(x * sigmoid, kind) * load(gate, width + i))
 
 
+@ParallelKernel
 def _bfloat16(arguments):
     _silu_and_mul(arguments, np.uint16(0))
 
 
+@ParallelKernel
 def _float16(arguments):
     _silu_and_mul(arguments, np.int16(0))
 
 
+@ParallelKernel
 def _float32(arguments):
     _silu_and_mul(arguments, np.float32(0))
 
 
-_KERNELS = {torch.bfloat16: _bfloat16, torch.float16: _float16, torch.float32: _float32}
-
-
-@cache
-def callback(dtype: torch.dtype) -> Callback:
-    return Callback(_KERNELS[dtype])
+KERNELS = {torch.bfloat16: _bfloat16, torch.float16: _float16, torch.float32: _float32}

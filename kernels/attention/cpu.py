@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..common import amx, amx_product, bfloat16_dots
 from ..common.numba_tools import float_bits
-from ..common.threads import Callback, is_recording, thread_count
+from ..common.threads import ParallelKernel, is_recording, thread_count
 from ..common.vectors import LANES
 from ..pages.cells import CellFormat
 from ..pages.segments import Segments
@@ -17,7 +17,7 @@ from . import items as column
 from . import tiles
 from .batch import AttentionBatch, Group, first_keys
 from .growing import GrowingRows
-from .merges import merge_callback
+from .merges import KERNELS as MERGE_KERNELS
 from .plan import BEGIN, END, NO_WINDOW, Cut, plan_items
 from .runs import Runs
 
@@ -129,8 +129,8 @@ class CpuAttention:
         keys_read = int((self._items.items[:, END] - self._items.items[:, BEGIN]).sum())
         threaded = keys_read * kv_heads * 2 * cells.bytes(head_dim) >= THREADED_BYTES
         self._threads = thread_count() if threaded else 1
-        self._attend = tiles.callback(kv.dtype) if tiled else column.run_callback(q.dtype, kv.dtype)
-        self._merge = merge_callback(q.dtype)
+        self._attend = tiles.KERNELS[kv.dtype] if tiled else column.KERNELS[q.dtype, kv.dtype]
+        self._merge = MERGE_KERNELS[q.dtype]
         self._arguments = self._fixed_arguments(kv, repeat, head_dim, window)
         self._set_items()
 
@@ -161,7 +161,7 @@ class CpuAttention:
         arguments[column.MERGE_COUNT] = len(self._items.merges)
 
     @property
-    def kernels(self) -> set[Callback]:
+    def kernels(self) -> set[ParallelKernel]:
         return {self._attend, self._merge}
 
     def step_arguments(self) -> dict[int, int]:

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """The Triton kernels of attention over pages: for work items (see `plan`), and to merge partial results."""
 
 import triton

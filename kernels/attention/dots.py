@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Dot products of two queries with four keys at a time, for numba kernels.
 
 LLVM would vectorise one key at a time, and then spend as long on the sums across lanes as on the products.

@@ -1,12 +1,9 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Attention key by key over runs of cached tokens: items with few queries, and all items where the processor
 or the model has no tiles.
 
 Each thread takes one (item, KV head) pair at a time (see `plan`). The softmax is computed
 online, a block of keys at a time (Milakov & Gimelshein 2018).
 """
-
-from functools import cache
 
 import numpy as np
 import torch
@@ -22,7 +19,7 @@ from ..common.numba_tools import (
     pointer,
     shifted,
 )
-from ..common.threads import Callback
+from ..common.threads import ParallelKernel
 from ..common.vectors import LANES
 from ..pages.cells_cpu import scale_of
 from .dots import KEYS as KEYS_AT_ONCE
@@ -65,7 +62,7 @@ SCORES = BLOCK + KEYS_AT_ONCE
     THREADS,
     ARGUMENTS,
 ) = range(26)
-"""Arguments of the callbacks: addresses, counts and element strides. CELL: elements of a cell (see
+"""Arguments of the kernels: addresses, counts and element strides. CELL: elements of a cell (see
 `pages.cells`). HEAD_CELLS: cells from one KV head to the next one. FEWEST_TILED: query heads from which an
 item is computed in tiles, if the processor supports them; 0 if results must not depend on the batch, so that
 all items are computed in tiles and in the same way. BY_AMX: whether AMX multiplies the tiles. THREADS:
@@ -356,31 +353,37 @@ def _run_items(arguments, kind, stored):
         run_item(arguments, index, head, next_work // kv_heads, next_work % kv_heads, kind, stored, scratch)
 
 
+@ParallelKernel
 def _items_bfloat16(arguments):
     _run_items(arguments, np.uint16(0), np.uint16(0))
 
 
+@ParallelKernel
 def _items_float16(arguments):
     _run_items(arguments, np.int16(0), np.int16(0))
 
 
+@ParallelKernel
 def _items_float32(arguments):
     _run_items(arguments, np.float32(0), np.float32(0))
 
 
+@ParallelKernel
 def _items_bfloat16_int8(arguments):
     _run_items(arguments, np.uint16(0), np.int8(0))
 
 
+@ParallelKernel
 def _items_float16_int8(arguments):
     _run_items(arguments, np.int16(0), np.int8(0))
 
 
+@ParallelKernel
 def _items_float32_int8(arguments):
     _run_items(arguments, np.float32(0), np.int8(0))
 
 
-_RUN = {
+KERNELS = {
     (torch.bfloat16, torch.bfloat16): _items_bfloat16,
     (torch.float16, torch.float16): _items_float16,
     (torch.float32, torch.float32): _items_float32,
@@ -388,9 +391,4 @@ _RUN = {
     (torch.float16, torch.int8): _items_float16_int8,
     (torch.float32, torch.int8): _items_float32_int8,
 }
-
-
-@cache
-def run_callback(dtype: torch.dtype, stored: torch.dtype) -> Callback:
-    """The callback that runs the items, for queries of `dtype` and a cache of `stored`."""
-    return Callback(_RUN[dtype, stored])
+"""by dtype of the queries and of the cache"""

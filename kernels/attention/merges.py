@@ -1,13 +1,10 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Merges the partial results of items whose keys were split (see `plan`)."""
-
-from functools import cache
 
 import numpy as np
 import torch
 
 from ..common.numba_tools import compiled, exp, fetch_add, fma, pointer, shifted, store
-from ..common.threads import Callback
+from ..common.threads import ParallelKernel
 from .items import HEAD_DIM, KV_HEADS, MERGE_COUNT, MERGES, OUT, PARTIAL_OUT, PARTIAL_SUM, REPEAT
 
 
@@ -47,22 +44,20 @@ def _merge_partials(arguments, kind):
             store(out, d, total[d] / summed)
 
 
+@ParallelKernel
 def _merge_bfloat16(arguments):
     _merge_partials(arguments, np.uint16(0))
 
 
+@ParallelKernel
 def _merge_float16(arguments):
     _merge_partials(arguments, np.int16(0))
 
 
+@ParallelKernel
 def _merge_float32(arguments):
     _merge_partials(arguments, np.float32(0))
 
 
-_MERGE = {torch.bfloat16: _merge_bfloat16, torch.float16: _merge_float16, torch.float32: _merge_float32}
-
-
-@cache
-def merge_callback(dtype: torch.dtype) -> Callback:
-    """The callback that merges the partial results of items."""
-    return Callback(_MERGE[dtype])
+KERNELS = {torch.bfloat16: _merge_bfloat16, torch.float16: _merge_float16, torch.float32: _merge_float32}
+"""by dtype of the results"""

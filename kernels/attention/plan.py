@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Divides the attention of a step into work items, for any device.
 
 A work item is a range of one row's keys, or of the keys that a group of rows shares, with the query tokens

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Prefetches the cells that attention reads next, across the ends of runs and items."""
 
 from ..common.numba_tools import compiled, prefetch, shifted

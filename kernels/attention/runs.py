@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Runs: keys that are contiguous in the cache, found by coalescing consecutive pages."""
 
 from dataclasses import dataclass

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Products of bfloat16 matrices with float32 sums; a word holds a pair (see `bfloat16_dots`)."""
 
 from collections.abc import Callable
@@ -9,7 +8,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common.bfloat16_dots import add_lane_products
-from ..common.llvm import I16, I32, SECOND_LEVEL, prefetch_line, read, size, write
+from ..common.llvm import I16, I32, SECOND_LEVEL, Intrinsic, prefetch_line, read, size, write
 from ..common.vectors import FLOATS, LANES, WORDS, splat
 from ..pages.cells_cpu import LINE_BYTES
 
@@ -29,7 +28,7 @@ def _product(
     add: bool = False,
     rows: int = ROWS,
     apart: bool = False,
-):
+) -> Intrinsic:
     """Returns the function that multiplies `rows` rows of a matrix A by `columns` columns of a matrix B.
 
     It writes C[r, :] = sum over i < count of A[r, i] · B[i, :], or adds it to C if `add`.

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """The queries of an item in the order in which tiles multiply them (see `tiles`)."""
 
 import numpy as np

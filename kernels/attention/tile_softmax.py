@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """The online softmax of a block of scores whose lanes belong to different queries (see `tiles`)."""
 
 import numpy as np

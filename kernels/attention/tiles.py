@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Attention for many queries at a time on processors that multiply bfloat16 (AVX512-BF16).
 
 Each lane of a vector holds one query: the scores of a block of keys are a small matrix product, their softmax
@@ -7,15 +6,13 @@ of the lanes unused, so several lanes share a query then. Queries and weights ar
 float32. Both products are computed by AMX where the processor has it.
 """
 
-from functools import cache
-
 import numpy as np
 import torch
 
 from ..common import amx
 from ..common.amx_product import DEPTH, SIDE, multiply_square
 from ..common.numba_tools import compiled, fetch_add, float_of, pointer, shifted
-from ..common.threads import Callback
+from ..common.threads import ParallelKernel
 from ..common.vectors import LANES
 from ..pages.cells_cpu import element_bytes, is_scaled
 from . import items as column
@@ -366,18 +363,15 @@ def _run_items(arguments, stored):
         amx.release_tiles()
 
 
+@ParallelKernel
 def _bfloat16(arguments):
     _run_items(arguments, np.uint16(0))
 
 
+@ParallelKernel
 def _int8(arguments):
     _run_items(arguments, np.int8(0))
 
 
-_RUN = {torch.bfloat16: _bfloat16, torch.int8: _int8}
-
-
-@cache
-def callback(stored: torch.dtype) -> Callback:
-    """The callback that runs the items, for a cache of `stored`."""
-    return Callback(_RUN[stored])
+KERNELS = {torch.bfloat16: _bfloat16, torch.int8: _int8}
+"""by dtype of the cache"""

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Transposes of 16 × 16 words in registers."""
 
 from llvmlite import ir

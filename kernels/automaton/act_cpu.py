@@ -41,8 +41,8 @@ _pass_gap = inlined(pass_gap)
 
 
 @inlined
-def act(actions: Ints, number: int, depth: int, stack: Ints, returns: Ints) -> tuple[int, int]:
-    """The state and depth after an action. Changes the stack in place."""
+def act(actions: Ints, number: int, depth: int, stack: Ints, returns: Ints):
+    """Returns the state and depth after an action. Changes the stack in place."""
     action = actions[number]
     kind = action[KIND]
     if depth + action[RESERVE] > STACK_DEPTH:

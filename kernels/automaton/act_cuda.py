@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """The effect of automata's actions on the stacks of many lanes, on CUDA: see `AutomatonTables`."""
 
 import triton

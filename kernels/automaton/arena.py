@@ -16,7 +16,9 @@ class Arena:
     Growing replaces `tensor`, so callers must not keep it.
     """
 
-    def __init__(self, capacity: int, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self, capacity: int, row_shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.tensor = torch.zeros(capacity, *row_shape, dtype=dtype, device=device)
         self._holes = [(0, capacity)]
         """(start, end) of the free spans, in ascending order, with used rows between them"""

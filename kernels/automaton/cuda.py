@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Steps pooled automata on CUDA. Lanes step together; each has its own stack in registers."""
 
 import torch

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """White space that the reply chooses, for the lanes of a CUDA program: see `runtime.json_gaps`."""
 
 import triton

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,attr-defined"
 """The pool's tables, for kernels that get their addresses."""
 
 import numba

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """LLVM code for AMX, the matrix instructions of x86, which have eight registers of 16 rows of 64 bytes."""
 
 from __future__ import annotations

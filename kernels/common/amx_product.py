@@ -1,16 +1,16 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """Products of bfloat16 matrices with float32 sums by AMX-BF16; a word holds a pair (see `bfloat16_dots`).
 
 One instruction multiplies 16 rows of A, of 16 words each, and 16 columns of B, and adds the products to a
 register of 16 × 16 sums.
 """
 
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .amx import LEFT, RIGHT, TILE_ROWS, instruction
-from .llvm import SECOND_LEVEL, prefetch_line, size
+from .llvm import SECOND_LEVEL, Intrinsic, prefetch_line, size
 from .vectors import LANES
 
 SIDE = 2 * TILE_ROWS
@@ -20,7 +20,7 @@ DEPTH = TILE_ROWS
 """Words of a row that one instruction multiplies; `count` must be a multiple."""
 
 
-def _product(rows: int, columns: int):
+def _product(rows: int, columns: int) -> Intrinsic:
     """The function that computes C = A · B, or C += A · B if `add`, for `count` words, and `rows` × `columns`
     registers of sums, at most four.
 
@@ -41,7 +41,8 @@ def _product(rows: int, columns: int):
     return multiply
 
 
-def _emit(builder, rows, columns, count, a, a_row, a_step, b, b_row, c, c_row, add, later, lines):
+def _emit(builder: ir.IRBuilder, rows: int, columns: int, *arguments: ir.Value) -> None:
+    count, a, a_row, a_step, b, b_row, c, c_row, add, later, lines = arguments
     a_bytes, b_bytes, c_bytes = (builder.mul(each, size(4)) for each in (a_row, b_row, c_row))
     places = []
     for row in range(rows):

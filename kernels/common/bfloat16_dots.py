@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """AVX512-BF16: products of pairs of bfloat16 values with float32 sums (`vdpbf16ps`), and rounding to pairs.
 
 A 32-bit word holds a pair: two values that are neighbours along the summed dimension.

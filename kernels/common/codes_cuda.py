@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """int8 and FP8 (E4M3) codes in Triton kernels. GPUs before sm_89 have no instruction that converts E4M3, so
 integer operations do."""
 

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def"
 """Programmatic dependent launch: a kernel starts while the last programs of the one before it end.
 
 A kernel that is launched so calls `wait_for_previous` in every program, before it reads or writes anything

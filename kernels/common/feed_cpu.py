@@ -1,13 +1,10 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """The input tokens of a step on the CPU, of which some are the last tokens of slots."""
-
-from functools import cache
 
 import numpy as np
 import torch
 
 from .numba_tools import fetch_add, pointer
-from .threads import Callback
+from .threads import ParallelKernel
 
 
 def feed_tokens(tokens: torch.Tensor, slots: torch.Tensor, last_tokens: torch.Tensor) -> None:
@@ -15,10 +12,11 @@ def feed_tokens(tokens: torch.Tensor, slots: torch.Tensor, last_tokens: torch.Te
 
     tokens, slots: int32 [n]; last_tokens: int32 [slots]; all contiguous.
     """
-    callback().run((len(tokens), tokens.data_ptr(), slots.data_ptr(), last_tokens.data_ptr()), 1)
+    record_feed.run((len(tokens), tokens.data_ptr(), slots.data_ptr(), last_tokens.data_ptr()), 1)
 
 
-def _feed(arguments):
+@ParallelKernel
+def record_feed(arguments):
     """Arguments: a counter, then those of `feed_tokens`. The first thread does all."""
     if fetch_add(arguments, 1) > 0:
         return
@@ -27,8 +25,3 @@ def _feed(arguments):
     for i in range(arguments[1]):
         if slots[i] >= 0:
             tokens[i] = last_tokens[slots[i]]
-
-
-@cache
-def callback() -> Callback:
-    return Callback(_feed)

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """The first launch of a step in a CUDA graph: its tokens, and the new entries of its page tables."""
 
 import torch

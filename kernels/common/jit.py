@@ -5,13 +5,11 @@ use `numba_tools.compiled`, which may add in another order.
 """
 
 from collections.abc import Callable
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 import numba
 
 from ...runtime.loaded_code import cached_njit
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class _Options(TypedDict):
@@ -24,11 +22,11 @@ class _Options(TypedDict):
 _STRICT: _Options = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Callable[..., Any]) -> Any:
     """Compile without the GIL, and keep the machine code on disk where a directory for it is writable."""
-    return cached_njit(function, **_STRICT)  # type: ignore[no-any-return]
+    return cached_njit(function, **_STRICT)
 
 
-def inlined(function: Function) -> Function:
+def inlined(function: Callable[..., Any]) -> Any:
     """Inline into the callers, so that their loops can be vectorised."""
-    return numba.njit(forceinline=True, **_STRICT)(function)  # type: ignore[call-overload, no-any-return]
+    return numba.njit(forceinline=True, **_STRICT)(function)

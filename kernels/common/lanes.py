@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """Vectors of 16 float32 for numba kernels whose loops LLVM would not turn into vector instructions."""
 
 from collections.abc import Callable
@@ -43,7 +42,7 @@ lanes = _Lanes()
 
 @register_model(_Lanes)
 class _LanesModel(models.PrimitiveModel):
-    def __init__(self, manager, kind) -> None:
+    def __init__(self, manager: object, kind: types.Type) -> None:
         super().__init__(manager, kind, FLOATS)
 
 

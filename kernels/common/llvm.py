@@ -1,10 +1,10 @@
-# mypy: disable-error-code="no-untyped-call"
 """LLVM's types and constants, and code for single values and for vectors of any length.
 
 `stored` is numba's type of a stored element: uint16 for bfloat16, int16 for float16, float32, or int8.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from llvmlite import ir
 from numba import types
@@ -14,12 +14,15 @@ I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
 
 
-class _BFloat16(ir.Type):  # type: ignore[misc]
+class _BFloat16(ir.Type):
     def _to_string(self) -> str:
         return "bfloat"
 
 
 BF16 = _BFloat16()
+
+Intrinsic: TypeAlias = Any
+"""A function that compiled functions call, and whose code an LLVM builder emits."""
 
 FIRST_LEVEL, SECOND_LEVEL = 3, 2
 """the caches that a line can be prefetched into"""

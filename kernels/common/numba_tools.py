@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,call-overload"
 """Building blocks of the numba kernels: cached compilation, typed pointers, half-precision floats, atomics.
 
 numba sees half-precision values as integers with the same bits: uint16 for bfloat16, int16 for float16. Only
@@ -8,7 +7,7 @@ Pointers skip the test for negative indices that arrays have, so that LLVM can v
 
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +19,6 @@ from numba.extending import intrinsic
 
 from ...runtime.loaded_code import cached_njit
 from .llvm import F32, I32, SECOND_LEVEL, narrow, prefetch_line, widen, word
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 FAST = {"reassoc", "nsz", "contract", "arcp", "afn"}
 """Fast-math without the flags that assume no infinities and NaN: these must reach the caller."""
@@ -36,9 +33,9 @@ def has_feature(name: str) -> bool:
     return f"+{name}" in features.split(",")
 
 
-def compiled(function: Function) -> Function:
+def compiled(function: Callable[..., Any]) -> Any:
     """Compile on first use, keeping the machine code on disk where a directory for it is writable."""
-    return cached_njit(function, nogil=True, fastmath=FAST, error_model="numpy")  # type: ignore[no-any-return]
+    return cached_njit(function, nogil=True, fastmath=FAST, error_model="numpy")
 
 
 @intrinsic

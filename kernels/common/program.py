@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Sequences of kernels that run in one parallel region: a CPU's counterpart of CUDA graphs.
 
 Starting each kernel from Python takes longer than the work of a small one. A program starts once; its threads
@@ -20,7 +19,7 @@ from numba.extending import intrinsic
 
 from .cores import core_masks, cores
 from .numba_tools import compiled, fetch_add, pointer, shifted, yield_core
-from .threads import Call, Callback, thread_count
+from .threads import Call, ParallelKernel, thread_count
 
 SPINS = 1_000
 """How often a waiting thread reads the counter before it sleeps; each time takes about 40 ns on x86. While it
@@ -45,10 +44,10 @@ ALL = 2**31 - 1
     MASK_BYTES,
     AFFINITY_CALL,
 ) = range(11)
-"""The places of `_run`'s arguments. ARRIVALS counts, for all kernels so far, the threads that have ended a
-kernel, and SLEEPING the threads that sleep until the others end theirs. CALLS is the number of kernels;
-FUNCTIONS and PLACES are the addresses of their functions and of their arguments. The others are the fields of
-`_System` and `_Binding`."""
+"""The places of the arguments of `run_calls`. ARRIVALS counts, for all kernels so far, the threads that have
+ended a kernel, and SLEEPING the threads that sleep until the others end theirs. CALLS is the number of
+kernels; FUNCTIONS and PLACES are the addresses of their functions and of their arguments. The others are the
+fields of `_System` and `_Binding`."""
 
 
 class Program:
@@ -61,18 +60,18 @@ class Program:
         self._arguments = np.array(words, np.int64)
         self._passed = self._arguments.copy()
         """the arguments that kernels get, with their counters"""
-        self._functions = np.array([callback.address for callback, _ in calls], np.int64)
+        self._functions = np.array([kernel.address for kernel, _ in calls], np.int64)
         self._places = self._passed.ctypes.data + 8 * self._starts
-        self._callbacks = [callback for callback, _ in calls]
+        self._kernels = [kernel for kernel, _ in calls]
         addresses = (self._functions.ctypes.data, self._places.ctypes.data)
         self._threads = thread_count() if _system().omp_get_num_threads else 1
         """The number of threads at the recording, for which the kernels have scratch memory."""
         self._run_arguments = (0, len(calls), *addresses, *_system(), *_binding(self._threads))
-        """the arguments of `_run`"""
+        """the arguments of `run_calls`"""
 
-    def calls_of(self, kernel: Callback) -> list[int]:
+    def calls_of(self, kernel: ParallelKernel) -> list[int]:
         """The indices of the kernel's calls, in order."""
-        return [index for index, callback in enumerate(self._callbacks) if callback is kernel]
+        return [index for index, each in enumerate(self._kernels) if each is kernel]
 
     def change(self, calls: Sequence[int], arguments: dict[int, int]) -> None:
         """Give these calls other arguments: values by index, with the counter at 0."""
@@ -82,10 +81,11 @@ class Program:
 
     def run(self) -> None:
         self._passed[:] = self._arguments
-        callback().run(self._run_arguments, self._threads)
+        run_calls.run(self._run_arguments, self._threads)
 
 
-def _run(arguments):
+@ParallelKernel
+def run_calls(arguments):
     """Runs the kernels on this thread and the others."""
     functions = pointer(arguments[FUNCTIONS], np.int64(0))
     places = pointer(arguments[PLACES], np.int64(0))
@@ -131,11 +131,6 @@ def _wait_for_all(arguments, target):
         else:
             yield_core()
     fetch_add(shifted(arguments, SLEEPING), -1)
-
-
-@cache
-def callback() -> Callback:
-    return Callback(_run)
 
 
 @compiled

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """Memory for the intermediate tensors of recorded programs."""
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class ReusedMemory(TorchDispatchMode):
         return False
 
     def __init__(self, blocks: Blocks) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._blocks = blocks
         self._free = {size: list(some) for size, some in blocks.by_size.items()}
 

@@ -1,13 +1,10 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Copies of some rows of a matrix."""
-
-from functools import cache
 
 import numpy as np
 import torch
 
 from .numba_tools import compiled, fetch_add, pointer, shifted
-from .threads import Callback, thread_count
+from .threads import ParallelKernel, thread_count
 
 
 def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -27,7 +24,7 @@ def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         rows.element_size(),
         out.data_ptr(),
     )
-    callback().run(arguments, thread_count(out.numel()))
+    copy_rows.run(arguments, thread_count(out.numel()))
     return out
 
 
@@ -39,7 +36,8 @@ def number_at(address, size, index):
     return np.int64(pointer(address, np.int32(0))[index])
 
 
-def _copy(arguments):
+@ParallelKernel
+def copy_rows(arguments):
     """Arguments: the counter of rows, their number and bytes, x, the bytes from one of its rows to the next,
     the rows' numbers, the bytes of a number, and where they are copied to."""
     width = arguments[2]
@@ -52,8 +50,3 @@ def _copy(arguments):
         here, to = shifted(source, taken * arguments[4]), shifted(target, row * width)
         for at in range(width):
             to[at] = here[at]
-
-
-@cache
-def callback() -> Callback:
-    return Callback(_copy)

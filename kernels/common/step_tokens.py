@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Where the tokens of a step stand: their positions, and their places in the KV cache."""
 
 from typing import NamedTuple

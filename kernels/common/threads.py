@@ -9,7 +9,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ def thread_count(elements: int = THREADED_ELEMENTS) -> int:
     return torch.get_num_threads() if elements >= THREADED_ELEMENTS else 1
 
 
-Call = tuple["Callback", tuple[int, ...]]
+Call = tuple["ParallelKernel", tuple[int, ...]]
 """a kernel and its arguments without the counter"""
 
 _recorded: list[Call] | None = None
@@ -53,19 +53,34 @@ def is_recording() -> bool:
     return _recorded is not None
 
 
-class Callback:
+class ParallelKernel:
     """A kernel `function(int64 *arguments)` whose work any number of threads share.
 
-    arguments[0] is 0 at the start; threads advance it to take pieces of the work.
+    arguments[0] is 0 at the start; threads advance it to take pieces of the work. The function is compiled,
+    or its machine code read from disk, when it is first used.
     """
 
     def __init__(self, function: Callable[[Any], None]) -> None:
-        # numba's object is not kept: it holds LLVM's form of the function, megabytes for all kernels. The
-        # machine code stays without it, because numba never frees machine code.
-        self.address: int = _compile(function).address
-        self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
+        self._function = function
         self._buffers: list[ctypes.Array[ctypes.c_char]] = []
         """reused for arguments; a run in another Python thread may find the list empty and adds a buffer"""
+
+    @cached_property
+    def address(self) -> int:
+        """of the machine code"""
+        # numba's object is not kept: it holds LLVM's form of the function, megabytes for all kernels. The
+        # machine code stays without it, because numba never frees machine code.
+        signature = types.void(types.CPointer(types.int64))
+        compiled = cached_cfunc(self._function, signature, fastmath=FAST, error_model="numpy")
+        return int(compiled.address)
+
+    @cached_property
+    def _call(self) -> Callable[[object], None]:
+        return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self.address)
+
+    def load(self) -> None:
+        """Compiles the function, or reads its machine code from disk, now rather than with the first run."""
+        _ = self.address
 
     def run(self, arguments: Sequence[int], threads: int) -> None:
         """Run on this many threads and wait for all. `arguments` exclude the counter."""
@@ -88,11 +103,6 @@ class Callback:
         except IndexError:
             return ctypes.create_string_buffer(size)
         return buffer if len(buffer) >= size else ctypes.create_string_buffer(size)
-
-
-def _compile(function: Callable[[Any], None]) -> Any:
-    signature = types.void(types.CPointer(types.int64))  # type: ignore[no-untyped-call]
-    return cached_cfunc(function, signature, fastmath=FAST, error_model="numpy")
 
 
 @cache

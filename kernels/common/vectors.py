@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """LLVM code for vectors of 16 lanes."""
 
 from llvmlite import ir

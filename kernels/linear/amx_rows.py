@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Activations in the order in which AMX reads them.
 
 BLOCK_ROWS rows are a block, which holds STEP inputs of each of them, then the next STEP. So what one

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Products of a few rows of bfloat16 values with a strip of weights, by AVX512-BF16's `vdpbf16ps`."""
 
 from llvmlite import ir
@@ -7,7 +6,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common.bfloat16_dots import add_pair_products, rounded_words
-from ..common.llvm import SECOND_LEVEL, prefetch_line, read, size, write
+from ..common.llvm import SECOND_LEVEL, Intrinsic, prefetch_line, read, size, write
 from ..common.vectors import FLOATS, LANES, WORDS
 
 VECTORS = 4
@@ -18,7 +17,7 @@ MOST_ROWS = 6
 """The most rows that are multiplied in one pass over the weights. Their sums take 24 of the 32 registers."""
 
 
-def tile(rows: int, lines: int):
+def tile(rows: int, lines: int) -> Intrinsic:
     """sums[r, o] = sum over pairs p < count of x[r, p] · weights[p, o], for `rows` rows and one strip.
 
     x: words of two values, `stride` from one row to the next; weights: words [count, OUTPUTS]; sums: float32

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg"
 """Products of 8-bit codes of many rows by AMX-INT8, the matrix instructions of x86.
 
 One instruction multiplies the codes of 16 rows of activations and of 16 outputs, for 64 inputs, and adds the

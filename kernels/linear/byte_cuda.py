@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Triton kernels for many rows whose activations are rounded to the weight's type, int8 or FP8 (E4M3).
 
 Each row has a scale for each of the weight's groups of inputs. Matrix instructions for bytes add a group's

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Products of 8-bit activations with weights of 4 or 8 bits, 32 outputs at a time.
 
 A tile holds the weights of 32 outputs as one stream of 64-byte vectors. For each group of inputs: the scales
@@ -17,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.llvm import I8, I16, I32, SECOND_LEVEL, prefetch_line, read, size, write
+from ..common.llvm import I8, I16, I32, SECOND_LEVEL, Intrinsic, prefetch_line, read, size, write
 from ..common.numba_tools import has_feature
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, join, splat, split, words, write_floats
 
@@ -42,7 +41,7 @@ def dot_width() -> int:
     return 256 if has_feature("avxvnni") else 0
 
 
-def tile_products(rows: int):
+def tile_products(rows: int) -> Intrinsic:
     """The function that adds the products of `passes` × `rows` rows with a tile, or with some of its inputs.
 
     These are `groups` × `parts` groups of 4 × `steps` inputs; `parts` groups share a scale of activations and
@@ -125,7 +124,9 @@ class _Rows(NamedTuple):
 class _TileProducts:
     """Emits the code of one function."""
 
-    def __init__(self, builder, rows, bits, offsets, *arguments) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, rows: int, bits: int, offsets: bool, *arguments: ir.Value
+    ) -> None:
         self._builder = builder
         self._rows, self._bits, self._offsets = rows, bits, offsets
         self._passes, self._groups, self._parts, self._steps, codes, self._x, self._x_row, *tables = arguments

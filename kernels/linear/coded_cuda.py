@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Triton kernels for weights of 4 or 8 bits: the product of few rows, and expanding a weight for many rows.
 
 A step is `GROUP` bytes of each output: the codes of a group of inputs or, with 4 bits, of two groups, the

@@ -1,13 +1,10 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Half-precision weights, widened as they are read: products with few rows, and copies to float32."""
-
-from functools import cache
 
 import numpy as np
 import torch
 
 from ..common.numba_tools import compiled, fetch_add, load, pointer, prefetch, shifted, store
-from ..common.threads import PIECE, Callback, thread_count
+from ..common.threads import PIECE, ParallelKernel, thread_count
 
 BLOCK = 32_768
 """Weights that a thread takes at a time, approximately."""
@@ -25,13 +22,13 @@ def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y
     """y [rows, out] = x [rows, in] weightᵀ + bias; x and bias float32, weight and y of one half dtype."""
     outputs, inputs = weight.shape
     addresses = (x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr())
-    products(weight.dtype).run((len(x), outputs, inputs, *addresses), thread_count(weight.numel()))
+    PRODUCTS[weight.dtype].run((len(x), outputs, inputs, *addresses), thread_count(weight.numel()))
 
 
 def widen(source: torch.Tensor, target: torch.Tensor) -> None:
     """Copy a half-precision tensor to a float32 one; both contiguous."""
     arguments = (source.numel(), source.data_ptr(), target.data_ptr())
-    widenings(source.dtype).run(arguments, thread_count(source.numel()))
+    WIDENINGS[source.dtype].run(arguments, thread_count(source.numel()))
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:
@@ -140,31 +137,25 @@ def _widen(arguments, kind):
             target[i] = load(source, i)
 
 
+@ParallelKernel
 def _multiply_bfloat16(arguments):
     _multiply(arguments, np.uint16(0))
 
 
+@ParallelKernel
 def _multiply_float16(arguments):
     _multiply(arguments, np.int16(0))
 
 
+@ParallelKernel
 def _widen_bfloat16(arguments):
     _widen(arguments, np.uint16(0))
 
 
+@ParallelKernel
 def _widen_float16(arguments):
     _widen(arguments, np.int16(0))
 
 
-_PRODUCTS = {torch.bfloat16: _multiply_bfloat16, torch.float16: _multiply_float16}
-_WIDENINGS = {torch.bfloat16: _widen_bfloat16, torch.float16: _widen_float16}
-
-
-@cache
-def products(dtype: torch.dtype) -> Callback:
-    return Callback(_PRODUCTS[dtype])
-
-
-@cache
-def widenings(dtype: torch.dtype) -> Callback:
-    return Callback(_WIDENINGS[dtype])
+PRODUCTS = {torch.bfloat16: _multiply_bfloat16, torch.float16: _multiply_float16}
+WIDENINGS = {torch.bfloat16: _widen_bfloat16, torch.float16: _widen_float16}

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """A Triton kernel for products of 1 to 4 rows with weights of 16 bits, which are limited by memory bandwidth.
 
 A program has few outputs, whose inputs are divided among all its threads. Each thread loads 16 bytes of each

@@ -108,7 +108,7 @@ class Fp8Product:
         bias = 0 if self._bias is None else self._bias.data_ptr()
         addresses = (x.data_ptr(), self._codes.data_ptr(), self._scales.data_ptr(), bias, y.data_ptr())
         sizes = (len(x), shape.outputs, pairs, min(pairs, -(-shape.group // 2)))
-        fp8_cpu.callback(dtype).run((*sizes, *addresses), thread_count(self._codes.numel()))
+        fp8_cpu.choose_kernel(dtype).run((*sizes, *addresses), thread_count(self._codes.numel()))
         return y
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -130,5 +130,5 @@ class Fp8Product:
             weights.data_ptr(),
             KINDS[dtype],
         )
-        fp8_rows.expansion().run(arguments, 1)
+        fp8_rows.expand_rows.run(arguments, 1)
         return weights

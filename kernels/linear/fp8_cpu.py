@@ -1,11 +1,8 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """The product of activations with FP8 weights, in one parallel region.
 
 A thread takes a strip of 64 outputs at a time, and multiplies a block of it with all rows before the next
 one. The first rows widen the block into a buffer, which stays in the first-level cache for the others.
 """
-
-from functools import cache
 
 import numpy as np
 import torch
@@ -13,7 +10,7 @@ import torch
 from ..common import bfloat16_dots
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, shifted, store
-from ..common.threads import Callback
+from ..common.threads import ParallelKernel
 from .bfloat16_tile import MOST_ROWS, OUTPUTS
 from .fp8_tile import PAIR_BYTES, tile
 
@@ -159,18 +156,22 @@ def _memory(arguments):
     return np.empty((min(arguments[1], PANEL) + 2 * BLOCK) * OUTPUTS, np.float32)
 
 
+@ParallelKernel
 def _pairs_bfloat16(arguments):
     _multiply(arguments, _memory(arguments), np.uint32(0), np.uint16(0))
 
 
+@ParallelKernel
 def _floats_bfloat16(arguments):
     _multiply(arguments, _memory(arguments), np.uint64(0), np.uint16(0))
 
 
+@ParallelKernel
 def _floats_float16(arguments):
     _multiply(arguments, _memory(arguments), np.uint64(0), np.int16(0))
 
 
+@ParallelKernel
 def _floats_float32(arguments):
     _multiply(arguments, _memory(arguments), np.uint64(0), np.float32(0))
 
@@ -187,7 +188,6 @@ def multiplies_pairs(dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and bfloat16_dots.available()
 
 
-@cache
-def callback(dtype: torch.dtype) -> Callback:
+def choose_kernel(dtype: torch.dtype) -> ParallelKernel:
     """The product for x and y of this dtype."""
-    return Callback(_pairs_bfloat16 if multiplies_pairs(dtype) else _FLOATS[dtype])
+    return _pairs_bfloat16 if multiplies_pairs(dtype) else _FLOATS[dtype]

@@ -1,7 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Rows of FP8 weights, widened."""
-
-from functools import cache
 
 import numpy as np
 import torch
@@ -9,7 +6,7 @@ import torch
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, shifted
 from ..common.rows import number_at
-from ..common.threads import Callback
+from ..common.threads import ParallelKernel
 from .bfloat16_tile import OUTPUTS
 from .quantized_tiles import store_row
 
@@ -17,7 +14,8 @@ VALUES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
 """of the codes, float32 [256]"""
 
 
-def _expand_rows(arguments):
+@ParallelKernel
+def expand_rows(arguments):
     """Arguments: the counter of rows, then those of `Fp8Product.rows`: the rows, the numbers of their outputs
     and the bytes of a number; codes, places, `VALUES` and scales; inputs and inputs of a group; the results
     and their kind, of `quantized_cpu.KINDS`."""
@@ -43,8 +41,3 @@ def _expand(arguments, output, weights):
     for i in range(inputs):
         code = codes[(i // 2 * OUTPUTS + place) * 2 + i % 2]
         weights[i] = values[code] * scales[i // group * OUTPUTS]
-
-
-@cache
-def expansion() -> Callback:
-    return Callback(_expand_rows)

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Products of a few rows with a strip of FP8 (E4M3) weights.
 
 A strip holds the codes of 64 outputs, two bytes for each output and pair of inputs: for each pair, a vector
@@ -18,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common.bfloat16_dots import add_pair_products
-from ..common.llvm import F16, F32, I8, I16, I32, SECOND_LEVEL, prefetch_line, read, size, write
+from ..common.llvm import F16, F32, I8, I16, I32, SECOND_LEVEL, Intrinsic, prefetch_line, read, size, write
 from ..common.numba_tools import has_feature
 from ..common.vectors import FLOATS, LANES, WORDS, floats, fma, read_floats, splat, words
 from .bfloat16_tile import OUTPUTS, VECTORS
@@ -51,7 +50,7 @@ class _Block(NamedTuple):
     step: ir.Value
 
 
-def tile(rows: int, reads: bool, writes: bool):
+def tile(rows: int, reads: bool, writes: bool) -> Intrinsic:
     """sums[r, o] += scales[o] · sum over pairs p < count of x[r, p] · weights[p, o], for a block of a strip.
 
     x: pairs of values, `stride` from one row to the next: uint32 for bfloat16, uint64 for float32. sums:

@@ -1,16 +1,13 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """The columns of a matrix in another order."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import numpy as np
 import torch
 
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, shifted
-from ..common.threads import Callback, thread_count
+from ..common.threads import ParallelKernel, thread_count
 
 
 def gathered(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
@@ -21,7 +18,7 @@ def gathered(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
     x = x.contiguous()
     result = torch.empty(len(x), len(order), dtype=x.dtype)
     arguments = (*result.shape, x.shape[1], x.data_ptr(), order.data_ptr(), result.data_ptr())
-    callback(x.dtype.itemsize).run(arguments, thread_count(result.numel()))
+    KERNELS[x.dtype.itemsize].run(arguments, thread_count(result.numel()))
     return result
 
 
@@ -41,17 +38,15 @@ def _gather(arguments, kind):
             target[i] = source[order[i]]
 
 
+@ParallelKernel
 def _gather_2_bytes(arguments):
     _gather(arguments, np.uint16(0))
 
 
+@ParallelKernel
 def _gather_4_bytes(arguments):
     _gather(arguments, np.uint32(0))
 
 
-_GATHERS = {2: _gather_2_bytes, 4: _gather_4_bytes}
-
-
-@cache
-def callback(element_bytes: int) -> Callback:
-    return Callback(_GATHERS[element_bytes])
+KERNELS = {2: _gather_2_bytes, 4: _gather_4_bytes}
+"""by bytes of an element"""

@@ -1,17 +1,15 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Several products of one input."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import torch
 
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, shifted
-from ..common.threads import Callback, thread_count
+from ..common.threads import ParallelKernel, thread_count
 from .invariant import Product
 
 
@@ -37,12 +35,13 @@ def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
         width = part.shape[1] * dtype.itemsize
         target = joined.data_ptr() + begin * dtype.itemsize
         arguments = (rows, width, part.data_ptr(), target, outputs * dtype.itemsize)
-        callback().run(arguments, thread_count(part.numel()))
+        copy_part.run(arguments, thread_count(part.numel()))
         begin += part.shape[1]
     return joined
 
 
-def _copy(arguments):
+@ParallelKernel
+def copy_part(arguments):
     """Arguments: the counter of rows; rows, bytes of a row, the addresses of the source and the target, and
     bytes between the target's rows."""
     rows, width = arguments[1], arguments[2]
@@ -59,8 +58,3 @@ def _copy(arguments):
 def _copy_bytes(source, target, count):
     for i in range(count):
         target[i] = source[i]
-
-
-@cache
-def callback() -> Callback:
-    return Callback(_copy)

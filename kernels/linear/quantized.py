@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """Matrix products with weights of 4 or 8 bits and scales for groups of inputs."""
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ class QuantizedProduct:
         self._tiles, self._factors = tiles, factors
         self._bias = None if bias is None else F.pad(bias.float(), (0, len(factors) - len(bias)))
         self._input_order = input_order
-        self._kernel = quantized_cpu.products(shape.bits, shape.zero is None)
+        self._kernel = quantized_cpu.KERNELS[shape.bits, shape.zero is None]
         parts = groups_of_activations(shape)
         self._sizes = (shape.outputs, shape.inputs, group, parts, shape.zero or 0)
         bias_address = 0 if self._bias is None else self._bias.data_ptr()
@@ -243,7 +242,7 @@ class QuantizedProduct:
         numbers = (shape.inputs, self._group, shape.zero or 0, shape.zero is None, shape.bits)
         results = (weights.data_ptr(), quantized_cpu.KINDS[dtype])
         given = (len(ids), ids.data_ptr(), ids.element_size())
-        quantized_tiles.expansion().run((*given, *addresses, *numbers, *results), 1)
+        quantized_tiles.expand_rows.run((*given, *addresses, *numbers, *results), 1)
         return weights
 
 

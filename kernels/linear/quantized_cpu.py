@@ -1,7 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated,no-any-return"
 """The product of activations with a quantized weight, in one parallel region."""
-
-from functools import cache
 
 import numpy as np
 import torch
@@ -10,7 +7,7 @@ from ..common.amx import SHAPES_BYTES, load_shapes, release_tiles
 from ..common.amx_product import DEPTH, multiply_square
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, prefetch, shifted
-from ..common.threads import Callback
+from ..common.threads import ParallelKernel
 from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, pack_rows, wait_until
 from .byte_dots import TILE, VECTOR, WHOLE_PACE, tile_products, write_results
 from .quantized_panels import PANEL, PANEL_BYTES, block_offset, multiply_panel, start_panels
@@ -351,30 +348,30 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
         release_tiles()
 
 
+@ParallelKernel
 def _product_4(arguments):
     _multiply(arguments, 4, np.uint16(0), False, np.int32(0))
 
 
+@ParallelKernel
 def _product_8(arguments):
     _multiply(arguments, 8, np.uint32(0), False, np.int32(0))
 
 
+@ParallelKernel
 def _product_4_offsets(arguments):
     _multiply(arguments, 4, np.uint16(0), True, np.float32(0))
 
 
+@ParallelKernel
 def _product_8_offsets(arguments):
     _multiply(arguments, 8, np.uint32(0), True, np.float32(0))
 
 
-_PRODUCTS = {
+KERNELS = {
     (4, False): _product_4,
     (8, False): _product_8,
     (4, True): _product_4_offsets,
     (8, True): _product_8_offsets,
 }
-
-
-@cache
-def products(bits: int, offsets: bool) -> Callback:
-    return Callback(_PRODUCTS[bits, offsets])
+"""by bits of a code, and whether offsets are stored"""

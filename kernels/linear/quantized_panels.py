@@ -1,9 +1,10 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Products of many rows with weights quantized by groups of GROUP inputs, by AMX-INT8 (see `byte_amx`).
 
 The integer sums are exact and the floating-point operations are those of `byte_dots`, in the same order, so a
 row's bits are the same with and without AMX.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from llvmlite import ir
@@ -181,10 +182,11 @@ def _add_scaled(typing, rows, sums, starts, tables, x_scales, from_row, out, lat
     return types.void(i64, ints, starts, floats, floats, i64, floats, codes), generate
 
 
-def _emit_scaling(offsets: bool):
+def _emit_scaling(offsets: bool) -> Callable[..., None]:
     """The code of `_add_scaled`. It reads the tables once, not for each row."""
 
-    def emit(builder, rows, sums, starts, tables, x_scales, from_row, out, later):
+    def emit(builder: ir.IRBuilder, *arguments: ir.Value) -> None:
+        rows, sums, starts, tables, x_scales, from_row, out, later = arguments
         vectors = range(4 if offsets else 2)
         table = [read(builder, builder.gep(tables, [size(at * LANES)]), FLOATS) for at in vectors]
         with cgutils.for_range(builder, rows) as row:

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Quantization of activations to 8 bits, by groups of each row.
 
 A group's scale is its largest magnitude / 127 and its codes are rounded to the nearest, ties to even. Groups

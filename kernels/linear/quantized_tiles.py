@@ -1,14 +1,11 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Conversion of quantized weights to tiles and back (see `byte_dots`)."""
-
-from functools import cache
 
 import numpy as np
 
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, load, pointer, shifted, store
 from ..common.rows import number_at
-from ..common.threads import Callback
+from ..common.threads import ParallelKernel
 from .byte_dots import TILE, VECTOR
 
 _HALF = TILE // 2
@@ -35,7 +32,8 @@ def pack_codes(tiles, begin, codes, group, head_words, bits):
                     target[head_words + step * _VECTOR_WORDS + lane] |= source[step] << np.uint32(4 * half)
 
 
-def _expand_rows(arguments):
+@ParallelKernel
+def expand_rows(arguments):
     """Arguments: the counter of rows, then those of `QuantizedProduct.rows`: the rows, the numbers of their
     outputs and the bytes of a number; tiles, factors and the order of inputs (0: as stored); inputs, inputs
     of a group, zero, whether there are offsets, bits; the results and their kind, of `quantized_cpu.KINDS`.
@@ -94,8 +92,3 @@ def store_row(values, address, row, kind):
 def _store(values, target):
     for i in range(len(values)):
         store(target, i, values[i])
-
-
-@cache
-def expansion() -> Callback:
-    return Callback(_expand_rows)

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Matrix products of bfloat16 whose weights are stored in the order in which the kernel reads them.
 
 A strip holds the weights of some outputs, from the first to the last pair of inputs, so that a thread reads
@@ -9,7 +8,6 @@ fill its registers. Each of the two gives a row the same bits whatever the other
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import torch
@@ -19,7 +17,7 @@ from ..common import amx, bfloat16_dots
 from ..common.amx_product import DEPTH, SIDE, multiply_square, multiply_wide
 from ..common.numba_tools import compiled, fetch_add, pointer, shifted, store
 from ..common.rows import number_at
-from ..common.threads import Callback, thread_count
+from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
 from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
 from .bfloat16_tile import MOST_ROWS, OUTPUTS, VECTORS, tile, write_strip
@@ -80,13 +78,13 @@ class StreamedProduct:
         x = x.contiguous() if self._inputs % 2 == 0 else F.pad(x, (0, 1))
         y = torch.empty(rows, self._outputs, dtype=x.dtype)
         if not self._has_amx or rows < self._amx_rows:
-            self._run(callback(), x, y)
+            self._run(multiply_by_dots, x, y)
             return y
         parts = max(1, -(-rows * 2 * self._inputs // AMX_ACTIVATIONS))
         size = max(1, -(-rows // (parts * BLOCK_ROWS))) * BLOCK_ROWS
         for part, results in zip(x.split(size), y.split(size), strict=True):
             blocks = torch.empty(block_bytes(len(part), self._inputs), dtype=torch.uint8)
-            self._run(amx_callback(), part, results, blocks.data_ptr(), 0, 0)
+            self._run(multiply_by_amx, part, results, blocks.data_ptr(), 0, 0)
         return y
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
@@ -96,10 +94,10 @@ class StreamedProduct:
         weights = torch.empty(len(ids), self._inputs, dtype=self._weight.dtype)
         sizes = (len(ids), self._inputs, self._weight.shape[1], ids.element_size())
         addresses = (ids.data_ptr(), self._weight.data_ptr(), weights.data_ptr())
-        rows_callback().run((*sizes, *addresses), thread_count(weights.numel()))
+        copy_rows.run((*sizes, *addresses), thread_count(weights.numel()))
         return weights
 
-    def _run(self, kernel: Callback, x: torch.Tensor, y: torch.Tensor, *more: int) -> None:
+    def _run(self, kernel: ParallelKernel, x: torch.Tensor, y: torch.Tensor, *more: int) -> None:
         bias = 0 if self._bias is None else self._bias.data_ptr()
         addresses = (x.data_ptr(), self._weight.data_ptr(), bias, y.data_ptr())
         threads = thread_count(self._weight.numel())
@@ -142,7 +140,8 @@ _one, _two, _three, _four, _five, _six = (tile(rows, VECTORS) for rows in range(
 _three_of_many, _four_of_many, _five_of_many, _six_of_many = (tile(rows, 2) for rows in range(3, 7))
 
 
-def _multiply(arguments):
+@ParallelKernel
+def multiply_by_dots(arguments):
     """Arguments: the counter of panels of strips, then those of `StreamedProduct`."""
     _multiply_panels(arguments, np.empty(min(arguments[1], PANEL) * OUTPUTS, np.float32))
 
@@ -235,7 +234,8 @@ def _store_rows(arguments, sums, first, count, output):
                 store(y, i, of_row[i])
 
 
-def _multiply_by_amx(arguments):
+@ParallelKernel
+def multiply_by_amx(arguments):
     """Arguments: the counter of strips, those of `StreamedProduct`, the address of the blocks of rows, and
     the counters of `pack_rows`."""
     multiply_blocks(arguments, np.empty(AMX_SUMS + 2 * amx.SHAPES_BYTES, np.uint8))
@@ -289,7 +289,8 @@ def _multiply_block(rows, pairs, block, weights, sums, later, lines):
         multiply_square(pairs, block, DEPTH, STEP_WORDS, weights, OUTPUTS, sums, OUTPUTS, False, later, 0)
 
 
-def _copy_rows(arguments):
+@ParallelKernel
+def copy_rows(arguments):
     """Arguments: the counter of rows, then those of `StreamedProduct.rows`."""
     inputs, pairs = arguments[2], arguments[3]
     while True:
@@ -301,18 +302,3 @@ def _copy_rows(arguments):
         target = shifted(pointer(arguments[7], np.uint16(0)), row * inputs)
         for i in range(inputs):
             target[i] = weights[i // 2 * 2 * OUTPUTS + i % 2]
-
-
-@cache
-def callback() -> Callback:
-    return Callback(_multiply)
-
-
-@cache
-def amx_callback() -> Callback:
-    return Callback(_multiply_by_amx)
-
-
-@cache
-def rows_callback() -> Callback:
-    return Callback(_copy_rows)

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Tiles of quantized weights, widened to bfloat16 for AMX (see `byte_dots` for their format)."""
 
 from llvmlite import ir

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Codes of 4 and 8 bits as numbers in Triton kernels, exactly.
 
 On a GPU, bfloat16 and float16 are made by PTX that widens two codes with each instruction. A code's bits are

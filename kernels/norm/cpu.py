@@ -1,7 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Root-mean-square normalisation on CPUs, in one pass over memory."""
-
-from functools import cache
 
 import numpy as np
 import torch
@@ -29,7 +26,7 @@ from ..common.numba_tools import (
     store,
 )
 from ..common.squares import sum_of_squares
-from ..common.threads import PIECE, Callback, thread_count
+from ..common.threads import PIECE, ParallelKernel, thread_count
 from ..common.vectors import LANES
 
 
@@ -63,7 +60,7 @@ def _run(
         int(add),
         float_bits(eps),
     )
-    callback(x.dtype).run(arguments, thread_count(x.numel()))
+    KERNELS[x.dtype].run(arguments, thread_count(x.numel()))
 
 
 @compiled
@@ -118,21 +115,19 @@ def _scale(x, scale, weight, size, kind, out):
         store(out, i, rounded(load(x, i) * scale, kind) * load(weight, i))
 
 
+@ParallelKernel
 def _bfloat16(arguments):
     _norm(arguments, np.uint16(0))
 
 
+@ParallelKernel
 def _float16(arguments):
     _norm(arguments, np.int16(0))
 
 
+@ParallelKernel
 def _float32(arguments):
     _norm(arguments, np.float32(0))
 
 
-_KERNELS = {torch.bfloat16: _bfloat16, torch.float16: _float16, torch.float32: _float32}
-
-
-@cache
-def callback(dtype: torch.dtype) -> Callback:
-    return Callback(_KERNELS[dtype])
+KERNELS = {torch.bfloat16: _bfloat16, torch.float16: _float16, torch.float32: _float32}

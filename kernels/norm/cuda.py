@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Root-mean-square normalisation on CUDA: one program for each row."""
 
 import torch

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """The cells of the KV cache (see `cells`) in the CPU kernels.
 
 A cell is a pointer to its elements: uint16 for bfloat16, int16 for float16, float32, or int8 with a scale.

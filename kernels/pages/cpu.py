@@ -1,14 +1,12 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Page copies on CPUs."""
 
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import torch
 
-from ..common.numba_tools import compiled, fetch_add, pointer, shifted
-from ..common.threads import Callback, thread_count
+from ..common.numba_tools import fetch_add, pointer, shifted
+from ..common.threads import ParallelKernel, thread_count
 from .segments import Segments, pages_of, set_pages
 
 WORD = 4  # bytes
@@ -26,7 +24,7 @@ def copy_pages(
     layers = np.array([other.data_ptr() for other in kvs])
     arguments = (len(kvs), kv_heads, len(sources), layers.ctypes.data, words.ctypes.data)
     elements = 2 * len(kvs) * kv_heads * page_size * kv.shape[4] * len(sources)
-    callback().run(arguments, thread_count(elements))
+    copy_pages_kernel.run(arguments, thread_count(elements))
 
 
 class CpuMoves:
@@ -52,8 +50,8 @@ class CpuMoves:
             set_pages(self._kvs[layer], self._pages, pages)
 
 
-@compiled
-def _copy_pages(arguments):
+@ParallelKernel
+def copy_pages_kernel(arguments):
     """Each turn copies the keys or the values of one head of one page in one layer.
 
     Arguments: the number of turns taken so far, which all threads count up; the numbers of layers, of KV
@@ -74,12 +72,3 @@ def _copy_pages(arguments):
         source, destination = shifted(kv, sources[move]), shifted(kv, destinations[move])
         for i in range(words[2]):
             destination[i] = source[i]
-
-
-def _copy(arguments):
-    _copy_pages(arguments)
-
-
-@cache
-def callback() -> Callback:
-    return Callback(_copy)

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Page copies on CUDA, one launch for all layers. A plane is the keys or the values of one head.
 
 The kernels copy words of 4 bytes, whatever the cells are.

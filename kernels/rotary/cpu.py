@@ -1,7 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated"
 """Head norms, rotary embedding and cache writes on CPUs, in one pass over memory."""
-
-from functools import cache
 
 import numpy as np
 import torch
@@ -17,7 +14,7 @@ from ..common.lanes import (
 )
 from ..common.numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted, store
 from ..common.squares import sum_of_squares
-from ..common.threads import Callback, thread_count
+from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
 from ..pages.cells import CellFormat
 from ..pages.cells_cpu import copy_to_cell, is_scaled, write_cell
@@ -66,7 +63,7 @@ def rotary_write_kv(
         segments.segment,
         segments.value,
     )
-    callback(q.dtype, kv.dtype).run(arguments, thread_count(q.numel() + 2 * k.numel()))
+    KERNELS[q.dtype, kv.dtype].run(arguments, thread_count(q.numel() + 2 * k.numel()))
 
 
 @compiled
@@ -160,31 +157,37 @@ def _rotate_and_write(arguments, kind, stored):
         _rotate_token(arguments, token, kind, stored, buffer)
 
 
+@ParallelKernel
 def _bfloat16(arguments):
     _rotate_and_write(arguments, np.uint16(0), np.uint16(0))
 
 
+@ParallelKernel
 def _float16(arguments):
     _rotate_and_write(arguments, np.int16(0), np.int16(0))
 
 
+@ParallelKernel
 def _float32(arguments):
     _rotate_and_write(arguments, np.float32(0), np.float32(0))
 
 
+@ParallelKernel
 def _bfloat16_int8(arguments):
     _rotate_and_write(arguments, np.uint16(0), np.int8(0))
 
 
+@ParallelKernel
 def _float16_int8(arguments):
     _rotate_and_write(arguments, np.int16(0), np.int8(0))
 
 
+@ParallelKernel
 def _float32_int8(arguments):
     _rotate_and_write(arguments, np.float32(0), np.int8(0))
 
 
-_KERNELS = {
+KERNELS = {
     (torch.bfloat16, torch.bfloat16): _bfloat16,
     (torch.float16, torch.float16): _float16,
     (torch.float32, torch.float32): _float32,
@@ -192,9 +195,4 @@ _KERNELS = {
     (torch.float16, torch.int8): _float16_int8,
     (torch.float32, torch.int8): _float32_int8,
 }
-
-
-@cache
-def callback(dtype: torch.dtype, stored: torch.dtype) -> Callback:
-    """The callback for activations of `dtype` and a cache of `stored`."""
-    return Callback(_KERNELS[dtype, stored])
+"""by dtype of the activations and of the cache"""

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Head norms, rotary embedding and cache writes on CUDA: one program for each token and head of q or k."""
 
 import torch

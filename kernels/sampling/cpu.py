@@ -46,7 +46,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
             assert tensor.is_contiguous()
             arguments[place] = tensor.data_ptr()
     threads = thread_count(logits.numel()) if rows > 1 else 1
-    column.callback().run(arguments[column.NEXT + 1 :].tolist(), threads)
+    column.sample_rows.run(arguments[column.NEXT + 1 :].tolist(), threads)
     if batch.automata is None:
         return sampled
     return replace(sampled, states=automaton_cpu.advance(batch.automata, sampled.tokens))

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """Sampling on CUDA: two launches for greedy rows, three for sampled ones, eight where rows are filtered.
 
 One more keeps the registers of automata."""

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """The end of filtering on CUDA: one program for each row bisects the keys and ids of the row's list."""
 
 import triton

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """min-p, top-k and top-p on CUDA, up to the lists from which `cut_cuda` cuts: several programs for each row.
 
 min-p needs no list. For top-k the list has the tokens above a bound; for top-p alone, the tokens of one

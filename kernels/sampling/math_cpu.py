@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Scalar arithmetic of sampling for numba; each operation rounds as in the Triton kernels.
 
 Every constant is a float32, as a Python float would widen its expression to float64.

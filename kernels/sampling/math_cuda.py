@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Arithmetic of sampling for Triton; each operation rounds as in `math_cpu`.
 
 Launch with enable_fp_fusion=False, so that no product is fused with a sum.

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Masks, banned tokens, bias and penalties on one row's logits, for numba."""
 
 import numpy as np

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """First pass over the logits on CUDA: masks, bias, penalties, and partial results of each chunk of a row."""
 
 import triton

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """The Gumbel-max race among tokens, for numba: the highest score wins, the lower id among equal scores."""
 
 import numpy as np

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """The Gumbel-max race on CUDA, and the end of sampling: token, log-probabilities, automaton of each row."""
 
 import triton

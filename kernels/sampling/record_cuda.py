@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Records sampled tokens on CUDA: the last token of each slot, and the counts for penalties."""
 
 import torch

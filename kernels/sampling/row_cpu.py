@@ -1,14 +1,11 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated,attr-defined"
-"""Sampling of one row, for numba, and the callback that samples all rows."""
-
-from functools import cache
+"""Sampling of one row, for numba, and the kernel that samples all rows."""
 
 import numba
 import numpy as np
 
 from ..common.jit import compiled, inlined
 from ..common.numba_tools import fetch_add, pointer
-from ..common.threads import Callback
+from ..common.threads import ParallelKernel
 from .batch import LOGPROB_FLOOR, NOT_A_NUMBER, NOTHING_ALLOWED
 from .math_cpu import F32, KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY, order_key, value_of_key
 from .process_cpu import add_bias, apply_mask, ban, penalise
@@ -55,7 +52,7 @@ INVERSE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, FLOATS = range(7)
     TOP_LOGPROBS,
     ARGUMENTS,
 ) = range(21)
-"""Arguments of the callback: a row counter, sizes, addresses of contiguous arrays."""
+"""Arguments of `sample_rows`: a row counter, sizes, addresses of contiguous arrays."""
 
 _FLOAT, _INT, _LONG = np.float32(0), np.int32(0), np.int64(0)
 
@@ -65,6 +62,7 @@ def array(address, kind, rows, columns):
     return numba.carray(pointer(address, kind), (rows, columns))
 
 
+@ParallelKernel
 def sample_rows(arguments):
     """Sample the rows that this thread takes from the counter; scratch belongs to the thread."""
     sizes = numba.carray(arguments, (ARGUMENTS,))
@@ -81,11 +79,6 @@ def scratch_of(vocab):
     """A thread's memory for `sample_row`."""
     blocks = (vocab + BLOCK - 1) // BLOCK
     return np.empty(blocks, np.int32), np.empty(vocab, np.float32), np.empty(vocab, np.float32)
-
-
-@cache
-def callback() -> Callback:
-    return Callback(sample_rows)
 
 
 @compiled

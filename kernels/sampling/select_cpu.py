@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Finds the cut of a row's filters, for numba.
 
 A row's logits x [vocab] come with `maxima` [ceil(vocab / BLOCK)], the largest order key of each block, so

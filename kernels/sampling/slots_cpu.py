@@ -1,7 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,var-annotated,attr-defined"
 """Sampling for slots as one kernel: mask, choose and record a token for each row, and step its automaton."""
-
-from functools import cache
 
 import numba
 import numpy as np
@@ -14,7 +11,7 @@ from ..automaton.registers import SlotRegisters
 from ..automaton.tables_cpu import MANY, tables_at
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer
-from ..common.threads import Callback
+from ..common.threads import ParallelKernel
 from . import row_cpu as column
 from .batch import LOGPROB_FLOOR, SamplingBatch
 from .cpu import row_floats, row_integers, tensors_of
@@ -89,7 +86,7 @@ class SlotSampling:
         logits: float32 [rows, vocab], contiguous.
         """
         assert logits.dtype == torch.float32 and logits.is_contiguous() and logits.shape[1] == self._vocab
-        callback().run((len(logits), logits.data_ptr(), self._block.ctypes.data), 1)
+        sample_slots.run((len(logits), logits.data_ptr(), self._block.ctypes.data), 1)
 
     def _place_results(self, results: PackedResults) -> None:
         rows, start, tops = results.capacity, results.buffer.data_ptr(), results.alternatives
@@ -101,7 +98,8 @@ class SlotSampling:
             self._block[place] = start + 4 * rows * index
 
 
-def _sample_slots(arguments):
+@ParallelKernel
+def sample_slots(arguments):
     """Arguments: the counter of rows, their number, their logits, and the block of `SlotSampling`."""
     row = fetch_add(arguments, 1)
     if row < arguments[1]:
@@ -153,8 +151,3 @@ def _record(sizes, last_tokens, slot, integers, token):
     entry = integers[column.ENTRY]
     if entry >= 0:
         array(sizes[column.OUTPUT_COUNTS], _INT, entry + 1, sizes[column.VOCAB])[entry, token] += 1
-
-
-@cache
-def callback() -> Callback:
-    return Callback(_sample_slots)

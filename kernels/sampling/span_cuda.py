@@ -1,4 +1,3 @@
-# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 """Where top-p may cut a flat row, on CUDA: the range of distances that the buckets of its histogram cover.
 
 A row with many tokens of similar probability would add most of them to buckets one by one. A sample of its

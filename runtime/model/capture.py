@@ -67,7 +67,7 @@ class CudaCapture:
 
     def _begin(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream()
 
     def _warm_up(self, work: Replay) -> None:
         """Before the capture, compiles and loads kernels and lets libraries allocate their workspaces, which

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 def announce_compilation(device: str) -> CompilationNotice:
     """Announces kernels that are compiled from now on, until the caller calls `loaded` on the result."""
     notice = CompilationNotice()
-    register("numba:compile", notice)  # type: ignore[no-untyped-call]
+    register("numba:compile", notice)
     if device == "cuda" and find_spec("triton") is not None:  # without Triton the device is refused later
         from triton import knobs
 
@@ -24,7 +24,7 @@ def announce_compilation(device: str) -> CompilationNotice:
     return notice
 
 
-class CompilationNotice(Listener):
+class CompilationNotice(Listener):  # type: ignore[misc]
     """Logs one line for all kernels, and counts them on a terminal. Loading compiled kernels causes no
     event."""
 

@@ -35,7 +35,7 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         """device: on a CPU, which has no streams, launches follow each other"""
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     @contextmanager
     def beside(self, launch: Callable[[], object]) -> Iterator[None]:

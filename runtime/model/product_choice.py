@@ -51,10 +51,7 @@ class ReplayClock:
         replay = self._captures.capture(work, "products of few rows")
         if replay is None:
             return math.inf
-        begin, end = (
-            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            for _ in range(2)
-        )
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         shortest = math.inf
         for _ in range(RUNS):
             replay()  # the device is busy while the host launches what is timed

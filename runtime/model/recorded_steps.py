@@ -13,7 +13,7 @@ from ...kernels.attention.cpu import CpuAttention, plan_attention
 from ...kernels.common.feed_cpu import feed_tokens
 from ...kernels.common.program import Program
 from ...kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
-from ...kernels.common.threads import Callback, recorded_calls
+from ...kernels.common.threads import ParallelKernel, recorded_calls
 from .input_batch import InputBatch, StepInputs
 from .model import Model
 
@@ -159,7 +159,7 @@ class RecordedSteps:
             return None
         program = Program(calls)
         attention: dict[_LayerKind, list[int]] = {kind: [] for kind in plans}
-        for kernel in set[Callback]().union(*(plan.kernels for plan in plans.values())):
+        for kernel in set[ParallelKernel]().union(*(plan.kernels for plan in plans.values())):
             for kind, call in zip(self._layer_kinds(inputs), program.calls_of(kernel), strict=True):
                 attention[kind].append(call)
         return RecordedStep(program, batch, slots, hidden, attention)

@@ -34,7 +34,7 @@ def warm_up(runner: Runner, model: Model, pool: PoolSize, config: ServeConfig) -
     Leaves no state: slots are set up and pages written again before they are read.
     """
     if config.device == "cpu":
-        row_cpu.callback()  # loads the kernel that samples for steps without a program
+        row_cpu.sample_rows.load()  # steps without a program sample by it
         return _run(runner, _one_row(0, PROMPT, pool, config.page_size))
     return warm_up_cuda(runner, model, pool, config, torch.device(config.device))
 

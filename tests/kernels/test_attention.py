@@ -252,13 +252,13 @@ def test_code_for_other_processors_matches_the_reference(lacking: str, tmp_path:
 
 
 def test_words_are_transposed() -> None:
-    @numba.njit
+    @numba.njit  # type: ignore[untyped-decorator]
     def transpose(source: np.ndarray, target: np.ndarray) -> None:
-        transpose_words(_words(source), 20, _words(target), 17)  # type: ignore[call-arg]
+        transpose_words(_words(source), 20, _words(target), 17)
 
-    @numba.njit
+    @numba.njit  # type: ignore[untyped-decorator]
     def _words(array: np.ndarray) -> Any:
-        return pointer(array.ctypes.data, np.uint32(0))  # type: ignore[call-arg]
+        return pointer(array.ctypes.data, np.uint32(0))
 
     source = np.random.default_rng(0).integers(0, 1 << 32, (16, 20), dtype=np.uint32)
     target = np.zeros((16, 17), np.uint32)
@@ -292,7 +292,7 @@ def test_items_are_compiled_with_amx(stored: str, tmp_path: Path) -> None:
     program = f"""
 from arbora.kernels.attention import tiles
 from numba import njit, types
-function = njit(tiles._{stored})
+function = njit(tiles._{stored}._function)
 function.compile((types.CPointer(types.int64),))
 print(function.inspect_asm(function.signatures[0]))
 """

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from arbora.kernels.common.cores import cores
 from arbora.kernels.common.numba_tools import fetch_add, pointer, shifted
 from arbora.kernels.common.program import Program, _system_call
 from arbora.kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
-from arbora.kernels.common.threads import Call, Callback, recorded_calls
+from arbora.kernels.common.threads import Call, ParallelKernel, recorded_calls
 from arbora.kernels.linear import QuantizedPacker, QuantizedShape, quantized_cpu
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.norm import cpu as norm_cpu
@@ -72,9 +73,10 @@ def test_a_program_gives_the_same_bits_as_its_kernels_and_may_run_again(number: 
 MASK_BYTES = 1024
 
 
-def _note_mask(arguments):  # type: ignore[no-untyped-def]
+@ParallelKernel
+def _note_mask(arguments: Any) -> None:
     """Arguments: the counter of threads, the number of sched_getaffinity, and where the masks are written."""
-    number = fetch_add(arguments, 1)  # type: ignore[call-arg,var-annotated]
+    number = fetch_add(arguments, 1)
     _system_call(arguments[1], 0, MASK_BYTES, arguments[2] + MASK_BYTES * number)
 
 
@@ -82,36 +84,36 @@ def _note_mask(arguments):  # type: ignore[no-untyped-def]
 def test_each_thread_is_bound_to_a_core_while_a_program_runs() -> None:
     """With one core or more threads than cores, nothing is bound."""
     everywhere, count = os.sched_getaffinity(0), len(cores())
-    kernel = Callback(_note_mask)
     for number, expected in ((count, cores()), (count + 1, [sorted(everywhere)] * (count + 1))):
         masks = np.zeros((2, number, MASK_BYTES), np.uint8)
         with threads(number):
             with recorded_calls() as calls:
                 for of_call in masks:
-                    kernel.run([SCHED_GETAFFINITY[platform.machine()], of_call.ctypes.data], number)
+                    _note_mask.run([SCHED_GETAFFINITY[platform.machine()], of_call.ctypes.data], number)
             Program(calls).run()
             for of_call in masks:
                 bits = np.unpackbits(of_call, axis=1, bitorder="little")
                 assert sorted(np.flatnonzero(mask).tolist() for mask in bits) == sorted(expected)
             masks[:] = 0
-            kernel.run([SCHED_GETAFFINITY[platform.machine()], masks.ctypes.data], number)
+            _note_mask.run([SCHED_GETAFFINITY[platform.machine()], masks.ctypes.data], number)
             bits = np.unpackbits(masks[0], axis=1, bitorder="little")
             assert all(set(np.flatnonzero(mask).tolist()) == everywhere for mask in bits), "not released"
 
 
-def _add(arguments):  # type: ignore[no-untyped-def]
+@ParallelKernel
+def _add(arguments: Any) -> None:
     """Arguments: the counter, where the sum of the others is written, and numbers up to a 0."""
     total, at = 0, 2
     while arguments[at] != 0:
         total += arguments[at]
         at += 1
-    shifted(pointer(arguments[1], np.int64(0)), 0)[0] = total  # type: ignore[call-arg]
+    shifted(pointer(arguments[1], np.int64(0)), 0)[0] = total
 
 
 def test_a_kernel_may_get_more_arguments_than_before() -> None:
-    kernel, total = Callback(_add), np.zeros(1, np.int64)
+    total = np.zeros(1, np.int64)
     for numbers in ([1, 2], list(range(1, 40)), [3], list(range(1, 100))):
-        kernel.run([total.ctypes.data, *numbers, 0], 1)
+        _add.run([total.ctypes.data, *numbers, 0], 1)
         assert total[0] == sum(numbers)
 
 
@@ -190,7 +192,7 @@ def test_arguments_of_recorded_calls_can_change() -> None:
     with recorded_calls() as calls:
         result, last = rms_norm(x, weight, 1e-6), silu_and_mul(x)
     program = Program(calls)
-    assert program.calls_of(norm_cpu.callback(torch.float32)) == [0]
+    assert program.calls_of(norm_cpu.KERNELS[torch.float32]) == [0]
     program.run()
     assert torch.equal(result, rms_norm(x, weight, 1e-6))
     program.change([0], {1: 2, 3: other.data_ptr()})

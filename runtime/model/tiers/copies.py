@@ -68,7 +68,7 @@ class HostCopyStream:
 
 class CudaCopyStream:
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(device)
 
     def launch(
         self, copy: Callable[[], None], after: Sequence[Copies] = (), after_steps: bool = False
@@ -86,11 +86,11 @@ class _CudaCopies:
     """All that was launched on the current stream."""
 
     def __init__(self) -> None:
-        self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._event = torch.cuda.Event(enable_timing=True)
         self._event.record()
 
     def ready(self) -> bool:
-        return bool(self._event.query())  # type: ignore[no-untyped-call]
+        return bool(self._event.query())
 
     def wait(self) -> None:
         self._event.synchronize()

@@ -110,5 +110,5 @@ def pin(memory: torch.Tensor) -> None:
 
     PyTorch's own pinned memory would be rounded up to a power of two: 33 GiB would take 64.
     """
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    runtime = torch.cuda.cudart()
     torch.cuda.check_error(runtime.cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE_AND_MAPPED))

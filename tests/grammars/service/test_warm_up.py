@@ -54,7 +54,7 @@ def test_no_grammar_waits_for_functions_to_be_compiled(
     assert compiled_functions() == before
 
 
-STARTED = Event("numba:compile", EventStatus.START)  # type: ignore[no-untyped-call]
+STARTED = Event("numba:compile", EventStatus.START)
 
 
 class CompilingBuilder(Builder):
