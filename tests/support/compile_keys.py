@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """For which combinations of arguments Triton compiles a kernel, noted in place of the launches."""
 
 from __future__ import annotations

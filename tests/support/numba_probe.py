@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator,type-var,call-arg,call-overload"
 """Computes random numbers of the CPU kernels' Philox generator and Gumbel noise in functions of numba."""
 
 import numba
@@ -7,12 +6,12 @@ from arbora.kernels.sampling import math_cpu as sampling_math_cpu
 
 
 @numba.njit
-def _philox(c0, c1, c2, c3, seed):
+def _philox(c0, c1, c2, c3, seed):  # type: ignore[no-untyped-def]
     return sampling_math_cpu.philox(c0, c1, c2, c3, seed)
 
 
 @numba.njit
-def _gumbel(words):
+def _gumbel(words):  # type: ignore[no-untyped-def]
     noise = np.empty(len(words), np.float32)
     for i in range(len(words)):
         noise[i] = sampling_math_cpu.gumbel(np.uint64(words[i]))

@@ -1,4 +1,3 @@
-# mypy: disable-error-code="no-untyped-call"
 """CUDA graphs without a GPU: what a function launches is recorded once, and replayed with the same tensors.
 
 What the host does between the launches is not repeated, and what it would read of the device is an error, as
@@ -25,7 +24,7 @@ READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.defa
 
 class _Operations(TorchDispatchMode):
     def __init__(self, launches: list[Launch]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._launches = launches
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
