@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from arbora.kernels.linear import CodedCudaProduct
+    from arbora.kernels.linear.coded_product_cuda import CodedCudaProduct
 
 Path = Literal["device", "save", "restore"]
 
@@ -115,10 +115,10 @@ def product_cases(
 
     shapes: inputs and outputs
     """
-    from arbora.kernels.linear.plain_cuda import PlainCudaProduct
+    from arbora.kernels.linear.float_cuda import FloatCudaProduct
 
     for inputs, outputs in shapes:
-        plain = PlainCudaProduct(torch.randn(outputs, inputs, device=device, dtype=dtype), None)
+        plain = FloatCudaProduct(torch.randn(outputs, inputs, device=device, dtype=dtype), None)
         coded = {f"{bits or 8} bits": random_codes(bits, inputs, outputs, device) for bits in (4, 8)}
         coded["FP8"] = random_codes(None, inputs, outputs, device)
         for rows in (1, 4):
@@ -149,10 +149,11 @@ def random_codes(
     bits: int | None, inputs: int, outputs: int, device: torch.device, may_round: bool = False
 ) -> CodedCudaProduct:
     """bits: None for FP8"""
-    from arbora.kernels.linear import CodedPacker, CodedShape
+    from arbora.kernels.linear import CodedShape
+    from arbora.kernels.linear.coded_product_cuda import CodedCudaPacker
 
     zero = 0 if bits is None else 1 << (bits - 1)
-    packer = CodedPacker(CodedShape(outputs, inputs, bits, 128, zero), device)
+    packer = CodedCudaPacker(CodedShape(outputs, inputs, bits, 128, zero), device=device)
     codes = torch.randint(0, 1 << (bits or 6), (outputs, inputs), dtype=torch.uint8)
     scales = torch.rand(outputs, -(-inputs // 128))
     packer.write(0, codes if bits is not None else codes.view(torch.float8_e4m3fn), scales)

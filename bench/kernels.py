@@ -18,7 +18,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from arbora.kernels.activation import silu_and_mul
-from arbora.kernels.linear import Fp8Packer, Fp8Shape, Linear, QuantizedPacker, QuantizedShape
+from arbora.kernels.linear import CodedShape, Linear
+from arbora.kernels.linear.fp8 import Fp8CpuPacker
+from arbora.kernels.linear.integer import IntegerCpuPacker
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages import copy_pages
 from arbora.kernels.pages.cells import CellFormat
@@ -108,17 +110,17 @@ FP8_GROUPS = {"fp8": 0, "fp8 by 128": 128}
 """inputs of a group (0: all)"""
 
 
-def filled_packer(outputs: int, inputs: int, bits: int, group: int, zero: int | None) -> QuantizedPacker:
-    packer = QuantizedPacker(QuantizedShape(outputs, inputs, bits, group, zero))
+def filled_packer(outputs: int, inputs: int, bits: int, group: int, zero: int | None) -> IntegerCpuPacker:
+    packer = IntegerCpuPacker(CodedShape(outputs, inputs, bits, group, zero))
     codes = torch.randint(0, 1 << bits, (outputs, inputs), dtype=torch.uint8)
     scales = torch.rand(outputs, inputs // group)
     packer.write(0, codes, scales, -8 * scales if zero is None else None)
     return packer
 
 
-def filled_fp8_packer(outputs: int, inputs: int, group: int) -> Fp8Packer:
-    shape = Fp8Shape(outputs, inputs, group)
-    packer = Fp8Packer(shape)
+def filled_fp8_packer(outputs: int, inputs: int, group: int) -> Fp8CpuPacker:
+    shape = CodedShape(outputs, inputs, None, group, 0)
+    packer = Fp8CpuPacker(shape)
     packer.write(0, torch.randn(outputs, inputs).to(torch.float8_e4m3fn), torch.rand(outputs, shape.groups))
     return packer
 
@@ -129,7 +131,7 @@ def quantized_cases() -> Iterator[Case]:
         plain = torch.randn(outputs, inputs).bfloat16()
         copies = max(1, WORKING_SET // plain.nbytes)
         formats = {"bfloat16": ([Linear.pack(plain, None) for _ in range(copies)], plain.nbytes)}
-        packers: dict[str, QuantizedPacker | Fp8Packer] = {
+        packers: dict[str, IntegerCpuPacker | Fp8CpuPacker] = {
             label: filled_packer(outputs, inputs, bits, group or inputs, zero)
             for label, (bits, group, zero) in FORMATS.items()
         }

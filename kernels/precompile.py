@@ -11,18 +11,8 @@ from .automaton import cpu as automaton_cpu
 from .automaton.smallest import smallest_pool
 from .common import amx, bfloat16_dots, feed_cpu, program, rows
 from .common.step_tokens import StepTokens
-from .linear import (
-    QuantizedPacker,
-    QuantizedShape,
-    dot_cpu,
-    fp8_cpu,
-    fp8_rows,
-    gathered,
-    joined,
-    streamed,
-    takes,
-)
-from .linear.widened import HALVES
+from .linear import CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half_cpu
+from .linear.half import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu
@@ -61,27 +51,28 @@ def _attention() -> None:
 
 
 def _products() -> None:
-    joined.copy_part.load()
+    rows.copy_part.load()
     for dtype in DTYPES:
-        gathered.KERNELS[dtype.itemsize].load()
+        rows.COPIES_OF_COLUMNS[dtype.itemsize].load()
         fp8_cpu.choose_kernel(dtype).load()
-    fp8_rows.expand_rows.load()
-    if streamed.streams(torch.bfloat16):
-        streamed.multiply_by_dots.load()
-        streamed.copy_rows.load()
+    fp8_cpu.expand_rows.load()
+    if bfloat16_cpu.has_bfloat16_dots(torch.bfloat16):
+        bfloat16_cpu.multiply_by_dots.load()
+        bfloat16_cpu.copy_rows.load()
         if amx.available():
-            streamed.multiply_by_amx.load()
+            bfloat16_cpu.multiply_by_amx.load()
     for half in set(DTYPES) & set(HALVES):
-        dot_cpu.PRODUCTS[half].load()
-        dot_cpu.WIDENINGS[half].load()
+        half_cpu.PRODUCTS[half].load()
+        half_cpu.WIDENINGS[half].load()
     for bits in (4, 8):
         for zero in (0, None):
-            _quantized_product(QuantizedShape(1, 16, bits, 16, zero))
+            _integer_product(CodedShape(1, 16, bits, 16, zero))
 
 
-def _quantized_product(shape: QuantizedShape) -> None:
-    if takes(shape, torch.device("cpu")):
-        packer = QuantizedPacker(shape)
+def _integer_product(shape: CodedShape) -> None:
+    make = find_packer(shape, torch.device("cpu"))
+    if make is not None:
+        packer = make(shape)
         one = torch.ones(1, 1)
         packer.write(0, torch.zeros(1, 16, dtype=torch.uint8), one, one if shape.zero is None else None)
         product = packer.product(None)

@@ -1,4 +1,6 @@
-"""Copies of some rows of a matrix."""
+"""Copies of rows and columns of matrices. Unlike PyTorch's, a program can contain those on a CPU."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -28,6 +30,34 @@ def take_rows(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def take_columns(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """As `x.index_select(1, order)`, on a CPU.
+
+    x: [rows, columns], elements of 2 or 4 bytes; order: int64 [n], contiguous, each within the columns
+    """
+    x = x.contiguous()
+    result = torch.empty(len(x), len(order), dtype=x.dtype)
+    arguments = (*result.shape, x.shape[1], x.data_ptr(), order.data_ptr(), result.data_ptr())
+    COPIES_OF_COLUMNS[x.dtype.itemsize].run(arguments, thread_count(result.numel()))
+    return result
+
+
+def join_columns(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """As `torch.cat` along dimension 1. parts: [rows, width of the part], contiguous"""
+    if parts[0].is_cuda:
+        return torch.cat(list(parts), dim=1)
+    rows, dtype = len(parts[0]), parts[0].dtype
+    row_bytes = sum(part.shape[1] for part in parts) * dtype.itemsize
+    joined = torch.empty(rows, row_bytes // dtype.itemsize, dtype=dtype)
+    target = joined.data_ptr()
+    for part in parts:
+        assert part.is_contiguous()
+        width = part.shape[1] * dtype.itemsize
+        copy_part.run((rows, width, part.data_ptr(), target, row_bytes), thread_count(part.numel()))
+        target += width
+    return joined
+
+
 @compiled
 def number_at(address, size, index):
     """Element `index` of an array of int32 (size 4) or int64 (size 8)."""
@@ -50,3 +80,53 @@ def copy_rows(arguments):
         here, to = shifted(source, taken * arguments[4]), shifted(target, row * width)
         for at in range(width):
             to[at] = here[at]
+
+
+@compiled
+def _copy_columns(arguments, kind):
+    """Arguments: the counter of rows; rows, columns of the result and of x, and the addresses of x, the order
+    and the result."""
+    rows, columns = arguments[1], arguments[2]
+    order = pointer(arguments[5], np.int64(0))
+    while True:
+        row = fetch_add(arguments, 1)
+        if row >= rows:
+            break
+        source = shifted(pointer(arguments[4], kind), row * arguments[3])
+        target = shifted(pointer(arguments[6], kind), row * columns)
+        for i in range(columns):
+            target[i] = source[order[i]]
+
+
+@ParallelKernel
+def _copy_columns_of_2_bytes(arguments):
+    _copy_columns(arguments, np.uint16(0))
+
+
+@ParallelKernel
+def _copy_columns_of_4_bytes(arguments):
+    _copy_columns(arguments, np.uint32(0))
+
+
+COPIES_OF_COLUMNS = {2: _copy_columns_of_2_bytes, 4: _copy_columns_of_4_bytes}
+"""by bytes of an element"""
+
+
+@ParallelKernel
+def copy_part(arguments):
+    """Arguments: the counter of rows; rows, bytes of a row, the addresses of the source and the target, and
+    bytes between the target's rows."""
+    rows, width = arguments[1], arguments[2]
+    while True:
+        row = fetch_add(arguments, 1)
+        if row >= rows:
+            break
+        source = shifted(pointer(arguments[3], np.int8(0)), row * width)
+        target = shifted(pointer(arguments[4], np.int8(0)), row * arguments[5])
+        _copy_bytes(source, target, width)
+
+
+@compiled
+def _copy_bytes(source, target, count):
+    for i in range(count):
+        target[i] = source[i]

@@ -1,45 +1,27 @@
-"""Matrix products with fixed weights, which are prepared once for all steps."""
+"""Matrix products with fixed weights, which are prepared once for all steps. `products` chooses them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 import torch
-import torch.nn.functional as F
 
-from . import dot_cpu
-from .coded import CodedCudaProduct, CodedPacker, CodedShape, takes_on_cuda
-from .fp8 import Fp8Packer, Fp8Product, Fp8Shape, takes_fp8
-from .invariant import InvariantProduct, Make, Product, invariant_sizes
-from .joined import JoinedProduct
-from .packed import PackedProduct, packs
-from .plain_cuda import Choice, PlainCudaProduct, Seconds, choose_fastest
-from .quantized import QuantizedPacker, QuantizedProduct, QuantizedShape, takes
-from .streamed import StreamedProduct, streams
-from .widened import WidenedProduct, widens
-from .widened_once import WidenedOnceProduct
+from ..common.rows import join_columns
+from . import half_cpu
+from .bfloat16_cpu import Bfloat16CpuProduct
+from .coded_weight import CodedProduct, CodedShape
+from .float_cuda import Choice, FloatCudaProduct, Seconds, choose_fastest
+from .invariant import InvariantProduct, Product, invariant_sizes
+from .products import find_float_row, find_packer
 
 __all__ = [
     "Choice",
-    "CodedCudaProduct",
-    "CodedPacker",
     "CodedProduct",
     "CodedShape",
-    "Fp8Packer",
-    "Fp8Product",
-    "Fp8Shape",
+    "JoinedProduct",
     "Linear",
-    "QuantizedPacker",
-    "QuantizedProduct",
-    "QuantizedShape",
     "Seconds",
     "as_float32",
-    "takes",
-    "takes_fp8",
-    "takes_on_cuda",
+    "find_packer",
 ]
-
-CodedProduct = QuantizedProduct | Fp8Product | CodedCudaProduct
-"""Multiplies by a weight stored as codes and scales."""
 
 
 class Linear:
@@ -57,18 +39,18 @@ class Linear:
         batch_invariant: the bits of a row's result do not depend on other rows. CPU tensors only. The result
         holds the weight itself or a copy in another layout: the caller should free the source at once.
         """
-        if not batch_invariant or _streams(weight.device, weight.dtype):
-            return Linear(_make(weight.device, weight.dtype, batch_invariant)(weight, bias), *weight.shape)
-        sizes = Linear.find_sizes(
-            weight.shape[0], weight.shape[1], weight.dtype, weight.device, bias is not None
-        )
-        product = _make(weight.device, weight.dtype, batch_invariant)(weight, bias)
-        return Linear(InvariantProduct(product, sizes), *weight.shape)
+        row = find_float_row(weight.device, weight.dtype)
+        if not batch_invariant:
+            return Linear(row.product(weight, bias), *weight.shape)
+        outputs, inputs = weight.shape
+        sizes = Linear.find_sizes(outputs, inputs, weight.dtype, weight.device, bias is not None)
+        product = row.deterministic(weight, bias)
+        return Linear(product if row.is_invariant else InvariantProduct(product, sizes), *weight.shape)
 
     @staticmethod
     def reads_parts(device: torch.device, dtype: torch.dtype) -> bool:
         """Whether `pack_parts` can prepare weights of this dtype on this device."""
-        return _streams(device, dtype)
+        return find_float_row(device, dtype).product is Bfloat16CpuProduct
 
     @staticmethod
     def pack_parts(
@@ -76,12 +58,12 @@ class Linear:
     ) -> "Linear":
         """As `pack`, for a weight in parts [outputs of a part, in], which follow each other. They are only
         read, so they may be mapped from a file."""
-        product = StreamedProduct(parts, bias, batch_invariant)
+        product = Bfloat16CpuProduct(parts, bias, batch_invariant)
         return Linear(product, sum(len(part) for part in parts), parts[0].shape[1])
 
     @staticmethod
     def quantized(product: CodedProduct) -> "Linear":
-        return Linear(product, product.outputs, product.inputs)
+        return Linear(product, product.shape.outputs, product.shape.inputs)
 
     @staticmethod
     def joined(parts: Sequence["Linear"]) -> "Linear":
@@ -101,10 +83,10 @@ class Linear:
         before the weight is read, so that both are never in memory together.
         """
         assert device.type == "cpu", "only the CPU kernels have such a mode"
-        if _streams(device, dtype):
+        row = find_float_row(device, dtype)
+        if row.is_invariant:
             return ()
-        make = _make(device, dtype, batch_invariant=True)
-        return invariant_sizes(make, outputs, inputs, dtype, biased, torch.get_num_threads())
+        return invariant_sizes(row.deterministic, outputs, inputs, dtype, biased, torch.get_num_threads())
 
     @staticmethod
     def choose_fastest(linears: Iterable["Linear"], seconds: Seconds) -> list[Choice]:
@@ -113,12 +95,12 @@ class Linear:
         Call it before graphs are captured, because they keep the kernels that they have.
         """
         products = [part for linear in linears for part in linear._parts()]
-        return choose_fastest([part for part in products if isinstance(part, PlainCudaProduct)], seconds)
+        return choose_fastest([part for part in products if isinstance(part, FloatCudaProduct)], seconds)
 
     def stored_rows(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
         """Returns a function that reads rows [n, in] of the weight by their numbers, int32 or int64 [n],
         contiguous. Returns None if the product can't read them from its own copy of the weight."""
-        return self._product.rows if isinstance(self._product, StreamedProduct) else None
+        return self._product.rows if isinstance(self._product, Bfloat16CpuProduct) else None
 
     def _parts(self) -> Sequence[Product]:
         return self._product.products if isinstance(self._product, JoinedProduct) else [self._product]
@@ -128,27 +110,16 @@ class Linear:
         return self._product(x)
 
 
+class JoinedProduct:
+    """The results of several products, concatenated along the outputs."""
+
+    def __init__(self, products: Sequence[Product]) -> None:
+        self.products = products
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return join_columns([product(x) for product in self.products])
+
+
 def as_float32(x: torch.Tensor) -> torch.Tensor:
     """x as float32, by a kernel of ours on a CPU."""
-    return x.float() if x.is_cuda else dot_cpu.widened(x)
-
-
-def _streams(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `StreamedProduct` multiplies. It is batch-invariant for any number of rows."""
-    return device.type == "cpu" and streams(dtype)
-
-
-def _make(device: torch.device, dtype: torch.dtype, batch_invariant: bool = False) -> Make:
-    if device.type == "cuda":
-        return PlainCudaProduct
-    if _streams(device, dtype):
-        return partial(StreamedProduct, batch_invariant=batch_invariant)
-    if device.type == "cpu" and packs(dtype):
-        return PackedProduct
-    if device.type == "cpu" and widens(dtype):
-        return WidenedOnceProduct if batch_invariant else WidenedProduct
-    return _plain
-
-
-def _plain(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
-    return partial(F.linear, weight=weight, bias=bias)
+    return x.float() if x.is_cuda else half_cpu.widened(x)

@@ -1,56 +1,43 @@
-"""Matrix products with FP8 (E4M3) weights and scales for groups of inputs."""
+"""Matrix products on CPUs with FP8 (E4M3) weights and scales for groups of inputs."""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
 from ..common.threads import is_recording, thread_count
-from . import dot_cpu, fp8_cpu, fp8_rows
+from . import fp8_cpu, half_cpu
 from .bfloat16_tile import OUTPUTS
 from .byte_dots import available
+from .coded_weight import CPU, CodedShape
 from .fp8_tile import PLACES
-from .quantized_cpu import KINDS
+from .integer_cpu import KINDS
 
 _PLACES = torch.tensor([32 * half + place for half in (0, 1) for place in PLACES])
 
 
-class Fp8Shape(NamedTuple):
-    """w[o, i] = codes[o, i] * scales[o, i // group]"""
-
-    outputs: int
-    inputs: int
-    group: int
-    """inputs that share a scale; the last group may be smaller"""
-
-    @property
-    def groups(self) -> int:
-        return -(-self.inputs // self.group)
+def serves(shape: CodedShape) -> bool:
+    """Whether groups are whole pairs of inputs, or all inputs are one group."""
+    return available() and (shape.group % 2 == 0 or shape.group >= shape.inputs)
 
 
-def takes_fp8(shape: Fp8Shape, device: torch.device) -> bool:
-    """Whether the device has a product for the shape. Otherwise the caller expands the weight."""
-    is_whole = shape.group % 2 == 0 or shape.group >= shape.inputs
-    return device.type == "cpu" and available() and is_whole and min(shape) >= 1
+class Fp8CpuPacker:
+    """A `CodedPacker`."""
 
-
-class Fp8Packer:
-    """Fills the product's stored form, some outputs at a time."""
-
-    def __init__(self, shape: Fp8Shape) -> None:
-        assert takes_fp8(shape, torch.device("cpu")), shape
+    def __init__(
+        self, shape: CodedShape, input_order: torch.Tensor | None = None, device: torch.device = CPU
+    ) -> None:
+        assert serves(shape) and shape.bits is None and device.type == "cpu", shape
+        assert input_order is None, "FP8 weights have their inputs in order"
         self._shape = shape
         strips, pairs = -(-shape.outputs // OUTPUTS), -(-shape.inputs // 2)
         self._codes = torch.zeros(strips, pairs, OUTPUTS, dtype=torch.int16)
         self._scales = torch.zeros(strips, shape.groups, OUTPUTS)
 
-    def write(self, begin: int, codes: torch.Tensor, scales: torch.Tensor) -> None:
-        """Store n outputs from output `begin` on.
-
-        codes: float8_e4m3fn [n, inputs], none of them NaN; scales: [n, groups]
-        """
+    def write(
+        self, begin: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None = None
+    ) -> None:
+        assert offsets is None, "FP8 weights have no offsets"
         shape, end = self._shape, begin + len(codes)
         assert 0 <= begin <= end <= shape.outputs, f"{len(codes)} outputs from {begin} of {shape.outputs}"
         assert codes.shape == (len(codes), shape.inputs) and codes.dtype == torch.float8_e4m3fn
@@ -65,44 +52,35 @@ class Fp8Packer:
             self._codes[strip][:, _PLACES[place]] = pairs[part].T
             self._scales[strip][:, place] = scales[part].T
 
-    def product(self, bias: torch.Tensor | None) -> Fp8Product:
-        """The product with all written outputs. Nothing may be written afterwards."""
-        return Fp8Product(self._shape, self._codes, self._scales, bias)
+    def product(
+        self, bias: torch.Tensor | None, batch_invariant: bool = False, may_round: bool = False
+    ) -> Fp8CpuProduct:
+        return Fp8CpuProduct(self._shape, self._codes, self._scales, bias)
 
 
-class Fp8Product:
+class Fp8CpuProduct:
     """y = x wᵀ + bias. Activations are not quantized; sums are float32.
 
     The bits of a row's result depend neither on other rows nor on the number of threads.
     """
 
     def __init__(
-        self, shape: Fp8Shape, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
+        self, shape: CodedShape, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None
     ) -> None:
         """codes: int16 [strips, pairs, OUTPUTS], in the order of `PLACES`; scales: float32 [strips, groups,
         OUTPUTS]"""
-        self._shape, self._codes, self._scales = shape, codes, scales
+        self.shape, self._codes, self._scales = shape, codes, scales
         self._bias = None if bias is None else bias.float()
 
     @property
-    def outputs(self) -> int:
-        return self._shape.outputs
-
-    @property
-    def inputs(self) -> int:
-        return self._shape.inputs
-
-    @property
     def nbytes(self) -> int:
-        """Bytes of the stored weight: codes, scales and bias."""
         parts = (self._codes, self._scales, self._bias)
         return sum(part.nbytes for part in parts if part is not None)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [rows, inputs], float32, bfloat16 or float16 → [rows, outputs], same dtype."""
-        shape, dtype = self._shape, x.dtype
+        shape, dtype = self.shape, x.dtype
         y = torch.empty(len(x), shape.outputs, dtype=dtype)
-        x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else dot_cpu.widened(x.contiguous())
+        x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else half_cpu.widened(x.contiguous())
         x = F.pad(x, (0, 1)) if shape.inputs % 2 else x
         pairs = self._codes.shape[1]
         bias = 0 if self._bias is None else self._bias.data_ptr()
@@ -112,14 +90,12 @@ class Fp8Product:
         return y
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The stored weights of these outputs, [n, inputs]. ids: int32 or int64 [n], contiguous; a program
-        does not check them."""
-        shape = self._shape
+        shape = self.shape
         assert is_recording() or not len(ids) or 0 <= ids.min() <= ids.max() < shape.outputs, (
             f"ids beyond {shape.outputs} outputs"
         )
         weights = torch.empty(len(ids), shape.inputs, dtype=dtype)
-        tables = (self._codes, _PLACES, fp8_rows.VALUES, self._scales)
+        tables = (self._codes, _PLACES, fp8_cpu.VALUES, self._scales)
         arguments = (
             len(ids),
             ids.data_ptr(),
@@ -130,5 +106,5 @@ class Fp8Product:
             weights.data_ptr(),
             KINDS[dtype],
         )
-        fp8_rows.expand_rows.run(arguments, 1)
+        fp8_cpu.expand_rows.run(arguments, 1)
         return weights

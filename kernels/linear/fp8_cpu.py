@@ -1,4 +1,4 @@
-"""The product of activations with FP8 weights, in one parallel region.
+"""The product of activations with FP8 weights, in one parallel region, and copies of rows of the weights.
 
 A thread takes a strip of 64 outputs at a time, and multiplies a block of it with all rows before the next
 one. The first rows widen the block into a buffer, which stays in the first-level cache for the others.
@@ -10,9 +10,11 @@ import torch
 from ..common import bfloat16_dots
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer, shifted, store
+from ..common.rows import number_at
 from ..common.threads import ParallelKernel
 from .bfloat16_tile import MOST_ROWS, OUTPUTS
 from .fp8_tile import PAIR_BYTES, tile
+from .integer_tiles import store_row
 
 BLOCK = 64
 """Pairs of inputs whose products are added before they are scaled, at most: 8 KB of codes, 16 KB of bfloat16
@@ -25,6 +27,9 @@ FAR."""
 
 PANEL = 252
 """Rows that a thread takes at a time. Their sums stay in the second-level cache."""
+
+VALUES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+"""of the codes, float32 [256]"""
 
 _one, _two, _three, _four, _five, _six = (tile(rows, False, False) for rows in range(1, MOST_ROWS + 1))
 _first_three, _first_four, _first_five, _first_six = (tile(rows, False, True) for rows in range(3, 7))
@@ -191,3 +196,32 @@ def multiplies_pairs(dtype: torch.dtype) -> bool:
 def choose_kernel(dtype: torch.dtype) -> ParallelKernel:
     """The product for x and y of this dtype."""
     return _pairs_bfloat16 if multiplies_pairs(dtype) else _FLOATS[dtype]
+
+
+@ParallelKernel
+def expand_rows(arguments):
+    """Arguments: the counter of rows, then those of `Fp8CpuProduct.rows`: the rows, the numbers of their
+    outputs and the bytes of a number; codes, places, `VALUES` and scales; inputs and inputs of a group; the
+    results and their kind, of `integer_cpu.KINDS`."""
+    while True:
+        row = fetch_add(arguments, 1)
+        if row >= arguments[1]:
+            break
+        weights = np.empty(arguments[8], np.float32)
+        _expand(arguments, number_at(arguments[2], arguments[3], row), weights)
+        store_row(weights, arguments[10], row, arguments[11])
+
+
+@compiled
+def _expand(arguments, output, weights):
+    """Writes the weights of an output, float32 [inputs]."""
+    inputs, group = arguments[8], arguments[9]
+    pairs, groups = (inputs + 1) // 2, (inputs + group - 1) // group
+    strip, lane = output // OUTPUTS, output % OUTPUTS
+    codes = shifted(pointer(arguments[4], np.uint8(0)), strip * pairs * 2 * OUTPUTS)
+    place = pointer(arguments[5], np.int64(0))[lane]
+    values = pointer(arguments[6], np.float32(0))
+    scales = shifted(pointer(arguments[7], np.float32(0)), strip * groups * OUTPUTS + lane)
+    for i in range(inputs):
+        code = codes[(i // 2 * OUTPUTS + place) * 2 + i % 2]
+        weights[i] = values[code] * scales[i // group * OUTPUTS]

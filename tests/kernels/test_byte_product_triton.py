@@ -5,15 +5,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from arbora.kernels.linear import (
-    CodedCudaProduct,
-    CodedPacker,
-    CodedShape,
-    QuantizedPacker,
-    QuantizedShape,
-    byte_cuda,
-    coded,
-)
+from arbora.kernels.linear import CodedShape, byte_cuda, coded_product_cuda
+from arbora.kernels.linear.coded_product_cuda import CodedCudaPacker, CodedCudaProduct
+from arbora.kernels.linear.integer import IntegerCpuPacker
 from interpreted_triton import DEVICE
 
 SCALE_ERROR = 2.0**-11
@@ -32,7 +26,7 @@ SHAPES = {
 
 @pytest.fixture(autouse=True)
 def of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coded, "FEW_ROWS", 1)
+    monkeypatch.setattr(coded_product_cuda, "FEW_ROWS", 1)
 
 
 def random_weight(shape: CodedShape) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -50,7 +44,7 @@ def random_weight(shape: CodedShape) -> tuple[torch.Tensor, torch.Tensor, torch.
 def packed(
     shape: CodedShape, codes: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None = None
 ) -> CodedCudaProduct:
-    packer = CodedPacker(shape, DEVICE)
+    packer = CodedCudaPacker(shape, device=DEVICE)
     packer.write(0, codes, scales)
     return packer.product(None if bias is None else bias.to(DEVICE), may_round=True)
 
@@ -110,7 +104,7 @@ def test_rows_are_multiplied_with_what_their_codes_stand_for(name: str, dtype: t
     codes, scales, weight = random_weight(shape)
     bias = torch.randn(shape.outputs).to(dtype)
     x = (torch.randn(19, shape.inputs) * 0.01).to(dtype)
-    group = shape.stored_group
+    group = coded_product_cuda.stored_group(shape)
     x_codes, x_scales = rounded(x, group, shape.bits is None)
     values = (x_codes.double() * x_scales.T.double().repeat_interleave(group, 1))[:, : shape.inputs]
     got = packed(shape, codes, scales, bias)(x.to(DEVICE)).cpu()
@@ -147,7 +141,7 @@ def test_a_row_that_is_not_finite_leaves_the_others_as_they_are() -> None:
 def test_int8_products_are_those_of_a_cpu() -> None:
     shape = SHAPES["int8"]
     codes, scales, weight = random_weight(shape)
-    packer = QuantizedPacker(QuantizedShape(shape.outputs, shape.inputs, 8, 128, 128))
+    packer = IntegerCpuPacker(CodedShape(shape.outputs, shape.inputs, 8, 128, 128))
     packer.write(0, codes, scales, None)
     x = torch.randn(20, shape.inputs)
     got = packed(shape, codes, scales)(x.to(DEVICE)).cpu()
@@ -158,7 +152,7 @@ def test_int8_products_are_those_of_a_cpu() -> None:
 def test_without_permission_activations_are_not_rounded() -> None:
     shape = SHAPES["int8"]
     codes, scales, weight = random_weight(shape)
-    packer = CodedPacker(shape, DEVICE)
+    packer = CodedCudaPacker(shape, device=DEVICE)
     packer.write(0, codes, scales)
     x = torch.randn(3, shape.inputs)
     got = packer.product(None)(x.to(DEVICE)).cpu().double()
@@ -192,5 +186,5 @@ def test_bytes_are_multiplied_where_the_gpu_has_instructions_for_them(
     shape: CodedShape, capability: tuple[int, int], taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    weight = CodedPacker(shape, DEVICE).product(None)._weight
+    weight = CodedCudaPacker(shape, device=DEVICE).product(None)._weight
     assert byte_cuda.takes(weight, torch.device("cuda")) == taken

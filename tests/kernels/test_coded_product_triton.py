@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from arbora.kernels.linear import CodedPacker, CodedShape, coded, coded_cuda, takes_on_cuda
+from arbora.kernels.linear import CodedShape, coded_cuda, coded_product_cuda, find_packer
+from arbora.kernels.linear.coded_product_cuda import CodedCudaPacker, CodedCudaProduct
 from interpreted_triton import DEVICE
 
 ROUNDING = 2.0**-11
@@ -55,8 +56,8 @@ def random_weight(shape: CodedShape) -> Weight:
 
 def packed(
     shape: CodedShape, weight: Weight, bias: torch.Tensor | None = None, order: torch.Tensor | None = None
-) -> coded.CodedCudaProduct:
-    packer = CodedPacker(shape, DEVICE, order)
+) -> CodedCudaProduct:
+    packer = CodedCudaPacker(shape, order, DEVICE)
     for begin in range(0, shape.outputs, 48):
         part = slice(begin, begin + 48)
         offsets = None if weight.offsets is None else weight.offsets[part]
@@ -98,8 +99,8 @@ def test_any_number_of_rows_is_multiplied(name: str, rows: int) -> None:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_many_rows_are_multiplied_with_an_expanded_weight(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coded, "FEW_ROWS", 4)
-    monkeypatch.setattr(coded, "EXPANDED_BYTES", 40 * 4 * SHAPES[name].inputs)
+    monkeypatch.setattr(coded_product_cuda, "FEW_ROWS", 4)
+    monkeypatch.setattr(coded_product_cuda, "EXPANDED_BYTES", 40 * 4 * SHAPES[name].inputs)
     assert_product(SHAPES[name], 5, biased=True)
 
 
@@ -108,7 +109,8 @@ def test_the_inputs_of_a_product_may_be_split(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(coded_cuda, "LEAST_TURNS", 1)
     monkeypatch.setattr(coded_cuda, "processors", lambda device: 132)
     shape = SHAPES[name]
-    assert coded_cuda.split_count(3, shape.steps, 132) > 1
+    steps = CodedCudaPacker(shape, device=DEVICE)._steps
+    assert coded_cuda.split_count(3, steps, 132) > 1
     assert_product(shape, 3, biased=True)
 
 
@@ -157,4 +159,4 @@ def test_a_weight_takes_the_bytes_of_its_codes_scales_and_factors() -> None:
     ("bits", "inputs", "group"), [(4, 80, 40), (8, 72, 8), (4, 100, 32), (5, 128, 32), (None, 80, 40)]
 )
 def test_other_shapes_are_expanded(bits: int | None, inputs: int, group: int) -> None:
-    assert not takes_on_cuda(CodedShape(8, inputs, bits, group, 0))
+    assert find_packer(CodedShape(8, inputs, bits, group, 0), torch.device("cuda")) is None

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from arbora.kernels.linear import Linear, _make
-from arbora.kernels.linear.joined import JoinedProduct
-from arbora.kernels.linear.plain_cuda import FEW_OUTPUTS, PlainCudaProduct
+from arbora.kernels.linear import JoinedProduct, Linear
+from arbora.kernels.linear.float_cuda import FEW_OUTPUTS, FloatCudaProduct
+from arbora.kernels.linear.products import find_float_row
 from interpreted_triton import DEVICE
 
 from arbora.kernels.linear.few_rows_cuda import Tiling, multiply  # isort: skip
@@ -46,11 +46,11 @@ def test_a_row_has_the_same_bits_beside_others() -> None:
         assert torch.equal(multiply(x[row : row + 1], weight, None, SMALL)[0], together[row])
 
 
-def product(outputs: int, inputs: int, dtype: torch.dtype = torch.bfloat16) -> PlainCudaProduct:
-    return PlainCudaProduct(torch.randn(outputs, inputs).to(dtype), None)
+def product(outputs: int, inputs: int, dtype: torch.dtype = torch.bfloat16) -> FloatCudaProduct:
+    return FloatCudaProduct(torch.randn(outputs, inputs).to(dtype), None)
 
 
-def linear(*products: PlainCudaProduct) -> Linear:
+def linear(*products: FloatCudaProduct) -> Linear:
     joined = products[0] if len(products) == 1 else JoinedProduct(products)
     return Linear(joined, sum(len(each.weight) for each in products), products[0].weight.shape[1])
 
@@ -60,9 +60,9 @@ class FakeClock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: Callable[[int, int, Tiling | None], float]):
         self._seconds, self._taken, self.works = seconds, 0.0, 0
-        monkeypatch.setattr(PlainCudaProduct, "multiply", lambda *arguments: self._pass(*arguments))
+        monkeypatch.setattr(FloatCudaProduct, "multiply", lambda *arguments: self._pass(*arguments))
 
-    def _pass(self, product: PlainCudaProduct, x: torch.Tensor, tiling: Tiling | None) -> None:
+    def _pass(self, product: FloatCudaProduct, x: torch.Tensor, tiling: Tiling | None) -> None:
         assert x.shape[1] == product.weight.shape[1] and x.dtype == product.weight.dtype
         self._taken += self._seconds(len(product.weight), len(x), tiling)
 
@@ -109,7 +109,7 @@ def test_parts_of_a_joined_product_are_chosen_too(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_choice_decides_what_multiplies_a_number_of_rows() -> None:
-    one = PlainCudaProduct(torch.randn(9, 64).bfloat16().to(DEVICE), None)
+    one = FloatCudaProduct(torch.randn(9, 64).bfloat16().to(DEVICE), None)
     one.tilings[2] = SMALL
     for rows in (1, 2, 5):
         x = torch.randn(rows, 64).bfloat16().to(DEVICE)
@@ -126,4 +126,4 @@ def test_other_products_are_not_timed(inputs: int, dtype: torch.dtype) -> None:
 
 
 def test_cuda_weights_have_these_products() -> None:
-    assert _make(torch.device("cuda"), torch.bfloat16) is PlainCudaProduct
+    assert find_float_row(torch.device("cuda"), torch.bfloat16).product is FloatCudaProduct

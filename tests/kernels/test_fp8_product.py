@@ -8,7 +8,8 @@ import pytest
 import torch
 from arbora.kernels.common import bfloat16_dots
 from arbora.kernels.common.numba_tools import has_feature
-from arbora.kernels.linear import Fp8Packer, Fp8Product, Fp8Shape, Linear, takes_fp8
+from arbora.kernels.linear import CodedShape, Linear, find_packer
+from arbora.kernels.linear.fp8 import Fp8CpuPacker, Fp8CpuProduct
 from arbora.kernels.linear.fp8_cpu import PANEL
 from fp8_probe import results
 from hypothesis import given, settings
@@ -30,21 +31,21 @@ WITHOUT = {
 
 @dataclass(frozen=True)
 class Case:
-    shape: Fp8Shape
-    product: Fp8Product
+    shape: CodedShape
+    product: Fp8CpuProduct
     weight: torch.Tensor
     """float64 [outputs, inputs]"""
     bias: torch.Tensor | None
 
 
-def make_case(shape: Fp8Shape, seed: int = 0, biased: bool = True, step: int = 96) -> Case:
+def make_case(shape: CodedShape, seed: int = 0, biased: bool = True, step: int = 96) -> Case:
     """Codes of every finite value, also the subnormal ones."""
     random = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, len(FINITE), (shape.outputs, shape.inputs), generator=random)
     codes = torch.tensor(FINITE, dtype=torch.uint8)[ids].view(torch.float8_e4m3fn)
     scales = torch.randn(shape.outputs, shape.groups, generator=random)
     bias = torch.randn(shape.outputs, generator=random) if biased else None
-    packer = Fp8Packer(shape)
+    packer = Fp8CpuPacker(shape)
     for begin in range(0, shape.outputs, step):
         packer.write(begin, codes[begin : begin + step], scales[begin : begin + step])
     of_inputs = scales.double().repeat_interleave(shape.group, 1)[:, : shape.inputs]
@@ -52,7 +53,7 @@ def make_case(shape: Fp8Shape, seed: int = 0, biased: bool = True, step: int = 9
 
 
 shapes = st.builds(
-    Fp8Shape,
+    lambda outputs, inputs, group: CodedShape(outputs, inputs, None, group, 0),
     st.integers(1, 200),
     st.integers(1, 700),
     st.one_of(st.integers(1, 150).map(lambda half: 2 * half), st.just(700)),
@@ -64,7 +65,7 @@ shapes = st.builds(
     shapes, st.integers(1, 70), st.sampled_from(list(ONE_ROUNDING)), st.booleans(), st.integers(0, 2**32 - 1)
 )
 def test_a_product_agrees_with_float64(
-    shape: Fp8Shape, rows: int, dtype: torch.dtype, biased: bool, seed: int
+    shape: CodedShape, rows: int, dtype: torch.dtype, biased: bool, seed: int
 ) -> None:
     case = make_case(shape, seed, biased)
     random = torch.Generator().manual_seed(seed)
@@ -83,7 +84,7 @@ def test_a_product_agrees_with_float64(
 @pytest.mark.parametrize("rows", [1, 6, 7])
 def test_every_code_is_multiplied_exactly(dtype: torch.dtype, rows: int) -> None:
     codes = torch.tensor(FINITE, dtype=torch.uint8).view(torch.float8_e4m3fn)
-    packer = Fp8Packer(Fp8Shape(len(FINITE), 3, 3))
+    packer = Fp8CpuPacker(CodedShape(len(FINITE), 3, None, 3, 0))
     packer.write(
         0,
         codes.view(torch.uint8).repeat(3, 1).T.contiguous().view(torch.float8_e4m3fn),
@@ -96,7 +97,7 @@ def test_every_code_is_multiplied_exactly(dtype: torch.dtype, rows: int) -> None
 
 @pytest.mark.parametrize("group", [2, 40, 96])
 def test_the_stored_weights_are_the_given_ones(group: int) -> None:
-    case = make_case(Fp8Shape(150, 96, group), step=20)
+    case = make_case(CodedShape(150, 96, None, group, 0), step=20)
     ids = torch.tensor([149, 0, 33, 33, 64, 127])
     assert torch.equal(case.product.rows(ids), case.weight[ids].float())
 
@@ -104,7 +105,7 @@ def test_the_stored_weights_are_the_given_ones(group: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(shapes, st.integers(2, 90), st.sampled_from(list(ONE_ROUNDING)), st.data())
 def test_a_rows_bits_depend_neither_on_other_rows_nor_on_threads(
-    shape: Fp8Shape, rows: int, dtype: torch.dtype, data: st.DataObject
+    shape: CodedShape, rows: int, dtype: torch.dtype, data: st.DataObject
 ) -> None:
     product = make_case(shape).product
     x = torch.randn(rows, shape.inputs, generator=torch.Generator().manual_seed(1)).div(256).to(dtype)
@@ -121,7 +122,7 @@ def test_a_rows_bits_depend_neither_on_other_rows_nor_on_threads(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_rows_of_several_panels_have_the_bits_of_a_single_row(dtype: torch.dtype) -> None:
-    product = make_case(Fp8Shape(70, 64, 32)).product
+    product = make_case(CodedShape(70, 64, None, 32, 0)).product
     x = torch.randn(2 * PANEL + 30, 64).to(dtype)
     y = product(x)
     for row in (0, PANEL - 1, PANEL, len(x) - 1):
@@ -145,7 +146,7 @@ def test_a_processor_with_bfloat16_products_uses_them() -> None:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("rows", [3, 20])
 def test_a_row_with_nan_or_infinity_changes_no_other_row(rows: int, value: float, dtype: torch.dtype) -> None:
-    product = make_case(Fp8Shape(40, 63, 20)).product
+    product = make_case(CodedShape(40, 63, None, 20, 0)).product
     x = torch.randn(rows, 63).to(dtype)
     y = product(x)
     x[1, 40] = value
@@ -157,18 +158,18 @@ def test_a_row_with_nan_or_infinity_changes_no_other_row(rows: int, value: float
 
 @pytest.mark.parametrize("wrong", [-1, 40])
 def test_only_ids_of_outputs_have_rows(wrong: int) -> None:
-    product = make_case(Fp8Shape(40, 64, 32)).product
+    product = make_case(CodedShape(40, 64, None, 32, 0)).product
     assert product.rows(torch.tensor([], dtype=torch.int64)).shape == (0, 64)
     with pytest.raises(AssertionError, match="40 outputs"):
         product.rows(torch.tensor([3, wrong]))
 
 
 def test_no_row_gives_no_row() -> None:
-    assert make_case(Fp8Shape(40, 64, 32)).product(torch.empty(0, 64)).shape == (0, 40)
+    assert make_case(CodedShape(40, 64, None, 32, 0)).product(torch.empty(0, 64)).shape == (0, 40)
 
 
 def test_a_linear_has_the_sizes_of_its_product() -> None:
-    case = make_case(Fp8Shape(40, 64, 32))
+    case = make_case(CodedShape(40, 64, None, 32, 0))
     linear = Linear.quantized(case.product)
     x = torch.randn(3, 128).bfloat16()[:, ::2]
     assert (linear.in_features, linear.out_features) == (64, 40)
@@ -177,12 +178,13 @@ def test_a_linear_has_the_sizes_of_its_product() -> None:
 
 @pytest.mark.parametrize("group, bits_a_weight", [(1024, 8.03125), (128, 8.25)])
 def test_a_weight_takes_few_bits(group: int, bits_a_weight: float) -> None:
-    product = Fp8Packer(Fp8Shape(4096, 1024, group)).product(None)
+    product = Fp8CpuPacker(CodedShape(4096, 1024, None, group, 0)).product(None)
     assert product.nbytes == 4096 * 1024 * bits_a_weight / 8
 
 
 def test_only_the_cpu_has_a_product_and_groups_are_whole_pairs() -> None:
-    shape = Fp8Shape(8, 64, 32)
-    assert takes_fp8(shape, CPU) and not takes_fp8(shape, torch.device("cuda"))
-    assert takes_fp8(Fp8Shape(8, 63, 63), CPU) and takes_fp8(Fp8Shape(8, 63, 128), CPU)
-    assert not takes_fp8(Fp8Shape(8, 64, 31), CPU)
+    shape = CodedShape(8, 64, None, 32, 0)
+    assert find_packer(shape, CPU) is Fp8CpuPacker
+    for group in (63, 128):
+        assert find_packer(CodedShape(8, 63, None, group, 0), CPU) is Fp8CpuPacker
+    assert find_packer(CodedShape(8, 64, None, 31, 0), CPU) is None

@@ -11,11 +11,10 @@ from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.attention import AttentionBatch, paged_attention
 from arbora.kernels.common import bfloat16_dots
 from arbora.kernels.linear import Linear
+from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
+from arbora.kernels.linear.half import HalfWidenedOnLoadProduct, HalfWidenedOnUseProduct
 from arbora.kernels.linear.invariant import SIZES, InvariantProduct, Product, invariant_sizes
-from arbora.kernels.linear.packed import PackedProduct, packs
-from arbora.kernels.linear.streamed import streams
-from arbora.kernels.linear.widened import WidenedProduct
-from arbora.kernels.linear.widened_once import WidenedOnceProduct
+from arbora.kernels.linear.onednn import OneDnnProduct, onednn_multiplies
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.pages.cells import CellFormat
 from hypothesis import example, given, settings
@@ -210,7 +209,9 @@ def test_a_rows_product_is_the_same_beside_any_others(
         assert torch.equal(linear(x[order]), expected[order]), f"{rows} rows"
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if packs(dtype) and not streams(dtype)])
+@pytest.mark.parametrize(
+    "dtype", [dtype for dtype in DTYPES if onednn_multiplies(dtype) and not has_bfloat16_dots(dtype)]
+)
 def test_the_default_products_of_a_row_agree_too_where_onednn_multiplies(dtype: torch.dtype) -> None:
     linear = Linear.pack((torch.randn(64, 3072) / 55).to(dtype), None)
     x = torch.randn(64, 3072).to(dtype)
@@ -220,13 +221,13 @@ def test_the_default_products_of_a_row_agree_too_where_onednn_multiplies(dtype: 
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_products_with_widened_weights_are_batch_invariant_too(dtype: torch.dtype) -> None:
-    narrow = invariant_sizes(WidenedProduct, 64, 2048, dtype, False, 1)
-    wide = invariant_sizes(WidenedOnceProduct, 64, 2048, dtype, False, 1)
+    narrow = invariant_sizes(HalfWidenedOnUseProduct, 64, 2048, dtype, False, 1)
+    wide = invariant_sizes(HalfWidenedOnLoadProduct, 64, 2048, dtype, False, 1)
     assert min(narrow) > 16, "few rows would meet other code than many"
     assert min(wide) <= 2
     weight = (torch.randn(64, 2048) / 45).to(dtype)
     x = torch.randn(40, 2048).to(dtype)
-    product = InvariantProduct(WidenedOnceProduct(weight, None), wide)
+    product = InvariantProduct(HalfWidenedOnLoadProduct(weight, None), wide)
     torch.testing.assert_close(product(x), x @ weight.T, atol=2e-2, rtol=2e-2)
     assert torch.equal(product(x)[7:8], product(x[7:8]))
 
@@ -234,8 +235,8 @@ def test_products_with_widened_weights_are_batch_invariant_too(dtype: torch.dtyp
 def test_the_largest_set_of_sizes_that_agree_is_found() -> None:
     def make(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
         """Few rows, and the numbers 96 and 128, are added in another order."""
-        product = PackedProduct(weight, bias)
-        backwards = PackedProduct(weight.flip(1).contiguous(), bias)
+        product = OneDnnProduct(weight, bias)
+        backwards = OneDnnProduct(weight.flip(1).contiguous(), bias)
 
         def multiply(x: torch.Tensor) -> torch.Tensor:
             odd = len(x) < 4 or len(x) in (96, 128)
@@ -249,7 +250,7 @@ def test_the_largest_set_of_sizes_that_agree_is_found() -> None:
 
 def test_where_results_depend_on_a_rows_place_rows_are_multiplied_one_by_one() -> None:
     def make(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
-        product = PackedProduct(weight, bias)
+        product = OneDnnProduct(weight, bias)
         return lambda x: product(x) + torch.arange(len(x))[:, None]
 
     assert invariant_sizes(make, 64, 512, torch.float32, False, 1) == (1,)

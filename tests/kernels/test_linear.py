@@ -12,19 +12,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from arbora.kernels.linear import Linear
-from arbora.kernels.linear.packed import PackedProduct, packs, padded_rows
-from arbora.kernels.linear.streamed import PANEL, StreamedProduct, streams
-from arbora.kernels.linear.widened import FEW_ROWS, SCRATCH, WidenedProduct
+from arbora.kernels.linear.bfloat16_cpu import PANEL, Bfloat16CpuProduct, has_bfloat16_dots
+from arbora.kernels.linear.half import FEW_ROWS, SCRATCH, HalfWidenedOnUseProduct
+from arbora.kernels.linear.onednn import OneDnnProduct, onednn_multiplies, padded_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sapphire_rapids import output_for_sapphire_rapids
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
-Product = type[PackedProduct | WidenedProduct | StreamedProduct]
+Product = type[OneDnnProduct | HalfWidenedOnUseProduct | Bfloat16CpuProduct]
 Products = list[tuple[Product, torch.dtype]]
-PRODUCTS: Products = [(PackedProduct, dtype) for dtype in TOLERANCE if packs(dtype)]
-PRODUCTS += [(WidenedProduct, dtype) for dtype in (torch.bfloat16, torch.float16)]
-PRODUCTS += [(StreamedProduct, dtype) for dtype in TOLERANCE if streams(dtype)]
+PRODUCTS: Products = [(OneDnnProduct, dtype) for dtype in TOLERANCE if onednn_multiplies(dtype)]
+PRODUCTS += [(HalfWidenedOnUseProduct, dtype) for dtype in (torch.bfloat16, torch.float16)]
+PRODUCTS += [(Bfloat16CpuProduct, dtype) for dtype in TOLERANCE if has_bfloat16_dots(dtype)]
 
 
 @pytest.mark.parametrize("product, dtype", PRODUCTS)
@@ -49,7 +49,7 @@ def test_a_weight_larger_than_the_scratch_buffer_is_widened_in_parts() -> None:
     bias = torch.randn(outputs).bfloat16()
     x = torch.randn(FEW_ROWS + 1, 4096).bfloat16()
     expected = F.linear(x.float(), weight.float(), bias.float())
-    got = WidenedProduct(weight, bias)(x)
+    got = HalfWidenedOnUseProduct(weight, bias)(x)
     torch.testing.assert_close(got.float(), expected, atol=3e-2, rtol=2e-2)
 
 
@@ -84,7 +84,7 @@ def test_a_row_of_a_batch_invariant_product_has_the_same_bits_beside_any_others(
 def test_code_for_processors_with_amx_uses_it(tmp_path: Path) -> None:
     """On any machine the code is compiled for a processor with AMX."""
     program = """
-from arbora.kernels.linear.streamed import multiply_blocks
+from arbora.kernels.linear.bfloat16_cpu import multiply_blocks
 from numba import types
 multiply_blocks.compile((types.CPointer(types.int64), types.uint8[::1]))
 print(multiply_blocks.inspect_asm(multiply_blocks.signatures[0]))
@@ -94,19 +94,19 @@ print(multiply_blocks.inspect_asm(multiply_blocks.signatures[0]))
         assert re.search(rf"\b{name}\b", assembly), name
 
 
-@pytest.mark.skipif(not streams(torch.bfloat16), reason="the processor has no AVX512-BF16")
+@pytest.mark.skipif(not has_bfloat16_dots(torch.bfloat16), reason="the processor has no AVX512-BF16")
 @pytest.mark.parametrize("rows", [33, 64, 130])
 def test_more_activations_than_fit_into_a_cache_are_multiplied_in_parts(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    product = StreamedProduct(torch.randn(100, 96).bfloat16(), torch.randn(100).bfloat16())
+    product = Bfloat16CpuProduct(torch.randn(100, 96).bfloat16(), torch.randn(100).bfloat16())
     x = torch.randn(rows, 96).bfloat16()
     whole = product(x)
-    monkeypatch.setattr("arbora.kernels.linear.streamed.AMX_ACTIVATIONS", 96 * 2 * 40)
+    monkeypatch.setattr("arbora.kernels.linear.bfloat16_cpu.AMX_ACTIVATIONS", 96 * 2 * 40)
     assert torch.equal(product(x), whole)
 
 
-@pytest.mark.skipif(not streams(torch.bfloat16), reason="the processor has no AVX512-BF16")
+@pytest.mark.skipif(not has_bfloat16_dots(torch.bfloat16), reason="the processor has no AVX512-BF16")
 @pytest.mark.parametrize("sizes", [[128, 64, 64], [64, 100], [70, 30, 1]])
 @pytest.mark.parametrize("inputs", [96, 33])
 @pytest.mark.parametrize("shift", [0, 1])
@@ -123,13 +123,13 @@ def test_a_weight_in_parts_is_packed_like_the_whole_one(sizes: list[int], inputs
 
 def test_a_streamed_weight_is_packed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(500, 33).bfloat16()
-    whole = StreamedProduct(weight, None)
-    monkeypatch.setattr("arbora.kernels.linear.streamed.PACKED_ELEMENTS", 1)
-    parts = StreamedProduct(weight, None)
+    whole = Bfloat16CpuProduct(weight, None)
+    monkeypatch.setattr("arbora.kernels.linear.bfloat16_cpu.PACKED_ELEMENTS", 1)
+    parts = Bfloat16CpuProduct(weight, None)
     assert torch.equal(whole._weight, parts._weight)
 
 
-@pytest.mark.skipif(not streams(torch.bfloat16), reason="the processor has no AVX512-BF16")
+@pytest.mark.skipif(not has_bfloat16_dots(torch.bfloat16), reason="the processor has no AVX512-BF16")
 @pytest.mark.parametrize("outputs, inputs", [(1, 1), (200, 96), (130, 33)])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_rows_of_a_streamed_weight_are_those_of_its_source(
@@ -153,7 +153,7 @@ def test_every_dtype_has_a_product_that_knows_its_sizes(dtype: torch.dtype) -> N
 
 def test_a_packed_weight_does_not_refer_to_its_source() -> None:
     weight = torch.randn(32, 32)
-    product = PackedProduct(weight, None)
+    product = OneDnnProduct(weight, None)
     x = torch.randn(2, 32)
     before = product(x)
     weight.zero_()

@@ -17,7 +17,8 @@ from arbora.kernels.common.numba_tools import fetch_add, pointer, shifted
 from arbora.kernels.common.program import Program, _system_call
 from arbora.kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from arbora.kernels.common.threads import Call, ParallelKernel, recorded_calls
-from arbora.kernels.linear import QuantizedPacker, QuantizedShape, quantized_cpu
+from arbora.kernels.linear import CodedShape, integer_cpu
+from arbora.kernels.linear.integer import IntegerCpuPacker
 from arbora.kernels.norm import add_rms_norm, rms_norm
 from arbora.kernels.norm import cpu as norm_cpu
 
@@ -119,8 +120,8 @@ def test_a_kernel_may_get_more_arguments_than_before() -> None:
 
 def test_a_program_begins_a_product_of_halved_rows_anew_in_each_run() -> None:
     """The product counts which rows and outputs its threads have taken."""
-    rows, inputs, outputs = quantized_cpu.HALVED_ROWS + 5, 256, 1000
-    packer = QuantizedPacker(QuantizedShape(outputs, inputs, 4, 32, 8))
+    rows, inputs, outputs = integer_cpu.HALVED_ROWS + 5, 256, 1000
+    packer = IntegerCpuPacker(CodedShape(outputs, inputs, 4, 32, 8))
     codes = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
     packer.write(0, codes, torch.rand(outputs, inputs // 32), None)
     product = packer.product(None, batch_invariant=True)

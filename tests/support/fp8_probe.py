@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 import torch
-from arbora.kernels.linear import Fp8Packer, Fp8Shape
+from arbora.kernels.linear import CodedShape
+from arbora.kernels.linear.fp8 import Fp8CpuPacker
 from arbora.kernels.linear.fp8_cpu import multiplies_pairs
 
 ROUNDING = {torch.float32: 2**-23, torch.bfloat16: 2**-8, torch.float16: 2**-11}
@@ -17,10 +18,10 @@ def results() -> dict[str, Any]:
     random = torch.Generator().manual_seed(0)
     bits, errors = hashlib.sha256(), dict.fromkeys(map(str, ROUNDING), 0.0)
     for group in (700, 32):
-        shape = Fp8Shape(77, 700, group)
+        shape = CodedShape(77, 700, None, group, 0)
         codes = torch.randn(shape.outputs, shape.inputs, generator=random).div(8).to(torch.float8_e4m3fn)
         scales = torch.rand(shape.outputs, shape.groups, generator=random)
-        packer = Fp8Packer(shape)
+        packer = Fp8CpuPacker(shape)
         packer.write(0, codes, scales)
         product = packer.product(None)
         weight = codes.double() * scales.double().repeat_interleave(group, 1)[:, : shape.inputs]

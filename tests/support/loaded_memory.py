@@ -12,7 +12,9 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from arbora.kernels.linear import Fp8Packer, Fp8Shape, Linear, QuantizedPacker, QuantizedShape
+from arbora.kernels.linear import CodedShape, Linear
+from arbora.kernels.linear.fp8 import Fp8CpuPacker
+from arbora.kernels.linear.integer import IntegerCpuPacker
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import Checkpoint, load_weight_formats
 from arbora.runtime.model.weights import load_weights
@@ -68,11 +70,11 @@ def pack_once() -> None:
     """The libraries and kernels that pack weights allocate memory of their own when they are first used."""
     Linear.pack(torch.zeros(64, 64, dtype=torch.bfloat16), None)
     for bits, zero in product((4, 8), (None, 8)):
-        packer = QuantizedPacker(QuantizedShape(64, 64, bits, 64, zero))
+        packer = IntegerCpuPacker(CodedShape(64, 64, bits, 64, zero))
         codes, scales = torch.zeros(64, 64, dtype=torch.uint8), torch.ones(64, 1)
         packer.write(0, codes, scales, scales if zero is None else None)
         packer.product(None).rows(torch.arange(4))
-    fp8 = Fp8Packer(Fp8Shape(64, 64, 64))
+    fp8 = Fp8CpuPacker(CodedShape(64, 64, None, 64, 0))
     fp8.write(0, torch.zeros(64, 64).to(torch.float8_e4m3fn), torch.ones(64, 1))
     fp8.product(None).rows(torch.arange(4))
 

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
-from arbora.kernels.linear.packed import PackedProduct
-from arbora.kernels.linear.widened import WidenedProduct
+from arbora.kernels.linear.half import HalfWidenedOnUseProduct
+from arbora.kernels.linear.onednn import OneDnnProduct
 from loaded_memory import allow_no_huge_pages, anonymous
 
 MAX_ROWS = 8192
 SIDE = 64
 Product: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 PRODUCTS: dict[str, tuple[Callable[[torch.Tensor, None], Product], torch.dtype]] = {
-    "packed": (PackedProduct, torch.float32),
-    "widened": (WidenedProduct, torch.bfloat16),
+    "packed": (OneDnnProduct, torch.float32),
+    "widened": (HalfWidenedOnUseProduct, torch.bfloat16),
 }
 
 

@@ -5,8 +5,9 @@ import hashlib
 import json
 
 import torch
-from arbora.kernels.linear import QuantizedPacker, QuantizedShape
+from arbora.kernels.linear import CodedShape
 from arbora.kernels.linear.byte_dots import dot_width
+from arbora.kernels.linear.integer import IntegerCpuPacker
 
 
 def digest() -> str:
@@ -24,10 +25,10 @@ def digest() -> str:
             (80, 400, None),
             (96, 384, middle),
         ):
-            shape = QuantizedShape(77, inputs, bits, group, zero)
+            shape = CodedShape(77, inputs, bits, group, zero)
             codes = torch.randint(0, 1 << bits, (shape.outputs, shape.inputs), generator=random).byte()
             scales = torch.rand(shape.outputs, shape.inputs // group, generator=random)
-            packer = QuantizedPacker(shape)
+            packer = IntegerCpuPacker(shape)
             packer.write(0, codes, scales, -3 * scales if zero is None else None)
             product = packer.product(torch.randn(shape.outputs, generator=random), batch_invariant=True)
             x = torch.randn(150, shape.inputs, generator=random) * 3

@@ -5,18 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
 
-from ....kernels.linear import (
-    CodedShape,
-    Fp8Shape,
-    QuantizedShape,
-    takes,
-    takes_fp8,
-    takes_on_cuda,
-)
+from ....kernels.linear import CodedShape, find_packer
 from ....runtime.config import QuantizeMethod
 from ....runtime.errors import ConfigError
 from ....runtime.model.decoder_config import DecoderConfig
@@ -160,15 +153,11 @@ def _gguf_weights(
 def _packed_bytes(spec: TensorSpec, device: torch.device) -> int:
     """Bytes of the codes, scales, offsets and factors; 0 if the device has no product for the blocks."""
     (outputs, inputs), kind = spec.shapes[0], BLOCK_TYPES[spec.dtypes[0]]
-    on_cuda = device.type == "cuda"
-    if on_cuda:
-        is_taken = takes_on_cuda(CodedShape(outputs, inputs, kind.bits, kind.group, kind.zero))
-    else:
-        is_taken = takes(QuantizedShape(outputs, inputs, kind.bits, kind.group, kind.zero), device)
+    packer = find_packer(CodedShape(outputs, inputs, kind.bits, kind.group, kind.zero), device)
     unsigned_zero = 1 << (kind.bits - 1)
-    has_offsets = kind.zero is None or (on_cuda and kind.zero != unsigned_zero)
+    has_offsets = kind.zero is None or (device.type == "cuda" and kind.zero != unsigned_zero)
     a_group = kind.group * kind.bits // 8 + SCALE_BYTES * (2 if has_offsets else 1)
-    return outputs * (inputs // kind.group * a_group + FACTOR_BYTES) if is_taken else 0
+    return outputs * (inputs // kind.group * a_group + FACTOR_BYTES) if packer else 0
 
 
 def _is_scale(tensor: str) -> bool:
@@ -190,10 +179,8 @@ def _on_device(weights: Weights, config: DecoderConfig, dtype: torch.dtype, devi
 
 def _has_product(name: str, device: torch.device) -> bool:
     outputs = inputs = 256
-    bits: Literal[4, 8] = 4 if name == "int4" else 8
-    if device.type == "cuda":
-        coded = CodedShape(outputs, inputs, None, inputs, 0) if name == "fp8" else None
-        return takes_on_cuda(coded or CodedShape(outputs, inputs, bits, 32, 8))
     if name == "fp8":
-        return takes_fp8(Fp8Shape(outputs, inputs, inputs), device)
-    return takes(QuantizedShape(outputs, inputs, bits, 32, 8), device)
+        shape = CodedShape(outputs, inputs, None, inputs, 0)
+    else:
+        shape = CodedShape(outputs, inputs, 4 if name == "int4" else 8, 32, 8)
+    return find_packer(shape, device) is not None

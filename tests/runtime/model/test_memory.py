@@ -11,8 +11,8 @@ from typing import Any
 import loaded_memory
 import pytest
 import torch
-from arbora.kernels.linear.packed import packs
-from arbora.kernels.linear.streamed import streams
+from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
+from arbora.kernels.linear.onednn import onednn_multiplies
 from arbora.runtime.byte_sizes import as_given, in_units
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model import memory_plan
@@ -29,7 +29,9 @@ from step_driver import StepDriver, serve_config
 PROCESS = 2 << 20  # bytes: what any process allocates or frees beside
 SHAPE = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 8, "vocab_size": 16_000}
 HEAD = 16_000 * 512 * 2  # bytes
-COPY = HEAD * (packs(torch.bfloat16) and not streams(torch.bfloat16))  # of a tied head, in a library's layout
+COPY = HEAD * (
+    onednn_multiplies(torch.bfloat16) and not has_bfloat16_dots(torch.bfloat16)
+)  # of a tied head, in a library's layout
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -42,7 +44,7 @@ def test_loading_takes_little_more_than_the_weights_with_a_tied_head_stored_once
     assert after <= peak <= 1.15 * weights + HEAD + PROCESS
 
 
-@pytest.mark.skipif(not streams(torch.bfloat16), reason="the processor has no AVX512-BF16")
+@pytest.mark.skipif(not has_bfloat16_dots(torch.bfloat16), reason="the processor has no AVX512-BF16")
 def test_weights_that_are_stored_as_they_are_computed_are_packed_from_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

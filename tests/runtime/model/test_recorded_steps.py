@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from arbora.kernels.linear.packed import packs
-from arbora.kernels.linear.streamed import streams
-from arbora.kernels.linear.widened import FEW_ROWS
+from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
+from arbora.kernels.linear.half import FEW_ROWS
+from arbora.kernels.linear.onednn import onednn_multiplies
 from arbora.runtime.messages import RowGroup
 from arbora.runtime.model import recorded_steps
 from arbora.runtime.model.cpu_executor import CpuExecutor
@@ -35,7 +35,7 @@ TWICE = [*STEPS, *STEPS]
 def of_bfloat16(deterministic: bool = False) -> list[int]:
     """Rows of the steps that `replayed` runs, in bfloat16. Products need oneDNN with a matrix unit (AMX), and
     those of deterministic models without the instruction."""
-    can_run = streams(torch.bfloat16) or not (deterministic or packs(torch.bfloat16))
+    can_run = has_bfloat16_dots(torch.bfloat16) or not (deterministic or onednn_multiplies(torch.bfloat16))
     return TWICE if can_run else []
 
 
@@ -177,7 +177,7 @@ def test_models_that_need_operations_of_pytorch_run_kernel_by_kernel(model: Path
     assert compared.replayed == []
 
 
-@pytest.mark.skipif(packs(torch.float16), reason="the processor multiplies float16")
+@pytest.mark.skipif(onednn_multiplies(torch.float16), reason="the processor multiplies float16")
 def test_only_steps_of_few_tokens_are_replayed_if_those_of_many_need_pytorch(model: Path) -> None:
     driver = started(model, dtype="float16")
     compared = Compared(driver, batch_invariant=False)

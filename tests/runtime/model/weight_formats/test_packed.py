@@ -9,8 +9,9 @@ import pytest
 import torch
 from arbora.kernels.common.reused_memory import Blocks, ReusedMemory
 from arbora.kernels.common.threads import recorded_calls
-from arbora.kernels.linear import Linear, QuantizedProduct
-from arbora.kernels.linear.streamed import streams
+from arbora.kernels.linear import Linear
+from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
+from arbora.kernels.linear.integer import IntegerCpuProduct
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import Checkpoint, Projection, ProjectionLoader, checkpoint_formats
@@ -114,7 +115,7 @@ def test_a_tied_embedding_is_stored_once_with_the_head(tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf", "qwen3", one_type(Type.Q8_0), tie_word_embeddings=True)
     loader = loader_of(tmp_path)
     rows, head = loader.rows_and_head(Projection("model.embed_tokens", 300, 256, kind="Embedding"))
-    assert isinstance(head._product, QuantizedProduct)
+    assert isinstance(head._product, IntegerCpuProduct)
     assert isinstance(rows, partial) and rows.args[0] is head._product
     expected = loader.weight(Projection("model.embed_tokens", 300, 256))
     ids = torch.tensor([3, 299, 3], dtype=torch.int32)
@@ -131,7 +132,7 @@ def test_an_embedding_that_is_not_quantized_has_the_rows_of_its_tied_head(
     loader = loader_of(tmp_path, dtype)
     projection = Projection("model.embed_tokens", 300, 256, kind="Embedding")
     rows, head = loader.rows_and_head(projection)
-    if streams(dtype):
+    if has_bfloat16_dots(dtype):
         assert rows == head.stored_rows(), "a second copy of the weight"
     expected = loader.weight(projection)
     ids = torch.tensor([3, 299, 3], dtype=torch.int32)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from arbora.kernels.linear import CodedCudaProduct, coded
+from arbora.kernels.linear import coded_product_cuda, find_packer
+from arbora.kernels.linear.coded_product_cuda import CodedCudaProduct
 from arbora.runtime.model import loading
 from arbora.runtime.model.decoder_config import load_decoder_config
 from arbora.runtime.model.weight_formats import (
@@ -50,7 +51,7 @@ WHOLE_MODELS = ["gptq ordered by activations", "compressed-tensors fp8 with a qu
 
 @pytest.fixture(autouse=True)
 def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(packing, "is_on_cuda", lambda device: True)
+    monkeypatch.setattr(packing, "find_packer", lambda shape, _: find_packer(shape, torch.device("cuda")))
     monkeypatch.setattr(loading, "warm_up", lambda *_: None)  # slow in the interpreter
     with triton_kernels():
         yield
@@ -90,7 +91,7 @@ def test_many_rows_are_rounded_if_the_checkpoint_has_rounded_activations(
     name: str, rounds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_quantized(CASES[name], tmp_path)
-    monkeypatch.setattr(coded, "FEW_ROWS", 4)
+    monkeypatch.setattr(coded_product_cuda, "FEW_ROWS", 4)
     checkpoint = Checkpoint(tmp_path)
     choose = checkpoint_formats(tmp_path, checkpoint).choose
     loader = ProjectionLoader(checkpoint, choose, torch.float32, DEVICE, batch_invariant=False)
@@ -124,6 +125,6 @@ def test_a_whole_model_is_near_the_one_with_expanded_weights(
         return driver.prompt_logprobs(0, tokens, 7)
 
     got = logprobs()
-    monkeypatch.setattr(packing, "takes_on_cuda", lambda shape: False)
+    monkeypatch.setattr(packing, "find_packer", lambda shape, device: None)
     expected = logprobs()
     assert (got - expected).abs().max() < 5e-3

@@ -12,23 +12,23 @@ import torch.nn.functional as F
 if TYPE_CHECKING:
     from .few_rows_cuda import Tiling
 
-MOST_ROWS = 4
+MAX_ROWS = 4
 """of our kernel"""
 ALIGNED_INPUTS = 8
 """Our kernel loads so many inputs at a time."""
-LEAST_GAIN = 0.05
+MIN_GAIN = 0.05
 """share of cuBLAS's time that our kernel must save to be taken; smaller differences may be noise"""
 FEW_OUTPUTS = 2048
 """Weights of at most so many outputs also try programs of one output, because larger programs would be too
 few for all multiprocessors."""
-MOST_TIMED = 16
+MAX_TIMED = 16
 """products of one shape that are timed one after the other"""
 
 Seconds = Callable[[Callable[[], None]], float]
 """returns the time that the device takes for work"""
 
 
-class PlainCudaProduct:
+class FloatCudaProduct:
     """y = x Wᵀ + bias for weight [outputs, inputs], contiguous, and bias [outputs] or None."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -72,38 +72,38 @@ class Choice(NamedTuple):
     """None: cuBLAS"""
 
 
-def choose_fastest(products: Iterable[PlainCudaProduct], seconds: Seconds) -> list[Choice]:
-    """Chooses the kernel for each product and number of rows, by the time of up to MOST_TIMED products of the
+def choose_fastest(products: Iterable[FloatCudaProduct], seconds: Seconds) -> list[Choice]:
+    """Chooses the kernel for each product and number of rows, by the time of up to MAX_TIMED products of the
     same shape."""
     return [
         choice for group in _of_one_shape(products) if group[0].tiles() for choice in _chosen(group, seconds)
     ]
 
 
-def _chosen(group: Sequence[PlainCudaProduct], seconds: Seconds) -> Iterator[Choice]:
-    weight, timed = group[0].weight, group[:MOST_TIMED]
+def _chosen(group: Sequence[FloatCudaProduct], seconds: Seconds) -> Iterator[Choice]:
+    weight, timed = group[0].weight, group[:MAX_TIMED]
     outputs, inputs = weight.shape
-    for rows in range(1, MOST_ROWS + 1):
+    for rows in range(1, MAX_ROWS + 1):
         x = torch.randn(rows, inputs, device=weight.device).to(weight.dtype)
         tiles = group[0].tiles()
         cublas, *times = (
             seconds(partial(_multiply, timed, x, tiling)) / len(timed) for tiling in (None, *tiles)
         )
         ours, fastest = min(zip(times, tiles, strict=True))
-        taken = fastest if ours < (1 - LEAST_GAIN) * cublas else None
+        taken = fastest if ours < (1 - MIN_GAIN) * cublas else None
         if taken is not None:
             for product in group:
                 product.tilings[rows] = taken
         yield Choice(outputs, inputs, rows, cublas, ours, taken)
 
 
-def _multiply(products: Sequence[PlainCudaProduct], x: torch.Tensor, tiling: Tiling | None) -> None:
+def _multiply(products: Sequence[FloatCudaProduct], x: torch.Tensor, tiling: Tiling | None) -> None:
     for product in products:
         product.multiply(x, tiling)
 
 
-def _of_one_shape(products: Iterable[PlainCudaProduct]) -> Iterable[list[PlainCudaProduct]]:
-    groups: dict[tuple[torch.Size, torch.dtype, bool], list[PlainCudaProduct]] = {}
+def _of_one_shape(products: Iterable[FloatCudaProduct]) -> Iterable[list[FloatCudaProduct]]:
+    groups: dict[tuple[torch.Size, torch.dtype, bool], list[FloatCudaProduct]] = {}
     for product in products:
         key = product.weight.shape, product.weight.dtype, product.bias is not None
         groups.setdefault(key, []).append(product)

@@ -34,9 +34,9 @@ def pack_codes(tiles, begin, codes, group, head_words, bits):
 
 @ParallelKernel
 def expand_rows(arguments):
-    """Arguments: the counter of rows, then those of `QuantizedProduct.rows`: the rows, the numbers of their
+    """Arguments: the counter of rows, then those of `IntegerCpuProduct.rows`: the rows, the numbers of their
     outputs and the bytes of a number; tiles, factors and the order of inputs (0: as stored); inputs, inputs
-    of a group, zero, whether there are offsets, bits; the results and their kind, of `quantized_cpu.KINDS`.
+    of a group, zero, whether there are offsets, bits; the results and their kind, of `integer_cpu.KINDS`.
     """
     inputs = arguments[7]
     while True:
@@ -78,7 +78,7 @@ def _expand(arguments, output, weights):
 
 @compiled
 def store_row(values, address, row, kind):
-    """Writes a row of a matrix at this address. kind: of its elements, by `quantized_cpu.KINDS`."""
+    """Writes a row of a matrix at this address. kind: of its elements, by `integer_cpu.KINDS`."""
     first = row * len(values)
     if kind == 0:
         _store(values, shifted(pointer(address, np.float32(0)), first))

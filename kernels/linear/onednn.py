@@ -4,7 +4,23 @@ import torch
 import torch.nn.functional as F
 
 
-class PackedProduct:
+def has_onednn(dtype: torch.dtype) -> bool:
+    """Whether PyTorch has oneDNN, which multiplies at least float32."""
+    return bool(torch._C._has_mkldnn)
+
+
+def onednn_multiplies(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies this dtype on this processor."""
+    if not has_onednn(dtype):
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if dtype == torch.float16:
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return dtype == torch.float32
+
+
+class OneDnnProduct:
     """Holds a copy of the weight in oneDNN's layout, which is read at memory bandwidth."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -16,19 +32,13 @@ class PackedProduct:
         lacking = padded_rows(rows) - rows
         if lacking:
             x = F.pad(x, (0, 0, 0, lacking))
-        y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
-        return y[:rows]
+        return multiply(x, self._weight, self._bias)[:rows]
 
 
-def packs(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies this dtype on this processor."""
-    if not torch._C._has_mkldnn:
-        return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    if dtype == torch.float16:
-        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
-    return dtype == torch.float32
+def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """x wᵀ + bias. weight: [out, in], in PyTorch's or oneDNN's layout"""
+    y: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return y
 
 
 def padded_rows(rows: int) -> int:

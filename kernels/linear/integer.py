@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 
 from ..common import amx
+from ..common.rows import take_columns
 from ..common.threads import is_recording
-from . import quantized_cpu, quantized_tiles
+from . import integer_cpu, integer_tiles
 from .amx_rows import STEP, block_bytes
 from .byte_dots import TILE, VECTOR, available
-from .gathered import gathered
-from .quantized_cpu import AMX_BFLOAT16, AMX_BYTES, NO_AMX
-from .quantized_panels import GROUP, PANEL, amx_multiplies
+from .coded_weight import CPU, CodedShape, float16_factors
+from .integer_cpu import AMX_BFLOAT16, AMX_BYTES, NO_AMX
+from .integer_panels import GROUP, PANEL, amx_multiplies
 
 SCRATCH = 1 << 19
 """Codes of activations that are multiplied at a time, approximately: they should stay in a core's cache. AMX
@@ -27,68 +26,43 @@ WIDENED = 3 << 18
 """A thread widens tiles of at most this many bytes in all, or one tile, before it multiplies them by AMX. The
 widened weights should stay in its second-level cache while it reads the activations."""
 
-MOST_ROWS = 512
+MAX_ROWS = 512
 """Rows that are multiplied at a time, at most."""
 
 
-class QuantizedShape(NamedTuple):
-    """w[o, i] = codes[o, i] * scales[o, i // group] + offsets[o, i // group]"""
-
-    outputs: int
-    inputs: int
-    bits: int
-    """4 or 8; the codes are unsigned"""
-    group: int
-    """inputs of a group: divides `inputs`, a multiple of 16"""
-    zero: int | None
-    """all offsets are -zero * scale; None: they are given"""
+def serves(shape: CodedShape) -> bool:
+    """Whether a group is whole vectors of 16 inputs, and all groups have the same size."""
+    return available() and shape.group % 16 == 0 and shape.inputs % shape.group == 0
 
 
-def takes(shape: QuantizedShape, device: torch.device) -> bool:
-    """Whether the device has a product for the shape. Otherwise the caller expands the weight."""
-    if device.type != "cpu" or not available() or shape.bits not in (4, 8) or shape.outputs < 1:
-        return False
-    return shape.group >= 16 and shape.group % 16 == 0 and shape.inputs % shape.group == 0
+class IntegerCpuPacker:
+    """A `CodedPacker`. Scales and offsets are stored as float16 (see `float16_factors`)."""
 
-
-class QuantizedPacker:
-    """Packs a quantized weight for the CPU's product, some outputs at a time.
-
-    Each scale is stored as float16 relative to a power of two for each output, so it is rounded by at most
-    2 ** -11 of itself, or 2 ** -39 of the output's largest scale or offset; offsets likewise. Scales and
-    offsets that were float16 or bfloat16 stay exact unless an output's differ by more than a factor 2 ** 26.
-    """
-
-    def __init__(self, shape: QuantizedShape, input_order: torch.Tensor | None = None) -> None:
-        """input_order: int64 [inputs]; column j of the codes is multiplied with x[:, input_order[j]]."""
-        assert takes(shape, torch.device("cpu")), shape
-        self._shape = shape
+    def __init__(
+        self, shape: CodedShape, input_order: torch.Tensor | None = None, device: torch.device = CPU
+    ) -> None:
+        assert serves(shape) and shape.bits in (4, 8) and device.type == "cpu", shape
+        self._shape, self._bits = shape, shape.bits
         self._input_order = None if input_order is None else input_order.contiguous()
         self._group = stored_group(shape.group)
         self._tables = 1 if shape.zero is not None else 2
-        group_bytes = VECTOR * self._tables + TILE * self._group * shape.bits // 8
+        group_bytes = VECTOR * self._tables + TILE * self._group * self._bits // 8
         tiles = -(-shape.outputs // TILE)
         self._tiles = torch.zeros(tiles, shape.inputs // self._group, group_bytes, dtype=torch.uint8)
         self._factors = torch.ones(tiles * TILE)
 
     def write(
-        self, begin: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None
+        self, begin: int, codes: torch.Tensor, scales: torch.Tensor, offsets: torch.Tensor | None = None
     ) -> None:
-        """Store n outputs from output `begin` on, any number, each output once.
-
-        codes: uint8 [n, inputs], one a byte; scales, offsets: float32 [n, groups], offsets only if the shape
-        has no zero.
-        """
         shape, n = self._shape, len(codes)
-        groups = shape.inputs // shape.group
         assert 0 <= begin <= begin + n <= shape.outputs, f"{begin} + {n} outputs of {shape.outputs}"
         assert codes.shape == (n, shape.inputs) and codes.dtype == torch.uint8, (codes.shape, codes.dtype)
-        assert scales.shape == (n, groups), (scales.shape, (n, groups))
+        assert scales.shape == (n, shape.groups), (scales.shape, (n, shape.groups))
         assert (offsets is None) == (shape.zero is not None)
         words = codes.contiguous().view(torch.uint32).numpy()
         stored = self._tiles.view(torch.uint32).numpy()
         head = VECTOR * self._tables // 4
-        quantized_tiles.pack_codes(stored, begin, words, self._group, head, shape.bits)
+        integer_tiles.pack_codes(stored, begin, words, self._group, head, self._bits)
         tables = torch.stack([scales] if offsets is None else [scales, offsets]).float()
         factors = float16_factors(tables)
         self._factors[begin : begin + n] = factors
@@ -98,10 +72,11 @@ class QuantizedPacker:
         heads = heads.view(len(self._tiles), -1, self._tables, TILE)
         heads[at // TILE, :, :, at % TILE] = rounded.permute(1, 2, 0)
 
-    def product(self, bias: torch.Tensor | None, batch_invariant: bool = False) -> QuantizedProduct:
-        """The product with all written outputs. Nothing may be written afterwards."""
+    def product(
+        self, bias: torch.Tensor | None, batch_invariant: bool = False, may_round: bool = False
+    ) -> IntegerCpuProduct:
         many_rows = self._many_rows(batch_invariant)
-        return QuantizedProduct(
+        return IntegerCpuProduct(
             self._shape, self._group, self._tiles, self._factors, bias, self._input_order, many_rows
         )
 
@@ -110,12 +85,12 @@ class QuantizedPacker:
         gives others."""
         if not amx.available():
             return NO_AMX
-        if amx_multiplies(self._shape.bits, self._group, self._shape.zero):
+        if amx_multiplies(self._bits, self._group, self._shape.zero):
             return AMX_BYTES
         return NO_AMX if batch_invariant or self._shape.inputs % STEP else AMX_BFLOAT16
 
 
-class QuantizedProduct:
+class IntegerCpuProduct:
     """y = x wᵀ + bias, with x quantized to 8 bits by groups of at most 128 inputs of a row. Many rows may be
     computed as AMX_BFLOAT16: the weights and x are rounded to bfloat16 instead.
 
@@ -125,7 +100,7 @@ class QuantizedProduct:
 
     def __init__(
         self,
-        shape: QuantizedShape,
+        shape: CodedShape,
         group: int,
         tiles: torch.Tensor,
         factors: torch.Tensor,
@@ -134,11 +109,12 @@ class QuantizedProduct:
         many_rows: int,
     ) -> None:
         """many_rows: NO_AMX, AMX_BYTES or AMX_BFLOAT16"""
-        self._shape, self._group = shape, group
+        assert shape.bits is not None
+        self.shape, self._bits, self._group = shape, shape.bits, group
         self._tiles, self._factors = tiles, factors
         self._bias = None if bias is None else F.pad(bias.float(), (0, len(factors) - len(bias)))
         self._input_order = input_order
-        self._kernel = quantized_cpu.KERNELS[shape.bits, shape.zero is None]
+        self._kernel = integer_cpu.KERNELS[shape.bits, shape.zero is None]
         parts = groups_of_activations(shape)
         self._sizes = (shape.outputs, shape.inputs, group, parts, shape.zero or 0)
         bias_address = 0 if self._bias is None else self._bias.data_ptr()
@@ -146,30 +122,20 @@ class QuantizedProduct:
         self.many_rows = many_rows
         self._tables = 8 * (shape.inputs // group)
         """bytes of a row's scales and sums, at most"""
-        least = PANEL if many_rows == AMX_BYTES else quantized_cpu.ROWS
-        fitting = max(least, min(MOST_ROWS, SCRATCH // shape.inputs))
-        self._rows = MOST_ROWS if many_rows == AMX_BFLOAT16 else fitting
+        least = PANEL if many_rows == AMX_BYTES else integer_cpu.ROWS
+        fitting = max(least, min(MAX_ROWS, SCRATCH // shape.inputs))
+        self._rows = MAX_ROWS if many_rows == AMX_BFLOAT16 else fitting
         """rows that are multiplied at a time, at most, if they are not halved"""
 
     @property
-    def outputs(self) -> int:
-        return self._shape.outputs
-
-    @property
-    def inputs(self) -> int:
-        return self._shape.inputs
-
-    @property
     def nbytes(self) -> int:
-        """Bytes of the stored weight: codes, scales, offsets, factors and bias."""
         parts = (self._tiles, self._factors, self._bias, self._input_order)
         return sum(part.nbytes for part in parts if part is not None)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """x: [rows, inputs], float32, bfloat16 or float16 → [rows, outputs], same dtype."""
-        x = x.contiguous() if self._input_order is None else gathered(x, self._input_order)
+        x = x.contiguous() if self._input_order is None else take_columns(x, self._input_order)
         rows = len(x)
-        y = torch.empty(rows, self._shape.outputs, dtype=x.dtype)
+        y = torch.empty(rows, self.shape.outputs, dtype=x.dtype)
         size = self._part(rows)
         if rows <= size:
             self._multiply(x, y, rows)
@@ -180,7 +146,7 @@ class QuantizedProduct:
 
     def _part(self, rows: int) -> int:
         """How many rows are multiplied at a time if there are `rows` in all. The parts are nearly equal."""
-        in_halves = min(MOST_ROWS, 2 * self._rows)  # a core's cache has to hold the codes of a half
+        in_halves = min(MAX_ROWS, 2 * self._rows)  # a core's cache has to hold the codes of a half
         for most in (in_halves, self._rows):
             size = -(-rows // max(1, -(-rows // most)))
             if self._halves(size):
@@ -188,11 +154,11 @@ class QuantizedProduct:
         return size
 
     def _halves(self, rows: int) -> bool:
-        """Whether two sides of threads multiply half of these rows each (see `quantized_cpu.HALVED_ROWS`)."""
+        """Whether two sides of threads multiply half of these rows each (see `integer_cpu.HALVED_ROWS`)."""
         if self.many_rows != NO_AMX or torch.get_num_threads() == 1:
             return False
-        most_outputs = quantized_cpu.OUTPUTS_OF_A_ROW * rows
-        return rows >= quantized_cpu.HALVED_ROWS and self._shape.outputs <= most_outputs
+        most_outputs = integer_cpu.OUTPUTS_OF_A_ROW * rows
+        return rows >= integer_cpu.HALVED_ROWS and self.shape.outputs <= most_outputs
 
     def _multiply(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         way = self.many_rows
@@ -202,47 +168,45 @@ class QuantizedProduct:
             self._multiply_widened(x, y, count)
             return
         threads = torch.get_num_threads()
-        rows = count + quantized_cpu.ROWS_BEYOND  # the kernel reads beyond the last row
-        totals = threads * quantized_cpu.MEMORY_BYTES
-        inputs, tables = self._shape.inputs, self._tables
+        rows = count + integer_cpu.ROWS_BEYOND  # the kernel reads beyond the last row
+        totals = threads * integer_cpu.MEMORY_BYTES
+        inputs, tables = self.shape.inputs, self._tables
         scratch = torch.empty(VECTOR + totals + rows * (inputs + tables), dtype=torch.int8)
         memory = -(-scratch.data_ptr() // VECTOR) * VECTOR
         codes = memory + totals
         scales = codes + rows * inputs
         sums = scales + rows * tables // 2
         addresses = (x.data_ptr(), codes, scales, sums, *self._weight, y.data_ptr(), memory)
-        kind = quantized_cpu.KINDS[x.dtype]
-        more = (0, way, quantized_cpu.MEMORY_BYTES, 2 * threads, self._halves(count), 0, 0, 0, 0, 0)
+        kind = integer_cpu.KINDS[x.dtype]
+        more = (0, way, integer_cpu.MEMORY_BYTES, 2 * threads, self._halves(count), 0, 0, 0, 0, 0)
         self._kernel.run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
 
     def _multiply_widened(self, x: torch.Tensor, y: torch.Tensor, count: int) -> None:
         threads = torch.get_num_threads()
-        tiles, tile_bytes = -(-self._shape.outputs // TILE), 2 * TILE * self._shape.inputs
+        tiles, tile_bytes = -(-self.shape.outputs // TILE), 2 * TILE * self.shape.inputs
         some = max(1, min(WIDENED // tile_bytes, tiles // (2 * threads)))
-        of_thread = quantized_cpu.WIDENED_AT + some * tile_bytes
-        size = VECTOR + threads * of_thread + block_bytes(count, self._shape.inputs)
+        of_thread = integer_cpu.WIDENED_AT + some * tile_bytes
+        size = VECTOR + threads * of_thread + block_bytes(count, self.shape.inputs)
         scratch = torch.empty(size, dtype=torch.int8)
         memory = -(-scratch.data_ptr() // VECTOR) * VECTOR
         blocks = memory + threads * of_thread
         addresses = (x.data_ptr(), blocks, 0, 0, *self._weight, y.data_ptr(), memory)
-        kind = quantized_cpu.KINDS[x.dtype]
+        kind = integer_cpu.KINDS[x.dtype]
         more = (0, AMX_BFLOAT16, of_thread, some)
         self._kernel.run((0, 0, kind, count, *self._sizes, *addresses, *more), threads)
 
     def rows(self, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """The stored weights of these outputs, [n, inputs], in the order of x. ids: int32 or int64 [n],
-        contiguous; a program does not check them."""
-        shape = self._shape
+        shape = self.shape
         assert is_recording() or not len(ids) or 0 <= ids.min() <= ids.max() < shape.outputs, (
             f"ids beyond {shape.outputs} outputs"
         )
         weights = torch.empty(len(ids), shape.inputs, dtype=dtype)
         order = 0 if self._input_order is None else self._input_order.data_ptr()
         addresses = (self._tiles.data_ptr(), self._factors.data_ptr(), order)
-        numbers = (shape.inputs, self._group, shape.zero or 0, shape.zero is None, shape.bits)
-        results = (weights.data_ptr(), quantized_cpu.KINDS[dtype])
+        numbers = (shape.inputs, self._group, shape.zero or 0, shape.zero is None, self._bits)
+        results = (weights.data_ptr(), integer_cpu.KINDS[dtype])
         given = (len(ids), ids.data_ptr(), ids.element_size())
-        quantized_tiles.expand_rows.run((*given, *addresses, *numbers, *results), 1)
+        integer_tiles.expand_rows.run((*given, *addresses, *numbers, *results), 1)
         return weights
 
 
@@ -251,17 +215,8 @@ def stored_group(group: int) -> int:
     return max(size for size in range(16, GROUP + 1, 16) if group % size == 0)
 
 
-def groups_of_activations(shape: QuantizedShape) -> int:
+def groups_of_activations(shape: CodedShape) -> int:
     """Stored groups that share a scale of activations: as many as make up to 128 inputs and divide all."""
     group = stored_group(shape.group)
     groups = shape.inputs // group
     return max(parts for parts in range(1, GROUP // group + 1) if groups % parts == 0)
-
-
-def float16_factors(tables: torch.Tensor) -> torch.Tensor:
-    """The powers of two by which an output's largest scale or offset is divided to fit float16.
-
-    tables: float32 [tables, n, groups]
-    """
-    _, exponents = torch.frexp(tables.abs().amax(dim=(0, 2)))
-    return torch.ldexp(torch.ones(tables.shape[1]), (exponents - 15).clamp(min=-126))

@@ -10,7 +10,7 @@ from ..common.numba_tools import fetch_add, pointer, prefetch, shifted
 from ..common.threads import ParallelKernel
 from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, pack_rows, wait_until
 from .byte_dots import TILE, VECTOR, WHOLE_PACE, tile_products, write_results
-from .quantized_panels import PANEL, PANEL_BYTES, block_offset, multiply_panel, start_panels
+from .integer_panels import PANEL, PANEL_BYTES, block_offset, multiply_panel, start_panels
 from .quantized_rows import quantize_groups
 from .widened_tiles import widen_groups
 
@@ -22,7 +22,7 @@ FEW_ROWS = 16
 
 MEMORY_BYTES = max(4 * TILE * (FEW_ROWS + ROWS), PANEL_BYTES)
 """Scratch memory of each thread. It holds either the results of FEW_ROWS rows, rounded up to whole passes,
-and a copy of one row's, or what `quantized_panels` needs for a panel."""
+and a copy of one row's, or what `integer_panels` needs for a panel."""
 
 WIDENED_AT = 4 * TILE * (BLOCK_ROWS + 1) + SHAPES_BYTES
 """Where the widened tiles begin in a thread's memory for AMX_BFLOAT16. Before them come the results of a
@@ -48,7 +48,7 @@ WHOLE = 2
 """the side of a thread if rows are not halved"""
 
 NO_AMX, AMX_BYTES, AMX_BFLOAT16 = range(3)
-"""How a product is computed: without AMX; by AMX as `quantized_panels` or as `widened_tiles` describes."""
+"""How a product is computed: without AMX; by AMX as `integer_panels` or as `widened_tiles` describes."""
 
 FLOAT32, BFLOAT16, FLOAT16 = range(3)
 KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from arbora.kernels.common import amx
-from arbora.kernels.linear import (
-    Linear,
-    QuantizedPacker,
-    QuantizedProduct,
-    QuantizedShape,
-    takes,
+from arbora.kernels.linear import CodedShape, Linear, find_packer
+from arbora.kernels.linear.integer import (
+    AMX_ROWS,
+    IntegerCpuPacker,
+    IntegerCpuProduct,
+    groups_of_activations,
+    stored_group,
 )
-from arbora.kernels.linear.quantized import AMX_ROWS, groups_of_activations, stored_group
-from arbora.kernels.linear.quantized_cpu import AMX_BFLOAT16, AMX_BYTES, HALVED_ROWS, NO_AMX
+from arbora.kernels.linear.integer_cpu import AMX_BFLOAT16, AMX_BYTES, HALVED_ROWS, NO_AMX
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from lesser_processor import features_without, output_without
@@ -33,8 +33,8 @@ ONE_ROUNDING = {torch.float32: 2**-23, torch.bfloat16: 2**-8, torch.float16: 2**
 
 @dataclass(frozen=True)
 class Case:
-    shape: QuantizedShape
-    product: QuantizedProduct
+    shape: CodedShape
+    product: IntegerCpuProduct
     codes: torch.Tensor
     scales: torch.Tensor
     offsets: torch.Tensor
@@ -43,15 +43,16 @@ class Case:
 
 
 def make_case(
-    shape: QuantizedShape, seed: int = 0, biased: bool = True, step: int = 96, batch_invariant: bool = False
+    shape: CodedShape, seed: int = 0, biased: bool = True, step: int = 96, batch_invariant: bool = False
 ) -> Case:
+    assert shape.bits is not None
     random = torch.Generator().manual_seed(seed)
     sizes = (shape.outputs, shape.inputs // shape.group)
     codes = torch.randint(0, 1 << shape.bits, (shape.outputs, shape.inputs), generator=random).byte()
     scales = (torch.rand(sizes, generator=random) + 0.1) / (1 << shape.bits)
     offsets = -torch.rand(sizes, generator=random) if shape.zero is None else -shape.zero * scales
     bias = torch.randn(shape.outputs, generator=random) if biased else None
-    packer = QuantizedPacker(shape)
+    packer = IntegerCpuPacker(shape)
     for begin in range(0, shape.outputs, step):
         part = slice(begin, begin + step)
         packer.write(begin, codes[part], scales[part], offsets[part] if shape.zero is None else None)
@@ -76,7 +77,7 @@ def activations(rows: int, inputs: int, seed: int, dtype: torch.dtype) -> torch.
 
 
 shapes = st.builds(
-    lambda outputs, bits, group, groups, given: QuantizedShape(
+    lambda outputs, bits, group, groups, given: CodedShape(
         outputs, group * groups, bits, group, None if given else 1 << (bits - 1)
     ),
     st.integers(1, 200),
@@ -92,7 +93,7 @@ shapes = st.builds(
     shapes, st.integers(1, 150), st.sampled_from(list(ONE_ROUNDING)), st.booleans(), st.integers(0, 2**32 - 1)
 )
 def test_a_batch_invariant_product_agrees_with_float64(
-    shape: QuantizedShape, rows: int, dtype: torch.dtype, biased: bool, seed: int
+    shape: CodedShape, rows: int, dtype: torch.dtype, biased: bool, seed: int
 ) -> None:
     case = make_case(shape, seed, biased, batch_invariant=True)
     x = activations(rows, shape.inputs, seed, dtype)
@@ -112,7 +113,7 @@ def test_a_batch_invariant_product_agrees_with_float64(
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("given", [False, True], ids=["zero", "offsets"])
 def test_stored_weights_are_the_given_ones_but_for_the_rounding_of_scales(bits: int, given: bool) -> None:
-    case = make_case(QuantizedShape(77, 96, bits, 32, None if given else 1 << (bits - 1)), step=20)
+    case = make_case(CodedShape(77, 96, bits, 32, None if given else 1 << (bits - 1)), step=20)
     scales, offsets = (each.repeat_interleave(32, 1) for each in (case.scales, case.offsets))
     parts = case.codes.float() * scales
     ids = torch.tensor([76, 0, 33, 33])
@@ -123,7 +124,7 @@ def test_stored_weights_are_the_given_ones_but_for_the_rounding_of_scales(bits: 
 @settings(max_examples=60, deadline=None)
 @given(shapes, st.integers(AMX_ROWS[AMX_BFLOAT16], 150), st.sampled_from(list(ONE_ROUNDING)), st.booleans())
 def test_a_product_of_many_rows_agrees_with_float64(
-    shape: QuantizedShape, rows: int, dtype: torch.dtype, biased: bool
+    shape: CodedShape, rows: int, dtype: torch.dtype, biased: bool
 ) -> None:
     case = make_case(shape, 1, biased)
     x = activations(rows, shape.inputs, 1, dtype)
@@ -138,7 +139,7 @@ def test_a_product_of_many_rows_agrees_with_float64(
 @settings(max_examples=60, deadline=None)
 @given(shapes, st.integers(2, 200), st.booleans(), st.data())
 def test_a_rows_bits_depend_neither_on_other_rows_nor_on_threads(
-    shape: QuantizedShape, rows: int, batch_invariant: bool, data: st.DataObject
+    shape: CodedShape, rows: int, batch_invariant: bool, data: st.DataObject
 ) -> None:
     product = make_case(shape, batch_invariant=batch_invariant).product
     x = activations(rows, shape.inputs, 1, torch.float32)
@@ -172,8 +173,8 @@ def test_code_for_processors_with_amx_uses_it(tmp_path: Path) -> None:
     program = """
 import json
 from arbora.kernels.common.amx import release_tiles
-from arbora.kernels.linear.quantized_cpu import multiply_widened
-from arbora.kernels.linear.quantized_panels import multiply_panel, start_panels
+from arbora.kernels.linear.integer_cpu import multiply_widened
+from arbora.kernels.linear.integer_panels import multiply_panel, start_panels
 from numba import njit, types
 number, address = types.int64, types.CPointer(types.int64)
 def stop():
@@ -205,18 +206,18 @@ print(json.dumps(found))
 @pytest.mark.parametrize(
     "shape, way, invariant",
     [
-        (QuantizedShape(8, 128, 8, 128, 128), AMX_BYTES, AMX_BYTES),
-        (QuantizedShape(8, 256, 4, 256, None), AMX_BYTES, AMX_BYTES),
-        (QuantizedShape(8, 128, 8, 128, 3), AMX_BFLOAT16, NO_AMX),
-        (QuantizedShape(8, 128, 4, 32, 8), AMX_BFLOAT16, NO_AMX),
-        (QuantizedShape(8, 96, 8, 16, None), AMX_BFLOAT16, NO_AMX),
-        (QuantizedShape(8, 112, 4, 16, 8), NO_AMX, NO_AMX),
+        (CodedShape(8, 128, 8, 128, 128), AMX_BYTES, AMX_BYTES),
+        (CodedShape(8, 256, 4, 256, None), AMX_BYTES, AMX_BYTES),
+        (CodedShape(8, 128, 8, 128, 3), AMX_BFLOAT16, NO_AMX),
+        (CodedShape(8, 128, 4, 32, 8), AMX_BFLOAT16, NO_AMX),
+        (CodedShape(8, 96, 8, 16, None), AMX_BFLOAT16, NO_AMX),
+        (CodedShape(8, 112, 4, 16, 8), NO_AMX, NO_AMX),
     ],
 )
 def test_many_rows_are_multiplied_by_amx_if_the_processor_has_it(
-    shape: QuantizedShape, way: int, invariant: int
+    shape: CodedShape, way: int, invariant: int
 ) -> None:
-    ways = [QuantizedPacker(shape).product(None, each).many_rows for each in (False, True)]
+    ways = [IntegerCpuPacker(shape).product(None, each).many_rows for each in (False, True)]
     assert ways == ([way, invariant] if amx.available() else [NO_AMX, NO_AMX])
 
 
@@ -224,7 +225,7 @@ def test_many_rows_are_multiplied_by_amx_if_the_processor_has_it(
 @pytest.mark.parametrize("rows", [HALVED_ROWS, 85])
 @pytest.mark.parametrize("bits, group", [(8, 128), (4, 32)])
 def test_halved_rows_have_the_bits_of_one_thread(bits: int, group: int, rows: int, threads: int) -> None:
-    product = make_case(QuantizedShape(1000, 256, bits, group, 8), batch_invariant=True).product
+    product = make_case(CodedShape(1000, 256, bits, group, 8), batch_invariant=True).product
     x = activations(rows, 256, 1, torch.bfloat16)
     before = torch.get_num_threads()
     try:
@@ -253,7 +254,7 @@ def test_halved_rows_have_the_bits_of_one_thread(bits: int, group: int, rows: in
 def test_twice_as_many_rows_are_multiplied_at_a_time_if_they_are_halved(
     outputs: int, inputs: int, rows: int, part: int
 ) -> None:
-    shape = QuantizedShape(outputs, inputs, 4, inputs, 8)
+    shape = CodedShape(outputs, inputs, 4, inputs, 8)
     product = make_case(shape, batch_invariant=True, step=outputs).product
     if product.many_rows != NO_AMX:
         assert product._part(rows) <= product._rows
@@ -269,7 +270,7 @@ def test_twice_as_many_rows_are_multiplied_at_a_time_if_they_are_halved(
 
 
 def test_more_rows_than_are_multiplied_at_a_time_have_the_bits_of_each_alone() -> None:
-    product = make_case(QuantizedShape(40, 8192, 4, 32, 8), batch_invariant=True).product
+    product = make_case(CodedShape(40, 8192, 4, 32, 8), batch_invariant=True).product
     x = activations(150, 8192, 1, torch.bfloat16)
     y = product(x)
     assert all(torch.equal(product(row[None])[0], result) for row, result in zip(x, y, strict=True))
@@ -282,7 +283,7 @@ def test_more_rows_than_are_multiplied_at_a_time_have_the_bits_of_each_alone() -
 def test_a_row_with_nan_or_infinity_has_no_finite_result_and_changes_no_other_row(
     rows: int, group: int, value: float, given: bool, bits: int
 ) -> None:
-    product = make_case(QuantizedShape(40, 64, bits, group, None if given else 1 << (bits - 1))).product
+    product = make_case(CodedShape(40, 64, bits, group, None if given else 1 << (bits - 1))).product
     x = torch.randn(rows, 64)
     y = product(x)
     x[1, 40] = value
@@ -294,7 +295,7 @@ def test_a_row_with_nan_or_infinity_has_no_finite_result_and_changes_no_other_ro
 
 @pytest.mark.parametrize("wrong", [-1, 40])
 def test_only_ids_of_outputs_have_rows(wrong: int) -> None:
-    product = make_case(QuantizedShape(40, 64, 8, 32, 128)).product
+    product = make_case(CodedShape(40, 64, 8, 32, 128)).product
     assert product.rows(torch.tensor([], dtype=torch.int64)).shape == (0, 64)
     with pytest.raises(AssertionError, match="40 outputs"):
         product.rows(torch.tensor([3, wrong]))
@@ -303,9 +304,9 @@ def test_only_ids_of_outputs_have_rows(wrong: int) -> None:
 @pytest.mark.parametrize("dtype", list(ONE_ROUNDING))
 def test_columns_may_be_stored_in_another_order(dtype: torch.dtype) -> None:
     order = torch.randperm(96)
-    shape = QuantizedShape(64, 96, 8, 32, 128)
+    shape = CodedShape(64, 96, 8, 32, 128)
     plain = make_case(shape)
-    packer = QuantizedPacker(shape, order)
+    packer = IntegerCpuPacker(shape, order)
     packer.write(0, plain.codes, plain.scales, None)
     product = packer.product(plain.bias)
     x = torch.randn(500, 192).to(dtype)[:, ::2]
@@ -315,11 +316,11 @@ def test_columns_may_be_stored_in_another_order(dtype: torch.dtype) -> None:
 
 
 def test_no_row_gives_no_row() -> None:
-    assert make_case(QuantizedShape(40, 64, 8, 32, 128)).product(torch.empty(0, 64)).shape == (0, 40)
+    assert make_case(CodedShape(40, 64, 8, 32, 128)).product(torch.empty(0, 64)).shape == (0, 40)
 
 
 def test_a_linear_has_the_sizes_of_its_quantized_product() -> None:
-    case = make_case(QuantizedShape(40, 64, 4, 32, 8))
+    case = make_case(CodedShape(40, 64, 4, 32, 8))
     linear = Linear.quantized(case.product)
     x = torch.randn(3, 64).bfloat16()
     assert (linear.in_features, linear.out_features) == (64, 40)
@@ -331,19 +332,14 @@ def test_a_linear_has_the_sizes_of_its_quantized_product() -> None:
     [(4, 32, 8, 4.5), (4, 32, None, 5), (4, 128, 8, 4.125), (8, 1024, 128, 8.125)],
 )
 def test_a_weight_takes_few_bits(bits: int, group: int, zero: int | None, bits_a_weight: float) -> None:
-    shape = QuantizedShape(4096, 1024, bits, group, zero)
-    nbytes = QuantizedPacker(shape).product(None).nbytes
+    shape = CodedShape(4096, 1024, bits, group, zero)
+    nbytes = IntegerCpuPacker(shape).product(None).nbytes
     assert nbytes == 4096 * 1024 * bits_a_weight / 8 + 4096 * 4
 
 
 @pytest.mark.parametrize(
     "shape",
-    [QuantizedShape(8, 40, 4, 40, 8), QuantizedShape(8, 64, 3, 32, 4), QuantizedShape(8, 64, 8, 48, 4)],
+    [CodedShape(8, 40, 4, 40, 8), CodedShape(8, 64, 3, 32, 4), CodedShape(8, 64, 8, 48, 4)],
 )
-def test_other_groups_and_bits_are_not_taken(shape: QuantizedShape) -> None:
-    assert not takes(shape, CPU)
-
-
-def test_only_the_cpu_has_a_product() -> None:
-    shape = QuantizedShape(8, 64, 4, 32, 8)
-    assert takes(shape, CPU) and not takes(shape, torch.device("cuda"))
+def test_other_groups_and_bits_are_not_taken(shape: CodedShape) -> None:
+    assert find_packer(shape, CPU) is None

@@ -1,7 +1,10 @@
-"""Products of many rows with weights quantized by groups of GROUP inputs, by AMX-INT8 (see `byte_amx`).
+"""Products of many rows with weights quantized by groups of GROUP inputs, by AMX-INT8, the matrix
+instructions of x86 for bytes.
 
-The integer sums are exact and the floating-point operations are those of `byte_dots`, in the same order, so a
-row's bits are the same with and without AMX.
+One instruction multiplies the codes of 16 rows of activations and of 16 outputs, for 64 inputs, and adds the
+products to a register of 16 × 16 int32. The vectors of 8-bit codes that `byte_dots` describes have the layout
+that AMX needs. The integer sums are exact and the floating-point operations are those of `byte_dots`, in the
+same order, so a row's bits are the same with and without AMX.
 """
 
 from collections.abc import Callable
@@ -13,12 +16,18 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common import amx
+from ..common.amx import LEFT, RIGHT, SUMS, TILE_ROWS, instruction
 from ..common.jit import compiled
 from ..common.llvm import I8, I32, outlined, prefetch_line, read, size, word, write
 from ..common.numba_tools import pointer, shifted
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, splat, words
-from .byte_amx import BLOCK_ROWS, DEPTH, multiply_block
 from .byte_dots import TILE, VECTOR
+
+BLOCK_ROWS = 32
+"""Rows of activations of `multiply_block`: those of two tile registers."""
+
+DEPTH = 64
+"""One instruction multiplies so many inputs of each row."""
 
 GROUP = 128
 """The number of inputs in a group. Each group's sums are stored and scaled outside of AMX. With smaller
@@ -37,6 +46,42 @@ _SHAPES_AT = _CODES_AT + TILE * GROUP
 
 PANEL_BYTES = _SHAPES_AT + amx.SHAPES_BYTES
 """Memory of a thread."""
+
+
+@intrinsic
+def multiply_block(typing, x, x_row, codes, steps, sums):
+    """sums = x · codes for BLOCK_ROWS rows, one group of `steps` × DEPTH inputs and 32 outputs.
+
+    x: int8, `x_row` bytes from one row to the next; codes: int8 or uint8, in the layout of 8-bit codes in
+    `byte_dots`; sums: int32 [BLOCK_ROWS, 32]
+    """
+    multiplication = "tdpbssd" if codes.dtype == types.int8 else "tdpbsud"
+
+    def generate(context, builder, signature, arguments):
+        x, x_row, codes, steps, sums = arguments
+        row_bytes = size(2 * VECTOR)
+        lower = builder.mul(x_row, size(TILE_ROWS))
+        for tile in (*SUMS[0], *SUMS[1]):
+            instruction(builder, "tilezero", tile)
+        with cgutils.for_range(builder, steps) as loop:
+            first = builder.mul(loop.index, size(DEPTH))
+            rows = builder.gep(x, [first])
+            place = builder.gep(codes, [builder.mul(first, size(2 * VECTOR // 4))])
+            instruction(builder, "tileloadd64", RIGHT[0], place, row_bytes)
+            instruction(builder, "tileloadd64", LEFT[0], rows, x_row)
+            instruction(builder, "tileloadd64", RIGHT[1], builder.gep(place, [size(VECTOR)]), row_bytes)
+            instruction(builder, "tileloadd64", LEFT[1], builder.gep(rows, [lower]), x_row)
+            for half in range(2):
+                for tile, of_outputs in zip(SUMS[half], RIGHT, strict=True):
+                    instruction(builder, multiplication, tile, LEFT[half], of_outputs)
+        for half in range(2):
+            for vector in range(2):
+                place = builder.gep(sums, [size(half * TILE_ROWS * TILE + vector * LANES)])
+                instruction(builder, "tilestored64", SUMS[half][vector], place, row_bytes)
+        return context.get_dummy_value()
+
+    i64, bytes_ = types.int64, types.CPointer(types.int8)
+    return types.void(bytes_, i64, codes, i64, types.CPointer(types.int32)), generate
 
 
 def amx_multiplies(bits: int, group: int, zero: int | None) -> bool:
@@ -66,7 +111,7 @@ def block_offset(row, index, groups):
 def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, first, rows):
     """Multiplies up to PANEL rows from row `first` on with the tile at `address`.
 
-    arguments: of `quantized_cpu`; sum_kind: of the activations' sums, as in `byte_dots.tile_products`
+    arguments: of `integer_cpu`; sum_kind: of the activations' sums, as in `byte_dots.tile_products`
     """
     groups = arguments[6] // GROUP
     head = VECTOR * (2 if has_offsets else 1)

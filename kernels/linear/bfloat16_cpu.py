@@ -50,12 +50,12 @@ PACKED_ELEMENTS = 1 << 22
 """Elements that are packed at a time, approximately."""
 
 
-def streams(dtype: torch.dtype) -> bool:
+def has_bfloat16_dots(dtype: torch.dtype) -> bool:
     """Whether the processor has `vdpbf16ps` for this dtype."""
     return dtype == torch.bfloat16 and bfloat16_dots.available()
 
 
-class StreamedProduct:
+class Bfloat16CpuProduct:
     """Holds a copy of the weight [out, in], padded to whole strips and pairs."""
 
     def __init__(
@@ -142,7 +142,7 @@ _three_of_many, _four_of_many, _five_of_many, _six_of_many = (tile(rows, 2) for 
 
 @ParallelKernel
 def multiply_by_dots(arguments):
-    """Arguments: the counter of panels of strips, then those of `StreamedProduct`."""
+    """Arguments: the counter of panels of strips, then those of `Bfloat16CpuProduct`."""
     _multiply_panels(arguments, np.empty(min(arguments[1], PANEL) * OUTPUTS, np.float32))
 
 
@@ -236,7 +236,7 @@ def _store_rows(arguments, sums, first, count, output):
 
 @ParallelKernel
 def multiply_by_amx(arguments):
-    """Arguments: the counter of strips, those of `StreamedProduct`, the address of the blocks of rows, and
+    """Arguments: the counter of strips, those of `Bfloat16CpuProduct`, the address of the blocks of rows, and
     the counters of `pack_rows`."""
     multiply_blocks(arguments, np.empty(AMX_SUMS + 2 * amx.SHAPES_BYTES, np.uint8))
 
@@ -291,7 +291,7 @@ def _multiply_block(rows, pairs, block, weights, sums, later, lines):
 
 @ParallelKernel
 def copy_rows(arguments):
-    """Arguments: the counter of rows, then those of `StreamedProduct.rows`."""
+    """Arguments: the counter of rows, then those of `Bfloat16CpuProduct.rows`."""
     inputs, pairs = arguments[2], arguments[3]
     while True:
         row = fetch_add(arguments, 1)
