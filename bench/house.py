@@ -24,7 +24,7 @@ MAX_LINES = 60  # of a function
 MAX_ARGUMENTS = 7
 MAX_ATTRIBUTES = 15
 MAX_FILE_LINES = 400
-COMPILERS = ("njit", "jit", "intrinsic", "compiled", "inlined", "ParallelKernel")
+COMPILERS = ("njit", "jit", "intrinsic", "compiled", "compiled_fast", "inlined", "ParallelKernel")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Graph = Mapping[str, set[str]]

@@ -8,7 +8,7 @@ import torch
 from .activation import cpu as activation_cpu
 from .attention import AttentionBatch, items, merges, paged_attention, tiles
 from .automaton import cpu as automaton_cpu
-from .automaton.smallest import smallest_pool
+from .automaton.pool import smallest_pool
 from .common import amx, bfloat16_dots, feed_cpu, program, rows
 from .common.step_tokens import StepTokens
 from .linear import CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half_cpu

@@ -6,15 +6,14 @@ import torch
 import torch.nn.functional as F
 
 from .attention.batch import AttentionBatch
+from .norm import HeadNorms
 from .pages.cells import CellFormat
-from .pages.segments import pages_of, set_pages
-from .rotary.head_norms import HeadNorms
+from .pages.segments import gather_pages, set_pages
 
 
 def paged_attention(
     q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None = None
 ) -> torch.Tensor:
-    """See `attention.paged_attention`."""
     outputs = []
     start = 0
     for row, count in enumerate(batch.query_lengths.tolist()):
@@ -31,7 +30,7 @@ def _row_kv(
     """Keys and values of a row, each float64 [kv_heads, length, head_dim]."""
     pages = -(-length // batch.page_size)
     table = torch.from_numpy(batch.page_tables[row][:pages]).to(kv.device, torch.int64)
-    cells = pages_of(kv, table, batch.page_size).flatten(2, 3)[:, :, :length]
+    cells = gather_pages(kv, table, batch.page_size).flatten(2, 3)[:, :, :length]
     keys, values = CellFormat(kv.dtype).decode(cells, head_dim, torch.float64)
     return keys, values
 
@@ -55,14 +54,12 @@ def _causal_attention(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See `norm.rms_norm`."""
     wide = x.float()
     normal = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
     return weight * normal.to(x.dtype)
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See `norm.add_rms_norm`."""
     residual.add_(x)
     return rms_norm(residual, weight, eps)
 
@@ -77,7 +74,6 @@ def rotary_write_kv(
     kv: torch.Tensor,
     norms: HeadNorms | None = None,
 ) -> None:
-    """See `rotary.rotary_write_kv`."""
     cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
     queries, keys = q.float(), k.float()
     if norms is not None:
@@ -96,7 +92,6 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """See `activation.silu_and_mul`."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up
 
@@ -104,26 +99,25 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
 def copy_pages(
     kvs: Sequence[torch.Tensor], page_size: int, sources: Sequence[int], destinations: Sequence[int]
 ) -> None:
-    """See `pages.copy_pages`."""
     for kv in kvs:
         cells = kv.view(torch.int8)
-        set_pages(cells, torch.tensor(destinations), pages_of(cells, torch.tensor(sources), page_size))
+        set_pages(cells, torch.tensor(destinations), gather_pages(cells, torch.tensor(sources), page_size))
 
 
 def save_pages(
     kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
 ) -> None:
-    """See `pages.PageMoves.save`."""
+    """The result of `pages.PageMoves.save`."""
     page_size = memory.shape[3] // kvs[0].shape[4]
     for layer, kv in enumerate(kvs):
-        cells = pages_of(kv, torch.tensor(pages), page_size)
+        cells = gather_pages(kv, torch.tensor(pages), page_size)
         memory[list(places), layer] = cells.permute(2, 0, 1, 3, 4).flatten(1, 2).flatten(2)
 
 
 def load_pages(
     kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
 ) -> None:
-    """See `pages.PageMoves.load`, of all layers."""
+    """The result of `pages.PageMoves.load` for all layers."""
     for layer, kv in enumerate(kvs):
         cells = memory[list(places), layer].view(len(places), *kv.shape[:2], -1, kv.shape[4])
         set_pages(kv, torch.tensor(pages), cells.permute(1, 2, 0, 3, 4))

@@ -3,14 +3,14 @@
 import numpy as np
 import torch
 
-from ..common.lanes import load_wide, rounded_lanes, silu, store_narrow, times
-from ..common.numba_tools import compiled, exp, fetch_add, load, pointer, rounded, shifted, store
+from ..common.jit import compiled_fast
+from ..common.lanes import load_wide, multiply_lanes, round_lanes, silu, store_narrow
+from ..common.numba_tools import exp, fetch_add, load, pointer, round_to, shift, store
 from ..common.threads import PIECE, ParallelKernel, thread_count
 from ..common.vectors import LANES
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """See `activation.silu_and_mul`."""
     assert gate_up.stride(1) == 1
     tokens, width = gate_up.shape
     out = torch.empty(tokens, width // 2, dtype=gate_up.dtype)
@@ -19,7 +19,7 @@ def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
     return out
 
 
-@compiled
+@compiled_fast
 def _silu_and_mul(arguments, kind):
     """Arguments: the counter of pieces of tokens, then those of `silu_and_mul`."""
     tokens, width = arguments[1], arguments[2]
@@ -29,19 +29,19 @@ def _silu_and_mul(arguments, kind):
         if work >= tokens * pieces:
             break
         token = work // pieces
-        gate = shifted(pointer(arguments[3], kind), token * arguments[4])
-        out = shifted(pointer(arguments[5], kind), token * width)
+        gate = shift(pointer(arguments[3], kind), token * arguments[4])
+        out = shift(pointer(arguments[5], kind), token * width)
         begin = work % pieces * PIECE
         end = min(width, begin + PIECE)
         vectors_end = end - (end - begin) % LANES
         for i in range(begin, vectors_end, LANES):
-            gated = rounded_lanes(silu(load_wide(gate, i)), kind)
-            store_narrow(out, i, times(gated, load_wide(gate, width + i)))
+            gated = round_lanes(silu(load_wide(gate, i)), kind)
+            store_narrow(out, i, multiply_lanes(gated, load_wide(gate, width + i)))
         for i in range(vectors_end, end):
             x = load(gate, i)
             tail = exp(-abs(x))
             sigmoid = (np.float32(1) if x >= np.float32(0) else tail) / (np.float32(1) + tail)
-            store(out, i, rounded(x * sigmoid, kind) * load(gate, width + i))
+            store(out, i, round_to(x * sigmoid, kind) * load(gate, width + i))
 
 
 @ParallelKernel

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.dependent_launch_cuda import dependent, wait_for_previous
+from ..common.dependent_launch_cuda import launch_early, wait_for_previous
 
 BLOCK = 1024
 
@@ -24,11 +24,10 @@ def silu_and_mul_kernel(gate_up, out, stride, width, BLOCK: tl.constexpr, DEPEND
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """See `activation.silu_and_mul`."""
     assert gate_up.stride(1) == 1
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
     grid = (tokens, triton.cdiv(width, BLOCK))
-    early = dependent(gate_up.device)
+    early = launch_early(gate_up.device)
     silu_and_mul_kernel[grid](gate_up, out, gate_up.stride(0), width, BLOCK=BLOCK, **early)
     return out

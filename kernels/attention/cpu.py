@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..common import amx, amx_product, bfloat16_dots
-from ..common.numba_tools import float_bits
+from ..common.numba_tools import pack_float
 from ..common.threads import ParallelKernel, is_recording, thread_count
 from ..common.vectors import LANES
 from ..pages.cells import CellFormat
@@ -58,7 +58,6 @@ def paged_attention(
     batch_invariant: bool,
     outputs_only: bool,
 ) -> torch.Tensor:
-    """See `attention.paged_attention`."""
     return plan_attention(q, kv, batch, window, batch_invariant, outputs_only).run(q, kv, scale)
 
 
@@ -146,8 +145,8 @@ class CpuAttention:
         arguments[column.HEAD_CELLS] = self._segments.head
         arguments[column.MAX_QUERIES] = self._item_queries
         arguments[column.WINDOW] = NO_WINDOW if window is None else window
-        fewest = tiles.FEWEST_AMX_QUERIES if self._by_amx else tiles.FEWEST_QUERIES
-        arguments[column.FEWEST_TILED] = 0 if self._invariant else fewest
+        fewest = tiles.MIN_AMX_QUERIES if self._by_amx else tiles.MIN_QUERIES
+        arguments[column.MIN_TILED] = 0 if self._invariant else fewest
         arguments[column.BY_AMX] = self._by_amx
         arguments[column.THREADS] = thread_count()
         return arguments
@@ -201,7 +200,7 @@ class CpuAttention:
 
     def _run_items(self, q: torch.Tensor, kv: torch.Tensor, scale: float, out: torch.Tensor) -> None:
         arguments = self._arguments
-        arguments[column.SCALE] = float_bits(scale)
+        arguments[column.SCALE] = pack_float(scale)
         arguments[column.Q] = q.data_ptr()
         arguments[column.Q_STRIDE] = q.stride(0)
         arguments[column.KEYS] = kv.data_ptr()

@@ -26,13 +26,13 @@ MIN_SPLIT = 128
 """Keys below which an item is not split to give work to more programs."""
 
 UNIT = 64
-"""Items have a multiple of so many keys, if there are more."""
+"""The keys of an item are a multiple of this number, if there are more."""
 
 ITEM_COST = 128
 """Keys that could be read in the time that an item takes besides its keys: an estimate."""
 
 PROGRAMS_FOR_EACH_PROCESSOR = 4
-"""Items are split into no more than so many programs for each multiprocessor, beyond one program an item."""
+"""Programs for each multiprocessor into which items are split at most, beyond one program an item."""
 
 MERGED_AT_ONCE, MERGING_WARPS = 8, 1
 """Partial results that a program reads at the same time. One warp ends sooner than several, which would wait
@@ -65,7 +65,6 @@ class Shape(NamedTuple):
 def paged_attention(
     q: torch.Tensor, kv: torch.Tensor, batch: AttentionBatch, scale: float, window: int | None
 ) -> torch.Tensor:
-    """See `attention.paged_attention`."""
     if window is not None and window >= int(batch.kv_lengths.max(initial=0)):
         window = None
     shape = Shape(q.shape[1], kv.shape[1], q.shape[2], window)
@@ -103,7 +102,7 @@ class StepItems(NamedTuple):
 
     decode: NDArray[np.int64]
     chunks: NDArray[np.int64]
-    """of chunks, and of rows that are in a group with one"""
+    """items of chunks, and of rows that are in a group with one"""
     merges: NDArray[np.int64]
     """[merges, 3]: query token, first partial result, how many"""
     places: NDArray[np.int64]
@@ -118,7 +117,7 @@ class StepItems(NamedTuple):
         places = np.zeros(tokens, np.int64)
         places[merges[:, 0]] = merges[:, 1]
         partials = int(ends[-1]) if len(ends) else 0
-        of_decode, of_chunks = (_placed(plan, table_starts, tokens) for plan in (decode, chunks))
+        of_decode, of_chunks = (_place(plan, table_starts, tokens) for plan in (decode, chunks))
         return StepItems(of_decode, of_chunks, merges, places, partials)
 
 
@@ -297,7 +296,7 @@ def processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def _placed(plan: ItemPlan, table_starts: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
+def _place(plan: ItemPlan, table_starts: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
     """The items as `StepItems` has them."""
     first = np.zeros(tokens, np.int64)
     first[plan.merges[:, 0]] = plan.merges[:, 1]

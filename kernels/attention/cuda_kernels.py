@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from ..common.codes_cuda import FP8_UNIT, widened
+from ..common.codes_cuda import FP8_UNIT, widen
 from .plan import UNLIMITED
 
 SEES_ALL = tl.constexpr(UNLIMITED)
@@ -52,8 +52,8 @@ def _attend_block(
         value_scale = tl.load(value_scales + place, mask=exists, other=0.0)
         if FP8:
             key_scale, value_scale = key_scale * FP8_UNIT, value_scale * FP8_UNIT
-        keys = widened(keys, query.dtype, FP8)
-        values = widened(values, query.dtype, FP8)
+        keys = widen(keys, query.dtype, FP8)
+        values = widen(values, query.dtype, FP8)
         if query.dtype == tl.float16:
             values = (values.to(tl.float32) * value_scale[:, None]).to(tl.float16)
     score = tl.dot(query, tl.trans(keys), input_precision="ieee")

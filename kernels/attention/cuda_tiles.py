@@ -94,11 +94,11 @@ def programs_of_processor(tiles: Tiles, head_dim: int) -> int:
     """How many programs a multiprocessor runs at the same time."""
     if shared_memory() < LARGE_SHARED_MEMORY:
         return 1
-    programs = PROGRAMS.get((tiles.queries, padded(head_dim)))
+    programs = PROGRAMS.get((tiles.queries, pad(head_dim)))
     return programs[generation(architecture())] if programs else 1
 
 
-def padded(head_dim: int) -> int:
+def pad(head_dim: int) -> int:
     """The size of heads in `PROGRAMS`."""
     return max(64, int(triton.next_power_of_2(head_dim)))
 

@@ -14,7 +14,7 @@ from ..common import bfloat16_dots
 from ..common.llvm import F32, I32, read, size, widen, word, write
 from ..common.numba_tools import has_feature
 from ..common.vectors import fma, read_floats
-from ..pages.cells_cpu import scales_of
+from ..pages.cells_cpu import read_scales
 
 WIDTH = 16 if has_feature("avx512f") else 8
 """lanes of a vector register"""
@@ -70,19 +70,19 @@ def dot_four(typing, key, cell, last, head_dim, a, b, scale, to_a, to_b):
 
     def generate(context, builder, signature, arguments):
         key, cell, last, head_dim, a, b, scale, to_a, to_b = arguments
-        keys = [builder.gep(key, [builder.mul(cell, _least(builder, i, last))]) for i in range(KEYS)]
+        keys = [builder.gep(key, [builder.mul(cell, _take_lesser(builder, i, last))]) for i in range(KEYS)]
         sums = [cgutils.alloca_once_value(builder, ir.Constant(_FLOATS, None)) for _ in range(2 * KEYS)]
         if signature.args[4].dtype == types.uint16:
             _add_pair_products(builder, sums, keys, (a, b), head_dim)
         else:
             _add_products(builder, sums, keys, (a, b), head_dim, signature.args[0].dtype)
-        dots = _across(builder, [builder.load(total) for total in sums])
+        dots = _add_across(builder, [builder.load(total) for total in sums])
         factors = _splat_four(builder, scale)
-        scales = scales_of(builder, keys, signature.args[0], head_dim)
+        scales = read_scales(builder, keys, signature.args[0], head_dim)
         if scales is not None:
             factors = builder.fmul(factors, scales)
         for to, first in ((to_a, 0), (to_b, KEYS)):
-            part = _shuffled(builder, dots, dots, range(first, first + KEYS))
+            part = _shuffle(builder, dots, dots, range(first, first + KEYS))
             write(builder, builder.fmul(part, factors), to)
         return context.get_dummy_value()
 
@@ -136,7 +136,7 @@ def _add_pair_products(
 def _words(builder: ir.IRBuilder, place: ir.Value, at: ir.Value, count: int) -> ir.Value:
     """`count` words of bfloat16 from element `at` on, then zeros: WIDTH words."""
     words = read(builder, builder.gep(place, [at]), ir.VectorType(I32, count))
-    return words if count == WIDTH else _shuffled(builder, words, ir.Constant(words.type, None), range(WIDTH))
+    return words if count == WIDTH else _shuffle(builder, words, ir.Constant(words.type, None), range(WIDTH))
 
 
 def _splat_four(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
@@ -146,32 +146,32 @@ def _splat_four(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     return vector
 
 
-def _across(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
+def _add_across(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
     """The sums across the lanes of each of 8 vectors: a vector of 8."""
     lanes = WIDTH
     while len(vectors) > 1:
-        vectors = [_halved(builder, vectors[i], vectors[i + 1], lanes) for i in range(0, len(vectors), 2)]
+        vectors = [_add_halves(builder, vectors[i], vectors[i + 1], lanes) for i in range(0, len(vectors), 2)]
         lanes //= 2
     while lanes > 1:
-        vectors = [_halved(builder, vectors[0], None, lanes)]
+        vectors = [_add_halves(builder, vectors[0], None, lanes)]
         lanes //= 2
     return vectors[0]
 
 
-def _halved(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None, lanes: int) -> ir.Value:
+def _add_halves(builder: ir.IRBuilder, one: ir.Value, other: ir.Value | None, lanes: int) -> ir.Value:
     """Vectors of sums that have `lanes` addends each, as one vector with half of the addends."""
     count = one.type.count * (1 if other is None else 2)
     first = [lane for lane in range(count) if lane % lanes < lanes // 2]
     second = [lane + lanes // 2 for lane in first]
     other = one if other is None else other
-    return builder.fadd(_shuffled(builder, one, other, first), _shuffled(builder, one, other, second))
+    return builder.fadd(_shuffle(builder, one, other, first), _shuffle(builder, one, other, second))
 
 
-def _shuffled(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, lanes: Iterable[int]) -> ir.Value:
+def _shuffle(builder: ir.IRBuilder, one: ir.Value, other: ir.Value, lanes: Iterable[int]) -> ir.Value:
     order = list(lanes)
     mask = ir.Constant(ir.VectorType(I32, len(order)), order)
     return builder.shuffle_vector(one, other, mask)
 
 
-def _least(builder: ir.IRBuilder, i: int, last: ir.Value) -> ir.Value:
+def _take_lesser(builder: ir.IRBuilder, i: int, last: ir.Value) -> ir.Value:
     return builder.select(builder.icmp_signed("<", size(i), last), size(i), last)

@@ -8,25 +8,16 @@ online, a block of keys at a time (Milakov & Gimelshein 2018).
 import numpy as np
 import torch
 
-from ..common.lanes import larger, largest_of, load_lanes, store_scaled
-from ..common.numba_tools import (
-    compiled,
-    exp,
-    fetch_add,
-    float_of,
-    fma,
-    load,
-    pointer,
-    shifted,
-)
+from ..common.jit import compiled_fast
+from ..common.lanes import load_lanes, max_lane, max_of_lanes, store_scaled
+from ..common.numba_tools import exp, fetch_add, fma, load, pointer, shift, unpack_float
 from ..common.threads import ParallelKernel
 from ..common.vectors import LANES
-from ..pages.cells_cpu import scale_of
+from ..pages.cells_cpu import read_scale
 from .dots import KEYS as KEYS_AT_ONCE
 from .dots import WIDTH, dot_four, queries_at, set_query
 from .plan import BEGIN, COLUMNS, END, PARTIAL, POSITION, STRIDE, TOKEN, TOKENS
-from .prefetching import ahead_of, prefetch_cells
-from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH
+from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH, prefetch_cells, prefetch_distance
 
 BLOCK = 64
 """Keys of each turn of the online softmax; their K, and then their V, fit into the first-level cache."""
@@ -57,19 +48,19 @@ SCORES = BLOCK + KEYS_AT_ONCE
     SCALE,
     MERGES,
     MERGE_COUNT,
-    FEWEST_TILED,
+    MIN_TILED,
     BY_AMX,
     THREADS,
     ARGUMENTS,
 ) = range(26)
 """Arguments of the kernels: addresses, counts and element strides. CELL: elements of a cell (see
-`pages.cells`). HEAD_CELLS: cells from one KV head to the next one. FEWEST_TILED: query heads from which an
+`pages.cells`). HEAD_CELLS: cells from one KV head to the next one. MIN_TILED: query heads from which an
 item is computed in tiles, if the processor supports them; 0 if results must not depend on the batch, so that
 all items are computed in tiles and in the same way. BY_AMX: whether AMX multiplies the tiles. THREADS:
 how many threads probably run items. From it a thread guesses which item it will take next."""
 
 
-@compiled
+@compiled_fast
 def _scores(keys, count, later, position, source, head_dim, cell, pairs, query, scale, score):
     """score[j * SCORES + t] = scale · query j · key t, for 2 * pairs queries and `count` keys from `position`
     on.
@@ -77,58 +68,58 @@ def _scores(keys, count, later, position, source, head_dim, cell, pairs, query, 
     May also write up to three scores after those. Prefetches keys, unless head_dim is no multiple of WIDTH.
     later: the run of the last key that was prefetched, or an earlier one. Returns the new one.
     """
-    ahead = ahead_of(keys)
+    ahead = prefetch_distance(keys)
     for pair in range(pairs):
-        a = shifted(query, 2 * pair * head_dim)
-        b = shifted(a, head_dim)
-        to = shifted(score, 2 * pair * SCORES)
+        a = shift(query, 2 * pair * head_dim)
+        b = shift(a, head_dim)
+        to = shift(score, 2 * pair * SCORES)
         if head_dim % WIDTH != 0:
             _scores_one_by_one(keys, count, head_dim, cell, a, b, scale, to)
             continue
         for t in range(0, count, KEYS_AT_ONCE):
-            key = shifted(keys, t * cell)
+            key = shift(keys, t * cell)
             if pair == 0:
                 some = min(KEYS_AT_ONCE, count - t)
                 later = prefetch_cells(later, position + t + ahead, some, source)
-            to_a, to_b = shifted(to, t), shifted(to, SCORES + t)
+            to_a, to_b = shift(to, t), shift(to, SCORES + t)
             dot_four(key, cell, count - 1 - t, head_dim, a, b, scale, to_a, to_b)
     return later
 
 
-@compiled
+@compiled_fast
 def _scores_one_by_one(keys, count, head_dim, cell, a, b, scale, to):
     """The scores of two queries, for any head_dim."""
     for t in range(count):
-        key = shifted(keys, t * cell)
+        key = shift(keys, t * cell)
         sum_a = np.float32(0)
         sum_b = np.float32(0)
         for d in range(head_dim):
             k = load(key, d)
             sum_a += load(a, d) * k
             sum_b += load(b, d) * k
-        factor = scale * scale_of(key, head_dim)
+        factor = scale * read_scale(key, head_dim)
         to[t] = sum_a * factor
         to[SCORES + t] = sum_b * factor
 
 
-@compiled
+@compiled_fast
 def _accumulate(values, count, later, position, source, head_dim, cell, pairs, weight, total):
     """total[j] += sum over t of weight[j * SCORES + t] * value t, for `count` values from `position` on.
 
     Any number of values is added one after another by fused multiply-adds, so values of weight 0 (of keys
     that a query does not see) change nothing. Prefetches values as `_scores` does keys.
     """
-    ahead = ahead_of(values)
+    ahead = prefetch_distance(values)
     fours = count // 4 * 4
     for pair in range(pairs):
-        a = shifted(total, 2 * pair * head_dim)
-        b = shifted(a, head_dim)
-        w = shifted(weight, 2 * pair * SCORES)
-        u = shifted(w, SCORES)
+        a = shift(total, 2 * pair * head_dim)
+        b = shift(a, head_dim)
+        w = shift(weight, 2 * pair * SCORES)
+        u = shift(w, SCORES)
         for t in range(0, fours, 4):
-            v = shifted(values, t * cell)
-            s0, s1 = scale_of(v, head_dim), scale_of(shifted(v, cell), head_dim)
-            s2, s3 = scale_of(shifted(v, 2 * cell), head_dim), scale_of(shifted(v, 3 * cell), head_dim)
+            v = shift(values, t * cell)
+            s0, s1 = read_scale(v, head_dim), read_scale(shift(v, cell), head_dim)
+            s2, s3 = read_scale(shift(v, 2 * cell), head_dim), read_scale(shift(v, 3 * cell), head_dim)
             w0, w1, w2, w3 = w[t] * s0, w[t + 1] * s1, w[t + 2] * s2, w[t + 3] * s3
             u0, u1, u2, u3 = u[t] * s0, u[t + 1] * s1, u[t + 2] * s2, u[t + 3] * s3
             if pair == 0:
@@ -141,8 +132,8 @@ def _accumulate(values, count, later, position, source, head_dim, cell, pairs, w
                 a[d] = fma(w3, v3, fma(w2, v2, fma(w1, v1, fma(w0, v0, a[d]))))
                 b[d] = fma(u3, v3, fma(u2, v2, fma(u1, v1, fma(u0, v0, b[d]))))
         for t in range(fours, count):
-            v = shifted(values, t * cell)
-            scale = scale_of(v, head_dim)
+            v = shift(values, t * cell)
+            scale = read_scale(v, head_dim)
             w0 = w[t] * scale
             u0 = u[t] * scale
             for d in range(head_dim):
@@ -152,20 +143,20 @@ def _accumulate(values, count, later, position, source, head_dim, cell, pairs, w
     return prefetch_cells(later, position + fours + ahead, count - fours, source)
 
 
-@compiled
+@compiled_fast
 def _largest(score, low, high, largest):
     """The largest of scores [low, high) and `largest`. NaN scores may be ignored."""
     if high - low == BLOCK:
         top = load_lanes(score, 0)
         for t in range(LANES, BLOCK, LANES):
-            top = larger(load_lanes(score, t), top)
-        return max(largest, largest_of(top))
+            top = max_of_lanes(load_lanes(score, t), top)
+        return max(largest, max_lane(top))
     for t in range(low, high):
         largest = max(largest, score[t])
     return largest
 
 
-@compiled
+@compiled_fast
 def _softmax(score, low, high, count, state, total, head_dim):
     """Turn scores [low, high) of a block of `count` into weights, the others into 0.
 
@@ -194,7 +185,7 @@ def _softmax(score, low, high, count, state, total, head_dim):
     state[1] = state[1] * correction + summed
 
 
-@compiled
+@compiled_fast
 def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values, query, score, state, total):
     """Computes the attention of the query heads of one KV head to the keys of one work item.
 
@@ -205,51 +196,51 @@ def _attend(arguments, item, run, head_keys, head_values, next_keys, next_values
     repeat, window = arguments[REPEAT], arguments[WINDOW]
     queries = item[TOKENS] * repeat
     pairs = (queries + 1) // 2
-    scale = float_of(arguments[SCALE])
+    scale = unpack_float(arguments[SCALE])
     later_keys, later_values = run, run
     key_source = item[END], head_keys, next_keys, cell
     value_source = item[END], head_values, next_values, cell
-    short = ahead_of(head_keys) - (item[END] - item[BEGIN])
+    short = prefetch_distance(head_keys) - (item[END] - item[BEGIN])
     if short > 0:  # the loops below prefetch only those cells of the next item that follow the first `short`
         prefetch_cells(run, item[END], short, key_source)
         prefetch_cells(run, item[END], short, value_source)
     for begin in range(item[BEGIN], item[END], BLOCK):
         end = min(begin + BLOCK, item[END])
         while run[RUN_BEGIN] + run[RUN_LENGTH] <= begin:
-            run = shifted(run, RUN_COLUMNS)
+            run = shift(run, RUN_COLUMNS)
         first_run = run
         at = begin
         while at < end:
             stop = min(end, run[RUN_BEGIN] + run[RUN_LENGTH])
-            keys = shifted(head_keys, (run[RUN_CELL] + at - run[RUN_BEGIN]) * cell)
-            to = shifted(score, at - begin)
+            keys = shift(head_keys, (run[RUN_CELL] + at - run[RUN_BEGIN]) * cell)
+            to = shift(score, at - begin)
             later_keys = _scores(
                 keys, stop - at, later_keys, at, key_source, head_dim, cell, pairs, query, scale, to
             )
             at = stop
             if at < end:
-                run = shifted(run, RUN_COLUMNS)
+                run = shift(run, RUN_COLUMNS)
         for j in range(queries):
             last = item[POSITION] + j // repeat
             high = min(end, last + 1) - begin
             low = max(begin, last + 1 - window) - begin
-            to = shifted(total, j * head_dim)
-            _softmax(shifted(score, j * SCORES), low, high, end - begin, shifted(state, 2 * j), to, head_dim)
+            to = shift(total, j * head_dim)
+            _softmax(shift(score, j * SCORES), low, high, end - begin, shift(state, 2 * j), to, head_dim)
         run = first_run
         at = begin
         while at < end:
             stop = min(end, run[RUN_BEGIN] + run[RUN_LENGTH])
-            values = shifted(head_values, (run[RUN_CELL] + at - run[RUN_BEGIN]) * cell)
-            weight = shifted(score, at - begin)
+            values = shift(head_values, (run[RUN_CELL] + at - run[RUN_BEGIN]) * cell)
+            weight = shift(score, at - begin)
             later_values = _accumulate(
                 values, stop - at, later_values, at, value_source, head_dim, cell, pairs, weight, total
             )
             at = stop
             if at < end:
-                run = shifted(run, RUN_COLUMNS)
+                run = shift(run, RUN_COLUMNS)
 
 
-@compiled
+@compiled_fast
 def _load_queries(arguments, item, head, kind, query, state, total):
     """Queries of an item and KV head, and an empty state."""
     head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
@@ -257,7 +248,7 @@ def _load_queries(arguments, item, head, kind, query, state, total):
     for j in range(queries):
         token = item[TOKEN] + j // repeat
         source = pointer(arguments[Q], kind)
-        source = shifted(source, token * arguments[Q_STRIDE] + (head * repeat + j % repeat) * head_dim)
+        source = shift(source, token * arguments[Q_STRIDE] + (head * repeat + j % repeat) * head_dim)
         for d in range(head_dim):
             set_query(query, j * head_dim + d, source, d)
     for j in range(queries):
@@ -267,28 +258,28 @@ def _load_queries(arguments, item, head, kind, query, state, total):
         total[d] = np.float32(0)
 
 
-@compiled
+@compiled_fast
 def write(arguments, item, head, kind, state, total):
     """Write an item's output, or its partial result."""
     head_dim, repeat = arguments[HEAD_DIM], arguments[REPEAT]
     heads = arguments[KV_HEADS] * repeat
     for j in range(item[TOKENS] * repeat):
-        result = shifted(total, j * head_dim)
+        result = shift(total, j * head_dim)
         summed = state[2 * j + 1]
         inverse = np.float32(1) / summed if summed > np.float32(0) else np.float32(0)
         column = head * repeat + j % repeat
         if item[PARTIAL] < 0:
             row = (item[TOKEN] + j // repeat) * heads + column
-            store_scaled(result, inverse, shifted(pointer(arguments[OUT], kind), row * head_dim), head_dim)
+            store_scaled(result, inverse, shift(pointer(arguments[OUT], kind), row * head_dim), head_dim)
         else:
             row = (item[PARTIAL] + j // repeat * item[STRIDE]) * heads + column
             partial = pointer(arguments[PARTIAL_OUT], np.float32(0))
-            store_scaled(result, inverse, shifted(partial, row * head_dim), head_dim)
+            store_scaled(result, inverse, shift(partial, row * head_dim), head_dim)
             logsum = state[2 * j] + np.log(summed) if summed > np.float32(0) else np.float32(-np.inf)
             pointer(arguments[PARTIAL_SUM], np.float32(0))[row] = logsum
 
 
-@compiled
+@compiled_fast
 def column_scratch(arguments):
     """Arrays for `run_item`: the queries in bfloat16 or float32, the totals, the scores, and for each query
     its largest score and its sum of weights."""
@@ -298,14 +289,14 @@ def column_scratch(arguments):
     return query, total, np.empty(queries * SCORES, np.float32), np.empty(queries * 2, np.float32)
 
 
-@compiled
+@compiled_fast
 def run_of_item(arguments, index):
     """The run of an item's first key."""
     run = pointer(arguments[ITEM_RUNS], np.int64(0))[index]
-    return shifted(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
+    return shift(pointer(arguments[RUNS], np.int64(0)), run * RUN_COLUMNS)
 
 
-@compiled
+@compiled_fast
 def run_item(arguments, index, head, next_index, next_head, kind, stored, scratch):
     """Item number `index` for the queries of one KV head. kind: of queries and outputs, stored: of cells.
 
@@ -316,7 +307,7 @@ def run_item(arguments, index, head, next_index, next_head, kind, stored, scratc
     total = pointer(scratch[1].ctypes.data, np.float32(0))
     score = pointer(scratch[2].ctypes.data, np.float32(0))
     state = pointer(scratch[3].ctypes.data, np.float32(0))
-    item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
+    item = shift(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
     _load_queries(arguments, item, head, kind, query, state, total)
     keys, values = pointer(arguments[KEYS], stored), pointer(arguments[VALUES], stored)
     first = head * head_cells * cell
@@ -327,10 +318,10 @@ def run_item(arguments, index, head, next_index, next_head, kind, stored, scratc
         arguments,
         item,
         run_of_item(arguments, index),
-        shifted(keys, first),
-        shifted(values, first),
-        shifted(keys, next_cell),
-        shifted(values, next_cell),
+        shift(keys, first),
+        shift(values, first),
+        shift(keys, next_cell),
+        shift(values, next_cell),
         query,
         score,
         state,
@@ -339,7 +330,7 @@ def run_item(arguments, index, head, next_index, next_head, kind, stored, scratc
     write(arguments, item, head, kind, state, total)
 
 
-@compiled
+@compiled_fast
 def _run_items(arguments, kind, stored):
     scratch = column_scratch(arguments)
     kv_heads = arguments[KV_HEADS]

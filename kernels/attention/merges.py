@@ -3,12 +3,13 @@
 import numpy as np
 import torch
 
-from ..common.numba_tools import compiled, exp, fetch_add, fma, pointer, shifted, store
+from ..common.jit import compiled_fast
+from ..common.numba_tools import exp, fetch_add, fma, pointer, shift, store
 from ..common.threads import ParallelKernel
 from .items import HEAD_DIM, KV_HEADS, MERGE_COUNT, MERGES, OUT, PARTIAL_OUT, PARTIAL_SUM, REPEAT
 
 
-@compiled
+@compiled_fast
 def _merge_partials(arguments, kind):
     """Combine the partial results of each query token, weighted by their sums of exponentials.
 
@@ -25,7 +26,7 @@ def _merge_partials(arguments, kind):
         if work >= arguments[MERGE_COUNT] * heads:
             break
         head = work % heads
-        merge = shifted(pointer(arguments[MERGES], np.int64(0)), work // heads * 3)
+        merge = shift(pointer(arguments[MERGES], np.int64(0)), work // heads * 3)
         first, count = merge[1], merge[2]
         largest = np.float32(-np.inf)
         for part in range(count):
@@ -36,10 +37,10 @@ def _merge_partials(arguments, kind):
             weight = exp(sums[(first + part) * heads + head] - largest)
             summed = fma(weight, np.float32(1), summed)
             row = (first + part) * heads + head
-            partial = shifted(pointer(arguments[PARTIAL_OUT], np.float32(0)), row * head_dim)
+            partial = shift(pointer(arguments[PARTIAL_OUT], np.float32(0)), row * head_dim)
             for d in range(head_dim):
                 total[d] = fma(weight, partial[d], total[d])
-        out = shifted(pointer(arguments[OUT], kind), (merge[0] * heads + head) * head_dim)
+        out = shift(pointer(arguments[OUT], kind), (merge[0] * heads + head) * head_dim)
         for d in range(head_dim):
             store(out, d, total[d] / summed)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.numba_tools import compiled
+from ..common.jit import compiled_fast
 from .batch import AttentionBatch, Group
 
 TOKEN, TOKENS, POSITION, BEGIN, END, ROW, PARTIAL, STRIDE, COLUMNS = range(9)
@@ -111,7 +111,7 @@ def plan_items(
     return ItemPlan(items[:made], merges[:merged], partials)
 
 
-@compiled
+@compiled_fast
 def _lay_out_groups(lengths, queries, groups, split):
     """Returns (layout, levels, number of partial results of groups).
 
@@ -146,7 +146,7 @@ def _lay_out_groups(lengths, queries, groups, split):
     return layout, levels, partials
 
 
-@compiled
+@compiled_fast
 def _cut_groups(groups, first_tokens, levels, tokens, split, items):
     """Writes items for the shared keys of groups. Returns their number."""
     made = 0
@@ -164,7 +164,7 @@ def _cut_groups(groups, first_tokens, levels, tokens, split, items):
     return made
 
 
-@compiled
+@compiled_fast
 def _cut_rows(rows, sizes, partials, items, merges, made):
     """Writes items for the keys that are not shared. Returns the numbers of items, merges and partial results
     so far.
@@ -207,7 +207,7 @@ def _cut_rows(rows, sizes, partials, items, merges, made):
     return made, merged, partials
 
 
-@compiled
+@compiled_fast
 def best_split(
     keys: np.ndarray, most: int, kv_heads: int, at_a_time: int, least: int, unit: int, cost: int
 ) -> int:

@@ -2,27 +2,28 @@
 
 import numpy as np
 
-from ..common.numba_tools import compiled, pointer, prefetch, shifted
-from ..pages.cells_cpu import LINE_BYTES, bfloat16_at, is_scaled, pair_at, scale_of
+from ..common.jit import compiled_fast
+from ..common.numba_tools import pointer, prefetch, shift
+from ..pages.cells_cpu import LINE_BYTES, bfloat16_at, is_scaled, pair_at, read_scale
 from .runs import RUN_BEGIN, RUN_CELL, RUN_COLUMNS, RUN_LENGTH
 
 
-@compiled
-def run_of(run, position):
+@compiled_fast
+def find_run(run, position):
     """The run of a position, which is this run or a later one."""
     while run[RUN_BEGIN] + run[RUN_LENGTH] <= position:
-        run = shifted(run, RUN_COLUMNS)
+        run = shift(run, RUN_COLUMNS)
     return run
 
 
-@compiled
+@compiled_fast
 def can_be_read_in_place(run, end, cells):
     """Whether the cells up to the position `end` need no copy: they are contiguous, as they belong to one
     run, and they hold bfloat16. run: the run of the first cell"""
     return not is_scaled(cells) and end <= run[RUN_BEGIN] + run[RUN_LENGTH]
 
 
-@compiled
+@compiled_fast
 def find_places(run, position, count, of_item, of_next, cell_bytes, places):
     """Finds where the cells of `count` positions lie, so that they can be prefetched.
 
@@ -39,12 +40,12 @@ def find_places(run, position, count, of_item, of_next, cell_bytes, places):
     while i < count:
         at = position + i
         if at < end:
-            run = run_of(run, at)
+            run = find_run(run, at)
             some = min(end, run[RUN_BEGIN] + run[RUN_LENGTH]) - at
             cell = head_cell + run[RUN_CELL] + at - run[RUN_BEGIN]
         else:
             at = min(next_begin + at - end, next_end - 1)
-            next_run = run_of(next_run, at)
+            next_run = find_run(next_run, at)
             some = min(next_end, next_run[RUN_BEGIN] + next_run[RUN_LENGTH]) - at
             cell = next_head_cell + next_run[RUN_CELL] + at - next_run[RUN_BEGIN]
         some = min(some, count - i)
@@ -53,7 +54,7 @@ def find_places(run, position, count, of_item, of_next, cell_bytes, places):
         i += some
 
 
-@compiled
+@compiled_fast
 def prefetch_cells_at(places, count, cell_bytes, keys, values):
     """Prefetches `count` keys and values.
 
@@ -66,7 +67,7 @@ def prefetch_cells_at(places, count, cell_bytes, keys, values):
             prefetch(values, places[i] + line)
 
 
-@compiled
+@compiled_fast
 def some_keys(run, begin, count, end, head_keys, empty, cell, half, copied, scales):
     """Returns a pointer to `count` keys from position `begin` on, and the distance from one key to the next.
 
@@ -79,25 +80,25 @@ def some_keys(run, begin, count, end, head_keys, empty, cell, half, copied, scal
     scales: receives the factors of the keys if their cells are scaled
     """
     address, first, stored = head_keys
-    cells = shifted(pointer(address, stored), first)
-    run = run_of(run, begin)
+    cells = shift(pointer(address, stored), first)
+    run = find_run(run, begin)
     place = (run[RUN_CELL] + begin - run[RUN_BEGIN]) * cell
     if can_be_read_in_place(run, begin + count, cells):
-        return shifted(pointer(address, np.uint32(0)), (first + place) // 2), cell // 2
+        return shift(pointer(address, np.uint32(0)), (first + place) // 2), cell // 2
     for t in range(count):
         key = empty
         if begin + t < end:
-            run = run_of(run, begin + t)
-            key = shifted(cells, (run[RUN_CELL] + begin + t - run[RUN_BEGIN]) * cell)
-        to = shifted(copied, t * half)
+            run = find_run(run, begin + t)
+            key = shift(cells, (run[RUN_CELL] + begin + t - run[RUN_BEGIN]) * cell)
+        to = shift(copied, t * half)
         for w in range(half):
             to[w] = pair_at(key, w)
         if is_scaled(key):
-            scales[t] = scale_of(key, 2 * half)
+            scales[t] = read_scale(key, 2 * half)
     return copied, half
 
 
-@compiled
+@compiled_fast
 def interleave(run, begin, count, end, head_values, empty, cell, half, values, scales):
     """Copies `count` values from position `begin` on. The elements of two neighbouring values alternate.
 
@@ -110,14 +111,14 @@ def interleave(run, begin, count, end, head_values, empty, cell, half, values, s
     for t in range(0, count, 2):
         value, next_value = empty, empty
         if begin + t < end:
-            run = run_of(run, begin + t)
-            value = shifted(head_values, (run[RUN_CELL] + begin + t - run[RUN_BEGIN]) * cell)
+            run = find_run(run, begin + t)
+            value = shift(head_values, (run[RUN_CELL] + begin + t - run[RUN_BEGIN]) * cell)
         if begin + t + 1 < end:
-            run = run_of(run, begin + t + 1)
-            next_value = shifted(head_values, (run[RUN_CELL] + begin + t + 1 - run[RUN_BEGIN]) * cell)
-        pair = shifted(values, t * half)
+            run = find_run(run, begin + t + 1)
+            next_value = shift(head_values, (run[RUN_CELL] + begin + t + 1 - run[RUN_BEGIN]) * cell)
+        pair = shift(values, t * half)
         for d in range(2 * half):
             pair[d] = bfloat16_at(value, d) | bfloat16_at(next_value, d) << np.uint32(16)
         if is_scaled(value):
-            scales[t] = scale_of(value, 2 * half)
-            scales[t + 1] = scale_of(next_value, 2 * half)
+            scales[t] = read_scale(value, 2 * half)
+            scales[t + 1] = read_scale(next_value, 2 * half)

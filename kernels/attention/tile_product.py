@@ -57,18 +57,18 @@ def _product(
                 if ahead is not None:
                     ahead(builder, loop.index, later, ahead_by)
                 if apart:
-                    right = _paired(builder, b, b_row, loop.index, vectors)
+                    right = _pair_rows(builder, b, b_row, loop.index, vectors)
                 else:
                     column = builder.gep(b, [builder.mul(loop.index, b_row)])
                     sources = [builder.gep(column, [size(at * LANES)]) for at in range(vectors)]
                     right = [read(builder, place, WORDS) for place in sources]
                 start = builder.gep(a, [builder.mul(loop.index, a_step)])
                 for row in range(rows):
-                    left = _repeated(builder, builder.gep(start, [builder.mul(a_row, size(row))]), words)
+                    left = _repeat(builder, builder.gep(start, [builder.mul(a_row, size(row))]), words)
                     for at in range(vectors):
                         add_lane_products(builder, sums[row * vectors + at], left, right[at])
             for total, place in zip(sums, targets, strict=True):
-                write(builder, _joined(builder, builder.load(total), words), place)
+                write(builder, _join(builder, builder.load(total), words), place)
             return context.get_dummy_value()
 
         i64, words_, floats = types.int64, types.CPointer(types.uint32), types.CPointer(types.float32)
@@ -78,7 +78,9 @@ def _product(
     return multiply
 
 
-def _paired(builder: ir.IRBuilder, b: ir.Value, b_row: ir.Value, i: ir.Value, vectors: int) -> list[ir.Value]:
+def _pair_rows(
+    builder: ir.IRBuilder, b: ir.Value, b_row: ir.Value, i: ir.Value, vectors: int
+) -> list[ir.Value]:
     """Vectors of pairs: an element of row 2i of B, and the one below it."""
     above = builder.gep(b, [builder.mul(builder.mul(i, size(2)), b_row)])
     kind = ir.VectorType(I16, vectors * LANES)
@@ -110,7 +112,7 @@ def _two_places(builder: ir.IRBuilder, i: ir.Value, later: ir.Value, places: ir.
         prefetch_line(builder, builder.gep(later, [place]), SECOND_LEVEL)
 
 
-def _repeated(builder: ir.IRBuilder, place: ir.Value, count: int) -> ir.Value:
+def _repeat(builder: ir.IRBuilder, place: ir.Value, count: int) -> ir.Value:
     """A vector that repeats the `count` words at a place."""
     if count == 1:
         return splat(builder, builder.load(place), WORDS)
@@ -118,7 +120,7 @@ def _repeated(builder: ir.IRBuilder, place: ir.Value, count: int) -> ir.Value:
     return builder.shuffle_vector(some, some, ir.Constant(WORDS, [lane % count for lane in range(LANES)]))
 
 
-def _joined(builder: ir.IRBuilder, total: ir.Value, words: int) -> ir.Value:
+def _join(builder: ir.IRBuilder, total: ir.Value, words: int) -> ir.Value:
     """The sums of each `words` neighbouring lanes."""
     if words == 1:
         return total
@@ -126,7 +128,7 @@ def _joined(builder: ir.IRBuilder, total: ir.Value, words: int) -> ir.Value:
     half = ir.VectorType(I32, count // 2)
     even, odd = (ir.Constant(half, list(range(first, count, 2))) for first in (0, 1))
     pairs = builder.fadd(*(builder.shuffle_vector(total, total, lanes) for lanes in (even, odd)))
-    return _joined(builder, pairs, words // 2)
+    return _join(builder, pairs, words // 2)
 
 
 score_4 = _product(LANES // 4, _next_lines(2), words=4)

@@ -2,42 +2,42 @@
 
 import numpy as np
 
+from ..common.jit import compiled_fast
 from ..common.lanes import (
+    add_lanes,
     exp_of_difference,
-    in_halves,
-    larger,
+    fill_halves,
+    fill_lanes,
     load_lanes,
-    multiplied,
-    plus,
-    repeated,
+    max_of_lanes,
+    multiply_lanes,
+    scale_lanes,
     store_halves_as_pairs,
     store_lanes,
     store_pairs,
-    swapped_halves,
-    times,
+    swap_halves,
 )
-from ..common.numba_tools import compiled
 from ..common.vectors import LANES
 
 
-@compiled
+@compiled_fast
 def scale_scores(score, count, lanes, scales):
     """score[t, lane] *= scales[t]"""
     for t in range(count):
         for lane in range(0, lanes, LANES):
             at = t * lanes + lane
-            store_lanes(score, at, multiplied(load_lanes(score, at), scales[t]))
+            store_lanes(score, at, scale_lanes(load_lanes(score, at), scales[t]))
 
 
-@compiled
+@compiled_fast
 def scale_few_scores(score, count, scales):
     """As `scale_scores`, for at most LANES // 2 queries (see `softmax_of_few`)."""
     for t in range(0, count, 2):
         at = t * LANES // 2
-        store_lanes(score, at, times(load_lanes(score, at), in_halves(scales[t], scales[t + 1])))
+        store_lanes(score, at, multiply_lanes(load_lanes(score, at), fill_halves(scales[t], scales[t + 1])))
 
 
-@compiled
+@compiled_fast
 def hide(score, begin, count, padded, position, window, tokens, repeat, lanes):
     """Set the scores of keys that a query does not see to -inf.
 
@@ -58,7 +58,7 @@ def hide(score, begin, count, padded, position, window, tokens, repeat, lanes):
             score[t * lanes + lane] = np.float32(-np.inf)
 
 
-@compiled
+@compiled_fast
 def softmax(score, count, queries, lanes, scale, scaled, scales, largest, summed, correction, weight):
     """Turn scores into weights, in pairs of keys, and update each query's largest score and sum.
 
@@ -69,24 +69,24 @@ def softmax(score, count, queries, lanes, scale, scaled, scales, largest, summed
         before = load_lanes(largest, lane)
         top, other = before, before
         for t in range(0, count, 2):
-            top = larger(load_lanes(score, t * lanes + lane), top)
-            other = larger(load_lanes(score, (t + 1) * lanes + lane), other)
-        top = larger(other, top)
+            top = max_of_lanes(load_lanes(score, t * lanes + lane), top)
+            other = max_of_lanes(load_lanes(score, (t + 1) * lanes + lane), other)
+        top = max_of_lanes(other, top)
         factor = exp_of_difference(before, top, scale)
-        total = times(load_lanes(summed, lane), factor)
+        total = multiply_lanes(load_lanes(summed, lane), factor)
         for t in range(0, count, 2):
             low = exp_of_difference(load_lanes(score, t * lanes + lane), top, scale)
             high = exp_of_difference(load_lanes(score, (t + 1) * lanes + lane), top, scale)
-            total = plus(total, plus(low, high))
+            total = add_lanes(total, add_lanes(low, high))
             if scaled:
-                low, high = multiplied(low, scales[t]), multiplied(high, scales[t + 1])
+                low, high = scale_lanes(low, scales[t]), scale_lanes(high, scales[t + 1])
             store_pairs(weight, t // 2 * lanes + lane, low, high)
         store_lanes(largest, lane, top)
         store_lanes(summed, lane, total)
         store_lanes(correction, lane, factor)
 
 
-@compiled
+@compiled_fast
 def softmax_of_few(score, count, scale, scaled, scales, largest, summed, correction, weight):
     """As `softmax`, for at most LANES // 2 queries. A key's scores fill half of a vector, so each vector has
     the scores of two keys.
@@ -97,28 +97,32 @@ def softmax_of_few(score, count, scale, scaled, scales, largest, summed, correct
     top, other = before, before
     for t in range(0, count, 4):
         at = t * LANES // 2
-        top = larger(load_lanes(score, at), top)
-        other = larger(load_lanes(score, at + LANES), other)
-    top = larger(other, top)
-    top = larger(swapped_halves(top), top)
+        top = max_of_lanes(load_lanes(score, at), top)
+        other = max_of_lanes(load_lanes(score, at + LANES), other)
+    top = max_of_lanes(other, top)
+    top = max_of_lanes(swap_halves(top), top)
     factor = exp_of_difference(before, top, scale)
-    total, more = repeated(np.float32(0)), repeated(np.float32(0))
+    total, more = fill_lanes(np.float32(0)), fill_lanes(np.float32(0))
     for t in range(0, count, 4):
         at = t * LANES // 2
         low = exp_of_difference(load_lanes(score, at), top, scale)
         high = exp_of_difference(load_lanes(score, at + LANES), top, scale)
-        total, more = plus(total, low), plus(more, high)
+        total, more = add_lanes(total, low), add_lanes(more, high)
         if scaled:
-            low = times(low, in_halves(scales[t], scales[t + 1]))
-            high = times(high, in_halves(scales[t + 2], scales[t + 3]))
+            low = multiply_lanes(low, fill_halves(scales[t], scales[t + 1]))
+            high = multiply_lanes(high, fill_halves(scales[t + 2], scales[t + 3]))
         store_halves_as_pairs(weight, at // 2, low, high)
-    total = plus(total, more)
+    total = add_lanes(total, more)
     store_lanes(largest, 0, top)
-    store_lanes(summed, 0, plus(times(load_lanes(summed, 0), factor), plus(total, swapped_halves(total))))
+    store_lanes(
+        summed,
+        0,
+        add_lanes(multiply_lanes(load_lanes(summed, 0), factor), add_lanes(total, swap_halves(total))),
+    )
     store_lanes(correction, 0, factor)
 
 
-@compiled
+@compiled_fast
 def correct(queries, head_dim, correction, total):
     """total[query, d] *= correction[query]"""
     for query in range(queries):

@@ -11,7 +11,8 @@ import torch
 
 from ..common import amx
 from ..common.amx_product import DEPTH, SIDE, multiply_square
-from ..common.numba_tools import compiled, fetch_add, float_of, pointer, shifted
+from ..common.jit import compiled_fast
+from ..common.numba_tools import fetch_add, pointer, shift, unpack_float
 from ..common.threads import ParallelKernel
 from ..common.vectors import LANES
 from ..pages.cells_cpu import element_bytes, is_scaled
@@ -19,7 +20,6 @@ from . import items as column
 from .items import (
     BY_AMX,
     CELL,
-    FEWEST_TILED,
     HEAD_CELLS,
     HEAD_DIM,
     ITEM_COUNT,
@@ -27,6 +27,7 @@ from .items import (
     KEYS,
     KV_HEADS,
     MAX_QUERIES,
+    MIN_TILED,
     REPEAT,
     SCALE,
     THREADS,
@@ -38,9 +39,9 @@ from .runs import RUN_BEGIN, RUN_CELL
 from .tile_cells import (
     can_be_read_in_place,
     find_places,
+    find_run,
     interleave,
     prefetch_cells_at,
-    run_of,
     some_keys,
 )
 from .tile_product import (
@@ -59,9 +60,8 @@ from .tile_product import (
     score_32,
     score_32_ahead,
 )
-from .tile_queries import load_queries, load_words
+from .tile_queries import load_queries, load_words, transpose_words
 from .tile_softmax import correct, hide, scale_few_scores, scale_scores, softmax, softmax_of_few
-from .transposing import transpose_words
 
 QUERIES = 64
 """Query heads of a work item, at most: one for each lane of four vectors. The values are copied once for all
@@ -70,19 +70,19 @@ of them."""
 AMX_QUERIES = 128
 """The same with AMX. The times of 64, 128 and 256 could not be told apart."""
 
-FEWEST_QUERIES = 3
+MIN_QUERIES = 3
 """An item with fewer query heads is not computed in tiles. Two would take 1.06 to 1.35 times as long there
 (0.9 times with heads of 64 elements)."""
 
-FEWEST_AMX_QUERIES = 8
-"""`FEWEST_QUERIES` on processors with AMX. Whether another number would be faster there was not measured."""
+MIN_AMX_QUERIES = 8
+"""`MIN_QUERIES` on processors with AMX. Whether another number would be faster there was not measured."""
 
 BLOCK = 128
 """Keys of each turn of the online softmax. 64 take about 1 % longer; with AMX, the times of 64, 128 and 256
 could not be told apart."""
 
 
-@compiled
+@compiled_fast
 def _score(keys, key_row, query, half, words, lanes, score, later, key_bytes):
     """score[t, lane] = key t · query lane, for ROWS keys.
 
@@ -101,33 +101,31 @@ def _score(keys, key_row, query, half, words, lanes, score, later, key_bytes):
     else:
         score_32_ahead(half, keys, key_row, 1, query, lanes, score, lanes, later, step)
         for lane in range(2 * LANES, lanes, 2 * LANES):
-            of_lane, to = shifted(query, lane), shifted(score, lane)
+            of_lane, to = shift(query, lane), shift(score, lane)
             if lane + LANES == lanes:
                 score_16(half, keys, key_row, 1, of_lane, lanes, to, lanes, later, step)
             else:
                 score_32(half, keys, key_row, 1, of_lane, lanes, to, lanes, later, step)
 
 
-@compiled
+@compiled_fast
 def _score_by_amx(keys, key_row, query, half, lanes, score):
     """As `_score`, for SIDE keys, without prefetching."""
     for lane in range(0, lanes, SIDE):
-        of_lane = shifted(query, lane)
-        multiply_square(
-            half, keys, key_row, DEPTH, of_lane, lanes, shifted(score, lane), lanes, False, keys, 0
-        )
+        of_lane = shift(query, lane)
+        multiply_square(half, keys, key_row, DEPTH, of_lane, lanes, shift(score, lane), lanes, False, keys, 0)
 
 
-@compiled
+@compiled_fast
 def _accumulate(weight, values, pairs, queries, head_dim, lanes, total, later, places, value_bytes):
     """total[query, d] += sum of weight · value
 
     Meanwhile it prefetches the values that lie `places` bytes after `later`.
     """
     for d in range(0, head_dim, 2 * LANES):
-        of_d, some = shifted(later, d * value_bytes // head_dim), shifted(values, d)
+        of_d, some = shift(later, d * value_bytes // head_dim), shift(values, d)
         for query in range(0, queries, ROWS):
-            of_query, to = shifted(weight, query), shifted(total, query * head_dim + d)
+            of_query, to = shift(weight, query), shift(total, query * head_dim + d)
             if d + LANES == head_dim:
                 add_16(pairs, of_query, 1, lanes, some, head_dim, to, head_dim, of_d, places)
             elif query == 0:
@@ -136,7 +134,7 @@ def _accumulate(weight, values, pairs, queries, head_dim, lanes, total, later, p
                 add_32(pairs, of_query, 1, lanes, some, head_dim, to, head_dim, of_d, places)
 
 
-@compiled
+@compiled_fast
 def _accumulate_few(weight, values, value_row, pairs, queries, head_dim, lanes, total, later, places):
     """As `_accumulate`, for at most LANES // 2 queries, of values that are read in the cache.
 
@@ -144,7 +142,7 @@ def _accumulate_few(weight, values, value_row, pairs, queries, head_dim, lanes, 
     """
     few_rows = queries <= LANES // 4
     for d in range(0, head_dim, 2 * LANES):
-        of_d, some, to = shifted(later, 2 * d), shifted(values, d // 2), shifted(total, d)
+        of_d, some, to = shift(later, 2 * d), shift(values, d // 2), shift(total, d)
         if few_rows and d + LANES == head_dim:
             add_16_of_4(pairs, weight, 1, lanes, some, value_row, to, head_dim, of_d, places)
         elif few_rows:
@@ -155,23 +153,23 @@ def _accumulate_few(weight, values, value_row, pairs, queries, head_dim, lanes, 
             add_32_apart(pairs, weight, 1, lanes, some, value_row, to, head_dim, of_d, places)
 
 
-@compiled
+@compiled_fast
 def _accumulate_by_amx(weight, values, pairs, head_dim, lanes, turned, total):
     """As `_accumulate`, for all lanes. turned: memory for the weights in the order of the queries."""
     for lane in range(0, lanes, LANES):
         for pair in range(0, pairs, LANES):
-            source = shifted(weight, pair * lanes + lane)
-            transpose_words(source, lanes, shifted(turned, lane * BLOCK // 2 + pair), BLOCK // 2)
+            source = shift(weight, pair * lanes + lane)
+            transpose_words(source, lanes, shift(turned, lane * BLOCK // 2 + pair), BLOCK // 2)
     for lane in range(0, lanes, SIDE):
         for d in range(0, head_dim, SIDE):
-            of_query, of_pair = shifted(turned, lane * BLOCK // 2), shifted(values, d)
-            to = shifted(total, lane * head_dim + d)
+            of_query, of_pair = shift(turned, lane * BLOCK // 2), shift(values, d)
+            to = shift(total, lane * head_dim + d)
             multiply_square(
                 pairs, of_query, BLOCK // 2, DEPTH, of_pair, head_dim, to, head_dim, True, of_pair, 0
             )
 
 
-@compiled
+@compiled_fast
 def _clear(words, lanes, width, head_dim, score, largest, summed, total):
     if words == 4:
         for lane in range(BLOCK * lanes):  # the products write to half of these lanes only
@@ -183,7 +181,7 @@ def _clear(words, lanes, width, head_dim, score, largest, summed, total):
         total[d] = np.float32(0)
 
 
-@compiled
+@compiled_fast
 def _words(queries, is_fixed):
     """How many lanes share a query (see `_score`): one if the order of additions `is_fixed`."""
     if is_fixed or queries > LANES // 2:
@@ -191,7 +189,7 @@ def _words(queries, is_fixed):
     return 2 if queries > LANES // 4 else 4
 
 
-@compiled
+@compiled_fast
 def _attend(arguments, item, run, head, next_item, empty, memory, floats, places, state, total):
     """Computes the attention of the query heads of one KV head to the keys of one work item.
 
@@ -204,22 +202,22 @@ def _attend(arguments, item, run, head, next_item, empty, memory, floats, places
     half = head_dim // 2
     queries = item[TOKENS] * repeat
     by_amx = arguments[BY_AMX] != 0
-    words = _words(queries, by_amx or arguments[FEWEST_TILED] == 0)
+    words = _words(queries, by_amx or arguments[MIN_TILED] == 0)
     lane_step, key_step = (SIDE, SIDE) if by_amx else (LANES, ROWS)
     lanes = LANES // 2 if words > 1 else -(-queries // lane_step) * lane_step
     width = max(lanes, LANES)
-    scale = float_of(arguments[SCALE])
+    scale = unpack_float(arguments[SCALE])
     query = memory
-    copied = shifted(query, half * width)
-    values = shifted(copied, SIDE * half)
-    weight = shifted(values, BLOCK * half)
-    turned = shifted(weight, BLOCK // 2 * lanes)
+    copied = shift(query, half * width)
+    values = shift(copied, SIDE * half)
+    weight = shift(values, BLOCK * half)
+    turned = shift(weight, BLOCK // 2 * lanes)
     score = floats
-    largest = shifted(score, BLOCK * lanes)
-    summed = shifted(largest, width)
-    correction = shifted(summed, width)
-    key_scales = shifted(correction, width)
-    value_scales = shifted(key_scales, BLOCK)
+    largest = shift(score, BLOCK * lanes)
+    summed = shift(largest, width)
+    correction = shift(summed, width)
+    key_scales = shift(correction, width)
+    value_scales = shift(key_scales, BLOCK)
     if words > 1:
         load_words(arguments, item, head, LANES // words, words, query)
     else:
@@ -228,7 +226,7 @@ def _attend(arguments, item, run, head, next_item, empty, memory, floats, places
     first = head * arguments[HEAD_CELLS] * cell
     stored = empty[0]  # only its type counts
     head_keys = arguments[KEYS], first, stored
-    head_values = shifted(pointer(arguments[VALUES], stored), first)
+    head_values = shift(pointer(arguments[VALUES], stored), first)
     scaled = is_scaled(head_values)
     later_keys = pointer(arguments[KEYS], np.uint8(0))
     later_values = pointer(arguments[VALUES], np.uint8(0))
@@ -238,22 +236,22 @@ def _attend(arguments, item, run, head, next_item, empty, memory, floats, places
     for begin in range(item[BEGIN], item[END], BLOCK):
         end = min(begin + BLOCK, item[END])
         padded = -(-(end - begin) // key_step) * key_step
-        run = run_of(run, begin)
+        run = find_run(run, begin)
         find_places(run, begin + ahead, padded, of_item, next_item, cell_bytes, places)
         in_place = words > 1 and (end - begin) % 2 == 0 and can_be_read_in_place(run, end, head_values)
         if not in_place:
             interleave(run, begin, padded, end, head_values, empty, cell, half, values, value_scales)
         for t in range(0, padded, key_step):
-            scales = shifted(key_scales, t)
+            scales = shift(key_scales, t)
             keys, key_row = some_keys(
                 run, begin + t, key_step, end, head_keys, empty, cell, half, copied, scales
             )
-            to = shifted(score, t * lanes)
+            to = shift(score, t * lanes)
             if by_amx:
-                prefetch_cells_at(shifted(places, t), key_step, cell_bytes, later_keys, later_values)
+                prefetch_cells_at(shift(places, t), key_step, cell_bytes, later_keys, later_values)
                 _score_by_amx(keys, key_row, query, half, lanes, to)
             else:
-                later = shifted(later_keys, places[t])
+                later = shift(later_keys, places[t])
                 _score(keys, key_row, query, half, words, lanes, to, later, cell_bytes)
         if scaled and words > 1:
             scale_few_scores(score, padded, key_scales)
@@ -267,7 +265,7 @@ def _attend(arguments, item, run, head, next_item, empty, memory, floats, places
         correct(queries, head_dim, correction, total)
         if in_place:
             place = first + (run[RUN_CELL] + begin - run[RUN_BEGIN]) * cell
-            values_there = shifted(pointer(arguments[VALUES], np.uint32(0)), place // 2)
+            values_there = shift(pointer(arguments[VALUES], np.uint32(0)), place // 2)
             pairs, row = (end - begin) // 2, cell // 2
             _accumulate_few(
                 weight, values_there, row, pairs, queries, head_dim, lanes, total, later_values, places
@@ -292,7 +290,7 @@ def _attend(arguments, item, run, head, next_item, empty, memory, floats, places
         state[2 * lane + 1] = summed[lane]
 
 
-@compiled
+@compiled_fast
 def _scratch(arguments):
     """Arrays for `_run_item`: words, scores and the state of each lane, totals, states, an empty cell, places
     of cells."""
@@ -306,36 +304,36 @@ def _scratch(arguments):
     return words, floats, total, state, empty, places
 
 
-@compiled
+@compiled_fast
 def _aligned(array):
     """The address at which the array's first whole cache line begins. Arrays have LANES elements to spare."""
     return (array.ctypes.data + 63) // 64 * 64
 
 
-@compiled
+@compiled_fast
 def _run_item(arguments, index, head, next_index, next_head, stored, scratch):
     """Item number `index` for the queries of one KV head."""
     words = pointer(_aligned(scratch[0]), np.uint32(0))
     floats = pointer(_aligned(scratch[1]), np.float32(0))
     total = pointer(_aligned(scratch[2]), np.float32(0))
     state = pointer(scratch[3].ctypes.data, np.float32(0))
-    item = shifted(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
+    item = shift(pointer(arguments[ITEMS], np.int64(0)), index * COLUMNS)
     run = column.run_of_item(arguments, index)
     empty = pointer(scratch[4].ctypes.data, stored)
     places = pointer(scratch[5].ctypes.data, np.int64(0))
-    following = shifted(pointer(arguments[ITEMS], np.int64(0)), next_index * COLUMNS)
+    following = shift(pointer(arguments[ITEMS], np.int64(0)), next_index * COLUMNS)
     next_run = column.run_of_item(arguments, next_index)
     next_item = following[END], next_head * arguments[HEAD_CELLS], next_run, following[BEGIN]
     _attend(arguments, item, run, head, next_item, empty, words, floats, places, state, total)
     column.write(arguments, item, head, np.uint16(0), state, total)
 
 
-@compiled
+@compiled_fast
 def _start_amx(shapes):
     amx.load_shapes(pointer(shapes.ctypes.data, np.uint8(0)))
 
 
-@compiled
+@compiled_fast
 def _run_items(arguments, stored):
     tile_scratch = _scratch(arguments)
     column_scratch = column.column_scratch(arguments)
@@ -353,7 +351,7 @@ def _run_items(arguments, stored):
         next_work = min(work + arguments[THREADS], all_work - 1)
         next_index, next_head = next_work % items, next_work // items
         # Callees get arrays, not pointers: numba frees an array after the last use of its name.
-        if tokens * arguments[REPEAT] < arguments[FEWEST_TILED]:
+        if tokens * arguments[REPEAT] < arguments[MIN_TILED]:
             column.run_item(
                 arguments, index, head, next_index, next_head, np.uint16(0), stored, column_scratch
             )

@@ -6,6 +6,6 @@ state and stack stay on the device.
 """
 
 from .pool import AutomatonPool
-from .registers import SlotRegisters
+from .rows import SlotRegisters
 
 __all__ = ["AutomatonPool", "SlotRegisters"]

@@ -39,7 +39,7 @@ class Arena:
         (self.tensor[start : start + len(rows)],) = upload([own], self.tensor.device)
 
     def free(self, start: int, length: int) -> None:
-        self._holes = _joined(sorted([*self._holes, (start, start + length)]))
+        self._holes = _join(sorted([*self._holes, (start, start + length)]))
 
     def allocate(self, length: int) -> int:
         """Allocate length ≥ 1 rows and return their start."""
@@ -58,7 +58,7 @@ class Arena:
         self.free(old, len(grown) - old)
 
 
-def _joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _join(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     joined: list[tuple[int, int]] = []
     for start, end in spans:
         if joined and joined[-1][1] == start:

@@ -2,15 +2,19 @@
 
 from typing import NamedTuple, TypeAlias
 
+import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ...runtime.automaton_format import (
+    ACTION_COLUMNS,
     DEAD,
     DECIDED,
     DEFAULT,
     ENTRY,
+    ENTRY_COLUMNS,
+    LIST_COLUMNS,
     MASK,
     NO_AUTOMATON,
     NO_MASK,
@@ -22,28 +26,46 @@ from ...runtime.automaton_format import (
     SHARED,
     STACK_PLACES,
     START,
+    STATE_COLUMNS,
     TOKENS,
 )
 from ..common.jit import compiled, inlined
+from ..common.numba_tools import pointer
 from .act_cpu import act
 from .layout import (
     ACTION_0,
+    ACTIONS,
     CLASS_MAP,
+    CLASS_MAPS,
     DEPTH,
+    ENTRIES,
     ENTRY_0,
     GRAMMAR,
+    GRAMMAR_COLUMNS,
+    GRAMMARS,
     LIST_0,
+    LIST_TOKENS,
+    LISTS,
     MASK_0,
+    MASKS,
     NO_TOKENS,
     RETURN_0,
+    RETURNS,
+    SPANS,
     STACK,
     STATE,
     STATE_0,
+    STATES,
     TOKEN_0,
+    TOKEN_BYTES,
 )
 from .rows import AutomatonRows, PoolTables
 
 Ints: TypeAlias = NDArray[np.int32]
+
+MANY = 1 << 31
+"""more than the rows of any table"""
+_INT, _BYTE = np.int32(0), np.uint8(0)
 
 
 class Automaton(NamedTuple):
@@ -62,7 +84,7 @@ def advance(rows: AutomatonRows, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def mask(rows: AutomatonRows, own_masks: int) -> torch.Tensor:
-    """See `AutomatonPool.mask`. Returns the index of each row's mask, int32 [rows]."""
+    """Writes the masks of rows. Returns the index of each row's mask in the pool's, int32 [rows]."""
     return torch.from_numpy(_mask(*arrays(rows), own_masks))
 
 
@@ -203,3 +225,26 @@ def _decide(
         state, _, taken = _walk(own[STATE], own[DEPTH], stack, token_bytes[start:end], automaton)
         words[token >> 5] = words[token >> 5] & ~bit if state == DEAD else words[token >> 5] | bit
         dead_start, dead_length = start, taken if state == DEAD else 0
+
+
+@inlined
+def tables_at(addresses, words):
+    """The `PoolTables` at these addresses, int64 [TABLES]; their lengths are not known. words: of a mask"""
+    return PoolTables(
+        _table(addresses[SPANS], _INT, 2),
+        numba.carray(pointer(addresses[TOKEN_BYTES], _BYTE), (MANY,)),
+        _table(addresses[GRAMMARS], _INT, GRAMMAR_COLUMNS),
+        _table(addresses[CLASS_MAPS], _BYTE, 256),
+        _table(addresses[STATES], _INT, STATE_COLUMNS),
+        _table(addresses[ENTRIES], _INT, ENTRY_COLUMNS),
+        _table(addresses[ACTIONS], _INT, ACTION_COLUMNS),
+        numba.carray(pointer(addresses[RETURNS], _INT), (MANY,)),
+        _table(addresses[MASKS], _INT, words),
+        _table(addresses[LISTS], _INT, LIST_COLUMNS),
+        numba.carray(pointer(addresses[LIST_TOKENS], _INT), (MANY,)),
+    )
+
+
+@inlined
+def _table(address, kind, columns):
+    return numba.carray(pointer(address, kind), (MANY, columns))

@@ -7,7 +7,7 @@ import triton.language as tl
 from ...runtime import automaton_format
 from . import layout
 from .act_cuda import act
-from .registers import SlotRegisters
+from .rows import SlotRegisters
 
 LANES = 256
 TILE = 1024

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from ...runtime.automaton_format import (
     ACTION_COLUMNS,
+    DEAD,
     ENTRY_COLUMNS,
     LIST_COLUMNS,
     NO_AUTOMATON,
+    NO_MASK,
     STATE_COLUMNS,
     AutomatonTables,
 )
@@ -35,8 +37,7 @@ from .layout import (
     STATE_0,
     TOKEN_0,
 )
-from .registers import SlotRegisters
-from .rows import AutomatonRows, PoolTables, TokenMask
+from .rows import AutomatonRows, PoolTables, SlotRegisters, TokenMask
 
 FIRST_STATES = 1024
 FIRST_ENTRIES = 8 * FIRST_STATES
@@ -51,7 +52,7 @@ FIRST_GRAMMARS = 8
 @dataclass(slots=True)
 class _Loaded:
     row: int
-    """of the grammars' table"""
+    """row of the grammars' table"""
     spans: list[tuple[Arena, int, int]] = field(default_factory=list)
     """(arena, start, length)"""
 
@@ -184,3 +185,23 @@ class AutomatonPool:
         self._addresses = np.array([table.data_ptr() for table in tables], np.int64)
         on_cpu = self._device.type == "cpu"
         self._tables = PoolTables(*(table.numpy() for table in tables)) if on_cpu else None
+
+
+def smallest_pool(device: torch.device | str, vocab: int) -> AutomatonPool:
+    """A pool of one grammar, whose only state forbids all `vocab` tokens. Slot 0 is in that state; no token
+    has bytes."""
+    tables = AutomatonTables(
+        class_of_byte=np.zeros(256, np.uint8),
+        states=np.array([[0, 0, NO_MASK, 0, 0, 0]], np.int32),
+        entries=np.array([[DEAD, 0]], np.int32),
+        actions=np.zeros((0, ACTION_COLUMNS), np.int32),
+        returns=np.zeros(0, np.int32),
+        masks=np.zeros((0, -(-vocab // 32)), np.int32),
+        lists=np.zeros((1, LIST_COLUMNS), np.int32),
+        list_tokens=np.zeros(0, np.int32),
+    )
+    registers = SlotRegisters(1, vocab, device)
+    pool = AutomatonPool(device, registers, np.zeros(vocab + 1, np.int32), np.zeros(1, np.uint8), [])
+    pool.load(0, tables)
+    pool.enter(0, 0, 0)
+    return pool

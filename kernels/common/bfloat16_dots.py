@@ -22,20 +22,20 @@ def available() -> bool:
     return has_feature("avx512bf16")
 
 
-def rounded_words(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
+def round_words(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
     """WORDS of all values of the first FLOATS, then all of the second, rounded to nearest even."""
-    return builder.bitcast(_rounded(builder, first, second), WORDS)
+    return builder.bitcast(_round(builder, first, second), WORDS)
 
 
-def rounded_pairs(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
+def round_pairs(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
     """WORDS of pairs: a value of the first FLOATS and one of the second, rounded to nearest even."""
-    both = _rounded(builder, first, second)
+    both = _round(builder, first, second)
     order = [lane + half * LANES for lane in range(LANES) for half in range(2)]
     mask = ir.Constant(ir.VectorType(ir.IntType(32), 2 * LANES), order)
     return builder.bitcast(builder.shuffle_vector(both, both, mask), WORDS)
 
 
-def _rounded(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
+def _round(builder: ir.IRBuilder, first: ir.Value, second: ir.Value) -> ir.Value:
     convert = builder.module.declare_intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", (), _ROUND)
     return builder.call(convert, [second, first])
 

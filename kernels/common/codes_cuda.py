@@ -17,12 +17,12 @@ FP8_NORMAL = tl.constexpr(0x3C800000)
 FP8_ROUND = tl.constexpr(16384.0)
 """float32 of this size are multiples of 2⁻⁹, as are E4M3 numbers below the normal ones"""
 FP8_ROUND_BITS = tl.constexpr(0x46800000)
-SMALLEST = tl.constexpr(2.0**-100)
+MIN_MAGNITUDE = tl.constexpr(2.0**-100)
 """Values whose magnitudes are all below this count as 0."""
 
 
 @triton.jit
-def widened(codes, dtype: tl.constexpr, FP8: tl.constexpr):
+def widen(codes, dtype: tl.constexpr, FP8: tl.constexpr):
     """int8 codes as numbers of `dtype`, exactly; those of FP8 are divided by `FP8_UNIT`."""
     if FP8:
         if dtype == tl.bfloat16:
@@ -51,7 +51,7 @@ def scale_and_factor(largest, FP8: tl.constexpr):
     most = 448.0 if FP8 else 127.0
     value = largest.to(tl.float32, bitcast=True)
     is_finite = largest < INFINITY
-    is_coded = is_finite & (value >= SMALLEST)
+    is_coded = is_finite & (value >= MIN_MAGNITUDE)
     divisor = tl.where(is_coded, value, 1.0)
     factor = tl.where(is_coded, tl.div_rn(most, divisor), 0.0)
     scale = tl.where(is_coded, tl.div_rn(divisor, most), 0.0)
@@ -59,7 +59,7 @@ def scale_and_factor(largest, FP8: tl.constexpr):
 
 
 @triton.jit
-def coded(values, factor, FP8: tl.constexpr):
+def encode(values, factor, FP8: tl.constexpr):
     """int8 codes of float32 values, rounded to nearest even; zeros if the factor is 0."""
     scaled = tl.where(factor > 0.0, values * factor, 0.0)
     if FP8:

@@ -19,7 +19,7 @@ def wait_for_previous(DEPENDENT: tl.constexpr):
         cuda.gdc_wait()
 
 
-def dependent(device: torch.device) -> dict[str, bool]:
+def launch_early(device: torch.device) -> dict[str, bool]:
     """The arguments of a launch: `DEPENDENT` of the kernel, and Triton's option."""
     allowed = device.type == "cuda" and _allows(device)
     return {"DEPENDENT": allowed, "launch_pdl": allowed}

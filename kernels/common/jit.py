@@ -1,8 +1,4 @@
-"""numba's compiler without fast-math: every operation rounds as IEEE 754 prescribes.
-
-For kernels whose results must not depend on the compiler: sampling, automata, quantized products. The others
-use `numba_tools.compiled`, which may add in another order.
-"""
+"""numba's compilers, with and without fast-math."""
 
 from collections.abc import Callable
 from typing import Any, TypedDict
@@ -10,6 +6,9 @@ from typing import Any, TypedDict
 import numba
 
 from ...runtime.loaded_code import cached_njit
+
+FAST = {"reassoc", "nsz", "contract", "arcp", "afn"}
+"""Fast-math without the flags that assume no infinities and NaN: these must reach the caller."""
 
 
 class _Options(TypedDict):
@@ -23,10 +22,19 @@ _STRICT: _Options = {"nogil": True, "fastmath": False, "error_model": "numpy"}
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    """Compile without the GIL, and keep the machine code on disk where a directory for it is writable."""
+    """Compiles a kernel on first use. Every operation rounds as IEEE 754 prescribes, so results do not depend
+    on the compiler: for sampling, automata and quantized products.
+
+    The machine code is kept on disk where a directory for it is writable. The kernel runs without the GIL.
+    """
     return cached_njit(function, **_STRICT)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Inline into the callers, so that their loops can be vectorised."""
+    """As `compiled`, but inlines the function into its callers, so that their loops can be vectorised."""
     return numba.njit(forceinline=True, **_STRICT)(function)
+
+
+def compiled_fast(function: Callable[..., Any]) -> Any:
+    """As `compiled`, but sums may be added in another order (see `FAST`)."""
+    return cached_njit(function, nogil=True, fastmath=FAST, error_model="numpy")

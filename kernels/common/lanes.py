@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
-from .bfloat16_dots import rounded_pairs
+from .bfloat16_dots import round_pairs
+from .jit import compiled_fast
 from .llvm import F32, I16, I32, read, widen, word, write
-from .numba_tools import compiled, has_feature, store
+from .numba_tools import has_feature, load, store
 from .vectors import (
     FLOATS,
     LANES,
@@ -25,7 +27,7 @@ from .vectors import (
 )
 
 _LOG2E = 1.4426950408889634
-_LOWEST = -127.0
+_MIN_EXPONENT = -127.0
 """2 ** x counts as 0 from here down, if the processor can't scale by a power of two."""
 _POWER_OF_TWO = (1.8671307e-3, 9.017029e-3, 5.5799913e-2, 2.4016444e-1, 6.931513e-1, 1.0)
 """Coefficients of a polynomial for 2 ** x, 0 <= x < 1, the highest power first. Its relative error is at most
@@ -66,7 +68,7 @@ def store_lanes(typing, start, index, value):
 
 
 @intrinsic
-def larger(typing, one, other):
+def max_of_lanes(typing, one, other):
     """The maximum of each lane."""
 
     def generate(context, builder, signature, arguments):
@@ -77,20 +79,20 @@ def larger(typing, one, other):
 
 
 @intrinsic
-def largest_of(typing, one):
+def max_lane(typing, one):
     """The largest lane. If a lane is NaN: NaN, or the largest of the others."""
 
     def generate(context, builder, signature, arguments):
         def top(one: ir.Value, other: ir.Value) -> ir.Value:
             return builder.select(builder.fcmp_ordered(">", one, other), one, other)
 
-        return _combined(builder, arguments[0], top)
+        return _combine(builder, arguments[0], top)
 
     return types.float32(lanes), generate
 
 
 @intrinsic
-def plus(typing, one, other):
+def add_lanes(typing, one, other):
     def generate(context, builder, signature, arguments):
         return builder.fadd(*arguments)
 
@@ -98,7 +100,7 @@ def plus(typing, one, other):
 
 
 @intrinsic
-def minus(typing, one, other):
+def subtract_lanes(typing, one, other):
     def generate(context, builder, signature, arguments):
         return builder.fsub(*arguments)
 
@@ -106,7 +108,7 @@ def minus(typing, one, other):
 
 
 @intrinsic
-def times(typing, one, other):
+def multiply_lanes(typing, one, other):
     def generate(context, builder, signature, arguments):
         return builder.fmul(*arguments)
 
@@ -114,7 +116,7 @@ def times(typing, one, other):
 
 
 @intrinsic
-def multiplied(typing, one, factor):
+def scale_lanes(typing, one, factor):
     """Each lane times a float32 number."""
 
     def generate(context, builder, signature, arguments):
@@ -158,7 +160,7 @@ def store_narrow(typing, start, index, value):
 
 
 @intrinsic
-def rounded_lanes(typing, value, kind):
+def round_lanes(typing, value, kind):
     """The lanes after a round trip through the storage type of `kind`."""
 
     def generate(context, builder, signature, arguments):
@@ -168,7 +170,7 @@ def rounded_lanes(typing, value, kind):
 
 
 @intrinsic
-def repeated(typing, number):
+def fill_lanes(typing, number):
     """A float32 number in all lanes."""
 
     def generate(context, builder, signature, arguments):
@@ -178,7 +180,7 @@ def repeated(typing, number):
 
 
 @intrinsic
-def fused(typing, a, b, c):
+def multiply_add(typing, a, b, c):
     """a * b + c, rounded once."""
 
     def generate(context, builder, signature, arguments):
@@ -188,11 +190,11 @@ def fused(typing, a, b, c):
 
 
 @intrinsic
-def sum_of(typing, one):
+def sum_lanes(typing, one):
     """The sum of all lanes as float32."""
 
     def generate(context, builder, signature, arguments):
-        return _combined(builder, arguments[0], builder.fadd)
+        return _combine(builder, arguments[0], builder.fadd)
 
     return types.float32(lanes), generate
 
@@ -217,7 +219,7 @@ def store_pairs(typing, start, index, low, high):
 
     def generate(context, builder, signature, arguments):
         start, index, low, high = arguments
-        write(builder, rounded_pairs(builder, low, high), builder.gep(start, [index]))
+        write(builder, round_pairs(builder, low, high), builder.gep(start, [index]))
         return context.get_dummy_value()
 
     return types.void(start, types.int64, lanes, lanes), generate
@@ -234,14 +236,14 @@ def store_halves_as_pairs(typing, start, index, one, other):
         first = [lane + lane // half * half for lane in range(LANES)]
         orders = (ir.Constant(WORDS, [lane + skipped for lane in first]) for skipped in (0, half))
         low, high = (builder.shuffle_vector(one, other, order) for order in orders)
-        write(builder, rounded_pairs(builder, low, high), builder.gep(start, [index]))
+        write(builder, round_pairs(builder, low, high), builder.gep(start, [index]))
         return context.get_dummy_value()
 
     return types.void(start, types.int64, lanes, lanes), generate
 
 
 @intrinsic
-def swapped_halves(typing, value):
+def swap_halves(typing, value):
     """The vector with its two halves exchanged."""
 
     def generate(context, builder, signature, arguments):
@@ -252,7 +254,7 @@ def swapped_halves(typing, value):
 
 
 @intrinsic
-def in_halves(typing, one, other):
+def fill_halves(typing, one, other):
     """The vector with the float32 number `one` in each lane of its first half and `other` in the second."""
 
     def generate(context, builder, signature, arguments):
@@ -263,7 +265,7 @@ def in_halves(typing, one, other):
     return lanes(types.float32, types.float32), generate
 
 
-def _combined(
+def _combine(
     builder: ir.IRBuilder, value: ir.Value, combine: Callable[[ir.Value, ir.Value], ir.Value]
 ) -> ir.Value:
     """All lanes combined to one number."""
@@ -280,8 +282,8 @@ def _power_of_two(builder: ir.IRBuilder, exponent: ir.Value) -> ir.Value:
     if has_feature("avx512dq"):
         power = _power_of_part(builder, _above_whole(builder, exponent))
         return _times_power_of_two(builder, power, exponent)
-    is_within = builder.fcmp_ordered(">=", exponent, floats(_LOWEST))
-    clamped = builder.select(is_within, exponent, floats(_LOWEST))
+    is_within = builder.fcmp_ordered(">=", exponent, floats(_MIN_EXPONENT))
+    clamped = builder.select(is_within, exponent, floats(_MIN_EXPONENT))
     whole = apply(builder, "llvm.floor", clamped)
     power = _power_of_part(builder, builder.fsub(clamped, whole))
     biased = builder.add(builder.fptosi(whole, WORDS), words(127))
@@ -314,11 +316,25 @@ def _times_power_of_two(builder: ir.IRBuilder, value: ir.Value, exponent: ir.Val
     return builder.call(scale, [value, exponent, value, all_lanes, rounding])
 
 
-@compiled
+@compiled_fast
 def store_scaled(values, factor, out, count):
     """out[i] = values[i] * factor, rounded as by `narrow_floats`, for `count` float32 values."""
     whole = count // LANES * LANES
     for i in range(0, whole, LANES):
-        store_narrow(out, i, multiplied(load_lanes(values, i), factor))
+        store_narrow(out, i, scale_lanes(load_lanes(values, i), factor))
     for i in range(whole, count):
         store(out, i, values[i] * factor)
+
+
+@compiled_fast
+def sum_squares(values, count):
+    """The sum of the squares of `count` stored elements, in float32."""
+    partial_sums = fill_lanes(np.float32(0))
+    vectors_end = count - count % LANES
+    for i in range(0, vectors_end, LANES):
+        value = load_wide(values, i)
+        partial_sums = multiply_add(value, value, partial_sums)
+    squares = sum_lanes(partial_sums)
+    for i in range(vectors_end, count):
+        squares += load(values, i) * load(values, i)
+    return squares

@@ -55,7 +55,7 @@ def prefetch_line(builder: ir.IRBuilder, place: ir.Value, cache: int = FIRST_LEV
     builder.call(function, [address, word(0), word(cache), word(1)])
 
 
-def outlined(
+def call_outlined(
     builder: ir.IRBuilder, name: str, emit: Callable[..., None], arguments: Sequence[ir.Value]
 ) -> None:
     """Call a function of the module, whose code `emit(builder, *arguments)` emits if it isn't there yet.

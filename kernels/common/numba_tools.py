@@ -1,4 +1,4 @@
-"""Building blocks of the numba kernels: cached compilation, typed pointers, half-precision floats, atomics.
+"""Building blocks of the numba kernels: typed pointers, half-precision floats, atomics.
 
 numba sees half-precision values as integers with the same bits: uint16 for bfloat16, int16 for float16. Only
 int8 elements are numbers themselves.
@@ -6,8 +6,6 @@ Pointers skip the test for negative indices that arrays have, so that LLVM can v
 """
 
 import struct
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +15,8 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from ...runtime.loaded_code import cached_njit
+from .jit import compiled_fast
 from .llvm import F32, I32, SECOND_LEVEL, narrow, prefetch_line, widen, word
-
-FAST = {"reassoc", "nsz", "contract", "arcp", "afn"}
-"""Fast-math without the flags that assume no infinities and NaN: these must reach the caller."""
 
 KIND = {torch.bfloat16: np.uint16(0), torch.float16: np.int16(0), torch.float32: np.float32(0)}
 """A value whose type tells a kernel how the elements of a tensor are stored."""
@@ -31,11 +26,6 @@ def has_feature(name: str) -> bool:
     """Whether the processor that numba compiles for has a feature, by LLVM's name."""
     _, _, features = cpu_target.target_context.codegen().magic_tuple()
     return f"+{name}" in features.split(",")
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile on first use, keeping the machine code on disk where a directory for it is writable."""
-    return cached_njit(function, nogil=True, fastmath=FAST, error_model="numpy")
 
 
 @intrinsic
@@ -49,7 +39,7 @@ def pointer(typing, address, kind):
 
 
 @intrinsic
-def shifted(typing, start, count):
+def shift(typing, start, count):
     """Pointer `count` elements after `start`."""
 
     def generate(context, builder, signature, arguments):
@@ -92,7 +82,7 @@ def fma(typing, a, b, c):
 
 
 @intrinsic
-def rounded(typing, value, kind):
+def round_to(typing, value, kind):
     """float32 `value` after a round trip through the storage type of `kind`."""
 
     def generate(context, builder, signature, arguments):
@@ -124,8 +114,8 @@ def yield_core(typing):
 
 
 @intrinsic
-def float_of(typing, bits):
-    """The float64 whose bits an int64 holds (see `float_bits`), as float32."""
+def unpack_float(typing, bits):
+    """The float64 whose bits an int64 holds (see `pack_float`), as float32."""
 
     def generate(context, builder, signature, arguments):
         return builder.fptrunc(builder.bitcast(arguments[0], ir.DoubleType()), F32)
@@ -133,7 +123,7 @@ def float_of(typing, bits):
     return types.float32(types.int64), generate
 
 
-def float_bits(value: float) -> int:
+def pack_float(value: float) -> int:
     """The bits of a float64, to pass it among int64 arguments."""
     bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
     return bits
@@ -176,7 +166,7 @@ def power_of_two(typing, exponent):
     return types.float32(types.int32), generate
 
 
-@compiled
+@compiled_fast
 def exp(x):
     """e ** x for x <= 88, within 2e-7 of the true value; 0 below -87. Vectorises, unlike the C library's."""
     scaled = max(x, np.float32(-87.0)) * np.float32(1.4426950408889634)

@@ -18,7 +18,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .cores import core_masks, cores
-from .numba_tools import compiled, fetch_add, pointer, shifted, yield_core
+from .jit import compiled_fast
+from .numba_tools import fetch_add, pointer, shift, yield_core
 from .threads import Call, ParallelKernel, thread_count
 
 SPINS = 1_000
@@ -104,24 +105,24 @@ def run_calls(arguments):
         _set_affinity(arguments, masks)
 
 
-@compiled
+@compiled_fast
 def _set_affinity(arguments, mask):
     """Lets this thread run on the CPUs of a mask only."""
     _system_call(arguments[AFFINITY_CALL], 0, arguments[MASK_BYTES], mask)
 
 
-@compiled
+@compiled_fast
 def _wait_for_all(arguments, target):
     """Returns when the counter of arrivals has reached `target`."""
     if fetch_add(arguments, 1) == target - 1:
-        if _read(shifted(arguments, SLEEPING)) > 0 and arguments[FUTEX_CALL] != 0:
+        if _read(shift(arguments, SLEEPING)) > 0 and arguments[FUTEX_CALL] != 0:
             _futex(arguments, FUTEX_WAKE, ALL)
         return
     for _ in range(SPINS):
         if _read(arguments) >= target:
             return
         _pause()
-    fetch_add(shifted(arguments, SLEEPING), 1)
+    fetch_add(shift(arguments, SLEEPING), 1)
     while True:
         arrived = _read(arguments)
         if arrived >= target:
@@ -130,10 +131,10 @@ def _wait_for_all(arguments, target):
             _futex(arguments, FUTEX_WAIT, arrived)
         else:
             yield_core()
-    fetch_add(shifted(arguments, SLEEPING), -1)
+    fetch_add(shift(arguments, SLEEPING), -1)
 
 
-@compiled
+@compiled_fast
 def _futex(arguments, operation, value):
     """Linux's futex on the low half of the counter of arrivals, without a time limit."""
     _system_call(arguments[FUTEX_CALL], _address_of(arguments), operation, value)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from .numba_tools import compiled, fetch_add, pointer, shifted
+from .jit import compiled_fast
+from .numba_tools import fetch_add, pointer, shift
 from .threads import ParallelKernel, thread_count
 
 
@@ -58,7 +59,7 @@ def join_columns(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     return joined
 
 
-@compiled
+@compiled_fast
 def number_at(address, size, index):
     """Element `index` of an array of int32 (size 4) or int64 (size 8)."""
     if size == 8:
@@ -77,12 +78,12 @@ def copy_rows(arguments):
         if row >= arguments[1]:
             break
         taken = number_at(arguments[5], arguments[6], row)
-        here, to = shifted(source, taken * arguments[4]), shifted(target, row * width)
+        here, to = shift(source, taken * arguments[4]), shift(target, row * width)
         for at in range(width):
             to[at] = here[at]
 
 
-@compiled
+@compiled_fast
 def _copy_columns(arguments, kind):
     """Arguments: the counter of rows; rows, columns of the result and of x, and the addresses of x, the order
     and the result."""
@@ -92,8 +93,8 @@ def _copy_columns(arguments, kind):
         row = fetch_add(arguments, 1)
         if row >= rows:
             break
-        source = shifted(pointer(arguments[4], kind), row * arguments[3])
-        target = shifted(pointer(arguments[6], kind), row * columns)
+        source = shift(pointer(arguments[4], kind), row * arguments[3])
+        target = shift(pointer(arguments[6], kind), row * columns)
         for i in range(columns):
             target[i] = source[order[i]]
 
@@ -121,12 +122,12 @@ def copy_part(arguments):
         row = fetch_add(arguments, 1)
         if row >= rows:
             break
-        source = shifted(pointer(arguments[3], np.int8(0)), row * width)
-        target = shifted(pointer(arguments[4], np.int8(0)), row * arguments[5])
+        source = shift(pointer(arguments[3], np.int8(0)), row * width)
+        target = shift(pointer(arguments[4], np.int8(0)), row * arguments[5])
         _copy_bytes(source, target, width)
 
 
-@compiled
+@compiled_fast
 def _copy_bytes(source, target, count):
     for i in range(count):
         target[i] = source[i]

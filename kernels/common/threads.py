@@ -16,7 +16,7 @@ import torch
 from numba import types
 
 from ...runtime.loaded_code import cached_cfunc
-from .numba_tools import FAST
+from .jit import FAST
 
 THREADED_ELEMENTS = 32_768
 """Elements of an elementwise operation from which several threads are faster than one."""
@@ -67,7 +67,7 @@ class ParallelKernel:
 
     @cached_property
     def address(self) -> int:
-        """of the machine code"""
+        """address of the machine code"""
         # numba's object is not kept: it holds LLVM's form of the function, megabytes for all kernels. The
         # machine code stays without it, because numba never frees machine code.
         signature = types.void(types.CPointer(types.int64))

@@ -14,7 +14,7 @@ def upload(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[torch.T
     """Tensors on device with the dtypes and shapes of contiguous arrays, moved without a synchronisation."""
     if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
-    return _views(_packed(arrays, device).to(device, non_blocking=True), arrays)
+    return _views(_pack(arrays, device).to(device, non_blocking=True), arrays)
 
 
 class FixedArrays:
@@ -25,7 +25,7 @@ class FixedArrays:
 
     def __init__(self, defaults: Mapping[str, NDArray[Any]], device: torch.device) -> None:
         arrays = list(defaults.values())
-        packed = _packed(arrays, device)
+        packed = _pack(arrays, device)
         self._pinned = device.type != "cpu"
         self._defaults = packed.numpy().copy()
         self._capacity = {name: len(array) for name, array in defaults.items()}
@@ -56,7 +56,7 @@ class FixedArrays:
         self._buffer.copy_(packed, non_blocking=True)
 
 
-def _packed(arrays: Sequence[NDArray[Any]], device: torch.device) -> torch.Tensor:
+def _pack(arrays: Sequence[NDArray[Any]], device: torch.device) -> torch.Tensor:
     """The arrays concatenated, uint8, in host memory (pinned for CUDA)."""
     starts = _starts(arrays)
     packed = torch.empty(int(starts[-1]), dtype=torch.uint8, pin_memory=device.type != "cpu")

@@ -71,7 +71,7 @@ def fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Valu
     return apply(builder, "llvm.fma", a, b, c)
 
 
-def reduced(builder: ir.IRBuilder, operation: str, value: ir.Value) -> ir.Value:
+def reduce_lanes(builder: ir.IRBuilder, operation: str, value: ir.Value) -> ir.Value:
     """All lanes of WORDS combined by `operation` (add, umax …)."""
     name = f"llvm.vector.reduce.{operation}.v{LANES}i32"
     function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(I32, [WORDS]), name)

@@ -10,10 +10,10 @@ from numba.extending import intrinsic
 
 from ..common import amx
 from ..common.amx_product import DEPTH, SIDE
-from ..common.bfloat16_dots import rounded_words
+from ..common.bfloat16_dots import round_words
 from ..common.jit import compiled
 from ..common.llvm import read, size, write
-from ..common.numba_tools import fetch_add, shifted, yield_core
+from ..common.numba_tools import fetch_add, shift, yield_core
 from ..common.vectors import LANES, WORDS, read_floats
 
 BLOCK_ROWS = SIDE
@@ -43,7 +43,7 @@ def pack_rows(x, rows, inputs, blocks, taken, done):
         if row >= rows:
             break
         place = row // BLOCK_ROWS * (inputs // STEP) * STEP_WORDS + row % BLOCK_ROWS * DEPTH
-        _write_row(shifted(x, row * inputs), inputs // STEP, shifted(blocks, place))
+        _write_row(shift(x, row * inputs), inputs // STEP, shift(blocks, place))
         fetch_add(done, 1)
     wait_until(done, rows)
 
@@ -74,7 +74,7 @@ def _write_row(typing, x, steps, target):
                 halves = [
                     read_floats(builder, builder.gep(start, [size(first)]), x.dtype) for first in (0, LANES)
                 ]
-                values = rounded_words(builder, *halves)
+                values = round_words(builder, *halves)
             write(builder, values, builder.gep(target, [builder.mul(loop.index, size(STEP_WORDS))]))
         return context.get_dummy_value()
 

@@ -15,12 +15,13 @@ import torch.nn.functional as F
 
 from ..common import amx, bfloat16_dots
 from ..common.amx_product import DEPTH, SIDE, multiply_square, multiply_wide
-from ..common.numba_tools import compiled, fetch_add, pointer, shifted, store
+from ..common.jit import compiled_fast
+from ..common.numba_tools import fetch_add, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
 from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, block_bytes, pack_rows
-from .bfloat16_tile import MOST_ROWS, OUTPUTS, VECTORS, tile, write_strip
+from .bfloat16_tile import MAX_ROWS, OUTPUTS, VECTORS, tile, write_strip
 
 AHEAD = 4
 """Pairs of inputs between prefetching and multiplying: 1 KB of weights. With 2 KB, products of 1 to 4 rows
@@ -41,7 +42,7 @@ AMX_ROWS = 5
 """AMX multiplies from this many rows on. For fewer rows `vdpbf16ps` reads the weights faster."""
 
 AMX_AHEAD = 4
-"""With a single block of rows, weights are prefetched so many steps of DEPTH pairs before AMX needs them."""
+"""Steps of DEPTH pairs by which weights are prefetched before AMX needs them, with a single block of rows."""
 
 AMX_SUMS = 4 * BLOCK_ROWS * OUTPUTS
 """Bytes of the sums of a block of rows and a strip."""
@@ -136,7 +137,7 @@ def _pack_part(weight: torch.Tensor, packed: torch.Tensor) -> None:
         packed[strip : strip + step][: len(words)] = words.transpose(1, 2)
 
 
-_one, _two, _three, _four, _five, _six = (tile(rows, VECTORS) for rows in range(1, MOST_ROWS + 1))
+_one, _two, _three, _four, _five, _six = (tile(rows, VECTORS) for rows in range(1, MAX_ROWS + 1))
 _three_of_many, _four_of_many, _five_of_many, _six_of_many = (tile(rows, 2) for rows in range(3, 7))
 
 
@@ -146,7 +147,7 @@ def multiply_by_dots(arguments):
     _multiply_panels(arguments, np.empty(min(arguments[1], PANEL) * OUTPUTS, np.float32))
 
 
-@compiled
+@compiled_fast
 def _multiply_panels(arguments, memory):
     """memory: the thread's sums. The caller holds it: numba frees an array after the last use of its name."""
     rows, outputs, pairs = arguments[1], arguments[2], arguments[3]
@@ -160,24 +161,24 @@ def _multiply_panels(arguments, memory):
         strip, panel = work // panels, work % panels
         first = rows * panel // panels
         count = rows * (panel + 1) // panels - first
-        x = shifted(pointer(arguments[4], np.uint32(0)), first * pairs)
-        weights = shifted(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
-        if count <= MOST_ROWS:
+        x = shift(pointer(arguments[4], np.uint32(0)), first * pairs)
+        weights = shift(pointer(arguments[5], np.uint32(0)), strip * pairs * OUTPUTS)
+        if count <= MAX_ROWS:
             _add_few(x, weights, sums, count, pairs)
         else:
             for begin in range(0, pairs, BLOCK):
                 some, end = min(BLOCK, pairs - begin), begin + BLOCK
                 # The other threads take the next strips, so this thread's own next strip follows theirs.
                 later = end if end < pairs else (panel + arguments[8]) // panels * pairs
-                part, then = shifted(weights, begin * OUTPUTS), shifted(weights, later * OUTPUTS)
-                _add_block(shifted(x, begin), part, sums, count, some, pairs, begin > 0, then)
+                part, then = shift(weights, begin * OUTPUTS), shift(weights, later * OUTPUTS)
+                _add_block(shift(x, begin), part, sums, count, some, pairs, begin > 0, then)
         _store_rows(arguments, sums, first, count, strip * OUTPUTS)
 
 
-@compiled
+@compiled_fast
 def _add_few(x, weights, sums, rows, pairs):
-    """All products of a strip and at most MOST_ROWS rows."""
-    later = shifted(weights, AHEAD * OUTPUTS)
+    """All products of a strip and at most MAX_ROWS rows."""
+    later = shift(weights, AHEAD * OUTPUTS)
     if rows == 1:
         _one(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
     elif rows == 2:
@@ -192,19 +193,19 @@ def _add_few(x, weights, sums, rows, pairs):
         _six(pairs, x, pairs, weights, sums, False, later, OUTPUTS)
 
 
-@compiled
+@compiled_fast
 def _add_block(x, weights, sums, rows, count, stride, add, later):
     """The products of `count` pairs, in tiles of nearly equal numbers of rows. The first tiles prefetch the
     block at `later`: two of them half of it each, or four of them a quarter each. The others repeat that,
     which costs little."""
-    tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+    tiles = (rows + MAX_ROWS - 1) // MAX_ROWS
     shares = 4 if tiles >= 4 else 2
     step = OUTPUTS // shares
     for index in range(tiles):
         row = rows * index // tiles
         size = rows * (index + 1) // tiles - row
-        here, to = shifted(x, row * stride), shifted(sums, row * OUTPUTS)
-        then = shifted(later, index % shares * BLOCK * step)
+        here, to = shift(x, row * stride), shift(sums, row * OUTPUTS)
+        then = shift(later, index % shares * BLOCK * step)
         if size == 3:
             _three_of_many(count, here, stride, weights, to, add, then, step)
         elif size == 4:
@@ -215,17 +216,17 @@ def _add_block(x, weights, sums, rows, count, stride, add, later):
             _six_of_many(count, here, stride, weights, to, add, then, step)
 
 
-@compiled
+@compiled_fast
 def _store_rows(arguments, sums, first, count, output):
     """Writes the sums of a panel's rows and a strip's outputs, plus the bias."""
     outputs = arguments[2]
     bias = pointer(arguments[6], np.float32(0))
     some = min(OUTPUTS, outputs - output)
     for row in range(count):
-        y = shifted(pointer(arguments[7], np.uint16(0)), (first + row) * outputs + output)
-        of_row = shifted(sums, row * OUTPUTS)
+        y = shift(pointer(arguments[7], np.uint16(0)), (first + row) * outputs + output)
+        of_row = shift(sums, row * OUTPUTS)
         if some == OUTPUTS:
-            write_strip(of_row, shifted(bias, output), arguments[6] != 0, y)
+            write_strip(of_row, shift(bias, output), arguments[6] != 0, y)
         elif arguments[6] != 0:
             for i in range(some):
                 store(y, i, of_row[i] + bias[output + i])
@@ -241,13 +242,13 @@ def multiply_by_amx(arguments):
     multiply_blocks(arguments, np.empty(AMX_SUMS + 2 * amx.SHAPES_BYTES, np.uint8))
 
 
-@compiled
+@compiled_fast
 def multiply_blocks(arguments, memory):
     """memory: for the thread's sums, of a block of rows and a strip, and the shapes of AMX's registers. The
     caller holds it, see `_multiply_panels`."""
     rows, outputs, pairs = arguments[1], arguments[2], arguments[3]
     x, blocks = pointer(arguments[4], np.uint16(0)), pointer(arguments[9], np.uint32(0))
-    pack_rows(x, rows, 2 * pairs, blocks, shifted(arguments, 10), shifted(arguments, 11))
+    pack_rows(x, rows, 2 * pairs, blocks, shift(arguments, 10), shift(arguments, 11))
     line = amx.SHAPES_BYTES  # also the size of a cache line; sums that begin at one are stored faster
     start = (np.int64(memory.ctypes.data) + line - 1) // line * line
     sums = pointer(start, np.float32(0))
@@ -262,15 +263,15 @@ def multiply_blocks(arguments, memory):
     strip, is_first = fetch_add(arguments, 1), True
     while strip < strips:
         following = fetch_add(arguments, 1)
-        of_strip = shifted(weights, strip * pairs * OUTPUTS)
-        next_strip = shifted(weights, min(following, strips) * pairs * OUTPUTS)
+        of_strip = shift(weights, strip * pairs * OUTPUTS)
+        next_strip = shift(weights, min(following, strips) * pairs * OUTPUTS)
         for turn in range(turns):
             first = turn * BLOCK_ROWS
-            count, block = min(BLOCK_ROWS, rows - first), shifted(blocks, turn * steps * STEP_WORDS)
+            count, block = min(BLOCK_ROWS, rows - first), shift(blocks, turn * steps * STEP_WORDS)
             if turns == 1 or (is_first and turn == 0):
-                later, some = shifted(of_strip, AMX_AHEAD * DEPTH * OUTPUTS), whole
+                later, some = shift(of_strip, AMX_AHEAD * DEPTH * OUTPUTS), whole
             else:
-                later, some = shifted(next_strip, turn * steps * lines * LANES), lines
+                later, some = shift(next_strip, turn * steps * lines * LANES), lines
             _multiply_block(count, pairs, block, of_strip, sums, later, some)
             _store_rows(arguments, sums, first, count, strip * OUTPUTS)
         is_first = False
@@ -278,14 +279,14 @@ def multiply_blocks(arguments, memory):
     amx.release_tiles()
 
 
-@compiled
+@compiled_fast
 def _multiply_block(rows, pairs, block, weights, sums, later, lines):
     """Multiplies the first `rows` rows of a block with a strip."""
     if rows <= BLOCK_ROWS // 2:
         multiply_wide(pairs, block, DEPTH, STEP_WORDS, weights, OUTPUTS, sums, OUTPUTS, False, later, lines)
     else:
         multiply_square(pairs, block, DEPTH, STEP_WORDS, weights, OUTPUTS, sums, OUTPUTS, False, later, lines)
-        weights, sums = shifted(weights, SIDE), shifted(sums, SIDE)
+        weights, sums = shift(weights, SIDE), shift(sums, SIDE)
         multiply_square(pairs, block, DEPTH, STEP_WORDS, weights, OUTPUTS, sums, OUTPUTS, False, later, 0)
 
 
@@ -298,7 +299,7 @@ def copy_rows(arguments):
         if row >= arguments[1]:
             break
         strip, output = divmod(number_at(arguments[5], arguments[4], row), OUTPUTS)
-        weights = shifted(pointer(arguments[6], np.uint16(0)), 2 * (strip * pairs * OUTPUTS + output))
-        target = shifted(pointer(arguments[7], np.uint16(0)), row * inputs)
+        weights = shift(pointer(arguments[6], np.uint16(0)), 2 * (strip * pairs * OUTPUTS + output))
+        target = shift(pointer(arguments[7], np.uint16(0)), row * inputs)
         for i in range(inputs):
             target[i] = weights[i // 2 * 2 * OUTPUTS + i % 2]

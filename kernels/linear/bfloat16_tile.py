@@ -5,7 +5,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..common.bfloat16_dots import add_pair_products, rounded_words
+from ..common.bfloat16_dots import add_pair_products, round_words
 from ..common.llvm import SECOND_LEVEL, Intrinsic, prefetch_line, read, size, write
 from ..common.vectors import FLOATS, LANES, WORDS
 
@@ -13,7 +13,7 @@ VECTORS = 4
 OUTPUTS = VECTORS * LANES
 """outputs of a strip"""
 
-MOST_ROWS = 6
+MAX_ROWS = 6
 """The most rows that are multiplied in one pass over the weights. Their sums take 24 of the 32 registers."""
 
 
@@ -72,7 +72,7 @@ def write_strip(typing, sums, bias, biased, y):
                     more = read(builder, builder.gep(bias, [size(start)]), FLOATS)
                     builder.store(builder.fadd(builder.load(total), more), total)
                 values.append(builder.load(total))
-            write(builder, rounded_words(builder, *values), builder.gep(y, [size(first)]))
+            write(builder, round_words(builder, *values), builder.gep(y, [size(first)]))
         return context.get_dummy_value()
 
     floats = types.CPointer(types.float32)

@@ -9,10 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.codes_cuda import FP8_UNIT, coded, magnitude, scale_and_factor
+from ..common.codes_cuda import FP8_UNIT, encode, magnitude, scale_and_factor
 from .coded_cuda import Stored, words
 
-SMALLEST_GROUP = 32
+MIN_GROUP = 32
 """the inputs that one matrix instruction multiplies"""
 FP8_CAPABILITY = (8, 9)
 """the first compute capability with matrix instructions for FP8"""
@@ -50,7 +50,7 @@ def round_kernel(
     value = tl.load(x + source * inputs + column[None, :], mask=read, other=0.0).to(tl.float32)
     scale, factor = scale_and_factor(magnitude(value, 1), FP8)
     target = codes + source * (groups * GROUP) + column[None, :]
-    tl.store(target, coded(value, factor[:, None], FP8), mask=exists[:, None])
+    tl.store(target, encode(value, factor[:, None], FP8), mask=exists[:, None])
     tl.store(scales + group * rows + row, scale, mask=exists)
 
 
@@ -100,7 +100,7 @@ def byte_product_kernel(
 
 def takes(weight: Stored, device: torch.device) -> bool:
     """Whether `multiply` can multiply with the weight on this device."""
-    if weight.bits != 8 or weight.offsets is not None or weight.group < SMALLEST_GROUP:
+    if weight.bits != 8 or weight.offsets is not None or weight.group < MIN_GROUP:
         return False
     has_fp8 = device.type != "cuda" or torch.cuda.get_device_capability(device) >= FP8_CAPABILITY
     return has_fp8 or not weight.is_fp8

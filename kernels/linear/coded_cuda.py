@@ -11,19 +11,19 @@ import torch
 import triton
 import triton.language as tl
 
-from .widening_cuda import nibbles, ones, widened
+from .widening_cuda import nibbles, ones, widen
 
-FEW_ROWS, MOST_BLOCK_ROWS = 16, 64
-MOST_TURN_COLUMNS = 128
-"""of the codes that are multiplied at a time"""
-MOST_COLUMNS = 64
+FEW_ROWS, MAX_BLOCK_ROWS = 16, 64
+MAX_TURN_COLUMNS = 128
+"""columns of the codes that are multiplied at a time"""
+MAX_COLUMNS = 64
 """the same with more than FEW_ROWS; more would spill registers"""
 
 STAGES, FLOAT32_STAGES = 4, 2
 """blocks in flight; more of float32 would exceed the 99 KiB of shared memory that every GPU grants"""
 
-LEAST_TURNS = 4
-"""of a program's loop, if a product is split"""
+MIN_TURNS = 4
+"""turns of a program's loop, if a product is split"""
 
 EXPANDED_OUTPUTS = 32
 
@@ -52,21 +52,22 @@ class Tiles(NamedTuple):
     rows: int
     outputs: int
     columns: int
-    """of bytes, see `product_kernel`"""
+    """columns of bytes (see `product_kernel`)"""
     steps: int
     warps: int
     programs: int
-    """Products of few outputs are split along the inputs into at most so many for each multiprocessor."""
+    """Programs for each multiprocessor into which products of few outputs are split along the inputs, at
+    most."""
 
     @staticmethod
     def choose(rows: int, weight: Stored) -> "Tiles":
         """Of up to 16 rows, two warps multiply 32 outputs: Triton then keeps the weights in registers, while
         for four warps and 64 outputs it takes Hopper's products, whose layout widened codes don't have."""
         if rows > FEW_ROWS:
-            block = min(MOST_BLOCK_ROWS, triton.next_power_of_2(rows))
-            return Tiles(block, 64, min(weight.group, MOST_COLUMNS), 1, 4, 2)
+            block = min(MAX_BLOCK_ROWS, triton.next_power_of_2(rows))
+            return Tiles(block, 64, min(weight.group, MAX_COLUMNS), 1, 4, 2)
         steps = weight.codes.shape[1] // weight.group
-        together = next(n for n in (4, 2, 1) if n * weight.group <= MOST_TURN_COLUMNS and steps % n == 0)
+        together = next(n for n in (4, 2, 1) if n * weight.group <= MAX_TURN_COLUMNS and steps % n == 0)
         return Tiles(8 if rows <= 8 else 16, 32, weight.group, together, 2, 8)
 
 
@@ -145,7 +146,7 @@ def product_kernel(
                 if not FP8:
                     scale, offset = _half(scale, stored % 2), _half(offset, stored % 2)
                 part = _part(x, (step * SLICE + place)[:, None], inputs, WHOLE)
-                weight = widened(byte, dtype, FP8)
+                weight = widen(byte, dtype, FP8)
                 total = _add_group(total, part, byte, weight, scale, offset, OFFSETS)
     written = (output < outputs)[:, None] & (row < rows)[None, :]
     at = row.to(tl.int64)[None, :] * outputs + output[:, None]
@@ -195,7 +196,7 @@ def expand_kernel(
     at = group * outputs + output if FP8 else (group // 2 * outputs + output) * 2 + group % 2
     factor = tl.load(factors + output, mask=exists, other=0.0)
     scale = tl.load(scales + at, mask=exists, other=0.0).to(tl.float32)
-    weight = widened(code, tl.float32, FP8) * scale[:, None]
+    weight = widen(code, tl.float32, FP8) * scale[:, None]
     if OFFSETS:
         weight += tl.load(offsets + at, mask=exists, other=0.0).to(tl.float32)[:, None]
     column = group * GROUP + place
@@ -292,7 +293,7 @@ def words(table: torch.Tensor) -> torch.Tensor:
 
 def split_count(blocks: int, turns: int, programs: int) -> int:
     """Into how many programs the turns of each block are split, so that there are at most `programs`."""
-    each = -(-turns // max(1, min(programs // blocks, turns // LEAST_TURNS)))
+    each = -(-turns // max(1, min(programs // blocks, turns // MIN_TURNS)))
     return -(-turns // each)
 
 

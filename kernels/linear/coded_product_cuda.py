@@ -12,7 +12,7 @@ FEW_ROWS = 256
 activations are rounded."""
 
 EXPANDED_BYTES = 64 << 20
-"""of a weight that are expanded at a time"""
+"""bytes of a weight that are expanded at a time"""
 
 MAX_GROUP, MIN_GROUP = 128, 16
 
@@ -41,7 +41,7 @@ class CodedCudaPacker:
         self._shape, self._group = shape, stored_group(shape)
         self._groups = -(-shape.inputs // self._group)
         self._steps = -(-self._groups // 2) if shape.bits == 4 else self._groups
-        """of codes (see `coded_cuda`)"""
+        """steps of codes (see `coded_cuda`)"""
         self._input_order = None if input_order is None else input_order.to(device)
         self._middle = 0 if shape.bits is None else 1 << (shape.bits - 1)
         width = self._steps * self._group
@@ -81,7 +81,7 @@ class CodedCudaPacker:
         shape, group = self._shape, self._group
         if shape.bits is None:
             return F.pad(codes.view(torch.int8), (0, self._codes.shape[1] - shape.inputs))
-        signed = (codes ^ self._middle).view(torch.int8)  # of 4 bits: in the low half
+        signed = (codes ^ self._middle).view(torch.int8)  # codes of 4 bits are in the low half
         if shape.bits == 8:
             return signed
         padded = F.pad(signed, (0, 2 * self._codes.shape[1] - shape.inputs))

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from .few_rows_cuda import Tiling
 
 MAX_ROWS = 4
-"""of our kernel"""
+"""rows that our kernel multiplies, at most"""
 ALIGNED_INPUTS = 8
-"""Our kernel loads so many inputs at a time."""
+"""inputs that our kernel loads at a time"""
 MIN_GAIN = 0.05
 """share of cuBLAS's time that our kernel must save to be taken; smaller differences may be noise"""
 FEW_OUTPUTS = 2048
-"""Weights of at most so many outputs also try programs of one output, because larger programs would be too
-few for all multiprocessors."""
+"""Weights with at most this many outputs also try programs of one output, because larger programs would be
+too few for all multiprocessors."""
 MAX_TIMED = 16
 """products of one shape that are timed one after the other"""
 
@@ -76,11 +76,14 @@ def choose_fastest(products: Iterable[FloatCudaProduct], seconds: Seconds) -> li
     """Chooses the kernel for each product and number of rows, by the time of up to MAX_TIMED products of the
     same shape."""
     return [
-        choice for group in _of_one_shape(products) if group[0].tiles() for choice in _chosen(group, seconds)
+        choice
+        for group in _group_by_shape(products)
+        if group[0].tiles()
+        for choice in _choose(group, seconds)
     ]
 
 
-def _chosen(group: Sequence[FloatCudaProduct], seconds: Seconds) -> Iterator[Choice]:
+def _choose(group: Sequence[FloatCudaProduct], seconds: Seconds) -> Iterator[Choice]:
     weight, timed = group[0].weight, group[:MAX_TIMED]
     outputs, inputs = weight.shape
     for rows in range(1, MAX_ROWS + 1):
@@ -102,7 +105,7 @@ def _multiply(products: Sequence[FloatCudaProduct], x: torch.Tensor, tiling: Til
         product.multiply(x, tiling)
 
 
-def _of_one_shape(products: Iterable[FloatCudaProduct]) -> Iterable[list[FloatCudaProduct]]:
+def _group_by_shape(products: Iterable[FloatCudaProduct]) -> Iterable[list[FloatCudaProduct]]:
     groups: dict[tuple[torch.Size, torch.dtype, bool], list[FloatCudaProduct]] = {}
     for product in products:
         key = product.weight.shape, product.weight.dtype, product.bias is not None

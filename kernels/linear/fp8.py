@@ -80,7 +80,7 @@ class Fp8CpuProduct:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         shape, dtype = self.shape, x.dtype
         y = torch.empty(len(x), shape.outputs, dtype=dtype)
-        x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else half_cpu.widened(x.contiguous())
+        x = x.contiguous() if fp8_cpu.multiplies_pairs(dtype) else half_cpu.to_float32(x.contiguous())
         x = F.pad(x, (0, 1)) if shape.inputs % 2 else x
         pairs = self._codes.shape[1]
         bias = 0 if self._bias is None else self._bias.data_ptr()

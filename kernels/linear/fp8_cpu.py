@@ -9,10 +9,10 @@ import torch
 
 from ..common import bfloat16_dots
 from ..common.jit import compiled
-from ..common.numba_tools import fetch_add, pointer, shifted, store
+from ..common.numba_tools import fetch_add, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel
-from .bfloat16_tile import MOST_ROWS, OUTPUTS
+from .bfloat16_tile import MAX_ROWS, OUTPUTS
 from .fp8_tile import PAIR_BYTES, tile
 from .integer_tiles import store_row
 
@@ -21,25 +21,25 @@ BLOCK = 64
 or 32 KB of float32."""
 
 NEAR, FAR = 1024, 8192
-"""While codes are widened, those so many bytes further are prefetched: NEAR for up to 3 rows, FAR for more.
-One row takes 1.07 times as long with FAR as with NEAR, 5 rows take 1.09 times as long with NEAR as with
+"""Bytes between the codes that are widened and those that are prefetched: NEAR for up to 3 rows, FAR for
+more. One row takes 1.07 times as long with FAR as with NEAR, 5 rows take 1.09 times as long with NEAR as with
 FAR."""
 
 PANEL = 252
 """Rows that a thread takes at a time. Their sums stay in the second-level cache."""
 
 VALUES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
-"""of the codes, float32 [256]"""
+"""the values of the codes, float32 [256]"""
 
-_one, _two, _three, _four, _five, _six = (tile(rows, False, False) for rows in range(1, MOST_ROWS + 1))
+_one, _two, _three, _four, _five, _six = (tile(rows, False, False) for rows in range(1, MAX_ROWS + 1))
 _first_three, _first_four, _first_five, _first_six = (tile(rows, False, True) for rows in range(3, 7))
 _next_three, _next_four, _next_five, _next_six = (tile(rows, True, False) for rows in range(3, 7))
 
 
 @compiled
 def _add_few(x, stride, codes, scales, sums, rows, count, buffer):
-    """Add the products of `count` pairs and at most MOST_ROWS rows."""
-    later = shifted(codes, NEAR if rows <= 3 else FAR)
+    """Add the products of `count` pairs and at most MAX_ROWS rows."""
+    later = shift(codes, NEAR if rows <= 3 else FAR)
     if rows == 1:
         _one(count, x, stride, codes, buffer, scales, sums, later, PAIR_BYTES)
     elif rows == 2:
@@ -61,16 +61,16 @@ def _add_many(x, stride, codes, scales, sums, rows, count, buffer):
     Two tiles prefetch half of the next codes each, or four a quarter each; the others repeat that, which
     costs little.
     """
-    tiles = (rows + MOST_ROWS - 1) // MOST_ROWS
+    tiles = (rows + MAX_ROWS - 1) // MAX_ROWS
     shares = 4 if tiles >= 4 else 2
     step = PAIR_BYTES // shares
-    later = shifted(codes, count * PAIR_BYTES)
+    later = shift(codes, count * PAIR_BYTES)
     _add_first(rows // tiles, count, x, stride, codes, buffer, scales, sums, later, step)
     for index in range(1, tiles):
         row = rows * index // tiles
         size = rows * (index + 1) // tiles - row
-        here, to = shifted(x, row * stride), shifted(sums, row * OUTPUTS)
-        then = shifted(later, index % shares * count * step)
+        here, to = shift(x, row * stride), shift(sums, row * OUTPUTS)
+        then = shift(later, index % shares * count * step)
         if size == 3:
             _next_three(count, here, stride, codes, buffer, scales, to, then, step)
         elif size == 4:
@@ -101,16 +101,16 @@ def _multiply_strip(arguments, strip, first, count, sums, buffer, pair):
     groups = (pairs + group - 1) // group
     for i in range(count * OUTPUTS):
         sums[i] = np.float32(0)
-    codes = shifted(pointer(arguments[6], np.int8(0)), strip * pairs * PAIR_BYTES)
-    scales = shifted(pointer(arguments[7], np.float32(0)), strip * groups * OUTPUTS)
-    x = shifted(pointer(arguments[5], pair), first * pairs)
+    codes = shift(pointer(arguments[6], np.int8(0)), strip * pairs * PAIR_BYTES)
+    scales = shift(pointer(arguments[7], np.float32(0)), strip * groups * OUTPUTS)
+    x = shift(pointer(arguments[5], pair), first * pairs)
     begin = 0
     while begin < pairs:
         number = begin // group
         end = min(begin + BLOCK, (number + 1) * group, pairs)
-        here, block = shifted(x, begin), shifted(codes, begin * PAIR_BYTES)
-        factors = shifted(scales, number * OUTPUTS)
-        if count <= MOST_ROWS:
+        here, block = shift(x, begin), shift(codes, begin * PAIR_BYTES)
+        factors = shift(scales, number * OUTPUTS)
+        if count <= MAX_ROWS:
             _add_few(here, pairs, block, factors, sums, count, end - begin, buffer)
         else:
             _add_many(here, pairs, block, factors, sums, count, end - begin, buffer)
@@ -128,7 +128,7 @@ def _multiply(arguments, memory, pair, kind):
     """
     rows, outputs = arguments[1], arguments[2]
     sums = pointer(np.int64(memory.ctypes.data), np.float32(0))
-    buffer = shifted(sums, OUTPUTS * min(rows, PANEL))
+    buffer = shift(sums, OUTPUTS * min(rows, PANEL))
     panels = (rows + PANEL - 1) // PANEL
     strips = (outputs + OUTPUTS - 1) // OUTPUTS
     while True:
@@ -149,8 +149,8 @@ def _store_rows(arguments, sums, first, count, output, kind):
     bias = pointer(arguments[8], np.float32(0))
     some = min(OUTPUTS, outputs - output)
     for row in range(count):
-        y = shifted(pointer(arguments[9], kind), (first + row) * outputs + output)
-        of_row = shifted(sums, row * OUTPUTS)
+        y = shift(pointer(arguments[9], kind), (first + row) * outputs + output)
+        of_row = shift(sums, row * OUTPUTS)
         for i in range(some):
             store(y, i, of_row[i] + bias[output + i] if arguments[8] != 0 else of_row[i])
 
@@ -218,10 +218,10 @@ def _expand(arguments, output, weights):
     inputs, group = arguments[8], arguments[9]
     pairs, groups = (inputs + 1) // 2, (inputs + group - 1) // group
     strip, lane = output // OUTPUTS, output % OUTPUTS
-    codes = shifted(pointer(arguments[4], np.uint8(0)), strip * pairs * 2 * OUTPUTS)
+    codes = shift(pointer(arguments[4], np.uint8(0)), strip * pairs * 2 * OUTPUTS)
     place = pointer(arguments[5], np.int64(0))[lane]
     values = pointer(arguments[6], np.float32(0))
-    scales = shifted(pointer(arguments[7], np.float32(0)), strip * groups * OUTPUTS + lane)
+    scales = shift(pointer(arguments[7], np.float32(0)), strip * groups * OUTPUTS + lane)
     for i in range(inputs):
         code = codes[(i // 2 * OUTPUTS + place) * 2 + i % 2]
         weights[i] = values[code] * scales[i // group * OUTPUTS]

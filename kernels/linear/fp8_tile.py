@@ -218,11 +218,11 @@ def _floats(builder: ir.IRBuilder, place: ir.Value) -> list[tuple[ir.Value, ir.V
     for start in (0, 4):
         order = ir.Constant(WORDS, [8 * (lane // 4) + start + lane % 4 for lane in range(LANES)])
         pairs = builder.zext(builder.shuffle_vector(codes, codes, order), WORDS)
-        found.append((_widened(builder, pairs), _widened(builder, builder.lshr(pairs, words(8)))))
+        found.append((_widen(builder, pairs), _widen(builder, builder.lshr(pairs, words(8)))))
     return found
 
 
-def _widened(builder: ir.IRBuilder, codes: ir.Value) -> ir.Value:
+def _widen(builder: ir.IRBuilder, codes: ir.Value) -> ir.Value:
     """The codes in the lowest bytes of words, as float32.
 
     Moved to the positions of float16, the bits of a code are its value / 256, also for subnormal values.

@@ -31,7 +31,7 @@ class HalfWidenedOnUseProduct:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.empty(len(x), len(self._weight), dtype=x.dtype)
         if len(x) <= FEW_ROWS:
-            half_cpu.multiply(half_cpu.widened(x), self._weight, self._bias, y)
+            half_cpu.multiply(half_cpu.to_float32(x), self._weight, self._bias, y)
         else:
             self._multiply_parts(x, y)
         return y

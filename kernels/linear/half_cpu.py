@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from ..common.numba_tools import compiled, fetch_add, load, pointer, prefetch, shifted, store
+from ..common.jit import compiled_fast
+from ..common.numba_tools import fetch_add, load, pointer, prefetch, shift, store
 from ..common.threads import PIECE, ParallelKernel, thread_count
 
 BLOCK = 32_768
@@ -31,7 +32,7 @@ def widen(source: torch.Tensor, target: torch.Tensor) -> None:
     WIDENINGS[source.dtype].run(arguments, thread_count(source.numel()))
 
 
-def widened(x: torch.Tensor) -> torch.Tensor:
+def to_float32(x: torch.Tensor) -> torch.Tensor:
     """x as float32: a copy if it has half precision."""
     if x.dtype == torch.float32:
         return x
@@ -40,7 +41,7 @@ def widened(x: torch.Tensor) -> torch.Tensor:
     return wide
 
 
-@compiled
+@compiled_fast
 def _add_dot_one(weight, x, size, out):
     a = np.float32(0)
     for i in range(size):
@@ -48,9 +49,9 @@ def _add_dot_one(weight, x, size, out):
     out[0] += a
 
 
-@compiled
+@compiled_fast
 def _add_dot_two(weight, x, size, stride, out):
-    y = shifted(x, stride)
+    y = shift(x, stride)
     a = b = np.float32(0)
     for i in range(size):
         w = load(weight, i)
@@ -60,9 +61,9 @@ def _add_dot_two(weight, x, size, stride, out):
     out[1] += b
 
 
-@compiled
+@compiled_fast
 def _add_dot_four(weight, x0, size, stride, out):
-    x1, x2, x3 = shifted(x0, stride), shifted(x0, 2 * stride), shifted(x0, 3 * stride)
+    x1, x2, x3 = shift(x0, stride), shift(x0, 2 * stride), shift(x0, 3 * stride)
     a = b = c = d = np.float32(0)
     for i in range(size):
         w = load(weight, i)
@@ -76,7 +77,7 @@ def _add_dot_four(weight, x0, size, stride, out):
     out[3] += d
 
 
-@compiled
+@compiled_fast
 def _multiply(arguments, kind):
     """Arguments: the counter of blocks of outputs, then those of `multiply`.
 
@@ -95,17 +96,15 @@ def _multiply(arguments, kind):
         if begin >= outputs:
             break
         for output in range(begin, min(outputs, begin + step)):
-            weight = shifted(pointer(arguments[5], kind), output * inputs)
+            weight = shift(pointer(arguments[5], kind), output * inputs)
             sums[:] = bias[output] if arguments[6] != 0 else np.float32(0)
             for start in range(0, inputs, tile):
-                _add_tile(
-                    shifted(weight, start), shifted(x, start), min(tile, inputs - start), inputs, rows, out
-                )
+                _add_tile(shift(weight, start), shift(x, start), min(tile, inputs - start), inputs, rows, out)
             for row in range(rows):
                 store(y, row * outputs + output, out[row])
 
 
-@compiled
+@compiled_fast
 def _add_tile(weight, x, size, stride, rows, out):
     """Adds the products of some weights of one output with all rows of x."""
     if rows == 1:
@@ -114,16 +113,16 @@ def _add_tile(weight, x, size, stride, rows, out):
         prefetch(weight, i + AHEAD)
     row = 0
     while row + 4 <= rows:
-        _add_dot_four(weight, shifted(x, row * stride), size, stride, shifted(out, row))
+        _add_dot_four(weight, shift(x, row * stride), size, stride, shift(out, row))
         row += 4
     if row + 2 <= rows:
-        _add_dot_two(weight, shifted(x, row * stride), size, stride, shifted(out, row))
+        _add_dot_two(weight, shift(x, row * stride), size, stride, shift(out, row))
         row += 2
     if row < rows:
-        _add_dot_one(weight, shifted(x, row * stride), size, shifted(out, row))
+        _add_dot_one(weight, shift(x, row * stride), size, shift(out, row))
 
 
-@compiled
+@compiled_fast
 def _widen(arguments, kind):
     """Arguments: the counter of pieces, then those of `widen`."""
     count = arguments[1]
@@ -131,8 +130,8 @@ def _widen(arguments, kind):
         begin = fetch_add(arguments, 1) * PIECE
         if begin >= count:
             break
-        source = shifted(pointer(arguments[2], kind), begin)
-        target = shifted(pointer(arguments[3], np.float32(0)), begin)
+        source = shift(pointer(arguments[2], kind), begin)
+        target = shift(pointer(arguments[3], np.float32(0)), begin)
         for i in range(min(PIECE, count - begin)):
             target[i] = load(source, i)
 

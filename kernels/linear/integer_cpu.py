@@ -6,7 +6,7 @@ import torch
 from ..common.amx import SHAPES_BYTES, load_shapes, release_tiles
 from ..common.amx_product import DEPTH, multiply_square
 from ..common.jit import compiled
-from ..common.numba_tools import fetch_add, pointer, prefetch, shifted
+from ..common.numba_tools import fetch_add, pointer, prefetch, shift
 from ..common.threads import ParallelKernel
 from .amx_rows import BLOCK_ROWS, STEP, STEP_WORDS, pack_rows, wait_until
 from .byte_dots import TILE, VECTOR, WHOLE_PACE, tile_products, write_results
@@ -35,9 +35,9 @@ PIECE = 1024
 """Inputs of a row that a thread quantizes at a time, approximately."""
 
 NEAR, FAR = 1024, 8192
-"""While codes are multiplied, those so many bytes further are prefetched: NEAR for up to 2 rows with 4 bits
-and up to 4 rows with 8 bits, FAR for more. 4 rows with 8 bits take 1.08 times as long with FAR as with NEAR,
-4 rows with 4 bits 1.12 times as long with NEAR as with FAR (bench/results/cpu-notes.md)."""
+"""Bytes between the codes that are multiplied and those that are prefetched: NEAR for up to 2 rows with 4
+bits and up to 4 rows with 8 bits, FAR for more. 4 rows with 8 bits take 1.08 times as long with FAR as with
+NEAR, 4 rows with 4 bits 1.12 times as long with NEAR as with FAR (bench/results/cpu-notes.md)."""
 
 HALVED_ROWS, OUTPUTS_OF_A_ROW = 64, 16
 """A product of at least HALVED_ROWS rows is computed by two sides of threads, each for half of the rows, if
@@ -58,7 +58,7 @@ _one, _two, _three, _four, _five, _six = (tile_products(rows) for rows in range(
 
 @compiled
 def _multiply_rows(rows, passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch):
-    """See `byte_dots.tile_products`; `rows` of each pass, up to ROWS."""
+    """Calls the function of `byte_dots.tile_products` for this number of rows, up to ROWS."""
     if rows == 1:
         _one(passes, groups, parts, steps, codes, x, row, scales, table, sums, wide, out, fetch)
     elif rows == 2:
@@ -98,31 +98,31 @@ def _quantize(arguments, has_offsets, side):
     groups = inputs // (group * parts)
     step = max(1, PIECE // (group * parts))
     pieces = (groups + step - 1) // step
-    done = shifted(arguments, 2)
+    done = shift(arguments, 2)
     while True:
-        piece = fetch_add(shifted(arguments, 1), 1)
+        piece = fetch_add(shift(arguments, 1), 1)
         if piece >= rows * pieces:
             break
         if side != WHOLE:
-            piece = fetch_add(shifted(arguments, 24 + side), 1)
+            piece = fetch_add(shift(arguments, 24 + side), 1)
             if side == 1:
                 piece = rows * pieces - 1 - piece
         row, first = piece // pieces, piece % pieces * step
         count = min(step, groups - first)
         start = row * groups + first
         at = start * parts * group
-        of_codes, step_codes = shifted(codes, at), parts * group
+        of_codes, step_codes = shift(codes, at), parts * group
         if arguments[20] == AMX_BYTES:
-            of_codes, step_codes = shifted(codes, block_offset(row, first, groups)), BLOCK_ROWS * group
-        out = of_codes, step_codes, shifted(scales, start), shifted(sums, start * parts)
+            of_codes, step_codes = shift(codes, block_offset(row, first, groups)), BLOCK_ROWS * group
+        out = of_codes, step_codes, shift(scales, start), shift(sums, start * parts)
         if arguments[3] == FLOAT32:
-            wide = shifted(pointer(x, np.float32(0)), at)
+            wide = shift(pointer(x, np.float32(0)), at)
             quantize_groups(wide, count, parts, group, *out, zero, has_offsets)
         elif arguments[3] == BFLOAT16:
-            brain = shifted(pointer(x, np.uint16(0)), at)
+            brain = shift(pointer(x, np.uint16(0)), at)
             quantize_groups(brain, count, parts, group, *out, zero, has_offsets)
         else:
-            half = shifted(pointer(x, np.int16(0)), at)
+            half = shift(pointer(x, np.int16(0)), at)
             quantize_groups(half, count, parts, group, *out, zero, has_offsets)
         fetch_add(done, 1)
     wait_until(done, rows * pieces)
@@ -155,12 +155,12 @@ def _store_rows(arguments, totals, first, rows, output):
 def _store(arguments, totals, first, rows, output, y, kind):
     outputs = arguments[5]
     count = min(TILE, outputs - output)
-    factors = shifted(pointer(arguments[15], np.float32(0)), output)
-    bias = shifted(pointer(arguments[16], np.float32(0)), output)
+    factors = shift(pointer(arguments[15], np.float32(0)), output)
+    bias = shift(pointer(arguments[16], np.float32(0)), output)
     whole = pointer(totals + 4 * rows * TILE, kind)
     for row in range(rows):
         total = pointer(totals + 4 * row * TILE, np.float32(0))
-        target = shifted(pointer(y, kind), (first + row) * outputs + output)
+        target = shift(pointer(y, kind), (first + row) * outputs + output)
         if count == TILE:
             write_results(total, factors, bias, arguments[16] != 0, target)
         else:
@@ -194,9 +194,9 @@ def _multiply_tile(
         passes = (some + size - 1) // size
         for i in range(passes * size * TILE):
             out[i] = np.float32(0)
-        x = shifted(pointer(arguments[11], np.int8(0)), row * inputs)
-        scales = shifted(pointer(arguments[12], np.float32(0)), row * groups)
-        sums = shifted(pointer(arguments[13], sum_kind), row * groups * parts)
+        x = shift(pointer(arguments[11], np.int8(0)), row * inputs)
+        scales = shift(pointer(arguments[12], np.float32(0)), row * groups)
+        sums = shift(pointer(arguments[13], sum_kind), row * groups * parts)
         fetch = NEAR if near else FAR, WHOLE_PACE
         if number > 0:
             fetch = 0, WHOLE_PACE  # prefetches what is multiplied anyway
@@ -227,7 +227,7 @@ def _multiply_panels(arguments, address, bits, has_offsets, sum_kind, memory, ou
 def _pack(arguments):
     """Writes the blocks of rows for AMX together with the other threads."""
     rows, inputs, x = arguments[4], arguments[6], arguments[10]
-    blocks, taken, done = pointer(arguments[11], np.uint32(0)), shifted(arguments, 1), shifted(arguments, 2)
+    blocks, taken, done = pointer(arguments[11], np.uint32(0)), shift(arguments, 1), shift(arguments, 2)
     if arguments[3] == FLOAT32:
         pack_rows(pointer(x, np.float32(0)), rows, inputs, blocks, taken, done)
     elif arguments[3] == BFLOAT16:
@@ -241,7 +241,7 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
     """Widens some tiles to bfloat16 and multiplies them with all rows, then the next ones."""
     _pack(arguments)
     rows, inputs, group, some = arguments[4], arguments[6], arguments[7], arguments[22]
-    memory = arguments[18] + fetch_add(shifted(arguments, 19), 1) * arguments[21]
+    memory = arguments[18] + fetch_add(shift(arguments, 19), 1) * arguments[21]
     load_shapes(pointer(memory + WIDENED_AT - SHAPES_BYTES, np.uint8(0)))
     sums = pointer(memory, np.float32(0))
     widened = pointer(memory + WIDENED_AT, np.uint32(0))
@@ -254,15 +254,15 @@ def multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind):
         count = min(some, tiles - begin)
         for index in range(count):
             address = arguments[14] + (begin + index) * tile_bytes
-            to = shifted(widened, index * tile_words)
+            to = shift(widened, index * tile_words)
             widen_groups(address, inputs // group, group // 4, arguments[9], four_codes, sum_kind, to)
         for row in range(0, rows, BLOCK_ROWS):
-            x = shifted(blocks, row // BLOCK_ROWS * block_words)
+            x = shift(blocks, row // BLOCK_ROWS * block_words)
             size = min(BLOCK_ROWS, rows - row)
             for index in range(count):
                 output = (begin + index) * TILE
                 _prefetch_results(arguments, row, size, output)
-                weights = shifted(widened, index * tile_words)
+                weights = shift(widened, index * tile_words)
                 multiply_square(inputs // 2, x, DEPTH, STEP_WORDS, weights, TILE, sums, TILE, False, x, 0)
                 _store_rows(arguments, memory, row, size, output)
     release_tiles()
@@ -276,8 +276,8 @@ def _multiply_halves(arguments, tiles, tile_bytes, group_bytes, four_codes, sum_
     of activations are read by the core that has written them, and a slower core does less.
     """
     rows = arguments[4]
-    while fetch_add(shifted(arguments, 26), 1) < 2 * tiles:
-        tile, half = fetch_add(shifted(arguments, 27 + side), 1), side
+    while fetch_add(shift(arguments, 26), 1) < 2 * tiles:
+        tile, half = fetch_add(shift(arguments, 27 + side), 1), side
         if tile >= tiles:
             tile, half = 2 * tiles - 1 - tile, 1 - side
         begin, end = rows * half // 2, rows * (half + 1) // 2
@@ -317,7 +317,7 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
     if arguments[20] == AMX_BFLOAT16:
         multiply_widened(arguments, tiles, tile_bytes, four_codes, sum_kind)
         return
-    number = fetch_add(shifted(arguments, 19), 1)
+    number = fetch_add(shift(arguments, 19), 1)
     memory = arguments[18] + number * arguments[21]
     side = number % 2 if arguments[23] != 0 else WHOLE
     _quantize(arguments, has_offsets, side)

@@ -18,8 +18,8 @@ from numba.extending import intrinsic
 from ..common import amx
 from ..common.amx import LEFT, RIGHT, SUMS, TILE_ROWS, instruction
 from ..common.jit import compiled
-from ..common.llvm import I8, I32, outlined, prefetch_line, read, size, word, write
-from ..common.numba_tools import pointer, shifted
+from ..common.llvm import I8, I32, call_outlined, prefetch_line, read, size, word, write
+from ..common.numba_tools import pointer, shift
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, splat, words
 from .byte_dots import TILE, VECTOR
 
@@ -27,7 +27,7 @@ BLOCK_ROWS = 32
 """Rows of activations of `multiply_block`: those of two tile registers."""
 
 DEPTH = 64
-"""One instruction multiplies so many inputs of each row."""
+"""inputs of each row that one instruction multiplies"""
 
 GROUP = 128
 """The number of inputs in a group. Each group's sums are stored and scaled outside of AMX. With smaller
@@ -126,14 +126,14 @@ def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, firs
         place = address + index * group_bytes
         _widen_halves(pointer(place, np.uint8(0)), tables)
         if has_offsets:
-            _widen_halves(pointer(place + VECTOR, np.uint8(0)), shifted(tables, TILE))
+            _widen_halves(pointer(place + VECTOR, np.uint8(0)), shift(tables, TILE))
         stored = pointer(place + head, np.uint8(0))
         if bits == 4:
             _widen_codes(stored, GROUP // 4, arguments[9], widened)
         elif not has_offsets:
             _center_codes(stored, GROUP // 2, widened)
         for row in range(0, rows, BLOCK_ROWS):
-            x = shifted(pointer(arguments[11], np.int8(0)), block_offset(first + row, index, groups))
+            x = shift(pointer(arguments[11], np.int8(0)), block_offset(first + row, index, groups))
             if bits == 8 and has_offsets:
                 multiply_block(x, GROUP, stored, GROUP // DEPTH, sums)
             else:
@@ -145,12 +145,12 @@ def multiply_panel(arguments, address, bits, has_offsets, sum_kind, memory, firs
             _add_scaled(
                 min(BLOCK_ROWS, rows - row),
                 sums,
-                shifted(pointer(arguments[13], sum_kind), start),
+                shift(pointer(arguments[13], sum_kind), start),
                 tables,
-                shifted(pointer(arguments[12], np.float32(0)), start),
+                shift(pointer(arguments[12], np.float32(0)), start),
                 groups,
-                shifted(out, row * TILE),
-                shifted(x, blocks * BLOCK_ROWS * GROUP),
+                shift(out, row * TILE),
+                shift(x, blocks * BLOCK_ROWS * GROUP),
             )
 
 
@@ -219,7 +219,7 @@ def _add_scaled(typing, rows, sums, starts, tables, x_scales, from_row, out, lat
     offsets = starts.dtype == types.float32
 
     def generate(context, builder, signature, arguments):
-        outlined(builder, f"add_scaled_{offsets}", _emit_scaling(offsets), arguments)
+        call_outlined(builder, f"add_scaled_{offsets}", _emit_scaling(offsets), arguments)
         return context.get_dummy_value()
 
     i64, floats = types.int64, types.CPointer(types.float32)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..common.jit import compiled
-from ..common.numba_tools import fetch_add, load, pointer, shifted, store
+from ..common.numba_tools import fetch_add, load, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel
 from .byte_dots import TILE, VECTOR
@@ -55,12 +55,12 @@ def _expand(arguments, output, weights):
     has_offsets, bits = arguments[10] != 0, arguments[11]
     head = VECTOR * (2 if has_offsets else 1)
     groups, group_bytes = inputs // group, head + TILE * group * bits // 8
-    tile = shifted(pointer(arguments[4], np.uint8(0)), output // TILE * groups * group_bytes)
+    tile = shift(pointer(arguments[4], np.uint8(0)), output // TILE * groups * group_bytes)
     order = pointer(arguments[6], np.int64(0))
     factor = pointer(arguments[5], np.float32(0))[output]
     half, lane = output % TILE // _HALF, output % _HALF
     for index in range(groups):
-        source = shifted(tile, index * group_bytes)
+        source = shift(tile, index * group_bytes)
         tables = pointer(arguments[4] + (output // TILE * groups + index) * group_bytes, np.int16(0))
         scale = load(tables, output % TILE) * factor
         offset = load(tables, TILE + output % TILE) * factor if has_offsets else np.float32(0)
@@ -81,11 +81,11 @@ def store_row(values, address, row, kind):
     """Writes a row of a matrix at this address. kind: of its elements, by `integer_cpu.KINDS`."""
     first = row * len(values)
     if kind == 0:
-        _store(values, shifted(pointer(address, np.float32(0)), first))
+        _store(values, shift(pointer(address, np.float32(0)), first))
     elif kind == 1:
-        _store(values, shifted(pointer(address, np.uint16(0)), first))
+        _store(values, shift(pointer(address, np.uint16(0)), first))
     else:
-        _store(values, shifted(pointer(address, np.int16(0)), first))
+        _store(values, shift(pointer(address, np.int16(0)), first))
 
 
 @compiled

@@ -36,10 +36,10 @@ class InvariantProduct:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         most = self._sizes[-1]
         if len(x) <= most:
-            return self._padded(x)
-        return torch.cat([self._padded(part) for part in torch.split(x, most)])
+            return self._multiply_padded(x)
+        return torch.cat([self._multiply_padded(part) for part in torch.split(x, most)])
 
-    def _padded(self, x: torch.Tensor) -> torch.Tensor:
+    def _multiply_padded(self, x: torch.Tensor) -> torch.Tensor:
         rows = len(x)
         size = self._sizes[bisect_left(self._sizes, rows)]
         if size == rows:

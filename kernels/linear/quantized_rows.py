@@ -12,8 +12,8 @@ from numba.extending import intrinsic
 
 from ..common.jit import compiled
 from ..common.llvm import I8, size, write
-from ..common.numba_tools import float_with_bits, shifted
-from ..common.vectors import FLOATS, LANES, WORDS, floats, read_floats, reduced, splat, words
+from ..common.numba_tools import float_with_bits, shift
+from ..common.vectors import FLOATS, LANES, WORDS, floats, read_floats, reduce_lanes, splat, words
 
 _INFINITY = np.int32(0x7F800000)
 _SMALL = np.int32((127 - 100) << 23)
@@ -36,7 +36,7 @@ def _largest(typing, x, vectors):
             before = builder.load(largest)
             above = builder.icmp_signed(">", magnitudes, before)
             builder.store(builder.select(above, magnitudes, before), largest)
-        return reduced(builder, "smax", builder.load(largest))
+        return reduce_lanes(builder, "smax", builder.load(largest))
 
     return types.int32(x, types.int64), generate
 
@@ -57,7 +57,7 @@ def _write_codes(typing, x, vectors, inverse, codes):
             builder.store(builder.add(builder.load(total), rounded), total)
             place = builder.gep(codes, [builder.mul(loop.index, size(LANES))])
             write(builder, builder.trunc(rounded, ir.VectorType(I8, LANES)), place)
-        return reduced(builder, "add", builder.load(total))
+        return reduce_lanes(builder, "add", builder.load(total))
 
     return types.int32(x, types.int64, types.float32, codes), generate
 
@@ -74,7 +74,7 @@ def quantize_groups(x, count, parts, group, codes, codes_step, scales, sums, zer
     See `byte_dots.tile_products` for scales and sums; sums of int32 are stored by their bits.
     """
     for index in range(count):
-        source = shifted(x, index * parts * group)
+        source = shift(x, index * parts * group)
         largest = _largest(source, parts * group // LANES)
         scale = inverse = np.float32(0)
         if largest >= _INFINITY:
@@ -84,8 +84,8 @@ def quantize_groups(x, count, parts, group, codes, codes_step, scales, sums, zer
             scale, inverse = magnitude / np.float32(127), np.float32(127) / magnitude
         scales[index] = scale
         for part in range(parts):
-            wide = shifted(source, part * group)
-            target = shifted(codes, index * codes_step + part * group)
+            wide = shift(source, part * group)
+            target = shift(codes, index * codes_step + part * group)
             total = _write_codes(wide, group // LANES, inverse, target)
             if has_offsets:
                 sums[index * parts + part] = np.float32(total)

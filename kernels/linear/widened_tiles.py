@@ -6,7 +6,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..common import amx
-from ..common.bfloat16_dots import rounded_pairs
+from ..common.bfloat16_dots import round_pairs
 from ..common.llvm import F32, I8, read, size, write
 from ..common.vectors import FLOATS, HALVES, LANES, WORDS, fma, splat, words
 from .byte_dots import TILE, VECTOR
@@ -72,4 +72,4 @@ def _pairs(builder: ir.IRBuilder, four: ir.Value, scale: ir.Value, offset: ir.Va
     for index in range(4):
         code = builder.and_(builder.lshr(four, words(8 * index)), words(0xFF))
         values.append(fma(builder, builder.sitofp(code, FLOATS), scale, offset))
-    return [rounded_pairs(builder, *values[first : first + 2]) for first in (0, 2)]
+    return [round_pairs(builder, *values[first : first + 2]) for first in (0, 2)]

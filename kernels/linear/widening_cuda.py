@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from triton import knobs
 
-from ..common.codes_cuda import widened as plainly_widened
+from ..common.codes_cuda import widen as plainly_widened
 
 AS_PTX = tl.constexpr(not knobs.runtime.interpret)
 TO_TWO, TO_FOUR = tl.constexpr("=&r,=&r,r"), tl.constexpr("=&r,=&r,=&r,=&r,r")
@@ -122,7 +122,7 @@ def nibbles(codes, dtype: tl.constexpr):
 
 
 @triton.jit
-def widened(codes, dtype: tl.constexpr, FP8: tl.constexpr):
+def widen(codes, dtype: tl.constexpr, FP8: tl.constexpr):
     """int8 codes as numbers of `dtype`; those of FP8 (E4M3) are divided by 256."""
     if AS_PTX:
         if dtype == tl.float16:

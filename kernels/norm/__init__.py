@@ -1,8 +1,19 @@
 """Root-mean-square normalisation (Zhang & Sennrich 2019)."""
 
+from typing import NamedTuple
+
 import torch
 
 from . import cpu
+
+
+class HeadNorms(NamedTuple):
+    """RMS norms over each head, with a weight [head_dim] for queries and one for keys, in some models
+    (Qwen3)."""
+
+    q: torch.Tensor
+    k: torch.Tensor
+    eps: float
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -3,42 +3,31 @@
 import numpy as np
 import torch
 
+from ..common.jit import compiled_fast
 from ..common.lanes import (
-    fused,
+    add_lanes,
+    fill_lanes,
     load_wide,
-    multiplied,
-    plus,
-    repeated,
-    rounded_lanes,
+    multiply_add,
+    multiply_lanes,
+    round_lanes,
+    scale_lanes,
     store_narrow,
-    sum_of,
-    times,
+    sum_lanes,
+    sum_squares,
 )
-from ..common.numba_tools import (
-    compiled,
-    fetch_add,
-    float_bits,
-    float_of,
-    load,
-    pointer,
-    rounded,
-    shifted,
-    store,
-)
-from ..common.squares import sum_of_squares
+from ..common.numba_tools import fetch_add, load, pack_float, pointer, round_to, shift, store, unpack_float
 from ..common.threads import PIECE, ParallelKernel, thread_count
 from ..common.vectors import LANES
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See `norm.rms_norm`."""
     out = torch.empty_like(x)
     _run(x, x, weight, eps, out, add=False)
     return out
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See `norm.add_rms_norm`."""
     out = torch.empty_like(residual)
     _run(x, residual, weight, eps, out, add=True)
     return out
@@ -58,61 +47,61 @@ def _run(
         weight.data_ptr(),
         out.data_ptr(),
         int(add),
-        float_bits(eps),
+        pack_float(eps),
     )
     KERNELS[x.dtype].run(arguments, thread_count(x.numel()))
 
 
-@compiled
+@compiled_fast
 def _norm(arguments, kind):
     """Arguments: the counter of rows, then those of `_run`."""
     rows, size, add = arguments[1], arguments[2], arguments[7]
     weight = pointer(arguments[5], kind)
-    eps = float_of(arguments[8])
+    eps = unpack_float(arguments[8])
     step = max(1, PIECE // size)
     while True:
         begin = fetch_add(arguments, step)
         if begin >= rows:
             break
         for row in range(begin, min(rows, begin + step)):
-            x = shifted(pointer(arguments[3], kind), row * size)
-            out = shifted(pointer(arguments[6], kind), row * size)
+            x = shift(pointer(arguments[3], kind), row * size)
+            out = shift(pointer(arguments[6], kind), row * size)
             if add:
-                residual = shifted(pointer(arguments[4], kind), row * size)
+                residual = shift(pointer(arguments[4], kind), row * size)
                 squares = _add(residual, x, size, kind)
                 x = residual
             else:
-                squares = sum_of_squares(x, size)
+                squares = sum_squares(x, size)
             scale = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
             _scale(x, scale, weight, size, kind, out)
 
 
-@compiled
+@compiled_fast
 def _add(residual, x, size, kind):
     """Adds x to the residual. Returns the sum of the squares of the results."""
-    partial_sums = repeated(np.float32(0))
+    partial_sums = fill_lanes(np.float32(0))
     vectors_end = size - size % LANES
     for i in range(0, vectors_end, LANES):
-        value = rounded_lanes(plus(load_wide(residual, i), load_wide(x, i)), kind)
-        partial_sums = fused(value, value, partial_sums)
+        value = round_lanes(add_lanes(load_wide(residual, i), load_wide(x, i)), kind)
+        partial_sums = multiply_add(value, value, partial_sums)
         store_narrow(residual, i, value)
-    squares = sum_of(partial_sums)
+    squares = sum_lanes(partial_sums)
     for i in range(vectors_end, size):
-        value = rounded(load(residual, i) + load(x, i), kind)
+        value = round_to(load(residual, i) + load(x, i), kind)
         squares += value * value
         store(residual, i, value)
     return squares
 
 
-@compiled
+@compiled_fast
 def _scale(x, scale, weight, size, kind, out):
     """out = x times `scale`, rounded, times `weight`"""
     vectors_end = size - size % LANES
     for i in range(0, vectors_end, LANES):
-        value = rounded_lanes(multiplied(load_wide(x, i), scale), kind)
-        store_narrow(out, i, times(value, load_wide(weight, i)))
+        value = round_lanes(scale_lanes(load_wide(x, i), scale), kind)
+        store_narrow(out, i, multiply_lanes(value, load_wide(weight, i)))
     for i in range(vectors_end, size):
-        store(out, i, rounded(load(x, i) * scale, kind) * load(weight, i))
+        store(out, i, round_to(load(x, i) * scale, kind) * load(weight, i))
 
 
 @ParallelKernel

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.dependent_launch_cuda import dependent, wait_for_previous
+from ..common.dependent_launch_cuda import launch_early, wait_for_previous
 
 
 @triton.jit
@@ -29,14 +29,12 @@ def rms_norm_kernel(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See `norm.rms_norm`."""
     out = torch.empty_like(x)
     _launch(x, out, weight, out, eps, add=False)
     return out
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """See `norm.add_rms_norm`."""
     out = torch.empty_like(residual)
     _launch(x, residual, weight, out, eps, add=True)
     return out
@@ -50,5 +48,5 @@ def _launch(
     block = triton.next_power_of_2(size)
     warps = max(1, min(16, block // 512))
     rms_norm_kernel[(rows,)](
-        x, residual, weight, out, size, eps, ADD=add, BLOCK=block, num_warps=warps, **dependent(x.device)
+        x, residual, weight, out, size, eps, ADD=add, BLOCK=block, num_warps=warps, **launch_early(x.device)
     )

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import torch
 
-MOST = 127
+MAX_CODE = 127
 """largest magnitude of an int8 code"""
 
 FP8 = torch.float8_e4m3fn
 FP8_MOST = 448
 """largest magnitude of an FP8 (E4M3) code"""
 
-SMALLEST = 2.0**-100
+MIN_MAGNITUDE = 2.0**-100
 """Cells whose values are all smaller are stored as zeros: 127 or 448 divided by them may be infinite."""
 
 WORD = 4
@@ -30,7 +30,7 @@ class CellFormat(NamedTuple):
     """
 
     dtype: torch.dtype
-    """of the cache's tensors"""
+    """dtype of the cache's tensors"""
 
     @property
     def is_scaled(self) -> bool:
@@ -39,7 +39,7 @@ class CellFormat(NamedTuple):
     @property
     def most(self) -> int:
         """The largest magnitude of a code."""
-        return FP8_MOST if self.dtype == FP8 else MOST
+        return FP8_MOST if self.dtype == FP8 else MAX_CODE
 
     def elements(self, head_dim: int) -> int:
         """The size of a cell in elements of `dtype`."""
@@ -54,8 +54,8 @@ class CellFormat(NamedTuple):
             return values.to(self.dtype)
         values = values.float()
         largest = values.abs().amax(-1, keepdim=True)
-        codes = torch.where(largest >= SMALLEST, values * (self.most / largest), 0.0)
-        scales = torch.where(largest >= SMALLEST, largest / self.most, 0.0)
+        codes = torch.where(largest >= MIN_MAGNITUDE, values * (self.most / largest), 0.0)
+        scales = torch.where(largest >= MIN_MAGNITUDE, largest / self.most, 0.0)
         broken = ~largest.isfinite()
         cells = values.new_zeros((*values.shape[:-1], self.elements(values.shape[-1])), dtype=self.dtype)
         codes = codes.masked_fill(broken, 0.0)

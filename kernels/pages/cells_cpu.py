@@ -9,9 +9,10 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ..common.jit import compiled_fast
 from ..common.llvm import F32, I16, I32, read, size, word
-from ..common.numba_tools import compiled, float_with_bits, load, store
-from .cells import MOST, SMALLEST, WORD
+from ..common.numba_tools import float_with_bits, load, store
+from .cells import MAX_CODE, MIN_MAGNITUDE, WORD
 
 LINE_BYTES = 64
 
@@ -50,7 +51,7 @@ def line_elements(typing, cell):
 
 
 @intrinsic
-def scale_of(typing, cell, head_dim):
+def read_scale(typing, cell, head_dim):
     """The factor of the loaded elements: 1 in cells without a scale."""
 
     def generate(context, builder, signature, arguments):
@@ -112,25 +113,25 @@ def _magnitude(typing, value):
     return types.uint32(types.float32), generate
 
 
-@compiled
+@compiled_fast
 def write_cell(cell, head_dim, values):
     """Store float32 values in a cell with a scale, rounded to nearest even."""
     magnitude = np.uint32(0)
     for i in range(head_dim):
         magnitude = max(magnitude, _magnitude(values[i]))
     largest = float_with_bits(magnitude)
-    if magnitude < _INFINITY and largest >= np.float32(SMALLEST):
-        factor = np.float32(MOST) / largest
+    if magnitude < _INFINITY and largest >= np.float32(MIN_MAGNITUDE):
+        factor = np.float32(MAX_CODE) / largest
         for i in range(head_dim):
             store(cell, i, values[i] * factor)
-        _write_scale(cell, head_dim, largest / np.float32(MOST))
+        _write_scale(cell, head_dim, largest / np.float32(MAX_CODE))
         return
     for i in range(head_dim):
         store(cell, i, np.float32(0))
     _write_scale(cell, head_dim, np.float32(np.nan if magnitude >= _INFINITY else 0.0))
 
 
-@compiled
+@compiled_fast
 def copy_to_cell(cell, head_dim, source, buffer):
     """Store the values at `source`; buffer: capacity for head_dim float32 values."""
     if not is_scaled(cell):
@@ -142,7 +143,7 @@ def copy_to_cell(cell, head_dim, source, buffer):
     write_cell(cell, head_dim, buffer)
 
 
-def scales_of(
+def read_scales(
     builder: ir.IRBuilder, cells: list[ir.Value], kind: types.CPointer, head_dim: ir.Value
 ) -> ir.Value | None:
     """The vector of the cells' scales; None if their type has none."""

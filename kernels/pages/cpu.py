@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from ..common.numba_tools import fetch_add, pointer, shifted
+from ..common.numba_tools import fetch_add, pointer, shift
 from ..common.threads import ParallelKernel, thread_count
-from .segments import Segments, pages_of, set_pages
+from .segments import Segments, gather_pages, set_pages
 
 WORD = 4  # bytes
 
@@ -15,7 +15,6 @@ WORD = 4  # bytes
 def copy_pages(
     kvs: Sequence[torch.Tensor], page_size: int, sources: Sequence[int], destinations: Sequence[int]
 ) -> None:
-    """See `pages.copy_pages`."""
     kv = kvs[0]
     segments, kv_heads, cell_bytes = Segments.of(kv), kv.shape[1], kv.shape[4] * kv.element_size()
     assert page_size * cell_bytes % WORD == 0 and all(other.stride() == kv.stride() for other in kvs)
@@ -28,7 +27,7 @@ def copy_pages(
 
 
 class CpuMoves:
-    """See `pages.PageMoves`."""
+    """The `pages.PageMoves` of a CPU."""
 
     def __init__(
         self, kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
@@ -41,7 +40,7 @@ class CpuMoves:
 
     def save(self) -> None:
         for layer, kv in enumerate(self._kvs):
-            pages = pages_of(kv, self._pages, self._page_size)
+            pages = gather_pages(kv, self._pages, self._page_size)
             self._memory[self._places, layer] = pages.permute(2, 0, 1, 3, 4)
 
     def load(self, layers: range) -> None:
@@ -61,14 +60,14 @@ def copy_pages_kernel(arguments):
     """
     kv_heads, moves = arguments[2], arguments[3]
     layers, words = pointer(arguments[4], np.int64(0)), pointer(arguments[5], np.int64(0))
-    sources, destinations = shifted(words, 3), shifted(words, 3 + moves)
+    sources, destinations = shift(words, 3), shift(words, 3 + moves)
     while True:
         work = fetch_add(arguments, 1)
         if work >= arguments[1] * 2 * kv_heads * moves:
             break
         plane, move = work // moves, work % moves
         head, side = plane // 2 % kv_heads, plane % 2
-        kv = shifted(pointer(layers[plane // 2 // kv_heads], np.int32(0)), head * words[0] + side * words[1])
-        source, destination = shifted(kv, sources[move]), shifted(kv, destinations[move])
+        kv = shift(pointer(layers[plane // 2 // kv_heads], np.int32(0)), head * words[0] + side * words[1])
+        source, destination = shift(kv, sources[move]), shift(kv, destinations[move])
         for i in range(words[2]):
             destination[i] = source[i]

@@ -79,7 +79,7 @@ def move_pages_kernel(
 
 
 class CudaMoves:
-    """See `pages.PageMoves`: the device accesses host memory directly."""
+    """The `pages.PageMoves` of CUDA: the device accesses host memory directly."""
 
     def __init__(
         self, kvs: Sequence[torch.Tensor], pages: Sequence[int], memory: torch.Tensor, places: Sequence[int]
@@ -124,7 +124,6 @@ class CudaMoves:
 def copy_pages(
     kvs: Sequence[torch.Tensor], page_size: int, sources: Sequence[int], destinations: Sequence[int]
 ) -> None:
-    """See `pages.copy_pages`."""
     assert kvs[0].shape[3] == page_size
     planes, words = _planes_and_words(kvs[0])
     copy_pages_kernel[(len(sources), len(kvs) * planes)](

@@ -39,7 +39,7 @@ class Segments(NamedTuple):
         return slot // self.tokens * self.segment + slot % self.tokens
 
 
-def pages_of(kv: torch.Tensor, pages: torch.Tensor, page_size: int) -> torch.Tensor:
+def gather_pages(kv: torch.Tensor, pages: torch.Tensor, page_size: int) -> torch.Tensor:
     """Returns a copy of some pages, [2, kv_heads, n, page_size, cell]. pages: their ids, int64 [n]."""
     return _by_page(kv, page_size)[_places(kv, pages, page_size)]
 

@@ -2,8 +2,8 @@
 
 import torch
 
+from ..norm import HeadNorms
 from . import cpu
-from .head_norms import HeadNorms
 
 __all__ = ["HeadNorms", "rotary_write_kv"]
 

@@ -3,23 +3,24 @@
 import numpy as np
 import torch
 
+from ..common.jit import compiled_fast
 from ..common.lanes import (
-    fused,
     load_lanes,
     load_wide,
-    minus,
-    multiplied,
+    multiply_add,
+    multiply_lanes,
+    scale_lanes,
     store_narrow,
-    times,
+    subtract_lanes,
+    sum_squares,
 )
-from ..common.numba_tools import compiled, fetch_add, float_bits, float_of, load, pointer, shifted, store
-from ..common.squares import sum_of_squares
+from ..common.numba_tools import fetch_add, load, pack_float, pointer, shift, store, unpack_float
 from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
+from ..norm import HeadNorms
 from ..pages.cells import CellFormat
 from ..pages.cells_cpu import copy_to_cell, is_scaled, write_cell
 from ..pages.segments import Segments
-from .head_norms import HeadNorms
 
 
 def rotary_write_kv(
@@ -32,7 +33,6 @@ def rotary_write_kv(
     kv: torch.Tensor,
     norms: HeadNorms | None = None,
 ) -> None:
-    """See `rotary.rotary_write_kv`."""
     tokens, heads, head_dim = q.shape
     assert q.stride(1) == k.stride(1) == v.stride(1) == head_dim
     assert kv.dtype in (q.dtype, torch.int8) and kv.shape[4] == CellFormat(kv.dtype).elements(head_dim)
@@ -57,7 +57,7 @@ def rotary_write_kv(
         kv.data_ptr(),
         0 if norms is None else norms.q.data_ptr(),
         0 if norms is None else norms.k.data_ptr(),
-        0 if norms is None else float_bits(norms.eps),
+        0 if norms is None else pack_float(norms.eps),
         kv.shape[4],
         segments.tokens,
         segments.segment,
@@ -66,13 +66,13 @@ def rotary_write_kv(
     KERNELS[q.dtype, kv.dtype].run(arguments, thread_count(q.numel() + 2 * k.numel()))
 
 
-@compiled
+@compiled_fast
 def _inverse_norm(head, eps, head_dim):
     """1 / sqrt(mean square of the head's elements + eps)"""
-    return np.float32(1) / np.sqrt(sum_of_squares(head, head_dim) / np.float32(head_dim) + eps)
+    return np.float32(1) / np.sqrt(sum_squares(head, head_dim) / np.float32(head_dim) + eps)
 
 
-@compiled
+@compiled_fast
 def _rotate(source, normal, scale, weight, cos_sin, half, head_dim, target):
     """target = the head at `source`, times `scale` and `weight` if `normal`, then rotated.
 
@@ -82,11 +82,11 @@ def _rotate(source, normal, scale, weight, cos_sin, half, head_dim, target):
     for i in range(0, vectors_end, LANES):
         low, high = load_wide(source, i), load_wide(source, half + i)
         if normal:
-            low = times(low, multiplied(load_wide(weight, i), scale))
-            high = times(high, multiplied(load_wide(weight, half + i), scale))
+            low = multiply_lanes(low, scale_lanes(load_wide(weight, i), scale))
+            high = multiply_lanes(high, scale_lanes(load_wide(weight, half + i), scale))
         cos, sin = load_lanes(cos_sin, i), load_lanes(cos_sin, half + i)
-        store_narrow(target, i, minus(times(low, cos), times(high, sin)))
-        store_narrow(target, half + i, fused(low, sin, times(high, cos)))
+        store_narrow(target, i, subtract_lanes(multiply_lanes(low, cos), multiply_lanes(high, sin)))
+        store_narrow(target, half + i, multiply_add(low, sin, multiply_lanes(high, cos)))
     for i in range(vectors_end, half):
         below, above = load(source, i), load(source, half + i)
         if normal:
@@ -102,12 +102,12 @@ def _rotate(source, normal, scale, weight, cos_sin, half, head_dim, target):
         store(target, i, value)
 
 
-@compiled
+@compiled_fast
 def _rotate_token(arguments, token, kind, stored, buffer):
     """buffer: float32 [head_dim]; the caller must keep it alive."""
     heads, kv_heads = arguments[2], arguments[3]
     head_dim, half, head_cells = arguments[4], arguments[5], arguments[6]
-    normal, eps, cell = arguments[17] != 0, float_of(arguments[19]), arguments[20]
+    normal, eps, cell = arguments[17] != 0, unpack_float(arguments[19]), arguments[20]
     segment_tokens, segment_cells, value_cells = arguments[21], arguments[22], arguments[23]
     q_weight, k_weight = pointer(arguments[17], kind), pointer(arguments[18], kind)
     floats = pointer(buffer.ctypes.data, np.float32(0))
@@ -115,19 +115,19 @@ def _rotate_token(arguments, token, kind, stored, buffer):
     slot = pointer(arguments[15], np.int64(0))[token]
     if slot < 0:
         return
-    cos_sin = shifted(pointer(arguments[13], np.float32(0)), position * 2 * half)
-    q = shifted(pointer(arguments[7], kind), token * arguments[8])
+    cos_sin = shift(pointer(arguments[13], np.float32(0)), position * 2 * half)
+    q = shift(pointer(arguments[7], kind), token * arguments[8])
     for head in range(heads):
-        query = shifted(q, head * head_dim)
+        query = shift(q, head * head_dim)
         scale = _inverse_norm(query, eps, head_dim) if normal else np.float32(1)
         _rotate(query, normal, scale, q_weight, cos_sin, half, head_dim, query)
-    k = shifted(pointer(arguments[9], kind), token * arguments[10])
-    v = shifted(pointer(arguments[11], kind), token * arguments[12])
+    k = shift(pointer(arguments[9], kind), token * arguments[10])
+    v = shift(pointer(arguments[11], kind), token * arguments[12])
     first = slot // segment_tokens * segment_cells + slot % segment_tokens
     for head in range(kv_heads):
         place = (first + head * head_cells) * cell
-        keys = shifted(pointer(arguments[16], stored), place)
-        key = shifted(k, head * head_dim)
+        keys = shift(pointer(arguments[16], stored), place)
+        key = shift(k, head * head_dim)
         scale = _inverse_norm(key, eps, head_dim) if normal else np.float32(1)
         if is_scaled(keys):
             _rotate(key, normal, scale, k_weight, cos_sin, half, head_dim, floats)
@@ -141,12 +141,12 @@ def _rotate_token(arguments, token, kind, stored, buffer):
                 cos_sin,
                 half,
                 head_dim,
-                shifted(pointer(arguments[16], kind), place),
+                shift(pointer(arguments[16], kind), place),
             )
-        copy_to_cell(shifted(keys, value_cells * cell), head_dim, shifted(v, head * head_dim), floats)
+        copy_to_cell(shift(keys, value_cells * cell), head_dim, shift(v, head * head_dim), floats)
 
 
-@compiled
+@compiled_fast
 def _rotate_and_write(arguments, kind, stored):
     """Arguments: the counter of tokens, then those of `rotary_write_kv`."""
     buffer = np.empty(arguments[4], np.float32)

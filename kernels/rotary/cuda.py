@@ -4,10 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
-from ..common.codes_cuda import coded, magnitude, scale_and_factor
-from ..common.dependent_launch_cuda import dependent, wait_for_previous
+from ..common.codes_cuda import encode, magnitude, scale_and_factor
+from ..common.dependent_launch_cuda import launch_early, wait_for_previous
+from ..norm import HeadNorms
 from ..pages.cells import FP8, CellFormat, codes_and_scales
-from .head_norms import HeadNorms
 
 
 @triton.jit
@@ -68,11 +68,11 @@ def rotary_write_kv_kernel(
         value_scale, value_factor = scale_and_factor(magnitude(value, 0), FP8)
         tl.store(scales + (key_cell + 1) * (CELL // 4) - 1, key_scale)
         tl.store(scales + (value_cell + 1) * (CELL // 4) - 1, value_scale)
-        tl.store(target + i, coded(first, key_factor, FP8), mask=turns)
-        tl.store(target + HALF + i, coded(second, key_factor, FP8), mask=turns)
+        tl.store(target + i, encode(first, key_factor, FP8), mask=turns)
+        tl.store(target + HALF + i, encode(second, key_factor, FP8), mask=turns)
         if 2 * HALF < HEAD_DIM:
-            tl.store(target + dim, coded(rest, key_factor, FP8), mask=passes)
-        tl.store(kv + value_cell * CELL + dim, coded(value, value_factor, FP8), mask=dim < HEAD_DIM)
+            tl.store(target + dim, encode(rest, key_factor, FP8), mask=passes)
+        tl.store(kv + value_cell * CELL + dim, encode(value, value_factor, FP8), mask=dim < HEAD_DIM)
     else:
         stored = kv.dtype.element_ty
         tl.store(target + i, first.to(stored), mask=turns)
@@ -92,7 +92,6 @@ def rotary_write_kv(
     kv: torch.Tensor,
     norms: HeadNorms | None = None,
 ) -> None:
-    """See `rotary.rotary_write_kv`."""
     tokens, heads, head_dim = q.shape
     kv_heads, half = k.shape[1], cos_sin.shape[1] // 2
     assert q.stride(1) == k.stride(1) == v.stride(1) == head_dim and kv.is_contiguous()
@@ -128,5 +127,5 @@ def rotary_write_kv(
         SCALED=cells.is_scaled,
         FP8=kv.dtype == FP8,
         num_warps=1,
-        **dependent(q.device),
+        **launch_early(q.device),
     )

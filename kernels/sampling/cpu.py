@@ -16,7 +16,7 @@ Array = NDArray[Any]
 
 
 def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None) -> Sampled:
-    """See `sampling.sample`; logits are contiguous."""
+    """logits: float32 [rows, vocab], contiguous"""
     rows, vocab = logits.shape
     count = top_logprobs or 0
     sampled = Sampled(
@@ -34,7 +34,7 @@ def sample(logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None)
         column.LOGPROBS: sampled.logprobs,
         column.TOP_IDS: sampled.top_ids,
         column.TOP_LOGPROBS: sampled.top_logprobs,
-        **tensors_of(batch),
+        **collect_tensors(batch),
     }
     arguments = np.zeros(column.ARGUMENTS, np.int64)
     arguments[column.ROWS], arguments[column.VOCAB] = rows, vocab
@@ -84,7 +84,7 @@ def row_floats(batch: SamplingBatch) -> Array:
     return numbers
 
 
-def tensors_of(batch: SamplingBatch) -> dict[int, torch.Tensor]:
+def collect_tensors(batch: SamplingBatch) -> dict[int, torch.Tensor]:
     """The tensors of the batch that a row's numbers refer to, by their place in `row_cpu`'s arguments."""
     parts = {}
     if batch.mask is not None:

@@ -38,9 +38,12 @@ class _Chunks(NamedTuple):
     leaders: torch.Tensor
     nan: torch.Tensor
     sub_maxima: torch.Tensor | None
-    raw: tuple[torch.Tensor | None, ...]  # raw_maxima, raw_sums, top_values and top_ids, or None each
-    number: int  # of chunks of a row
-    tops: int  # alternatives that are reported
+    raw: tuple[torch.Tensor | None, ...]
+    """raw_maxima, raw_sums, top_values and top_ids, or None each"""
+    number: int
+    """chunks of a row"""
+    tops: int
+    """alternatives that are reported"""
 
     @property
     def width(self) -> int:
@@ -50,7 +53,7 @@ class _Chunks(NamedTuple):
 def sample(
     logits: torch.Tensor, batch: SamplingBatch, top_logprobs: int | None, out: Sampled | None = None
 ) -> Sampled:
-    """See `sampling.sample`. out: where to write the results."""
+    """out: where to write the results, or None"""
     chunks = _new_chunks(logits, batch, top_logprobs)
     x = _process(logits, batch, chunks)
     race = _race(x, batch, chunks, _filter(x, batch, chunks))

@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import triton
+import triton.language as tl
 from numpy.typing import NDArray
 
 from ..automaton.layout import TABLES
-from ..automaton.registers import SlotRegisters
-from ..automaton.rows import AutomatonRows, TokenMask
+from ..automaton.rows import AutomatonRows, SlotRegisters, TokenMask
 from ..common.upload import FixedArrays, upload
-from .batch import LISTED, HostMask, SamplingBatch, listed
+from .batch import LISTED, HostMask, Penalties, SamplingBatch, listed
 from .cuda import sample
 from .packed_results import PackedResults
-from .record_cuda import record
-from .state import BANNED, BIAS, PENALTIES, Array, SamplingState, assembled
+from .state import BANNED, BIAS, PENALTIES, Array, SamplingState, assemble
 
-MOST_LISTED = 4096
+MAX_LISTED = 4096
 """capacity for biases of a step, and for banned tokens"""
 EDITS = (*BIAS, *BANNED, *PENALTIES)
 
@@ -99,7 +99,7 @@ class FixedSampling:
             numbers["slots"][:rows], self._registers.values, None, numbers["tables"], index
         )
         parts: Mapping[str, torch.Tensor] = {**numbers, **(edits if edited else {})}
-        return assembled(
+        return assemble(
             {name: parts[name] if name in WHOLE else parts[name][:rows] for name in parts},
             self._state.history,
             mask=TokenMask(index, self._registers.masks),
@@ -130,12 +130,38 @@ def _edits(rows: int) -> dict[str, Array]:
     return {
         "host_mask": np.full(rows, -1, np.int32),
         "bias_start": np.zeros(rows + 1, np.int32),
-        "bias_ids": np.zeros(MOST_LISTED, np.int32),
-        "bias_values": np.zeros(MOST_LISTED, np.float32),
+        "bias_ids": np.zeros(MAX_LISTED, np.int32),
+        "bias_values": np.zeros(MAX_LISTED, np.float32),
         "banned_start": np.zeros(rows + 1, np.int32),
-        "banned_ids": np.zeros(MOST_LISTED, np.int32),
+        "banned_ids": np.zeros(MAX_LISTED, np.int32),
         "entry": np.full(rows, -1, np.int32),
         "repetition": np.ones(rows, np.float32),
         "presence": np.zeros(rows, np.float32),
         "frequency": np.zeros(rows, np.float32),
     }
+
+
+@triton.jit
+def record_kernel(tokens, slots, last_tokens, entries, output_counts, vocab):
+    """One program for each row. entries and output_counts are None where no row has penalties."""
+    row = tl.program_id(0)
+    token = tl.load(tokens + row)
+    tl.store(last_tokens + tl.load(slots + row), token)
+    if entries is not None:
+        entry = tl.load(entries + row).to(tl.int64)
+        if entry >= 0:
+            count = output_counts + entry * vocab + token
+            tl.store(count, tl.load(count) + 1)
+
+
+def record(
+    tokens: torch.Tensor, slots: torch.Tensor, last_tokens: torch.Tensor, penalties: Penalties | None
+) -> None:
+    """tokens and slots: int32 [rows]. If several rows have the same slot, only one is sure to be recorded."""
+    if penalties is None:
+        record_kernel[(len(tokens),)](tokens, slots, last_tokens, None, None, 0, num_warps=1)
+        return
+    counts = penalties.output_counts
+    record_kernel[(len(tokens),)](
+        tokens, slots, last_tokens, penalties.entry, counts, counts.shape[1], num_warps=1
+    )

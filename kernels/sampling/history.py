@@ -60,11 +60,11 @@ class TokenHistory:
 
     def _grow(self, entries: int) -> None:
         self._free += range(len(self.output_counts), entries)
-        self.prompt_seen = _grown(self.prompt_seen, entries)
-        self.output_counts = _grown(self.output_counts, entries)
+        self.prompt_seen = _grow_rows(self.prompt_seen, entries)
+        self.output_counts = _grow_rows(self.output_counts, entries)
 
 
-def _grown(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+def _grow_rows(tensor: torch.Tensor, rows: int) -> torch.Tensor:
     grown = tensor.new_zeros(rows, tensor.shape[1])
     grown[: len(tensor)] = tensor
     return grown

@@ -13,7 +13,7 @@ I32 = np.int32
 
 KEY_OF_INFINITY = 0x7F800000
 KEY_OF_MINUS_INFINITY = -0x7F800001
-LARGEST_GUMBEL = F32(22.9)
+MAX_GUMBEL = F32(22.9)
 """-log(2^-33) rounded up"""
 
 _LOW_WORD = np.uint64(0xFFFFFFFF)
@@ -28,7 +28,7 @@ _LN2_HIGH, _LN2_LOW = F32(0.693359375), F32(-2.12194440e-4)
 _LOG2_E = F32(1.44269504)
 _NO_MASS_BELOW = F32(-30)
 _MASS_EXPONENT = I32(40 + 127)
-"""of 2^40; 127 is the bias of float32's exponent"""
+"""the exponent of 2^40; 127 is the bias of float32's exponents"""
 
 # Minimax polynomials of the Cephes library's logf and expf, highest power first.
 _LOG = tuple(

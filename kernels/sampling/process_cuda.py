@@ -6,7 +6,7 @@ import triton.language as tl
 from .math_cuda import KEY_OF_NOTHING, order_key, value_of_key
 
 MINUS_INFINITY = tl.constexpr(float("-inf"))
-LOWEST_FLOAT = tl.constexpr(-3.4028234663852886e38)
+MIN_FLOAT = tl.constexpr(-3.4028234663852886e38)
 SUB_BLOCK = tl.constexpr(128)
 WORD = tl.constexpr(32)
 """tokens of a word of a bit mask"""
@@ -146,7 +146,7 @@ def _penalised(x, count, seen, repetition, presence, frequency):
 def _sum_raw(raw, raw_maximum, raw_sum):
     largest = tl.max(raw)
     tl.store(raw_maximum, largest)
-    tl.store(raw_sum, tl.sum(tl.exp(raw - tl.maximum(largest, LOWEST_FLOAT))))
+    tl.store(raw_sum, tl.sum(tl.exp(raw - tl.maximum(largest, MIN_FLOAT))))
 
 
 @triton.jit

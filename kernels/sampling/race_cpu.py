@@ -6,13 +6,13 @@ from ..common.jit import compiled
 from .math_cpu import (
     F32,
     KEY_OF_MINUS_INFINITY,
-    LARGEST_GUMBEL,
+    MAX_GUMBEL,
     gumbel,
     order_key,
     philox_word,
     value_of_key,
 )
-from .select_cpu import BLOCK, block_of
+from .select_cpu import BLOCK, take_block
 
 _WORD_UNIT = F32(2.0**-32)
 _MINUS_INFINITY = F32(-np.inf)
@@ -31,13 +31,13 @@ def race(x, maxima, largest, inverse, seed, position, leader, cut, last):
     best, winner = gumbel(philox_word(seed, position, np.uint64(leader))), leader
     for block in range(len(maxima)):
         lead = (value_of_key(maxima[block]) - largest) * inverse - best
-        if maxima[block] < cut or lead + LARGEST_GUMBEL < 0:
+        if maxima[block] < cut or lead + MAX_GUMBEL < 0:
             continue
-        values, start = block_of(x, block), block * BLOCK
+        values, start = take_block(x, block), block * BLOCK
         if F32(draw(seed, position, start, words)) * _WORD_UNIT > F32(np.exp(lead)) * _MARGIN:
             continue
         score_kept(words, values, largest, inverse, cut, last - start, scores)
-        score, at = best_of(scores[: len(values)])
+        score, at = find_best(scores[: len(values)])
         if score > best or (score == best and start + at < winner):
             best, winner = score, start + at
     return winner
@@ -65,7 +65,7 @@ def score_kept(words, values, largest, inverse, cut, last, scores):
 
 
 @compiled
-def best_of(scores):
+def find_best(scores):
     """The highest score and its first index."""
     high = np.int32(KEY_OF_MINUS_INFINITY)
     for i in range(len(scores)):

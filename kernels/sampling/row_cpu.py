@@ -8,14 +8,13 @@ from ..common.numba_tools import fetch_add, pointer
 from ..common.threads import ParallelKernel
 from .batch import LOGPROB_FLOOR, NOT_A_NUMBER, NOTHING_ALLOWED
 from .math_cpu import F32, KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY, order_key, value_of_key
-from .process_cpu import add_bias, apply_mask, ban, penalise
 from .race_cpu import race
 from .select_cpu import (
     BLOCK,
-    LOWEST_KEY,
     MASS_OF_LARGEST,
+    MIN_KEY,
     block_maxima,
-    filtered,
+    find_cut,
     first_with_key,
     top_k_cut,
     total_mass,
@@ -55,6 +54,7 @@ INVERSE, TOP_P, MIN_P, REPETITION, PRESENCE, FREQUENCY, FLOATS = range(7)
 """Arguments of `sample_rows`: a row counter, sizes, addresses of contiguous arrays."""
 
 _FLOAT, _INT, _LONG = np.float32(0), np.int32(0), np.int64(0)
+_MINUS_INFINITY = F32(-np.inf)
 
 
 @inlined
@@ -66,7 +66,7 @@ def array(address, kind, rows, columns):
 def sample_rows(arguments):
     """Sample the rows that this thread takes from the counter; scratch belongs to the thread."""
     sizes = numba.carray(arguments, (ARGUMENTS,))
-    maxima, scratch, values = scratch_of(sizes[VOCAB])
+    maxima, scratch, values = allocate_scratch(sizes[VOCAB])
     while True:
         row = fetch_add(arguments, 1)
         if row >= sizes[ROWS]:
@@ -75,7 +75,7 @@ def sample_rows(arguments):
 
 
 @inlined
-def scratch_of(vocab):
+def allocate_scratch(vocab):
     """A thread's memory for `sample_row`."""
     blocks = (vocab + BLOCK - 1) // BLOCK
     return np.empty(blocks, np.int32), np.empty(vocab, np.float32), np.empty(vocab, np.float32)
@@ -141,13 +141,50 @@ def process(sizes, integers, floats, x):
 
 
 @compiled
+def apply_mask(x, words):
+    """Set the logits whose bit is 0 to minus infinity."""
+    for word in range(len(words)):
+        bits = np.uint32(words[word])
+        start = 32 * word
+        if start + 32 <= len(x):
+            for i in range(32):
+                x[start + i] = x[start + i] if (bits >> np.uint32(i)) & np.uint32(1) else _MINUS_INFINITY
+        else:
+            for i in range(len(x) - start):
+                x[start + i] = x[start + i] if (bits >> np.uint32(i)) & np.uint32(1) else _MINUS_INFINITY
+
+
+@compiled
+def ban(x, ids):
+    for token in ids:
+        x[token] = _MINUS_INFINITY
+
+
+@compiled
+def add_bias(x, ids, values):
+    for i in range(len(ids)):
+        x[ids[i]] += values[i]
+
+
+@compiled
+def penalise(x, prompt_seen, counts, repetition, presence, frequency):
+    for i in range(len(x)):
+        value, count = x[i], counts[i]
+        seen = count > 0 or (np.uint32(prompt_seen[i >> 5]) >> np.uint32(i & 31)) & np.uint32(1)
+        if seen:
+            value = value / repetition if value > 0 else value * repetition
+            value = value - frequency * F32(count)
+            x[i] = value - presence if count > 0 else value
+
+
+@compiled
 def choose(x, maxima, highest, integers, floats, values):
     leader = first_with_key(x, maxima, highest)
     inverse = floats[INVERSE]
     if inverse == 0:
         return leader
     largest, k = value_of_key(highest), integers[TOP_K]
-    cut, last = filtered(x, maxima, largest, inverse, k, floats[TOP_P], floats[MIN_P], values)
+    cut, last = find_cut(x, maxima, largest, inverse, k, floats[TOP_P], floats[MIN_P], values)
     seed, position = np.uint64(integers[SEED]), np.uint64(integers[POSITION])
     return race(x, maxima, largest, inverse, seed, position, leader, cut, last)
 
@@ -160,7 +197,7 @@ def log_of_total(x, largest):
 @compiled
 def list_tops(x, maxima, highest, log_total, values, top_ids, top_logprobs):
     largest = value_of_key(highest)
-    cut, last = top_k_cut(x, maxima, LOWEST_KEY - 1, len(top_ids), largest, F32(1), values)
+    cut, last = top_k_cut(x, maxima, MIN_KEY - 1, len(top_ids), largest, F32(1), values)
     found = 0
     for block in range(len(maxima)):
         if maxima[block] >= cut:

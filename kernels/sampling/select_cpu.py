@@ -20,7 +20,7 @@ from .math_cpu import (
 )
 
 BLOCK = 64
-LOWEST_KEY = KEY_OF_MINUS_INFINITY + 1
+MIN_KEY = KEY_OF_MINUS_INFINITY + 1
 """the keys of finite values"""
 FIRST_REACH = 8.0
 FULL_REACH = 28.0
@@ -32,7 +32,7 @@ LAST_BIN = F32(BINS - 1)
 
 
 @compiled
-def block_of(x, block):
+def take_block(x, block):
     return x[block * BLOCK : min(len(x), block * BLOCK + BLOCK)]
 
 
@@ -80,7 +80,7 @@ def total_mass(x, largest, inverse):
     for start in range(0, len(x), len(scaled)):
         part = x[start : start + len(scaled)]
         scale(part, largest, inverse, scaled)
-        total += sum_of(scaled[: len(part)])
+        total += sum_values(scaled[: len(part)])
     return total
 
 
@@ -91,7 +91,7 @@ def scale(values, largest, inverse, scaled):
 
 
 @compiled
-def sum_of(scaled):
+def sum_values(scaled):
     total = np.int64(0)
     for i in range(len(scaled)):
         total += np.int64(scaled[i])
@@ -104,7 +104,7 @@ def weight_from(x, maxima, floor, by_mass, largest, inverse):
     total, weights = np.int64(0), np.ones(BLOCK, np.float32)
     for block in range(len(maxima)):
         if maxima[block] >= floor:
-            values = block_of(x, block)
+            values = take_block(x, block)
             if by_mass:
                 scale(values, largest, inverse, weights)
             for i in range(len(values)):
@@ -113,12 +113,12 @@ def weight_from(x, maxima, floor, by_mass, largest, inverse):
 
 
 @inlined
-def weight_of(value, by_mass, largest, inverse):
+def weigh(value, by_mass, largest, inverse):
     return np.int64(scaled_exp((value - largest) * inverse)) if by_mass else np.int64(1)
 
 
 @inlined
-def bin_of(value, largest, inverse):
+def find_bin(value, largest, inverse):
     return np.int32(min((largest - value) * inverse * BINS_PER_UNIT, LAST_BIN))
 
 
@@ -135,7 +135,7 @@ def crossing(x, maxima, floor, target, by_mass, largest, inverse, values):
     weights, places = np.ones(BLOCK, np.float32), np.empty(BLOCK, np.int32)
     for block in range(len(maxima)):
         if maxima[block] >= floor:
-            count_by_distance(block_of(x, block), by_mass, largest, inverse, bins, weights, places)
+            count_by_distance(take_block(x, block), by_mass, largest, inverse, bins, weights, places)
     above, number = np.int64(0), 0
     while above + bins[number] < target:
         above += bins[number]
@@ -145,7 +145,7 @@ def crossing(x, maxima, floor, target, by_mass, largest, inverse, values):
     n = 0
     for block in range(len(maxima)):
         if maxima[block] >= low:
-            n = collect(block_of(x, block), low, high, values, n)
+            n = collect(take_block(x, block), low, high, values, n)
     return crossing_within(values[:n], low, high, above, target, by_mass, largest, inverse, bins)
 
 
@@ -153,7 +153,7 @@ def crossing(x, maxima, floor, target, by_mass, largest, inverse, values):
 def count_by_distance(values, by_mass, largest, inverse, bins, weights, places):
     """Add the values' weights to bins; weights (ones at first) and places are scratch."""
     for i in range(len(values)):
-        places[i] = bin_of(values[i], largest, inverse)
+        places[i] = find_bin(values[i], largest, inverse)
     if by_mass:
         scale(values, largest, inverse, weights)
     for i in range(len(values)):
@@ -166,7 +166,7 @@ def lowest_key_in_bin(number, largest, inverse):
     low, high = np.int64(KEY_OF_MINUS_INFINITY), np.int64(order_key(largest)) + 1
     while low < high:
         middle = (low + high) >> 1
-        if bin_of(value_of_key(np.int32(middle)), largest, inverse) <= number:
+        if find_bin(value_of_key(np.int32(middle)), largest, inverse) <= number:
             high = middle
         else:
             low = middle + 1
@@ -193,7 +193,7 @@ def crossing_within(values, low, high, above, target, by_mass, largest, inverse,
         for value in values:
             key = np.int64(order_key(value))
             if low <= key <= high:
-                bins[(key - low) >> shift] += weight_of(value, by_mass, largest, inverse)
+                bins[(key - low) >> shift] += weigh(value, by_mass, largest, inverse)
         at = (high - low) >> shift
         while above + bins[at] < target:
             above += bins[at]
@@ -239,7 +239,7 @@ def count_from(keys, floor):
 @compiled
 def lowest_key_within(distance, largest, inverse):
     """The lowest key of a value with (value - largest) * inverse ≥ distance, which is ≤ 0."""
-    low, high = np.int64(LOWEST_KEY), np.int64(order_key(largest))
+    low, high = np.int64(MIN_KEY), np.int64(order_key(largest))
     while low < high:
         middle = (low + high) >> 1
         if (value_of_key(np.int32(middle)) - largest) * inverse >= distance:
@@ -250,9 +250,9 @@ def lowest_key_within(distance, largest, inverse):
 
 
 @compiled
-def filtered(x, maxima, largest, inverse, top_k, top_p, min_p, values):
+def find_cut(x, maxima, largest, inverse, top_k, top_p, min_p, values):
     """The cut that min-p, top-k and top-p make."""
-    cut, last = np.int64(LOWEST_KEY), len(x)
+    cut, last = np.int64(MIN_KEY), len(x)
     if min_p > 0:
         cut = lowest_key_within(log(min_p), largest, inverse)
     if top_k > 0:
@@ -281,14 +281,14 @@ def top_k_cut(x, maxima, floor, k, largest, inverse, values):
 @compiled
 def top_p_cut(x, maxima, floor, target, largest, inverse, values):
     cut, above = crossing(x, maxima, floor, target, True, largest, inverse, values)
-    each = weight_of(value_of_key(np.int32(cut)), True, largest, inverse)
+    each = weigh(value_of_key(np.int32(cut)), True, largest, inverse)
     return cut, nth_with_key(x, maxima, cut, (target - above + each - 1) // each)
 
 
 @compiled
 def mass_of_kept(x, maxima, cut, last, largest, inverse):
     total = weight_from(x, maxima, cut + 1, True, largest, inverse)
-    each = weight_of(value_of_key(np.int32(cut)), True, largest, inverse)
+    each = weigh(value_of_key(np.int32(cut)), True, largest, inverse)
     for block in range(min(len(maxima), last // BLOCK + 1)):
         if maxima[block] >= cut:
             for i in range(block * BLOCK, min(len(x), last + 1, block * BLOCK + BLOCK)):

@@ -5,19 +5,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..automaton.cpu import advance_row, mask_row
+from ..automaton.cpu import MANY, advance_row, mask_row, tables_at
 from ..automaton.layout import MASKS, REGISTERS, TABLES
-from ..automaton.registers import SlotRegisters
-from ..automaton.tables_cpu import MANY, tables_at
+from ..automaton.rows import SlotRegisters
 from ..common.jit import compiled
 from ..common.numba_tools import fetch_add, pointer
 from ..common.threads import ParallelKernel
 from . import row_cpu as column
 from .batch import LOGPROB_FLOOR, SamplingBatch
-from .cpu import row_floats, row_integers, tensors_of
+from .cpu import collect_tensors, row_floats, row_integers
 from .packed_results import INTEGERS as RESULTS
 from .packed_results import PackedResults
-from .row_cpu import array, sample_row, scratch_of
+from .row_cpu import allocate_scratch, array, sample_row
 from .state import SamplingState
 
 (SLOTS, SLOT_REGISTERS, LAST_TOKENS, STATES, OWN_MASKS, FIRST_TABLE) = range(
@@ -64,7 +63,7 @@ class SlotSampling:
         block[column.WITH_LOGPROBS], block[column.TOPS] = alternatives is not None, alternatives or 0
         block[column.ROW_INTEGERS] = self._integers.ctypes.data
         block[column.ROW_FLOATS] = self._floats.ctypes.data
-        for place, tensor in tensors_of(batch).items():
+        for place, tensor in collect_tensors(batch).items():
             block[place] = tensor.data_ptr()
         block[column.MASK_BITS] = tables[MASKS]
         self._place_results(results)
@@ -114,7 +113,7 @@ def _sample_from(arguments, row):
     rows = sizes[column.ROWS] = arguments[1]
     sizes[column.LOGITS] = arguments[2]
     vocab = sizes[column.VOCAB]
-    maxima, scratch, values = scratch_of(vocab)
+    maxima, scratch, values = allocate_scratch(vocab)
     slots = array(block[SLOTS], _INT, 1, rows)[0]
     registers = array(block[SLOT_REGISTERS], _INT, MANY, REGISTERS)
     tables = tables_at(block[FIRST_TABLE:], (vocab + 31) // 32)

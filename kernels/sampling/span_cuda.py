@@ -14,7 +14,7 @@ from .process_cuda import SUB_BLOCK, load_processed
 NEAR = tl.constexpr(10.0)
 """Buckets of a row that is not flat cover this distance below the largest, in units of the temperature."""
 FLAT = tl.constexpr(64)
-"""A row is flat if at least so many sampled tokens are nearer than `NEAR` to the largest."""
+"""A row is flat if at least this many sampled tokens are nearer than `NEAR` to the largest."""
 DEEPEST = tl.constexpr(30.0)
 """Tokens farther from the largest weigh as if they were at this distance."""
 DEVIATIONS = tl.constexpr(4.0)
@@ -45,11 +45,11 @@ def range_of_cut(
     """
     lane = tl.arange(0, SUB_BLOCKS)
     peak = tl.load(sub_maxima + lane, mask=lane < sub_blocks, other=-0x7F800001)
-    high, high_weight = _weighed(peak, peak >= floor, largest, inverse)
+    high, high_weight = _weigh(peak, peak >= floor, largest, inverse)
     token = (tl.arange(0, SAMPLES).to(tl.int64) * vocab // SAMPLES).to(tl.int32)
     key = order_key(load_processed(x, row, row_stride, token, vocab, mask_index, mask_bits))
     counts = (key >= floor) & (key != tl.load(sub_maxima + token // SUB_BLOCK))
-    low, low_weight = _weighed(key, counts, largest, inverse)
+    low, low_weight = _weigh(key, counts, largest, inverse)
     begin, width = tl.full((), 0.0, tl.float32), tl.full((), NEAR, tl.float32)
     if tl.sum((counts & (low > -NEAR)).to(tl.int32)) >= FLAT:
         low_weight *= (vocab - sub_blocks).to(tl.float32) / SAMPLES
@@ -65,7 +65,7 @@ def range_of_cut(
 
 
 @triton.jit
-def _weighed(key, counts, largest, inverse):
+def _weigh(key, counts, largest, inverse):
     """The distances of keys from the largest, and approximate weights; 0 for keys that do not count."""
     distance = (value_of_key(key) - largest) * inverse
     return distance, tl.where(counts, tl.exp(tl.maximum(distance, -DEEPEST)), 0.0)

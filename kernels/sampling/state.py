@@ -99,7 +99,7 @@ class SamplingState:
         """The batch whose row r samples for slots[r]; masks refer to rows of this batch."""
         arrays = self.arrays(slots)
         tensors = upload(list(arrays.values()), self.last_tokens.device)
-        return assembled(
+        return assemble(
             dict(zip(arrays, tensors, strict=True)),
             self.history,
             all_greedy=not (arrays["temperature"] >= GREEDY_BELOW).any(),
@@ -109,7 +109,7 @@ class SamplingState:
         )
 
     def arrays(self, slots: NDArray[np.int32]) -> dict[str, Array]:
-        """The arguments of `assembled` for rows that sample for slots, without parts that no row uses."""
+        """The arguments of `assemble` for rows that sample for slots, without parts that no row uses."""
         # All three or none, so that fewer variants of the CUDA kernels are compiled.
         filters = FILTERS if self._filtered[slots].any() else ()
         arrays = {name: self._numbers[name][slots] for name in (*NUMBERS, *filters)}
@@ -157,7 +157,7 @@ class SamplingState:
         }
 
 
-def assembled(tensors: Mapping[str, torch.Tensor], history: TokenHistory, **parts: Any) -> SamplingBatch:
+def assemble(tensors: Mapping[str, torch.Tensor], history: TokenHistory, **parts: Any) -> SamplingBatch:
     """The batch of named parameters and other parts; missing parameters are None."""
     t = tensors
     return SamplingBatch(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ..automaton.smallest import smallest_pool
+from ..automaton.pool import smallest_pool
 from . import sample
 from .batch import LISTED
 from .state import SamplingState, SlotSettings

@@ -17,7 +17,7 @@ from arbora.kernels import reference
 from arbora.kernels.attention import cpu as attention_cpu
 from arbora.kernels.attention import paged_attention
 from arbora.kernels.attention.plan import END, TOKEN, TOKENS
-from arbora.kernels.attention.transposing import transpose_words
+from arbora.kernels.attention.tile_queries import transpose_words
 from arbora.kernels.common import amx, bfloat16_dots
 from arbora.kernels.common.numba_tools import pointer
 from arbora.kernels.pages.cells import CellFormat

@@ -106,7 +106,7 @@ def test_many_rows_are_multiplied_with_an_expanded_weight(name: str, monkeypatch
 
 @pytest.mark.parametrize("name", ["4 bits", "8 bits with offsets", "FP8, one group"])
 def test_the_inputs_of_a_product_may_be_split(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coded_cuda, "LEAST_TURNS", 1)
+    monkeypatch.setattr(coded_cuda, "MIN_TURNS", 1)
     monkeypatch.setattr(coded_cuda, "processors", lambda device: 132)
     shape = SHAPES[name]
     steps = CodedCudaPacker(shape, device=DEVICE)._steps

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from arbora.kernels.attention import prefetching
+from arbora.kernels.attention import runs as attention_runs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,10 +47,12 @@ def test_cells_are_prefetched_once_across_runs_and_then_those_of_the_next_item(
         cells += range(first, first + length)
     prefetched: Counter[int] = Counter()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prefetching, "shifted", lambda start, count: Pointer(start.start + count, start.table))
-        patch.setattr(prefetching, "prefetch", lambda start, index: prefetched.update([start.start + index]))
-        patch.setattr(prefetching, "line_elements", lambda _: CELL)
-        prefetch_cells: Any = prefetching.prefetch_cells
+        patch.setattr(attention_runs, "shift", lambda start, count: Pointer(start.start + count, start.table))
+        patch.setattr(
+            attention_runs, "prefetch", lambda start, index: prefetched.update([start.start + index])
+        )
+        patch.setattr(attention_runs, "line_elements", lambda _: CELL)
+        prefetch_cells: Any = attention_runs.prefetch_cells
         source = end, Pointer(0), Pointer(NEXT * CELL), CELL
         run = Pointer(0, tuple(table))
         for position in range(begin, end, step):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from arbora.kernels.activation import silu_and_mul
 from arbora.kernels.common.cores import cores
-from arbora.kernels.common.numba_tools import fetch_add, pointer, shifted
+from arbora.kernels.common.numba_tools import fetch_add, pointer, shift
 from arbora.kernels.common.program import Program, _system_call
 from arbora.kernels.common.reused_memory import Blocks, NotRecordableError, ReusedMemory
 from arbora.kernels.common.threads import Call, ParallelKernel, recorded_calls
@@ -108,7 +108,7 @@ def _add(arguments: Any) -> None:
     while arguments[at] != 0:
         total += arguments[at]
         at += 1
-    shifted(pointer(arguments[1], np.int64(0)), 0)[0] = total
+    shift(pointer(arguments[1], np.int64(0)), 0)[0] = total
 
 
 def test_a_kernel_may_get_more_arguments_than_before() -> None:

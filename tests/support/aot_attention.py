@@ -6,7 +6,7 @@ from itertools import combinations, product
 from typing import NamedTuple, TypeAlias
 
 from aot_cases import SHARED, AotCase, MatrixProducts
-from arbora.kernels.attention.cuda_tiles import CHUNK, GROUP, PROGRAMS, SINGLE, Tiles, generation, padded
+from arbora.kernels.attention.cuda_tiles import CHUNK, GROUP, PROGRAMS, SINGLE, Tiles, generation, pad
 
 QUERIES = {"decode": SINGLE, "group": GROUP, "chunk": CHUNK}
 VALUES = (("decode", "group", "chunk"), (80, 90, 100), ("bf16", "fp16"), (64, 96, 128, 256), (1, 4, 5, 7, 8))
@@ -130,7 +130,7 @@ def attention_case(variant: Variant, stages: int = 3) -> AotCase:
         max_shared=SHARED[architecture],
         pipelined_loops=0 if stages == 2 else 3 if window else 2,
         programs=_programs(variant) if stages == 3 else 1,
-        products=_products(tiles, padded(head_dim), architecture),
+        products=_products(tiles, pad(head_dim), architecture),
         max_spill_bytes=16,  # stored before the loops, loaded after them, for one more program at a time
         aligned=("q_stride", "slots"),
     )
@@ -138,7 +138,7 @@ def attention_case(variant: Variant, stages: int = 3) -> AotCase:
 
 def _programs(variant: Variant) -> int:
     """The programs at a time that the planner assumes; scaled cells and masks of windows may cost a third."""
-    programs = PROGRAMS[variant.tiles.queries, padded(variant.head_dim)][generation(variant.architecture)]
+    programs = PROGRAMS[variant.tiles.queries, pad(variant.head_dim)][generation(variant.architecture)]
     return max(1, programs * 2 // 3) if variant.stored or variant.window else programs
 
 

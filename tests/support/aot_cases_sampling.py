@@ -233,7 +233,7 @@ CASES += [
 CASES.append(
     AotCase(
         name="sampling-record",
-        kernel="sampling.record_cuda:record_kernel",
+        kernel="sampling.fixed_sampling:record_kernel",
         signature=dict.fromkeys(("tokens", "slots", "last_tokens", "entries", "output_counts"), "*i32")
         | {"vocab": "i32"},
         constants={},

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from arbora.kernels.pages.segments import pages_of, set_pages
+from arbora.kernels.pages.segments import gather_pages, set_pages
 from arbora.kernels.sampling.batch import HostMask
 from arbora.kernels.sampling.packed_results import PackedResults
 from arbora.runtime.messages import DropGrammar, RowGroup, StepMasks, StepPlan, StepResult
@@ -100,7 +100,9 @@ class Twins:
         for driver in (self.eager, self.driver):
             for kv in driver.runner._kvs:
                 pages = torch.tensor(driver.pages[slot])
-                set_pages(kv, pages, torch.full_like(pages_of(kv, pages, driver.ready.page_size), torch.nan))
+                set_pages(
+                    kv, pages, torch.full_like(gather_pages(kv, pages, driver.ready.page_size), torch.nan)
+                )
 
     def start(self, slot: int, params: SamplingParams = GREEDY, **setup: Any) -> None:
         for driver in (self.eager, self.driver):

@@ -196,7 +196,7 @@ def test_more_logprobs_than_a_graph_reports_run_without_it(twins: Twins) -> None
 def test_a_step_with_more_biases_than_a_graph_holds_runs_without_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fixed_sampling, "MOST_LISTED", 3)
+    monkeypatch.setattr(fixed_sampling, "MAX_LISTED", 3)
     twins = Twins(model)
     twins.start(0, BIASED)
     twins.start(1, BIASED)
