@@ -12,7 +12,7 @@ from .automaton.pool import smallest_pool
 from .common import amx, bfloat16_dots, feed_cpu, program, rows
 from .common.step_tokens import StepTokens
 from .linear import CodedShape, bfloat16_cpu, find_packer, fp8_cpu, half_cpu
-from .linear.half import HALVES
+from .linear.half_cpu import HALVES
 from .norm import cpu as norm_cpu
 from .pages import cpu as pages_cpu
 from .rotary import cpu as rotary_cpu

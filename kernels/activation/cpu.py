@@ -5,7 +5,7 @@ import torch
 
 from ..common.jit import compiled_fast
 from ..common.lanes import load_wide, multiply_lanes, round_lanes, silu, store_narrow
-from ..common.numba_tools import exp, fetch_add, load, pointer, round_to, shift, store
+from ..common.numba_tools import KIND, exp, fetch_add, load, pointer, round_to, shift, store
 from ..common.threads import PIECE, ParallelKernel, thread_count
 from ..common.vectors import LANES
 
@@ -44,19 +44,4 @@ def _silu_and_mul(arguments, kind):
             store(out, i, round_to(x * sigmoid, kind) * load(gate, width + i))
 
 
-@ParallelKernel
-def _bfloat16(arguments):
-    _silu_and_mul(arguments, np.uint16(0))
-
-
-@ParallelKernel
-def _float16(arguments):
-    _silu_and_mul(arguments, np.int16(0))
-
-
-@ParallelKernel
-def _float32(arguments):
-    _silu_and_mul(arguments, np.float32(0))
-
-
-KERNELS = {torch.bfloat16: _bfloat16, torch.float16: _float16, torch.float32: _float32}
+KERNELS = {dtype: ParallelKernel(_silu_and_mul, kind) for dtype, kind in KIND.items()}

@@ -10,7 +10,7 @@ import torch
 
 from ..common.jit import compiled_fast
 from ..common.lanes import load_lanes, max_lane, max_of_lanes, store_scaled
-from ..common.numba_tools import exp, fetch_add, fma, load, pointer, shift, unpack_float
+from ..common.numba_tools import CELL_KIND, KIND, exp, fetch_add, fma, load, pointer, shift, unpack_float
 from ..common.threads import ParallelKernel
 from ..common.vectors import LANES
 from ..pages.cells_cpu import read_scale
@@ -344,42 +344,9 @@ def _run_items(arguments, kind, stored):
         run_item(arguments, index, head, next_work // kv_heads, next_work % kv_heads, kind, stored, scratch)
 
 
-@ParallelKernel
-def _items_bfloat16(arguments):
-    _run_items(arguments, np.uint16(0), np.uint16(0))
-
-
-@ParallelKernel
-def _items_float16(arguments):
-    _run_items(arguments, np.int16(0), np.int16(0))
-
-
-@ParallelKernel
-def _items_float32(arguments):
-    _run_items(arguments, np.float32(0), np.float32(0))
-
-
-@ParallelKernel
-def _items_bfloat16_int8(arguments):
-    _run_items(arguments, np.uint16(0), np.int8(0))
-
-
-@ParallelKernel
-def _items_float16_int8(arguments):
-    _run_items(arguments, np.int16(0), np.int8(0))
-
-
-@ParallelKernel
-def _items_float32_int8(arguments):
-    _run_items(arguments, np.float32(0), np.int8(0))
-
-
 KERNELS = {
-    (torch.bfloat16, torch.bfloat16): _items_bfloat16,
-    (torch.float16, torch.float16): _items_float16,
-    (torch.float32, torch.float32): _items_float32,
-    (torch.bfloat16, torch.int8): _items_bfloat16_int8,
-    (torch.float16, torch.int8): _items_float16_int8,
-    (torch.float32, torch.int8): _items_float32_int8,
+    (dtype, stored): ParallelKernel(_run_items, kind, CELL_KIND[stored])
+    for dtype, kind in KIND.items()
+    for stored in (dtype, torch.int8)
 }
 """by dtype of the queries and of the cache"""

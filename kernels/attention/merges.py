@@ -1,10 +1,9 @@
 """Merges the partial results of items whose keys were split (see `plan`)."""
 
 import numpy as np
-import torch
 
 from ..common.jit import compiled_fast
-from ..common.numba_tools import exp, fetch_add, fma, pointer, shift, store
+from ..common.numba_tools import KIND, exp, fetch_add, fma, pointer, shift, store
 from ..common.threads import ParallelKernel
 from .items import HEAD_DIM, KV_HEADS, MERGE_COUNT, MERGES, OUT, PARTIAL_OUT, PARTIAL_SUM, REPEAT
 
@@ -45,20 +44,5 @@ def _merge_partials(arguments, kind):
             store(out, d, total[d] / summed)
 
 
-@ParallelKernel
-def _merge_bfloat16(arguments):
-    _merge_partials(arguments, np.uint16(0))
-
-
-@ParallelKernel
-def _merge_float16(arguments):
-    _merge_partials(arguments, np.int16(0))
-
-
-@ParallelKernel
-def _merge_float32(arguments):
-    _merge_partials(arguments, np.float32(0))
-
-
-KERNELS = {torch.bfloat16: _merge_bfloat16, torch.float16: _merge_float16, torch.float32: _merge_float32}
+KERNELS = {dtype: ParallelKernel(_merge_partials, kind) for dtype, kind in KIND.items()}
 """by dtype of the results"""

@@ -12,7 +12,7 @@ import torch
 from ..common import amx
 from ..common.amx_product import DEPTH, SIDE, multiply_square
 from ..common.jit import compiled_fast
-from ..common.numba_tools import fetch_add, pointer, shift, unpack_float
+from ..common.numba_tools import CELL_KIND, fetch_add, pointer, shift, unpack_float
 from ..common.threads import ParallelKernel
 from ..common.vectors import LANES
 from ..pages.cells_cpu import element_bytes, is_scaled
@@ -361,15 +361,5 @@ def _run_items(arguments, stored):
         amx.release_tiles()
 
 
-@ParallelKernel
-def _bfloat16(arguments):
-    _run_items(arguments, np.uint16(0))
-
-
-@ParallelKernel
-def _int8(arguments):
-    _run_items(arguments, np.int8(0))
-
-
-KERNELS = {torch.bfloat16: _bfloat16, torch.int8: _int8}
+KERNELS = {dtype: ParallelKernel(_run_items, CELL_KIND[dtype]) for dtype in (torch.bfloat16, torch.int8)}
 """by dtype of the cache"""

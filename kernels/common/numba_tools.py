@@ -18,8 +18,15 @@ from numba.extending import intrinsic
 from .jit import compiled_fast
 from .llvm import F32, I32, SECOND_LEVEL, narrow, prefetch_line, widen, word
 
-KIND = {torch.bfloat16: np.uint16(0), torch.float16: np.int16(0), torch.float32: np.float32(0)}
+KIND: dict[torch.dtype, np.generic] = {
+    torch.bfloat16: np.uint16(0),
+    torch.float16: np.int16(0),
+    torch.float32: np.float32(0),
+}
 """A value whose type tells a kernel how the elements of a tensor are stored."""
+
+CELL_KIND: dict[torch.dtype, np.generic] = KIND | {torch.int8: np.int8(0)}
+"""the same for the elements of a cache's cells"""
 
 
 def has_feature(name: str) -> bool:

@@ -99,17 +99,10 @@ def _copy_columns(arguments, kind):
             target[i] = source[order[i]]
 
 
-@ParallelKernel
-def _copy_columns_of_2_bytes(arguments):
-    _copy_columns(arguments, np.uint16(0))
-
-
-@ParallelKernel
-def _copy_columns_of_4_bytes(arguments):
-    _copy_columns(arguments, np.uint32(0))
-
-
-COPIES_OF_COLUMNS = {2: _copy_columns_of_2_bytes, 4: _copy_columns_of_4_bytes}
+COPIES_OF_COLUMNS = {
+    2: ParallelKernel(_copy_columns, np.uint16(0)),
+    4: ParallelKernel(_copy_columns, np.uint32(0)),
+}
 """by bytes of an element"""
 
 

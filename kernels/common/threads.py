@@ -10,8 +10,10 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
+from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from numba import types
 
@@ -60,8 +62,10 @@ class ParallelKernel:
     or its machine code read from disk, when it is first used.
     """
 
-    def __init__(self, function: Callable[[Any], None]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., Any], *constants: int | np.generic) -> None:
+        """constants: values that the function gets after the arguments, for which it is compiled; it must be
+        compiled by numba then"""
+        self._function, self._constants = function, constants
         self._buffers: list[ctypes.Array[ctypes.c_char]] = []
         """reused for arguments; a run in another Python thread may find the list empty and adds a buffer"""
 
@@ -71,7 +75,8 @@ class ParallelKernel:
         # numba's object is not kept: it holds LLVM's form of the function, megabytes for all kernels. The
         # machine code stays without it, because numba never frees machine code.
         signature = types.void(types.CPointer(types.int64))
-        compiled = cached_cfunc(self._function, signature, fastmath=FAST, error_model="numpy")
+        function = _bind(self._function, self._constants) if self._constants else self._function
+        compiled = cached_cfunc(function, signature, fastmath=FAST, error_model="numpy")
         return int(compiled.address)
 
     @cached_property
@@ -103,6 +108,25 @@ class ParallelKernel:
         except IndexError:
             return ctypes.create_string_buffer(size)
         return buffer if len(buffer) >= size else ctypes.create_string_buffer(size)
+
+
+_kernel: Callable[..., None]
+_constants: tuple[int | np.generic, ...]
+
+
+def _call_with_constants(arguments: Any) -> None:
+    """`_bind` sets the global names."""
+    _kernel(arguments, *_constants)  # noqa: F821
+
+
+def _bind(kernel: Callable[..., Any], constants: tuple[int | np.generic, ...]) -> Callable[[Any], None]:
+    """Returns a function that calls a compiled kernel with the constants. Its name is unique, because its
+    machine code is kept on disk by this name."""
+    names = {"_kernel": kernel, "_constants": constants, "__name__": __name__}
+    bound = FunctionType(_call_with_constants.__code__, names)
+    values = [f"{type(each).__name__}{each}" for each in constants]
+    bound.__qualname__ = "_".join([kernel.__module__, kernel.__name__, *values])
+    return bound
 
 
 @cache

@@ -9,7 +9,7 @@ import torch
 
 from ..common import bfloat16_dots
 from ..common.jit import compiled
-from ..common.numba_tools import fetch_add, pointer, shift, store
+from ..common.numba_tools import KIND, fetch_add, pointer, shift, store
 from ..common.rows import number_at
 from ..common.threads import ParallelKernel
 from .bfloat16_tile import MAX_ROWS, OUTPUTS
@@ -161,31 +161,14 @@ def _memory(arguments):
     return np.empty((min(arguments[1], PANEL) + 2 * BLOCK) * OUTPUTS, np.float32)
 
 
-@ParallelKernel
-def _pairs_bfloat16(arguments):
-    _multiply(arguments, _memory(arguments), np.uint32(0), np.uint16(0))
+@compiled
+def _multiply_alone(arguments, pair, kind):
+    """As `_multiply`, with memory of its own."""
+    _multiply(arguments, _memory(arguments), pair, kind)
 
 
-@ParallelKernel
-def _floats_bfloat16(arguments):
-    _multiply(arguments, _memory(arguments), np.uint64(0), np.uint16(0))
-
-
-@ParallelKernel
-def _floats_float16(arguments):
-    _multiply(arguments, _memory(arguments), np.uint64(0), np.int16(0))
-
-
-@ParallelKernel
-def _floats_float32(arguments):
-    _multiply(arguments, _memory(arguments), np.uint64(0), np.float32(0))
-
-
-_FLOATS = {
-    torch.bfloat16: _floats_bfloat16,
-    torch.float16: _floats_float16,
-    torch.float32: _floats_float32,
-}
+_PAIRS = ParallelKernel(_multiply_alone, np.uint32(0), KIND[torch.bfloat16])
+_FLOATS = {dtype: ParallelKernel(_multiply_alone, np.uint64(0), kind) for dtype, kind in KIND.items()}
 
 
 def multiplies_pairs(dtype: torch.dtype) -> bool:
@@ -195,7 +178,7 @@ def multiplies_pairs(dtype: torch.dtype) -> bool:
 
 def choose_kernel(dtype: torch.dtype) -> ParallelKernel:
     """The product for x and y of this dtype."""
-    return _pairs_bfloat16 if multiplies_pairs(dtype) else _FLOATS[dtype]
+    return _PAIRS if multiplies_pairs(dtype) else _FLOATS[dtype]
 
 
 @ParallelKernel

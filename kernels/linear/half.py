@@ -12,8 +12,6 @@ FEW_ROWS = 16
 SCRATCH = 6 << 20
 """Elements of the buffer (24 MiB), or of one output if that is larger."""
 
-HALVES = (torch.bfloat16, torch.float16)
-
 
 class HalfWidenedOnUseProduct:
     """Keeps the weights as they are stored. For few rows, each weight is widened in a register as it is read;

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from ..common.jit import compiled_fast
-from ..common.numba_tools import fetch_add, load, pointer, prefetch, shift, store
+from ..common.numba_tools import KIND, fetch_add, load, pointer, prefetch, shift, store
 from ..common.threads import PIECE, ParallelKernel, thread_count
 
 BLOCK = 32_768
@@ -17,6 +17,8 @@ AHEAD = 1024
 """The distance, in weights, between multiplying and prefetching."""
 
 CACHE_LINE = 32  # weights
+
+HALVES = (torch.bfloat16, torch.float16)
 
 
 def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor) -> None:
@@ -136,25 +138,5 @@ def _widen(arguments, kind):
             target[i] = load(source, i)
 
 
-@ParallelKernel
-def _multiply_bfloat16(arguments):
-    _multiply(arguments, np.uint16(0))
-
-
-@ParallelKernel
-def _multiply_float16(arguments):
-    _multiply(arguments, np.int16(0))
-
-
-@ParallelKernel
-def _widen_bfloat16(arguments):
-    _widen(arguments, np.uint16(0))
-
-
-@ParallelKernel
-def _widen_float16(arguments):
-    _widen(arguments, np.int16(0))
-
-
-PRODUCTS = {torch.bfloat16: _multiply_bfloat16, torch.float16: _multiply_float16}
-WIDENINGS = {torch.bfloat16: _widen_bfloat16, torch.float16: _widen_float16}
+PRODUCTS = {dtype: ParallelKernel(_multiply, KIND[dtype]) for dtype in HALVES}
+WIDENINGS = {dtype: ParallelKernel(_widen, KIND[dtype]) for dtype in HALVES}

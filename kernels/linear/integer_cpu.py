@@ -348,30 +348,9 @@ def _multiply(arguments, bits, four_codes, has_offsets, sum_kind):
         release_tiles()
 
 
-@ParallelKernel
-def _product_4(arguments):
-    _multiply(arguments, 4, np.uint16(0), False, np.int32(0))
-
-
-@ParallelKernel
-def _product_8(arguments):
-    _multiply(arguments, 8, np.uint32(0), False, np.int32(0))
-
-
-@ParallelKernel
-def _product_4_offsets(arguments):
-    _multiply(arguments, 4, np.uint16(0), True, np.float32(0))
-
-
-@ParallelKernel
-def _product_8_offsets(arguments):
-    _multiply(arguments, 8, np.uint32(0), True, np.float32(0))
-
-
 KERNELS = {
-    (4, False): _product_4,
-    (8, False): _product_8,
-    (4, True): _product_4_offsets,
-    (8, True): _product_8_offsets,
+    (bits, has_offsets): ParallelKernel(_multiply, bits, four_codes, has_offsets, sum_kind)
+    for bits, four_codes in ((4, np.uint16(0)), (8, np.uint32(0)))
+    for has_offsets, sum_kind in ((False, np.int32(0)), (True, np.float32(0)))
 }
 """by bits of a code, and whether offsets are stored"""

@@ -16,7 +16,17 @@ from ..common.lanes import (
     sum_lanes,
     sum_squares,
 )
-from ..common.numba_tools import fetch_add, load, pack_float, pointer, round_to, shift, store, unpack_float
+from ..common.numba_tools import (
+    KIND,
+    fetch_add,
+    load,
+    pack_float,
+    pointer,
+    round_to,
+    shift,
+    store,
+    unpack_float,
+)
 from ..common.threads import PIECE, ParallelKernel, thread_count
 from ..common.vectors import LANES
 
@@ -104,19 +114,4 @@ def _scale(x, scale, weight, size, kind, out):
         store(out, i, round_to(load(x, i) * scale, kind) * load(weight, i))
 
 
-@ParallelKernel
-def _bfloat16(arguments):
-    _norm(arguments, np.uint16(0))
-
-
-@ParallelKernel
-def _float16(arguments):
-    _norm(arguments, np.int16(0))
-
-
-@ParallelKernel
-def _float32(arguments):
-    _norm(arguments, np.float32(0))
-
-
-KERNELS = {torch.bfloat16: _bfloat16, torch.float16: _float16, torch.float32: _float32}
+KERNELS = {dtype: ParallelKernel(_norm, kind) for dtype, kind in KIND.items()}

@@ -14,7 +14,17 @@ from ..common.lanes import (
     subtract_lanes,
     sum_squares,
 )
-from ..common.numba_tools import fetch_add, load, pack_float, pointer, shift, store, unpack_float
+from ..common.numba_tools import (
+    CELL_KIND,
+    KIND,
+    fetch_add,
+    load,
+    pack_float,
+    pointer,
+    shift,
+    store,
+    unpack_float,
+)
 from ..common.threads import ParallelKernel, thread_count
 from ..common.vectors import LANES
 from ..norm import HeadNorms
@@ -157,42 +167,9 @@ def _rotate_and_write(arguments, kind, stored):
         _rotate_token(arguments, token, kind, stored, buffer)
 
 
-@ParallelKernel
-def _bfloat16(arguments):
-    _rotate_and_write(arguments, np.uint16(0), np.uint16(0))
-
-
-@ParallelKernel
-def _float16(arguments):
-    _rotate_and_write(arguments, np.int16(0), np.int16(0))
-
-
-@ParallelKernel
-def _float32(arguments):
-    _rotate_and_write(arguments, np.float32(0), np.float32(0))
-
-
-@ParallelKernel
-def _bfloat16_int8(arguments):
-    _rotate_and_write(arguments, np.uint16(0), np.int8(0))
-
-
-@ParallelKernel
-def _float16_int8(arguments):
-    _rotate_and_write(arguments, np.int16(0), np.int8(0))
-
-
-@ParallelKernel
-def _float32_int8(arguments):
-    _rotate_and_write(arguments, np.float32(0), np.int8(0))
-
-
 KERNELS = {
-    (torch.bfloat16, torch.bfloat16): _bfloat16,
-    (torch.float16, torch.float16): _float16,
-    (torch.float32, torch.float32): _float32,
-    (torch.bfloat16, torch.int8): _bfloat16_int8,
-    (torch.float16, torch.int8): _float16_int8,
-    (torch.float32, torch.int8): _float32_int8,
+    (dtype, stored): ParallelKernel(_rotate_and_write, kind, CELL_KIND[stored])
+    for dtype, kind in KIND.items()
+    for stored in (dtype, torch.int8)
 }
 """by dtype of the activations and of the cache"""

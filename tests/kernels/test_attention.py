@@ -287,13 +287,13 @@ print(function.inspect_asm(function.signatures[0]))
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="AMX is a unit of x86")
-@pytest.mark.parametrize("stored", ["bfloat16", "int8"])
+@pytest.mark.parametrize("stored", ["uint16", "int8"])
 def test_items_are_compiled_with_amx(stored: str, tmp_path: Path) -> None:
     program = f"""
 from arbora.kernels.attention import tiles
-from numba import njit, types
-function = njit(tiles._{stored}._function)
-function.compile((types.CPointer(types.int64),))
+from numba import types
+function = tiles._run_items
+function.compile((types.CPointer(types.int64), types.{stored}))
 print(function.inspect_asm(function.signatures[0]))
 """
     assembly = output_for_sapphire_rapids(program, tmp_path)
