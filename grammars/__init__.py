@@ -2,9 +2,9 @@
 
 from .errors import BusyError, CompilerError, GrammarError
 from .host.grammar import HostGrammar, HostMatcher
+from .machine.automaton import Automaton
 from .machine.jump_forward import ForcedText, Segmenter, forced_text, load_segmenter
 from .machine.stack_automaton import CHOICE
-from .service.automaton import Automaton
 from .service.compiler import GrammarCompiler
 from .service.files import GrammarFiles, default_directory
 

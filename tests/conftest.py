@@ -9,7 +9,7 @@ import interpreted_triton  # noqa: F401 (first: others may import Triton)
 import pytest
 import torch
 import zmq
-from arbora.grammars.service import routes
+from arbora.grammars.service import compiler_selector
 from distribution import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401 (hooks)
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
@@ -43,7 +43,7 @@ def same_random_tensors() -> None:
 @pytest.fixture(autouse=True)
 def patient_grammars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gives each grammar the time for an automaton. Tests of the deadline set their own."""
-    monkeypatch.setattr(routes, "DEADLINE_S", 60.0)
+    monkeypatch.setattr(compiler_selector, "DEADLINE_S", 60.0)
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ MAY_IMPORT = {
     "grammars.schema.emit": SCHEMA | {"grammars.schema.read", "grammars.schema.solve"},
     "grammars.schema": SCHEMA | {"grammars.schema"},
     "grammars.tags": SCHEMA | {"grammars.schema"},
-    "grammars.processes": {"grammars.errors", "runtime.system_memory"},
+    "grammars.processes": COMPILED | SPEC | {"grammars.machine", "runtime.system_memory"},
     "grammars.host": SCHEMA | {f"grammars.{name}" for name in ("schema", "tags", "processes")},
     "grammars.service": {"grammars", "runtime.vocabulary"} | SPEC | CODE | FORMAT,
     "kernels": CODE | FORMAT,

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from arbora.grammars.errors import GrammarError, TooLargeError
 from arbora.grammars.host.native import HostCompiler, NativeGrammar
+from arbora.grammars.machine.automaton import Automaton
 from arbora.grammars.masks.spellings import Spellings
 from arbora.grammars.masks.token_trie import build_tries
-from arbora.grammars.service.automaton import Automaton
-from arbora.grammars.service.builder import Builder
+from arbora.grammars.service.builder import AutomatonBuilder
 from arbora.grammars.tags.special_tokens import SpecialTokens
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters, cpu
 from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder, Whitespace
@@ -81,7 +81,7 @@ class Arbora:
         self._order = order
         self._whitespace = whitespace
         self._words = words
-        self._builder = Builder(build_tries(words.spellings()), SpecialTokens({}))
+        self._builder = AutomatonBuilder(build_tries(words.spellings()), SpecialTokens({}))
         self._builder.warm_up()
         warm_up = self.compile('{"type":"string"}')
         assert warm_up is not None and list(warm_up.mask_us([words.tokens(b"a")[0]]))
@@ -98,7 +98,6 @@ class Arbora:
             automaton = self._builder.build("", spec)
         except (GrammarError, TooLargeError):
             return None
-        assert isinstance(automaton, Automaton)
         return _ArboraGrammar(automaton, self._words)
 
 

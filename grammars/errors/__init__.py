@@ -22,7 +22,7 @@ class NoValueError(GrammarError):
 
 
 class TooLargeError(Exception):
-    """An automaton over the limits of states, bytes or time. Another engine may still serve the grammar.
+    """A grammar over the limits of states, bytes or time. Another engine may still serve it.
 
     `function`: as in `GrammarError`.
     """
@@ -45,13 +45,15 @@ class NotCoveredError(GrammarError):
     advice = '. To leave it out, send "unenforced": "allow" in the request.'
 
     def __init__(self, keyword: str, path: str, reason: str) -> None:
-        super().__init__(f"the schema's keyword {keyword!r} at {path} {self.problem}: {reason}{self.advice}")
+        super().__init__(keyword, path, reason)
         self.keyword = keyword
         self.path = path
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[NotCoveredError], tuple[str, str, str], dict[str, str]]:
-        return type(self), (self.keyword, self.path, self.reason), vars(self)
+    def __str__(self) -> str:
+        return (
+            f"the schema's keyword {self.keyword!r} at {self.path} {self.problem}: {self.reason}{self.advice}"
+        )
 
 
 class WrongKeywordError(NotCoveredError):
@@ -66,15 +68,11 @@ class ProcessEndedError(CompilerError):
     minutes."""
 
 
-class TooSlowError(TimeoutError):
-    """The grammar used the processor time itself. A plain TimeoutError may be the machine's fault."""
-
-
 class BusyError(Exception):
     """The server follows as many grammars as it can. The request may be sent again."""
 
 
-Expected: TypeAlias = GrammarError | TooLargeError | CompilerError | BusyError | TimeoutError
+Expected: TypeAlias = GrammarError | TooLargeError | CompilerError | BusyError
 """The errors that a grammar may lead to, which need no traceback."""
 
 Kind = TypeVar("Kind", bound=Exception)
@@ -88,14 +86,14 @@ def bare_copy(error: Kind) -> Kind:
 
 
 class Fault(Struct, array_like=True, frozen=True):
-    """An error of this module as data, for a process whose pickles are not trusted."""
+    """An error of this module as data, for messages of a process that has read a client's grammar."""
 
     name: str
     arguments: tuple[str, ...]
     function: str = ""
 
 
-_ERRORS: dict[str, type[Exception]] = {
+_SENT: dict[str, type[Exception]] = {
     error.__name__: error
     for error in (
         GrammarError,
@@ -110,25 +108,18 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 def fault_of(error: Exception) -> Fault:
-    """The data of an error of this module."""
-    function = getattr(error, "function", "")
-    if isinstance(error, NotCoveredError):
-        return Fault(type(error).__name__, (error.keyword, error.path, error.reason), function)
-    return Fault(type(error).__name__, (str(error),), function)
-
-
-def reply_error(fault: Fault) -> GrammarError | CompilerError:
-    """The error of a reply whose grammar can't be followed further."""
-    error = error_of(fault)
-    return error if isinstance(error, GrammarError | CompilerError) else GrammarError(str(error))
+    """The data of an error. An error of another class is sent as the nearest base class of this module."""
+    name = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _SENT)
+    arguments = error.args if isinstance(error, NotCoveredError) else (str(error),)
+    return Fault(name, arguments, getattr(error, "function", ""))
 
 
 def error_of(fault: Fault) -> Exception:
     """The error with this data. Raises ValueError if there is no such error."""
-    kind = _ERRORS.get(fault.name)
-    if kind is None or len(fault.arguments) != (3 if issubclass(kind, NotCoveredError) else 1):
-        raise ValueError(f"{fault.name} is no error of a grammar's")
-    error = kind(*fault.arguments)
+    try:
+        error = _SENT[fault.name](*fault.arguments)
+    except (KeyError, TypeError):
+        raise ValueError(f"{fault.name} is no error of a grammar's") from None
     if isinstance(error, GrammarError | TooLargeError):
         error.function = fault.function
     return error

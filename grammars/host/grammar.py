@@ -16,15 +16,15 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CompilerError, GrammarError, ParserFailedError, error_of, fault_of, reply_error
+from ..errors import CompilerError, GrammarError, ParserFailedError, error_of, fault_of
 from ..machine.jump_forward import ForcedText
 from ..processes.channel import ChannelClosedError
-from .client import REPORT_DEADLINE_S, GrammarProcess
-from .messages import Advance, Leave, MatcherState, decode_state, encode
+from ..processes.compiler_process import REPORT_DEADLINE_S, CompilerProcess
+from ..processes.messages import Advance, DeleteMatcher, MatcherState, decode_state, encode
 
 ANY_BYTE = bytes(range(256))
 PROCESS_BYTES = 4 << 20  # of private memory for each process; measured: 3.4 MB
-LEAST_WAIT_S = 0.1  # to wait for an answer, even if the caller was stopped or busy until after the deadline
+MIN_WAIT_S = 0.1  # to wait for an answer, even if the caller was stopped or busy until after the deadline
 ANSWER_DEADLINE_S = 2.0  # a process ends itself after 0.25 s of processor time for one token
 
 
@@ -33,7 +33,7 @@ class HostGrammar:
 
     def __init__(
         self,
-        process: GrammarProcess,
+        process: CompilerProcess,
         eos_tokens: tuple[int, ...],
         nbytes: int,
         left_out: tuple[tuple[str, str], ...] = (),
@@ -66,7 +66,7 @@ class HostMatcher:
         self._eos_tokens = eos_tokens
         self._number = connection.new_number()
         self._is_begun = False
-        weakref.finalize(self, connection.leave, self._number).atexit = False
+        weakref.finalize(self, connection.delete, self._number).atexit = False
         connection.advance(self._number, [])
 
     def begin(self, token: int) -> None:
@@ -86,7 +86,10 @@ class HostMatcher:
             self.begin(token)
         self._is_begun = False
         fault = self._connection.state(self._number).error
-        return None if fault is None else reply_error(fault)
+        if fault is None:
+            return None
+        error = error_of(fault)
+        return error if isinstance(error, GrammarError | CompilerError) else GrammarError(str(error))
 
     def append(self, tokens: Sequence[int]) -> None:
         """Advances by forced tokens. The next `consume` returns the error, if there is one."""
@@ -115,13 +118,13 @@ class _Connection:
     for one deadline in all, even if none answers.
     """
 
-    def __init__(self, process: GrammarProcess) -> None:
+    def __init__(self, process: CompilerProcess) -> None:
         self.process = process
         self._numbers = count(1)
         self._exchanged_at = 0.0  # of the last answer, or of the first request since
         self._last_wait_until = 0.0  # when an overdue process is ended; 0: it is not overdue
         self._is_late = False  # it has not answered since a wait for it
-        self._asked: dict[int, int] = {}  # outstanding answers, by matcher
+        self._awaited: dict[int, int] = {}  # outstanding answers, by matcher
         self._states: dict[int, MatcherState] = {}
         self._deleted: deque[int] = deque()  # deleted matchers that the process still has
         self._in_use: set[int] = set()  # matchers that the process has
@@ -132,12 +135,12 @@ class _Connection:
         return number
 
     def advance(self, matcher: int, tokens: list[int]) -> None:
-        if not self._asked:
-            self._exchanged()
-        self._asked[matcher] = self._asked.get(matcher, 0) + 1
+        if not self._awaited:
+            self._note_exchange()
+        self._awaited[matcher] = self._awaited.get(matcher, 0) + 1
         self._send(encode(Advance(matcher, tokens)))
 
-    def leave(self, matcher: int) -> None:
+    def delete(self, matcher: int) -> None:
         """Tells the process with the next message that the matcher is deleted. A finalizer may call this at
         any point."""
         self._deleted.append(matcher)
@@ -149,16 +152,16 @@ class _Connection:
 
     def state(self, matcher: int) -> MatcherState:
         """The state of the matcher after all its requests. Waits for it until `is_settled`."""
-        while not self._settle(matcher, LEAST_WAIT_S):
+        while not self._settle(matcher, MIN_WAIT_S):
             pass
         if self.process.fault is not None:
-            return MatcherState(matcher, fault_of(self.process.fail(ANSWER_DEADLINE_S)), b"", b"")
+            return MatcherState(matcher, fault_of(self.process.fail()), b"", b"")
         return self._states[matcher]
 
     def _settle(self, matcher: int, within_s: float) -> bool:
         """As `is_settled`. Ends a process that stalls."""
         until = time.monotonic() + within_s
-        while self._asked.get(matcher) and self.process.fault is None:
+        while self._awaited.get(matcher) and self.process.fault is None:
             left_s = max(0.0, until - time.monotonic())
             try:
                 self._take(decode_state(self.process.channel.receive(left_s)))
@@ -172,32 +175,32 @@ class _Connection:
                     return False
             except ValueError:
                 pass
-            self.process.fail(ANSWER_DEADLINE_S)
+            self.process.fail()
         return True
 
     def _is_overdue(self, deadline_s: float) -> bool:
         now = time.monotonic()
         if now < self._exchanged_at + deadline_s:
             return False
-        self._last_wait_until = self._last_wait_until or now + LEAST_WAIT_S
+        self._last_wait_until = self._last_wait_until or now + MIN_WAIT_S
         return now >= self._last_wait_until
 
     def _take(self, state: MatcherState) -> None:
-        left = self._asked.get(state.matcher, 0) - 1
+        left = self._awaited.get(state.matcher, 0) - 1
         if left < 0:
             raise ValueError("an answer without a request")
         error = None if state.error is None else error_of(state.error)
-        self._exchanged()
+        self._note_exchange()
         self._is_late = False
         if isinstance(error, ParserFailedError):
             self.process.give_up(error)
-        self._asked[state.matcher] = left
+        self._awaited[state.matcher] = left
         if state.matcher in self._in_use:
             self._states[state.matcher] = state
         if left == 0:
-            del self._asked[state.matcher]
+            del self._awaited[state.matcher]
 
-    def _exchanged(self) -> None:
+    def _note_exchange(self) -> None:
         self._exchanged_at, self._last_wait_until = time.monotonic(), 0.0
 
     def _send(self, message: bytes) -> None:
@@ -208,5 +211,5 @@ class _Connection:
                 deleted = self._deleted.popleft()
                 self._in_use.discard(deleted)
                 self._states.pop(deleted, None)
-                self.process.channel.send(encode(Leave(deleted)))
+                self.process.channel.send(encode(DeleteMatcher(deleted)))
             self.process.channel.send(message)

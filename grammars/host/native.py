@@ -10,15 +10,18 @@ from functools import cached_property
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
+from msgspec import structs
 from numpy.typing import NDArray
 
-from ...runtime.grammar_spec import FIXED, AdditionalProperties, JsonSpacing, Unenforced
+from ...runtime.grammar_spec import FIXED, AdditionalProperties, GrammarSpec, JsonSpacing, Unenforced
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
+from ..regex.of_spec import regex_of
 from ..schema.read.json_text import Json, parse_schema
-from ..tags.format import Format, JsonSchema
+from ..tags.format import Format, Grammar, JsonSchema, Thinking, read_format
 from ..tags.lark import in_lark
 from .declared import forbid_undeclared
+from .gbnf import convert_to_lark
 from .json_schema import check_references, explain, remove_culprit, with_options
 
 _SPECIAL_TOKEN = b"\xff"  # precedes a special token's name in llguidance's texts
@@ -93,6 +96,21 @@ class HostCompiler:
             n_vocab=len(tokens),
             eos_token=list(eos_tokens),
         )
+
+    def compile(self, spec: GrammarSpec) -> NativeGrammar:
+        """Compiles a grammar of any kind. Raises GrammarError."""
+        match spec.kind:
+            case "regex" | "choice":
+                return self.regex(regex_of(spec))
+            case "grammar":
+                return self.lark(convert_to_lark(spec.text))
+            case "structural_tag":
+                format = read_format(spec.text)
+                if isinstance(format, Thinking) and isinstance(format.content, Grammar):
+                    content = Grammar(convert_to_lark(format.content.grammar))
+                    format = structs.replace(format, content=content)
+                return self.structural_tag(format, spec.whitespace, spec.additional_properties)
+        return self.json_schema(spec.schema, spec.whitespace, spec.unenforced, spec.additional_properties)
 
     def json_schema(
         self,

@@ -1,13 +1,44 @@
-"""A channel to a process that may not answer; every call has a deadline."""
+"""Messages over a socket: the length in four bytes, then the bytes.
+
+A forked process sends and receives with blocking calls. The scheduler has a `Channel` to a process that may
+not answer; every call of it has a deadline.
+"""
 
 from __future__ import annotations
 
 import select
 import socket
+import struct
 import time
 from collections import deque
 
-from .framing import LENGTH, framed
+LENGTH = struct.Struct("<I")
+
+
+def framed(message: bytes) -> bytes:
+    return LENGTH.pack(len(message)) + message
+
+
+def send(channel: socket.socket, message: bytes) -> None:
+    """Sends one message; blocks until all is sent."""
+    channel.sendall(framed(message))
+
+
+def receive(channel: socket.socket) -> bytes:
+    """The next message; blocks for it. Raises EOFError when the other end is closed."""
+    (length,) = LENGTH.unpack(_receive_exactly(channel, LENGTH.size))
+    return _receive_exactly(channel, length)
+
+
+def _receive_exactly(channel: socket.socket, length: int) -> bytes:
+    parts = []
+    while length:
+        part = channel.recv(min(length, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
 
 
 class ChannelClosedError(Exception):
@@ -17,12 +48,12 @@ class ChannelClosedError(Exception):
 class Channel:
     """For use by one thread at a time.
 
-    most: bytes of a message that the process may send
+    max_bytes: of a message that the process may send
     """
 
-    def __init__(self, ours: socket.socket, most: int) -> None:
+    def __init__(self, ours: socket.socket, max_bytes: int) -> None:
         ours.setblocking(False)
-        self._most = most
+        self._max_bytes = max_bytes
         self._socket = ours
         self._unsent = bytearray()
         self._received = bytearray()
@@ -71,7 +102,7 @@ class Channel:
         except BlockingIOError:
             return
         except OSError:
-            self._broken()
+            self._fail()
 
     def _read(self) -> None:
         try:
@@ -81,18 +112,18 @@ class Channel:
         except OSError:
             part = b""
         if not part:
-            self._broken()
+            self._fail()
         self._received += part
         while len(self._received) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._received)
-            if length > self._most:
-                self._broken()
+            if length > self._max_bytes:
+                self._fail()
             end = LENGTH.size + length
             if len(self._received) < end:
                 return
             self._messages.append(bytes(self._received[LENGTH.size : end]))
             del self._received[:end]
 
-    def _broken(self) -> None:
+    def _fail(self) -> None:
         self.close()
         raise ChannelClosedError

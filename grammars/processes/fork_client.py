@@ -14,26 +14,35 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..errors import CompilerError
-from .fork_messages import FORK, Compiling, Ended, decode_report
 from .limits import end_in_words
+from .messages import FORK, CompilesOwnCode, ForkedProcessEnded, decode_report
 
 END_DEADLINE_S = 2.0  # for the server to end
-_KNOWN_ENDS = 1024
+MAX_KNOWN_ENDS = 1024
 
 
-class KeptServer:
+class RestartingForkServer:
     """Starts a fork server when it is needed, and again if it died. Thread-safe.
 
     does: what the server does, for errors: "the process that …"
     start_deadline_s: until the server must be ready
+    program, first, on_compiling: see `ForkServerProcess`
     """
 
-    def __init__(self, does: str, start_deadline_s: float, start: Callable[[], RunningServer]) -> None:
+    def __init__(
+        self,
+        does: str,
+        start_deadline_s: float,
+        program: str,
+        first: bytes,
+        on_compiling: Callable[[], None] = lambda: None,
+    ) -> None:
         self._does = does
         self._start_deadline_s = start_deadline_s
-        self._start = start
+        self.on_compiling = on_compiling
+        self._start: Callable[[], ForkServerProcess] = lambda: ForkServerProcess(program, first, on_compiling)
         self._lock = threading.Lock()
-        self._running: RunningServer | None = None
+        self._running: ForkServerProcess | None = None
         self._is_closed = False
 
     @property
@@ -41,7 +50,7 @@ class KeptServer:
         running = self._running
         return running.process.pid if running is not None else None
 
-    def started(self) -> RunningServer:
+    def wait_ready(self) -> ForkServerProcess:
         """The server, once it is ready. Raises CompilerError."""
         with self._lock:
             if self._is_closed:
@@ -49,19 +58,19 @@ class KeptServer:
             if self._running is None or not self._running.is_alive:
                 if self._running is not None:
                     self._running.close()
-                self._running = self._new()
+                try:
+                    self._running = self._start()
+                except OSError as error:  # no descriptor or no memory is left
+                    raise self._not_started(error) from error
             running = self._running
         if not running.ready.wait(self._start_deadline_s):
             running.kill()
         if not running.is_alive:
-            raise CompilerError(f"the process that {self._does} could not be started: {running.end()}")
+            raise self._not_started(running.describe_end())
         return running
 
-    def _new(self) -> RunningServer:
-        try:
-            return self._start()
-        except OSError as error:  # no descriptor or no memory is left
-            raise CompilerError(f"the process that {self._does} could not be started: {error}") from error
+    def _not_started(self, reason: object) -> CompilerError:
+        return CompilerError(f"the process that {self._does} could not be started: {reason}")
 
     def close(self) -> None:
         with self._lock:
@@ -71,7 +80,7 @@ class KeptServer:
             running.close()
 
 
-class RunningServer:
+class ForkServerProcess:
     """One server process.
 
     program: Python code of the process
@@ -79,7 +88,7 @@ class RunningServer:
     on_compiling: called from another thread when the process compiles its own code
     """
 
-    def __init__(self, program: str, first: bytes, on_compiling: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, program: str, first: bytes, on_compiling: Callable[[], None]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with theirs:
@@ -92,9 +101,11 @@ class RunningServer:
         self.ready = threading.Event()
         self.is_alive = True
         self._on_compiling = on_compiling
-        self._ends: OrderedDict[int, Ended] = OrderedDict()
+        self._statuses: OrderedDict[int, int] = OrderedDict()
         self._changed = threading.Condition()
-        threading.Thread(target=self._talk, args=(first,), name="fork-server-reports", daemon=True).start()
+        threading.Thread(
+            target=self._exchange, args=(first,), name="fork-server-reports", daemon=True
+        ).start()
 
     def fork(self, number: int, channel: socket.socket) -> None:
         """Asks the server to fork. If that fails, closes the channel's other end."""
@@ -109,16 +120,17 @@ class RunningServer:
         self.is_alive = False
         self.process.kill()
 
-    def end_of(self, number: int, within_s: float) -> Ended | None:
-        """How a process ended, or None if it is still running."""
+    def find_status(self, number: int, within_s: float) -> int | None:
+        """The status with which a process ended, or None if it is still running. Waits for up to
+        `within_s`."""
         deadline = time.monotonic() + within_s
         with self._changed:
-            while number not in self._ends and self.is_alive:
+            while number not in self._statuses and self.is_alive:
                 if not self._changed.wait(deadline - time.monotonic()):
                     return None
-            return self._ends.get(number)
+            return self._statuses.get(number)
 
-    def end(self) -> str:
+    def describe_end(self) -> str:
         """How the server itself ended, in words."""
         with suppress(subprocess.TimeoutExpired):
             return f"it ended with {end_in_words(self.process.wait(END_DEADLINE_S))}"
@@ -143,7 +155,7 @@ class RunningServer:
         except OSError:
             return  # the server has ended
 
-    def _talk(self, first: bytes) -> None:
+    def _exchange(self, first: bytes) -> None:
         """Sends `first`, then reads the server's reports until it ends."""
         assert self.process.stdin is not None
         with suppress(OSError), self.process.stdin:
@@ -158,14 +170,14 @@ class RunningServer:
         self._control.close()
         self.process.wait()
 
-    def _note(self, report: Ended | Compiling) -> None:
-        if isinstance(report, Compiling):
+    def _note(self, report: ForkedProcessEnded | CompilesOwnCode) -> None:
+        if isinstance(report, CompilesOwnCode):
             self._on_compiling()
             return
         with self._changed:
-            self._ends[report.process] = report
-            if len(self._ends) > _KNOWN_ENDS:
-                self._ends.popitem(last=False)
+            self._statuses[report.process] = report.status
+            if len(self._statuses) > MAX_KNOWN_ENDS:
+                self._statuses.popitem(last=False)
             self._changed.notify_all()
         if report.process == 0:
             self.ready.set()

@@ -18,8 +18,9 @@ from contextlib import suppress
 from typing import NoReturn
 
 from ...runtime.system_memory import give_back_freed_memory
-from .fork_messages import FORK, NOT_FORKED, Compiling, Ended, encode
+from .channel import send
 from .limits import die_with, resident
+from .messages import FORK, NOT_FORKED, CompilesOwnCode, ForkedProcessEnded, Started, encode
 
 WATCH_MS = 500
 
@@ -29,11 +30,11 @@ def control_socket() -> socket.socket:
     return socket.socket(fileno=int(sys.argv[1]))
 
 
-def tell_compiling(control: socket.socket) -> None:
+def report_compiling(control: socket.socket) -> None:
     """Reports that this process compiles its own code. Exits if the scheduler has ended, because compiling
     can take minutes."""
     try:
-        control.send(encode(Compiling()))
+        control.send(encode(CompilesOwnCode()))
     except OSError:
         sys.exit("the scheduler has ended")
 
@@ -51,19 +52,19 @@ def prepare_to_fork() -> None:
 class ForkServer:
     """Forks a process for each request; `serve` runs in the new process with its channel to the scheduler.
 
-    most_growth: bytes that all processes together may use beyond the memory that they share with this one;
+    max_growth: bytes that all processes together may use beyond the memory that they share with this one;
     None: no limit
     """
 
     def __init__(
         self,
         control: socket.socket,
-        serve: Callable[[socket.socket], NoReturn],
-        most_growth: int | None = None,
+        serve: Callable[[socket.socket], None],
+        max_growth: int | None = None,
     ) -> None:
         self._control = control
         self._serve = serve
-        self._most_growth = most_growth
+        self._max_growth = max_growth
         self._numbers: dict[int, int] = {}  # process numbers, by pid
         self._first_bytes: dict[int, int] = {}  # memory at the fork, by pid
         self._child_ended, self._wake = socket.socketpair()
@@ -77,10 +78,10 @@ class ForkServer:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._child_ended, select.POLLIN)
-        self._tell(0, 0)
+        self._report(0, 0)
         watch_at = time.monotonic()
         while True:
-            watches = self._most_growth is not None
+            watches = self._max_growth is not None
             waits_ms = WATCH_MS if watches and self._numbers else None
             ready = {descriptor for descriptor, _ in poll.poll(waits_ms)}
             if self._child_ended.fileno() in ready:
@@ -118,7 +119,7 @@ class ForkServer:
             pid = os.fork()
         except OSError:
             channel.close()
-            self._tell(number, NOT_FORKED)
+            self._report(number, NOT_FORKED)
             return
         if pid == 0:
             self._become_child(own_pid, channel)
@@ -133,26 +134,33 @@ class ForkServer:
         die_with(parent)
         for inherited in (self._control, self._child_ended, self._wake):
             inherited.close()
-        self._serve(channel)
+        status = 1
+        try:
+            send(channel, encode(Started(os.getpid())))
+            self._serve(channel)
+            status = 0
+        except (EOFError, OSError):
+            status = 0  # the scheduler has closed the channel
+        finally:
+            os._exit(status)
 
     def _reap(self) -> None:
         while self._numbers:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
             self._first_bytes.pop(pid, None)
-            cpu_s = usage.ru_utime + usage.ru_stime
-            self._tell(self._numbers.pop(pid), os.waitstatus_to_exitcode(status), cpu_s)
+            self._report(self._numbers.pop(pid), os.waitstatus_to_exitcode(status))
 
     def _watch_memory(self) -> None:
-        """Kills the largest process if all together have grown by more than `most_growth`."""
+        """Kills the largest process if all together have grown by more than `max_growth`."""
         grown: dict[int, int] = {}
         for pid, first in self._first_bytes.items():
             with suppress(OSError, IndexError):
                 grown[pid] = resident(pid) - first
-        if self._most_growth is not None and sum(grown.values()) > self._most_growth:
+        if self._max_growth is not None and sum(grown.values()) > self._max_growth:
             os.kill(max(grown, key=grown.__getitem__), signal.SIGKILL)
 
-    def _tell(self, number: int, status: int, cpu_s: float = 0.0) -> None:
+    def _report(self, number: int, status: int) -> None:
         with suppress(OSError):
-            self._control.send(encode(Ended(number, status, cpu_s)))
+            self._control.send(encode(ForkedProcessEnded(number, status)))

@@ -1,4 +1,7 @@
-"""Limits of processes that read clients' grammars, and how such a process ended."""
+"""Limits of processes that read clients' grammars, and how such a process ended.
+
+Their timers have no handlers, so they end a process even inside native code.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,13 @@ import ctypes
 import os
 import resource
 import signal
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from ..errors import CompilerError, GrammarError, TooLargeError, fault_of
+from .messages import Failed, Outcome
 
 PR_SET_PDEATHSIG = 1
 
@@ -26,9 +34,28 @@ def processor_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def run_limited(deadline_s: float, work: Callable[[], Outcome]) -> Outcome:
+    """The outcome of `work`, or its error. Ends the process after `deadline_s` of processor time."""
+    signal.setitimer(signal.ITIMER_PROF, deadline_s)
+    error: Exception
+    try:
+        return work()
+    except (GrammarError, TooLargeError) as fault:
+        error = fault
+    except MemoryError:
+        error = TooLargeError("it takes too much memory")
+    except RecursionError:
+        error = TooLargeError("it is nested too deep")
+    except BaseException:  # a fault of ours, or a panic of llguidance's
+        error = CompilerError(traceback.format_exc()[-4000:])
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    return Failed(fault_of(error))
+
+
 def keep_to_limits(extra_bytes: int) -> None:
-    """Limits a process just forked: to so much more memory, no core dumps, no input and no output. If the
-    machine runs out of memory, the system kills this process first."""
+    """Limits a process just forked: to `extra_bytes` more memory, no core dumps, no input and no output. If
+    the machine runs out of memory, the system kills this process first."""
     limit_memory(extra_bytes)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -42,11 +69,11 @@ def keep_to_limits(extra_bytes: int) -> None:
 def limit_memory(extra_bytes: int) -> None:
     """Limits the address space to its present size plus `extra_bytes`. The limit can only be lowered
     later."""
-    most = _pages("self", 0) + extra_bytes
+    limit = _pages("self", 0) + extra_bytes
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        limit = min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def die_with(parent: int) -> None:

@@ -26,9 +26,6 @@ class RegexError(GrammarError):
         self.pattern = pattern
         self.reason = reason
 
-    def __reduce__(self) -> tuple[type[RegexError], tuple[str, str]]:
-        return type(self), (self.pattern, self.reason)
-
 
 class ForeignError(RegexError):
     """A pattern with syntax that ECMA-262 lacks. Another engine may give it another meaning."""

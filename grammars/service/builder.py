@@ -1,19 +1,20 @@
-"""Builds automata from grammars, in a process that may end at any of them."""
+"""Builds automata from grammars.
+
+Runs in a forked process, because a grammar may crash it or exceed its limits.
+"""
 
 from __future__ import annotations
 
 import gc
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import get_args
 
-from llguidance.gbnf_to_lark import gbnf_to_lark
-
 from ...runtime.automaton_format import DECIDED, MASK, NO_MASK, OWN, SHARED, STACK_DEPTH
 from ...runtime.grammar_spec import GrammarSpec, PropertyOrder
 from ..errors import GrammarError
+from ..machine.automaton import Automaton
 from ..machine.stack_automaton import StackAutomaton
 from ..masks.stack import StackMasks
 from ..masks.token_trie import TokenTries
@@ -23,11 +24,7 @@ from ..schema.compile import SchemaCompiler
 from ..tags.compile import TagCompiler
 from ..tags.format import read_format
 from ..tags.special_tokens import SpecialTokens
-from .automaton import Automaton
-from .jobs import Result
 
-_START_RULE = re.compile(r'("(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*)|(?<![\w-])start(?![\w-])')
-"""A rule of GBNF with the name that the converter gives to the first rule; the group matches similar text."""
 _FIRST_SCHEMAS = (
     "true",
     '{"type":"array","items":{"$ref":"#"}}',
@@ -38,7 +35,7 @@ _FIRST_SCHEMAS = (
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def _collection_disabled() -> Iterator[None]:
     """Disables garbage collection, which would find nothing while a grammar is built."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -49,7 +46,7 @@ def _without_collection() -> Iterator[None]:
             gc.enable()
 
 
-class Builder:
+class AutomatonBuilder:
     """Builds automata, and caches the automata that grammars share."""
 
     def __init__(self, tries: TokenTries, special: SpecialTokens) -> None:
@@ -58,13 +55,13 @@ class Builder:
         self._tags = TagCompiler(self._schemas)
         self._masks = StackMasks(tries)
 
-    @_without_collection()
-    def build(self, key: str, spec: GrammarSpec) -> Result:
+    @_collection_disabled()
+    def build(self, key: str, spec: GrammarSpec) -> Automaton:
         match spec.kind:
             case "grammar":
-                return _in_lark(spec.text)
+                raise NotImplementedError("llguidance follows grammars")
             case "regex" | "choice":
-                return with_masks(key, compile_regex(regex_of(spec)), self._masks)
+                return add_masks(key, compile_regex(regex_of(spec)), self._masks)
             case "json_schema" | "json_object":
                 compiled = self._schemas.compile_allowing(
                     spec.unenforced,
@@ -82,7 +79,7 @@ class Builder:
                     property_order=spec.property_order,
                     unenforced=spec.unenforced,
                 )
-        return replace(with_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
+        return replace(add_masks(key, compiled.machine, self._masks), left_out=compiled.left_out)
 
     def warm_up(self) -> None:
         """Compiles the kernels, and the strings and formats that most schemas use."""
@@ -93,7 +90,7 @@ class Builder:
                 self.build(text, GrammarSpec("json_schema", text, property_order=order))
 
 
-def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:
+def add_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automaton:
     """Adds token masks to the machine.
 
     Raises GrammarError if no token can begin a match, and TooLargeError if the masks take too much memory.
@@ -104,25 +101,3 @@ def with_masks(key: str, machine: StackAutomaton, masks: StackMasks) -> Automato
         raise GrammarError("no token of this model's vocabulary can begin a match")
     machine = replace(machine, max_depth=min(machine.max_depth, STACK_DEPTH))
     return Automaton(key, machine, tables)
-
-
-def _in_lark(text: str) -> str:
-    try:
-        return gbnf_to_lark(_START_RULE.sub(lambda found: found[1] or "start-rule", text))
-    except RecursionError:
-        raise GrammarError("its groups are nested too deep: name the inner ones as rules") from None
-    except Exception as error:  # the converter raises plain Exceptions
-        raise GrammarError(_gbnf_fault(text, str(error))) from None
-
-
-def _gbnf_fault(text: str, fault: str) -> str:
-    """The error of a grammar that is not Lark, from the converter's message."""
-    if "::=" not in text:
-        return 'the grammar is neither Lark nor GBNF: it has no rule, such as `start: "a"` or `root ::= "a"`'
-    if undefined := re.fullmatch(r"Rule '(.*)' not found", fault):
-        return f"in GBNF, rule '{undefined[1]}' is used but not defined"
-    if found := re.fullmatch(r"(.*) at line (\d+), '(.*)' \^ '(.*)'", fault, re.DOTALL):
-        what, line, before, after = found.groups()
-        place = f"before '{after}'" if after else f"after '{before}', where the grammar ends"
-        return f"the grammar is wrong GBNF in line {line}: {what[:1].lower()}{what[1:]} {place}"
-    return f"the grammar is wrong GBNF: {fault}"

@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...runtime.compiled_code import CompiledNote
 from ...runtime.grammar_spec import GrammarSpec
 from ...runtime.vocabulary import Vocabulary
 from ..errors import BusyError, CompilerError, GrammarError, TooLargeError
-from ..host.client import HostServer
 from ..host.grammar import HostGrammar
-from ..host.messages import HostVocabulary
 from ..masks.spellings import Spellings
+from ..processes.compiler_pool import CompilerPool
+from ..processes.compiler_process import GoOn
+from ..processes.fork_client import RestartingForkServer
+from ..processes.messages import MAX_AUTOMATON, MAX_STATE, HostVocabulary, encode
 from ..tags.special_tokens import SpecialTokens
 from .cache import GrammarCache
-from .digest import digest_of
-from .files import GrammarFiles
-from .host_jobs import HostJobs
-from .lanes import LARGE, Lanes
-from .refused import Refused
-from .routes import Asked, Compiled, Routes
-from .spending import Spending
-from .worker import AutomatonWorkers
+from .compiler_selector import Compiled, CompileRequest, CompilerSelector, digest_spec
+from .fair_thread_pool import FairThreadPool, RecentTimes
+from .files import FOLDER, GrammarFiles
+from .refused import RefusedGrammars
 
 Answer: TypeAlias = Compiled | GrammarError | CompilerError | BusyError
 CACHE_BYTES = 256 << 20
-THREADS = 4  # each waits for one grammar, compiled by a worker or by llguidance
+THREADS = 4  # each waits for one grammar, compiled by a process
 LARGE_THREADS = 2  # threads that may compile large or slow grammars
-WORKERS = LARGE_THREADS + 1  # so that slow grammars delay no other
 MAX_TEXT = 1 << 20  # characters; parsing a longer text would delay the loop
 MAX_TAGS_TEXT = 8 << 20  # enough for a hundred tools; a faster parser reads them
+BUILDER_START = "from arbora.grammars.service.builder_process import main; main()"
+BUILDER_START_S = 1200.0  # at its first start the server compiles its own code
+HOST_START = "from arbora.grammars.host.server import main; main()"
+HOST_START_S = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -58,18 +62,27 @@ class GrammarCompiler:
     ) -> None:
         self._spelled = vocabulary.for_automata()
         self._on_finished = on_finished
-        spending = Spending()
-        self._threads = Lanes("grammars", THREADS, LARGE_THREADS, spending=spending)
-        server = HostServer(_host_vocabulary(vocabulary, vocab_size))
-        self._host = HostJobs(server, vocabulary.eos, spending)
-        spellings = Spellings(self._spelled.offsets, self._spelled.data, vocabulary.eos, vocab_size)
-        names = vocabulary.special_names
-        special_bytes = {name: self._spelled.token_bytes(token) for name, token in names.items()}
-        self._workers = AutomatonWorkers(spellings, SpecialTokens(special_bytes), WORKERS, spending)
-        self._routes = Routes(self._workers, self._host, files)
+        self._is_announced = False
+        times = RecentTimes()
+        self._threads = FairThreadPool("grammars", THREADS, LARGE_THREADS, times)
+        self._builders = CompilerPool(
+            RestartingForkServer(
+                "builds automata",
+                BUILDER_START_S,
+                BUILDER_START,
+                _builder_vocabulary(vocabulary, self._spelled, vocab_size),
+                self._announce,
+            ),
+            MAX_AUTOMATON,
+            times.add,
+        )
+        first = encode(_host_vocabulary(vocabulary, vocab_size))
+        server = RestartingForkServer("runs llguidance", HOST_START_S, HOST_START, first)
+        self._followers = CompilerPool(server, MAX_STATE, times.add)
+        self._selector = CompilerSelector(self._builders, self._followers, vocabulary.eos, files)
         self._cache: GrammarCache[bytes, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, Future[Compiled]] = {}
-        self._refused = Refused()
+        self._refused = RefusedGrammars()
         self._ended: deque[tuple[bytes, Future[Compiled]]] = deque()
         """Grammars that ended in other threads, by the digest of their spec, not yet processed."""
 
@@ -78,13 +91,9 @@ class GrammarCompiler:
         return len(self._tickets)
 
     def start(self) -> None:
-        """Begins to build automata. Call it once; grammars that are submitted before wait for it.
-
-        The processes that compile grammars start with the first grammar that needs them, because many servers
-        get no grammar. The exception is a process whose own code numba has not compiled yet: it starts now,
-        because compiling that code can take minutes.
-        """
-        self._threads.submit(0, self._workers.start)
+        """Starts the server that builds automata if numba has not compiled its code yet, which can take
+        minutes. Otherwise a server starts with the first grammar that needs it, because many get none."""
+        self._threads.submit(0, lambda _: self._compile_own_code())
 
     def submit(self, ticket: str, spec: GrammarSpec, *, tenant: str = "") -> None:
         """Begins to compile a grammar for a ticket. The compile time is charged to `tenant`."""
@@ -112,17 +121,15 @@ class GrammarCompiler:
 
     def close(self) -> None:
         self._threads.close()
-        self._host.close()
-        self._workers.close()
-
-    # One grammar
+        self._followers.close()
+        self._builders.close()
 
     def _future_of(self, spec: GrammarSpec, tenant: str) -> Future[Compiled]:
-        digest = digest_of(spec)
-        refusal = self._refused.reason(digest)
+        digest = digest_spec(spec)
+        refusal = self._refused.find_reason(digest)
         if refusal is not None:
-            return self._failed(refusal)
-        future = self._cache.get(digest, lambda: self._begun(spec, digest, tenant))
+            return self._fail(refusal)
+        future = self._cache.get(digest, lambda: self._begin(spec, digest, tenant))
         fault = _fault_of(future)
         if fault is None:
             return future
@@ -130,25 +137,35 @@ class GrammarCompiler:
         self._refused.note(digest, fault)
         return self._future_of(spec, tenant)
 
-    def _begun(self, spec: GrammarSpec, digest: bytes, tenant: str) -> Future[Compiled]:
-        most = MAX_TAGS_TEXT if spec.kind == "structural_tag" else MAX_TEXT
+    def _begin(self, spec: GrammarSpec, digest: bytes, tenant: str) -> Future[Compiled]:
+        limit = MAX_TAGS_TEXT if spec.kind == "structural_tag" else MAX_TEXT
         size = len(spec.text)
-        if size > most:
-            return self._failed(GrammarError(f"it has {size} characters; the most is {most}"))
-        future = self._threads.submit(
-            size,
-            lambda: self._routes.compiled(Asked(spec, tenant)),
-            tenant,
-            None if size > LARGE else lambda go_on: self._routes.compiled(Asked(spec, tenant, go_on)),
-        )
+        if size > limit:
+            return self._fail(GrammarError(f"it has {size} characters; the most is {limit}"))
+
+        def compile_spec(go_on: GoOn) -> Compiled:
+            return self._selector.compile(CompileRequest(spec, tenant, go_on))
+
+        future = self._threads.submit(size, compile_spec, tenant)
         future.add_done_callback(lambda done: self._ended.append((digest, done)))
         return future
 
-    def _failed(self, error: Exception) -> Future[Compiled]:
+    def _fail(self, error: Exception) -> Future[Compiled]:
         future: Future[Compiled] = Future()
         future.set_exception(error)
         self._on_finished()
         return future
+
+    def _compile_own_code(self) -> None:
+        if not CompiledNote(FOLDER).holds():
+            with suppress(CompilerError):  # the first job tries again
+                self._builders.server.wait_ready()
+
+    def _announce(self) -> None:
+        """Logs once that a process compiles its own code."""
+        if not self._is_announced:
+            self._is_announced = True
+            log.info("compiling grammar kernels, which can take minutes; the next start finds them compiled")
 
     def _take_ended(self) -> None:
         """Forgets failures that the machine may have caused."""
@@ -158,6 +175,14 @@ class GrammarCompiler:
                 self._cache.forget(digest, future)
                 self._refused.note(digest, None if future.cancelled() else future.exception())
                 _log_fault(future)
+
+
+def _builder_vocabulary(vocabulary: Vocabulary, spelled: Vocabulary, vocab_size: int) -> bytes:
+    """What the server that builds automata reads first: `Spellings` and `SpecialTokens`, pickled."""
+    spellings = Spellings(spelled.offsets, spelled.data, vocabulary.eos, vocab_size)
+    names = vocabulary.special_names
+    special = SpecialTokens({name: spelled.token_bytes(token) for name, token in names.items()})
+    return pickle.dumps((spellings, special), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _host_vocabulary(vocabulary: Vocabulary, vocab_size: int) -> HostVocabulary:
@@ -173,7 +198,7 @@ def _answer(made: Future[Compiled]) -> Answer:
             return made.result()
         case GrammarError() | CompilerError() | BusyError():
             return error
-        case TooLargeError() | TimeoutError():
+        case TooLargeError():
             return GrammarError(f"the grammar can't be compiled: {error}")
     return CompilerError(str(error))
 
@@ -181,7 +206,7 @@ def _answer(made: Future[Compiled]) -> Answer:
 def _log_fault(made: Future[Compiled]) -> None:
     """Logs an unexpected error. The processes have already logged their own."""
     error = None if made.cancelled() else made.exception()
-    if not isinstance(error, BusyError | CompilerError | TooLargeError | TimeoutError | None):
+    if not isinstance(error, BusyError | CompilerError | TooLargeError | None):
         log.warning("compiling a grammar failed", exc_info=error)
 
 

@@ -18,10 +18,10 @@ import msgspec
 
 from ...runtime.automaton_format import pack_array, unpack_array
 from ...runtime.compiled_code import version
-from .automaton import Automaton
-from .sources import FOLDER
+from ..machine.automaton import Automaton
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
+FOLDER = Path(__file__).parents[1]  # of the sources of this package
 _DIGEST_BYTES = 32
 
 log = logging.getLogger("arbora.grammars")
@@ -34,14 +34,14 @@ _decoder = msgspec.msgpack.Decoder(Automaton, dec_hook=unpack_array)
 class GrammarFiles:
     """The files of one directory, shared with other processes. Thread-safe.
 
-    `vocabulary` names the vocabulary of the masks. When the files exceed `most_bytes` together, the least
+    `vocabulary` names the vocabulary of the masks. When the files exceed `max_bytes` together, the least
     recently used ones are deleted. A directory that can't be used counts as empty.
     """
 
-    def __init__(self, directory: Path, vocabulary: str, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, directory: Path, vocabulary: str, max_bytes: int = MAX_BYTES) -> None:
         self._directory = directory
         self._made_by = f"{version(FOLDER)} {vocabulary} "
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._sizes: OrderedDict[str, int] = OrderedDict()  # least recently used first
         try:
@@ -88,7 +88,7 @@ class GrammarFiles:
 
     def _trim(self) -> None:
         total = sum(self._sizes.values())
-        while total > self._most_bytes and len(self._sizes) > 1:
+        while total > self._max_bytes and len(self._sizes) > 1:
             name, size = self._sizes.popitem(last=False)
             total -= size
             with suppress(OSError):

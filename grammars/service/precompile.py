@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from ...runtime.compiled_code import CompiledNote
 from ...runtime.grammar_spec import GrammarSpec
+from ..jit import FOLDER
 from ..masks.token_trie import tries_of
 from ..tags.special_tokens import SpecialTokens
-from .builder import Builder
-from .sources import FOLDER
+from .builder import AutomatonBuilder
 
 
 def compile_builders() -> None:
     """Compiles the builder's kernels by building a regex and schemas."""
     note = CompiledNote(FOLDER)
     tries = tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257)
-    builder = Builder(tries, SpecialTokens({}))
+    builder = AutomatonBuilder(tries, SpecialTokens({}))
     steps = {
         "masks": lambda: builder.build("regex", GrammarSpec("regex", "a")),
         "strings": lambda: builder.build("true", GrammarSpec("json_schema", "true")),

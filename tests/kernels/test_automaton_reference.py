@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from arbora.grammars.machine.automaton import Automaton
 from arbora.grammars.masks.spellings import Spellings
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import build_tries, tries_of
 from arbora.grammars.schema.compile import SchemaCompiler
-from arbora.grammars.service.automaton import Automaton
-from arbora.grammars.service.builder import with_masks
+from arbora.grammars.service.builder import add_masks
 from arbora.kernels.automaton import AutomatonPool, SlotRegisters
 from arbora.kernels.automaton import cpu as automaton_cpu
 from arbora.kernels.automaton.layout import DEPTH, STACK, STATE
@@ -271,7 +271,7 @@ def compiled(name: str) -> Automaton:
         json.dumps(case.schema), whitespace=case.whitespace, property_order=case.order
     )
     assert set(case.actions) <= set(machine.actions[:, 0].tolist())
-    automaton = with_masks(name, machine, masks())
+    automaton = add_masks(name, machine, masks())
     assert len(automaton.tables.masks) < 30
     assert (
         automaton.tables.lists[:, OPENERS].any() or machine.bottom

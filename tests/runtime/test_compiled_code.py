@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numba
 import pytest
+from arbora.grammars.jit import FOLDER
 from arbora.grammars.masks import walks
-from arbora.grammars.service.sources import FOLDER
 from arbora.runtime import compiled_code
 from arbora.runtime.cache_directory import KEPT_S
 from arbora.runtime.compiled_code import CompiledNote, directory, use_directory

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from arbora.grammars import CompilerError, HostGrammar
 from arbora.grammars.errors import Fault
-from arbora.grammars.host.client import GrammarProcess
-from arbora.grammars.host.messages import MAX_ANSWER, MatcherState, decode_request, encode
-from arbora.grammars.processes.channel import Channel
-from arbora.grammars.processes.framing import LENGTH, framed
+from arbora.grammars.processes.channel import LENGTH, Channel, framed
+from arbora.grammars.processes.compiler_process import CompilerProcess
+from arbora.grammars.processes.messages import MAX_STATE, MatcherState, decode_request, encode
 from scheduler_bench import EvenTokens, SchedulerBench
 
 DEADLINE_S = 0.5
@@ -39,10 +38,10 @@ class SilentGrammars:
         pairs = [socket.socketpair() for _ in range(count)]
         self.ends = [theirs for _, theirs in pairs]
         self.error: Fault | None = None
-        channels = [Channel(ours, MAX_ANSWER) for ours, _ in pairs]
+        channels = [Channel(ours, MAX_STATE) for ours, _ in pairs]
         server: Any = self.server
         processes = [
-            GrammarProcess(server, number, channel, Channel.close) for number, channel in enumerate(channels)
+            CompilerProcess(server, number, channel, Channel.close) for number, channel in enumerate(channels)
         ]
         self.grammars = [HostGrammar(process, (256,), 0) for process in processes]
 
@@ -69,7 +68,7 @@ class SilentGrammars:
 @pytest.fixture(autouse=True)
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arbora.grammars.host.grammar.ANSWER_DEADLINE_S", DEADLINE_S)
-    monkeypatch.setattr("arbora.grammars.host.grammar.LEAST_WAIT_S", 0.01)
+    monkeypatch.setattr("arbora.grammars.host.grammar.MIN_WAIT_S", 0.01)
 
 
 def test_silent_processes_that_were_asked_together_share_one_deadline() -> None:

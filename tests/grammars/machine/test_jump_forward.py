@@ -10,9 +10,9 @@ import pytest
 import tokenizers
 from arbora.grammars import ForcedText, Segmenter, forced_text
 from arbora.grammars.host.native import HostCompiler
+from arbora.grammars.machine.automaton import Automaton
 from arbora.grammars.machine.stack_automaton import CHOICE, END
 from arbora.grammars.schema.compile import SchemaCompiler
-from arbora.grammars.service.automaton import Automaton
 from arbora.runtime.automaton_format import DEAD
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from arbora.grammars.processes import fork_server
-from arbora.grammars.processes.fork_messages import KILL
+from arbora.grammars.processes.messages import KILL
 
 
 def test_memory_is_watched_while_messages_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_memory_is_watched_while_messages_keep_coming(monkeypatch: pytest.Monkey
     sender = threading.Thread(target=keep_busy)
     serve: Any = None
     try:
-        server = fork_server.ForkServer(ours, serve, most_growth=1)
+        server = fork_server.ForkServer(ours, serve, max_growth=1)
         sender.start()
         server.run()
     finally:
@@ -42,7 +42,7 @@ def test_memory_is_watched_while_messages_keep_coming(monkeypatch: pytest.Monkey
 def test_a_server_without_a_scheduler_compiles_no_more() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        fork_server.tell_compiling(theirs)
+        fork_server.report_compiling(theirs)
         ours.close()
         with pytest.raises(SystemExit, match="the scheduler has ended"):
-            fork_server.tell_compiling(theirs)
+            fork_server.report_compiling(theirs)

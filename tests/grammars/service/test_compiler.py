@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from arbora.grammars import Automaton, GrammarCompiler, GrammarError, HostGrammar
 from arbora.grammars.errors import TooLargeError
-from arbora.grammars.host.client import GrammarProcess
-from arbora.grammars.host.messages import CompileJob, Outcome
+from arbora.grammars.machine import automaton as automaton_module
 from arbora.grammars.machine.closing import Closing
 from arbora.grammars.machine.stack_automaton import StackAutomaton
-from arbora.grammars.service import automaton as automaton_module
-from arbora.grammars.service.compiler import MAX_TEXT, THREADS, WORKERS
-from arbora.grammars.service.jobs import Job, Result
-from arbora.grammars.service.lanes import LARGE
+from arbora.grammars.processes.compiler_process import CompilerProcess, GoOn
+from arbora.grammars.processes.messages import CompileJob, Outcome
+from arbora.grammars.service.compiler import LARGE_THREADS, MAX_TEXT, THREADS
+from arbora.grammars.service.fair_thread_pool import LARGE
 from grammar_world import CALL_TOKEN, EOS, answer, compiled, compiler, random_output, submit, vocabulary
 from mask_tables import state_mask
 
-PATIENCE_S = 300.0  # longer than a worker takes to compile its own code
+PATIENCE_S = 300.0  # longer than a process takes to compile its own code
+Ran = tuple[Outcome, CompilerProcess]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_an_automaton_too_large_for_tables_is_left_to_llguidance(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("arbora.grammars.service.routes.DEADLINE_S", 2.0)
+        patch.setattr("arbora.grammars.service.compiler_selector.DEADLINE_S", 2.0)
         grammar = compiled(grammars, "regex", r"(.*a){200}[^b]{0,9999}")
     assert isinstance(grammar, HostGrammar)
     assert isinstance(compiled(grammars, "regex", "after"), Automaton)
@@ -132,7 +132,7 @@ SLOW_SCHEMA = {
 
 def test_a_slow_schema_delays_no_other() -> None:
     grammars = compiler()
-    for number in range(WORKERS - 1):
+    for number in range(LARGE_THREADS):
         submit(grammars, f"slow{number}", "json_schema", json.dumps({**SLOW_SCHEMA, "title": str(number)}))
     submit(grammars, "quick", "json_schema", '{"enum":[1]}')
     assert isinstance(answer(grammars, "quick"), Automaton)
@@ -143,33 +143,34 @@ def test_a_slow_schema_delays_no_other() -> None:
 def test_a_slow_grammar_goes_on_as_a_long_job_or_is_built_again_as_one(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, may_go_on: bool
 ) -> None:
-    jobs, build = list[tuple[bool, float]](), grammars._workers.build
+    asked, run = list[bool](), grammars._builders.run
 
-    def noted(job: Job) -> Result:
-        jobs.append((job.is_long, job.deadline_s))
-        return build(job if may_go_on or job.is_long else job._replace(go_on=lambda: False))
+    def noted(job: CompileJob, tenant: str, go_on: GoOn) -> Ran:
+        def answer() -> bool:
+            asked.append(may_go_on or len(asked) > 0)
+            return asked[-1] and go_on()
 
-    monkeypatch.setattr(grammars._workers, "build", noted)
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 60.0)
+        return run(job, tenant, answer)
+
+    monkeypatch.setattr(grammars._builders, "run", noted)
     assert isinstance(compiled(grammars, "regex", f"(a|b)*a(a|b){{12}}{may_go_on}"), Automaton)
-    assert jobs == [(False, 60.0)] if may_go_on else [(False, 60.0), (True, 60.0)]
-    jobs.clear()
+    assert asked == [True] if may_go_on else [False, True]
     assert isinstance(compiled(grammars, "regex", f"a{{3}}quick{may_go_on}"), Automaton)
-    assert jobs == [(False, 60.0)]
+    assert len(asked) == (1 if may_go_on else 2), "a quick one does not ask"
 
 
 def test_a_small_schema_is_ready_before_earlier_large_ones(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end, build = threading.Event(), grammars._workers.build
+    end, run = threading.Event(), grammars._builders.run
 
-    def held(job: Job) -> Result:
-        if job.is_long:
+    def held(job: CompileJob, tenant: str, go_on: GoOn) -> Ran:
+        if len(job.spec.text) > LARGE:
             end.wait(PATIENCE_S)
             raise GrammarError("it was held")
-        return build(job)
+        return run(job, tenant, go_on)
 
-    monkeypatch.setattr(grammars._workers, "build", held)
+    monkeypatch.setattr(grammars._builders, "run", held)
     submit_large(grammars)
     submit(grammars, "small", "json_schema", '{"enum":["before"]}')
     assert isinstance(answer(grammars, "small"), Automaton)
@@ -181,18 +182,18 @@ def test_a_small_schema_is_ready_before_earlier_large_ones(
 def test_large_schemas_in_llguidance_delay_no_small_one(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end, compile_job = threading.Event(), GrammarProcess.compile
+    end, run = threading.Event(), grammars._followers.run
 
-    def held(process: GrammarProcess, job: CompileJob) -> Outcome:
+    def held(job: CompileJob, tenant: str, go_on: GoOn) -> Ran:
         if len(job.spec.text) > LARGE:
             end.wait(PATIENCE_S)
-        return compile_job(process, job)
+        return run(job, tenant, go_on)
 
-    def too_large(job: Job) -> Result:
+    def too_large(job: CompileJob, tenant: str, go_on: GoOn) -> Ran:
         raise TooLargeError("many states")
 
-    monkeypatch.setattr(GrammarProcess, "compile", held)
-    monkeypatch.setattr(grammars._workers, "build", too_large)
+    monkeypatch.setattr(grammars._followers, "run", held)
+    monkeypatch.setattr(grammars._builders, "run", too_large)
     submit_large(grammars, "at the host")
     submit(grammars, "small", "json_schema", '{"enum":["at the host"]}')
     assert isinstance(answer(grammars, "small"), HostGrammar)
@@ -215,8 +216,8 @@ def cancel_large(grammars: GrammarCompiler) -> None:
 
 def test_a_cancelled_grammar_that_has_not_begun_never_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     grammars = compiler()
-    end, build = threading.Event(), grammars._workers.build
-    monkeypatch.setattr(grammars._workers, "build", lambda job: end.wait(PATIENCE_S) and build(job))
+    end, run = threading.Event(), grammars._builders.run
+    monkeypatch.setattr(grammars._builders, "run", lambda *job: end.wait(PATIENCE_S) and run(*job))
     submit_large(grammars)
     waiting = json.dumps({"enum": [1], "title": "a" * LARGE})
     submit(grammars, "first", "json_schema", waiting)
@@ -237,7 +238,7 @@ def test_after_a_grammar_that_kills_its_worker_the_next_one_gets_a_new_worker(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.05)
+        patch.setattr("arbora.grammars.service.compiler_selector.DEADLINE_S", 0.05)
         submit(grammars, "slow", "json_schema", json.dumps({"enum": list(range(30_000))}))
         assert not isinstance(answer(grammars, "slow"), Automaton)
     assert isinstance(compiled(grammars, "regex", "then"), Automaton)
@@ -349,21 +350,22 @@ def test_a_function_whose_parameters_are_too_large_is_named(
 def test_the_parameters_of_the_only_function_are_blamed_for_a_timeout(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def too_long(job: Job) -> Result:
-        raise TooLargeError("it took more than 2 s")
+    def too_long(job: CompileJob, tenant: str, go_on: GoOn) -> Ran:
+        raise TooLargeError("it takes more than 2 s")
 
-    monkeypatch.setattr(grammars._workers, "build", too_long)
+    monkeypatch.setattr(grammars._builders, "run", too_long)
     huge = call_of("huge", LARGE_PARAMETERS)
     for tags, function in (([huge], "huge"), ([huge, call_of("other", {"type": "object"})], "")):
         refused = compiled(grammars, "structural_tag", {"type": "or", "elements": tags})
         assert isinstance(refused, GrammarError) and refused.function == function
 
 
-def test_a_grammar_in_lark_goes_to_llguidance_without_a_process(
-    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("text", ['// a comment\nstart: "a" | "b"', 'root ::= "a" | "b"'])
+def test_a_grammar_goes_to_llguidance_alone(
+    grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(grammars._workers, "build", None)
-    assert isinstance(compiled(grammars, "grammar", '// a comment\nstart: "a" | "b"'), HostGrammar)
+    monkeypatch.setattr(grammars._builders, "run", None)
+    assert isinstance(compiled(grammars, "grammar", text), HostGrammar)
 
 
 def test_a_grammar_in_gbnf_may_have_a_rule_with_the_name_of_larks_first_rule(

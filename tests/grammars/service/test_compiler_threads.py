@@ -8,10 +8,11 @@ import time
 import pytest
 from arbora.grammars import Automaton, HostGrammar
 from arbora.grammars.errors import TooLargeError
-from arbora.grammars.host import client as host_client
-from arbora.grammars.processes.fork_client import KeptServer, RunningServer
-from arbora.grammars.service.compiler import THREADS, WORKERS
-from arbora.grammars.service.jobs import Job, Result
+from arbora.grammars.processes.compiler_process import CompilerProcess, GoOn
+from arbora.grammars.processes.fork_client import ForkServerProcess, RestartingForkServer
+from arbora.grammars.processes.messages import CompileJob, Outcome
+from arbora.grammars.service import compiler as compiler_module
+from arbora.grammars.service.compiler import THREADS
 from grammar_world import answer, compiled, compiler, submit
 
 PATIENCE_S = 300.0  # longer than a worker takes to compile its own code
@@ -20,13 +21,13 @@ PATIENCE_S = 300.0  # longer than a worker takes to compile its own code
 def test_a_request_waits_for_its_automaton_while_the_server_of_processes_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    go, start = threading.Event(), KeptServer.started
+    go, start = threading.Event(), RestartingForkServer.wait_ready
 
-    def held(server: KeptServer) -> RunningServer:
+    def held(server: RestartingForkServer) -> ForkServerProcess:
         assert server._does != "builds automata" or go.wait(PATIENCE_S)
         return start(server)
 
-    monkeypatch.setattr(KeptServer, "started", held)
+    monkeypatch.setattr(RestartingForkServer, "wait_ready", held)
     grammars = compiler()
     submit(grammars, "first", "regex", "[ab]")
     submit(grammars, "second", "grammar", "start: /[ab]/")
@@ -42,14 +43,14 @@ def test_a_request_waits_for_its_automaton_while_the_server_of_processes_starts(
 
 
 def test_no_grammar_is_blamed_for_the_start_time_of_llguidance(monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_large(job: Job) -> Result:
+    def too_large(job: CompileJob, tenant: str, go_on: GoOn) -> tuple[Outcome, CompilerProcess]:
         raise TooLargeError("many states")
 
     start = "import time; time.sleep(3); from arbora.grammars.host.server import main; main()"
-    monkeypatch.setattr(host_client, "_START", start)
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 1.0)
+    monkeypatch.setattr(compiler_module, "HOST_START", start)
+    monkeypatch.setattr("arbora.grammars.service.compiler_selector.DEADLINE_S", 1.0)
     grammars = compiler()
-    monkeypatch.setattr(grammars._workers, "build", too_large)
+    monkeypatch.setattr(grammars._builders, "run", too_large)
     assert isinstance(compiled(grammars, "regex", "[ab]"), HostGrammar)
     grammars.close()
 
@@ -77,12 +78,8 @@ def test_the_owner_is_notified_when_a_grammar_is_ready() -> None:
 
 def test_a_process_is_forked_for_the_first_grammar() -> None:
     grammars = compiler()
-    deadline = time.monotonic() + PATIENCE_S
-    while len(grammars._workers._idle) < WORKERS and time.monotonic() < deadline:
-        time.sleep(0.01)
-    running = [worker.has_process for worker in grammars._workers._workers]
-    assert running == [False] * WORKERS
-    assert isinstance(compiled(grammars, "regex", "first"), Automaton)
-    running = [worker.has_process for worker in grammars._workers._workers]
-    assert running == [False] * (WORKERS - 1) + [True]
+    assert grammars._builders.live == 0
+    for text in ("first", "second"):
+        assert isinstance(compiled(grammars, "regex", text), Automaton)
+        assert grammars._builders.live == 1, "it takes one job after another"
     grammars.close()

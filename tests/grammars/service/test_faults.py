@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from arbora.grammars import Automaton, CompilerError, GrammarCompiler, HostGrammar
-from arbora.grammars.service import worker as worker_module
-from arbora.grammars.service.lanes import LARGE
+from arbora.grammars.service import compiler as compiler_module
+from arbora.grammars.service.fair_thread_pool import LARGE
 from grammar_world import compiled, compiler
 from processes import children_of, is_alive
 
@@ -26,7 +26,7 @@ def odd(self, key, grammar):
     if "fails" in repr(grammar):
         raise LookupError("no such state")
     if "dies" in repr(grammar):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGUSR1)
     if "leaves" in repr(grammar):
         os.kill(os.getpid(), signal.SIGRTMIN + 1)
     if "babbles" in repr(grammar):
@@ -35,12 +35,12 @@ def odd(self, key, grammar):
         njit(lambda number: number + 1)(1)
     return build(self, key, grammar)
 
-build, builder.Builder.build = builder.Builder.build, odd
+build, builder.AutomatonBuilder.build = builder.AutomatonBuilder.build, odd
 builder_process.main()
 """
 CAUSES = {
     "fails": "LookupError: no such state",
-    "dies": "SIGKILL",
+    "dies": "SIGUSR1",
     "leaves": f"signal {signal.SIGRTMIN + 1}",
 }
 
@@ -48,9 +48,9 @@ CAUSES = {
 @pytest.fixture(scope="module")
 def grammars() -> Iterator[GrammarCompiler]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker_module, "_START", START)
+        patch.setattr(compiler_module, "BUILDER_START", START)
         patch.setattr(
-            "arbora.grammars.service.routes.DEADLINE_S", 60.0
+            "arbora.grammars.service.compiler_selector.DEADLINE_S", 60.0
         )  # a busy machine is no reason to fail
         made = compiler()
         yield made
@@ -106,10 +106,11 @@ def test_a_grammar_that_llguidance_does_not_cover_either_is_not_blamed_and_is_tr
 def test_a_grammar_that_ended_its_process_is_not_sent_to_another_one(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = compiled(grammars, "grammar", 'root ::= "dies"')
-    assert isinstance(first, CompilerError) and "SIGKILL" in only_warning(caplog)
+    schema = {"not": {"const": "dies"}}
+    first = compiled(grammars, "json_schema", schema)
+    assert isinstance(first, CompilerError) and "SIGUSR1" in only_warning(caplog)
     caplog.clear()
-    again = compiled(grammars, "grammar", 'root ::= "dies"')
+    again = compiled(grammars, "json_schema", schema)
     assert isinstance(again, CompilerError) and str(again) == str(first)
     assert not caplog.records
 
@@ -126,7 +127,7 @@ def test_a_server_that_died_between_two_grammars_is_blamed_on_neither(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "before"), Automaton)
-    server = grammars._workers.server.pid
+    server = grammars._builders.server.pid
     assert server is not None
     builders = children_of(server)
     assert builders
@@ -141,7 +142,7 @@ def test_a_grammar_is_not_blamed_for_a_builder_that_died_while_it_had_no_job(
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "idle before"), Automaton)
-    server = grammars._workers.server.pid
+    server = grammars._builders.server.pid
     assert server is not None
     for builder in children_of(server):
         os.kill(builder, signal.SIGKILL)
@@ -162,7 +163,7 @@ def test_the_output_of_a_process_is_not_an_answer(
 def test_a_process_that_cannot_be_started_is_blamed_on_no_grammar(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(worker_module, "_START", "raise SystemExit(3)")
+    monkeypatch.setattr(compiler_module, "BUILDER_START", "raise SystemExit(3)")
     grammars = compiler()
     assert isinstance(compiled(grammars, "regex", "ab"), HostGrammar)
     assert "exit status 3" in only_warning(caplog)
@@ -173,7 +174,7 @@ def test_the_log_says_once_that_processes_compile_their_own_code_and_only_if_the
     grammars: GrammarCompiler, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(compiled(grammars, "regex", "first"), Automaton)
-    grammars._workers._is_announced = False  # these sources may be new
+    grammars._is_announced = False  # these sources may be new
     with caplog.at_level(logging.INFO):
         assert isinstance(compiled(grammars, "regex", "second"), Automaton)
         assert not caplog.messages

@@ -13,18 +13,18 @@ from arbora.grammars import Automaton, GrammarFiles
 from arbora.grammars.masks.stack import StackMasks
 from arbora.grammars.masks.token_trie import tries_of
 from arbora.grammars.regex.byte_automaton import compile_regex
-from arbora.grammars.service.builder import with_masks
+from arbora.grammars.service.builder import add_masks
 from grammar_world import compiled, compiler
 
 MASKS = StackMasks(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257))
 
 
 def automaton(key: str = "key") -> Automaton:
-    return with_masks(key, compile_regex("a|bc*"), MASKS)
+    return add_masks(key, compile_regex("a|bc*"), MASKS)
 
 
-def files(directory: Path, vocabulary: str = "bytes", most_bytes: int = 1 << 20) -> GrammarFiles:
-    return GrammarFiles(directory, vocabulary, most_bytes)
+def files(directory: Path, vocabulary: str = "bytes", max_bytes: int = 1 << 20) -> GrammarFiles:
+    return GrammarFiles(directory, vocabulary, max_bytes)
 
 
 def the_file(directory: Path) -> Path:
@@ -76,7 +76,7 @@ def test_a_damaged_file_is_reported_and_not_used(
 def test_the_least_recently_used_files_are_deleted_past_the_limit(tmp_path: Path) -> None:
     files(tmp_path).put(automaton("a"))
     size = the_file(tmp_path).stat().st_size
-    kept = files(tmp_path, most_bytes=3 * size + size // 2)
+    kept = files(tmp_path, max_bytes=3 * size + size // 2)
     for key in ("b", "c"):
         kept.put(automaton(key))
     assert kept.get("a") is not None
@@ -92,7 +92,7 @@ def test_the_age_of_files_survives_the_process(tmp_path: Path) -> None:
         newest = max(tmp_path.iterdir(), key=lambda path: path.stat().st_mtime)
         os.utime(newest, (1000 - age, 1000 - age))
     size = newest.stat().st_size
-    files(tmp_path, most_bytes=3 * size + size // 2).put(automaton("d"))
+    files(tmp_path, max_bytes=3 * size + size // 2).put(automaton("d"))
     assert [key for key in "abcd" if first.get(key) is not None] == ["b", "c", "d"]
 
 
@@ -109,7 +109,7 @@ def test_a_grammar_that_an_earlier_server_compiled_needs_no_worker(tmp_path: Pat
     made = compiled(before, "json_schema", schema)
     before.close()
     after = compiler(files=files(tmp_path))
-    after._workers.build = None  # type: ignore[method-assign, assignment]
+    after._builders.run = None  # type: ignore[method-assign, assignment]
     kept = compiled(after, "json_schema", schema)
     after.close()
     assert isinstance(made, Automaton) and isinstance(kept, Automaton)

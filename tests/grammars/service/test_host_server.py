@@ -16,11 +16,11 @@ from arbora.grammars import (
     GrammarError,
     HostGrammar,
 )
-from arbora.grammars.host import client as host_client
-from arbora.grammars.host.messages import HostVocabulary, encode
 from arbora.grammars.host.native import NativeMatcher
-from arbora.grammars.processes.fork_client import RunningServer
-from arbora.grammars.processes.fork_messages import KILL
+from arbora.grammars.processes import compiler_pool, compiler_process
+from arbora.grammars.processes.fork_client import ForkServerProcess
+from arbora.grammars.processes.messages import KILL, HostVocabulary, encode
+from arbora.grammars.service.compiler import HOST_START
 from grammar_world import (
     allowed,
     answer,
@@ -36,7 +36,7 @@ BOUND_S = 60.0  # two seconds for each engine, and the delays of a loaded machin
 
 @pytest.fixture(autouse=True)
 def usual_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 2.0)
+    monkeypatch.setattr("arbora.grammars.service.compiler_selector.DEADLINE_S", 2.0)
 
 
 def followed(grammars: GrammarCompiler, text: str) -> HostGrammar:
@@ -46,7 +46,7 @@ def followed(grammars: GrammarCompiler, text: str) -> HostGrammar:
 
 
 def test_one_tenant_cannot_take_the_processes_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_client, "MOST_PROCESSES", 6)
+    monkeypatch.setattr(compiler_pool, "MAX_PROCESSES", 6)
     grammars = compiler()
     try:
         made = [compiled(grammars, "grammar", f'start: "share {i}"', tenant="greedy") for i in range(5)]
@@ -65,7 +65,7 @@ def test_a_server_starts_with_the_first_grammar_that_needs_it(
     made = compiler()
 
     def running() -> list[str]:
-        pids = {"grammar": made._host._server.pid, "regex": made._workers.server.pid}
+        pids = {"grammar": made._followers.server.pid, "regex": made._builders.server.pid}
         return [name for name, pid in pids.items() if pid is not None]
 
     try:
@@ -83,7 +83,7 @@ def test_code_that_is_not_compiled_yet_is_compiled_at_the_start(monkeypatch: pyt
     made = compiler()
     try:
         deadline = time.monotonic() + BOUND_S
-        while made._workers.server.pid is None:
+        while made._builders.server.pid is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
@@ -95,7 +95,7 @@ def test_no_tenant_is_charged_for_the_start_of_a_server() -> None:
     try:
         began = time.monotonic()
         assert isinstance(compiled(made, "regex", "a", tenant="first"), Automaton)
-        assert made._workers._spending.of("first") < (time.monotonic() - began) / 2
+        assert made._threads._times.get("first") < (time.monotonic() - began) / 2
     finally:
         made.close()
 
@@ -116,7 +116,7 @@ def test_all_processes_end_with_the_compiler() -> None:
 def test_the_server_that_dies_is_started_again() -> None:
     made = compiler()
     lost = followed(made, 'start: "a" /[a-z]+/').matcher()
-    server = made._host._server.pid
+    server = made._followers.server.pid
     assert server is not None
     os.kill(server, signal.SIGKILL)
     deadline = time.monotonic() + BOUND_S
@@ -130,38 +130,38 @@ def test_the_server_that_dies_is_started_again() -> None:
 def test_a_server_that_is_stopped_is_ended_and_the_next_grammar_has_a_new_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 0.1)
-    monkeypatch.setattr(host_client, "MARGIN_S", 0.1)
-    monkeypatch.setattr(host_client, "ANSWER_DEADLINE_S", 0.2)
+    monkeypatch.setattr("arbora.grammars.service.compiler_selector.DEADLINE_S", 0.1)
+    monkeypatch.setattr(compiler_process, "MARGIN_S", 0.1)
+    monkeypatch.setattr(compiler_process, "END_DEADLINE_S", 0.2)
     made = compiler()
     compiled(made, "grammar", 'start: "kept"')
-    server = made._host._server.pid
+    server = made._followers.server.pid
     assert server is not None
     os.kill(server, signal.SIGSTOP)
     assert isinstance(compiled(made, "grammar", 'start: "lost"'), CompilerError)
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 20.0)
+    monkeypatch.setattr("arbora.grammars.service.compiler_selector.DEADLINE_S", 20.0)
     assert isinstance(compiled(made, "grammar", 'start: "lost"'), HostGrammar), "it is not blamed"
-    assert made._host._server.pid != server
+    assert made._followers.server.pid != server
     made.close()
 
 
 def test_a_stopped_server_hardly_delays_the_replies_whose_process_died() -> None:
     made = compiler()
     matcher = followed(made, 'start: "stopped" /[a-z]+/').matcher()
-    server = made._host._server.pid
+    server = made._followers.server.pid
     assert server is not None and matcher.consume(ord("s")) is None
     (process,) = children_of(server)
     os.kill(server, signal.SIGSTOP)
     os.kill(process, signal.SIGKILL)
     began = time.monotonic()
     assert isinstance(matcher.consume(ord("t")), CompilerError), "no grammar is blamed"
-    assert time.monotonic() - began < 5 * host_client.REPORT_DEADLINE_S < host_client.END_DEADLINE_S
+    assert time.monotonic() - began < 5 * compiler_process.REPORT_DEADLINE_S < compiler_process.END_DEADLINE_S
     os.kill(server, signal.SIGCONT)
     made.close()
 
 
 def test_a_stopped_server_never_delays_its_senders() -> None:
-    running = RunningServer(host_client._START, encode(HostVocabulary(bytes(8), b"", [0], (0,), 1)))
+    running = ForkServerProcess(HOST_START, encode(HostVocabulary(bytes(8), b"", [0], (0,), 1)), lambda: None)
     os.kill(running.process.pid, signal.SIGSTOP)
     for number in range(20_000):
         running.tell(KILL, number)

@@ -301,7 +301,7 @@ def test_a_schema_that_allows_nothing_is_refused_as_a_wrong_schema(grammars: Gra
 def test_llguidance_is_not_awaited_beyond_its_time_limit(
     grammars: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("arbora.grammars.service.routes.DEADLINE_S", 1e-9)
+    monkeypatch.setattr("arbora.grammars.service.compiler_selector.DEADLINE_S", 1e-9)
     result = compiled(grammars, "json_schema", {"enum": [TOO_MANY_LETTERS, *range(3000)]})
     assert isinstance(result, GrammarError)
     assert "takes more than" in str(result)

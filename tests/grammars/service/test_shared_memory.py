@@ -22,7 +22,7 @@ def memory_kb(pid: int, *names: str) -> int:
 def test_a_process_that_builds_automata_has_little_memory_of_its_own() -> None:
     grammars = compiler()
     assert isinstance(compiled(grammars, "regex", "shared"), Automaton)
-    server = grammars._workers.server.pid
+    server = grammars._builders.server.pid
     assert server is not None
     (builder,) = children_of(server)
     own = memory_kb(builder, "Private_Clean", "Private_Dirty")

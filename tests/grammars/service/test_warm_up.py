@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from arbora.grammars.masks.token_trie import tries_of
-from arbora.grammars.service.builder import Builder
+from arbora.grammars.service.builder import AutomatonBuilder
 from arbora.grammars.service.builder_process import COMPILING_NICENESS, BeforeCompiling, warm_up
 from arbora.grammars.tags.special_tokens import SpecialTokens
 from arbora.runtime.grammar_spec import GrammarSpec, PropertyOrder
@@ -38,8 +38,10 @@ def compiled_functions() -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def builder() -> Builder:
-    made = Builder(tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257), SpecialTokens({}))
+def builder() -> AutomatonBuilder:
+    made = AutomatonBuilder(
+        tries_of([(bytes([byte]), byte) for byte in range(256)], (256,), 257), SpecialTokens({})
+    )
     made.warm_up()
     return made
 
@@ -47,7 +49,7 @@ def builder() -> Builder:
 @pytest.mark.parametrize("order", ["schema", "any"])
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_no_grammar_waits_for_functions_to_be_compiled(
-    builder: Builder, schema: object, order: PropertyOrder
+    builder: AutomatonBuilder, schema: object, order: PropertyOrder
 ) -> None:
     before = compiled_functions()
     builder.build("schema", GrammarSpec("json_schema", json.dumps(schema), property_order=order))
@@ -57,7 +59,7 @@ def test_no_grammar_waits_for_functions_to_be_compiled(
 STARTED = Event("numba:compile", EventStatus.START)
 
 
-class CompilingBuilder(Builder):
+class CompilingBuilder(AutomatonBuilder):
     """Records the niceness of the thread that warms it up, before and after code begins to compile."""
 
     def __init__(self, notice: BeforeCompiling) -> None:

@@ -46,7 +46,7 @@ def run_until(bench: SchedulerBench, is_reached: Callable[[], bool]) -> None:
 
 
 def stop_process(grammars: GrammarCompiler) -> int:
-    server = grammars._host._server.pid
+    server = grammars._followers.server.pid
     assert server is not None
     (process,) = children_of(server)
     os.kill(process, signal.SIGSTOP)

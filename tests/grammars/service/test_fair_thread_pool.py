@@ -1,49 +1,54 @@
-"""The order of tasks by size and time of arrival, with a clock that the test sets."""
+"""The order of tasks by size, time of arrival and their tenant's compile time, with a clock of the test."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
 
 import pytest
-from arbora.grammars.errors import GrammarError, TooLargeError
-from arbora.grammars.masks.spellings import Spellings
-from arbora.grammars.service.automaton import Automaton
-from arbora.grammars.service.jobs import GoOn, Job
-from arbora.grammars.service.lanes import LARGE, LONGEST_LEAD_S, Lanes, TakesLongError
-from arbora.grammars.service.worker import AutomatonWorkers
-from arbora.grammars.tags.special_tokens import SpecialTokens
-from arbora.runtime.grammar_spec import GrammarSpec
-from grammar_world import EOS, MODEL_VOCAB, vocabulary
+from arbora.grammars.errors import GrammarError
+from arbora.grammars.processes.compiler_process import GoOn, TakesLongError
+from arbora.grammars.service.fair_thread_pool import (
+    HALF_LIFE_S,
+    HEAVY_S,
+    LARGE,
+    MAX_SIZE_DELAY_S,
+    MAX_TENANT_DELAY_S,
+    FairThreadPool,
+    RecentTimes,
+)
 
 THREADS, LARGE_THREADS = 3, 2
 PATIENCE_S = 300.0
 
 
 class World:
-    """Lanes whose tasks run until the test lets them end."""
+    """A pool whose tasks run until the test lets them end."""
 
     def __init__(self, threads: int, large: int) -> None:
         self.now = 0.0
         self.began: list[str] = []
         self._changed = threading.Condition()
         self._ended = set[str]()
-        self.lanes = Lanes("test", threads, large, lambda: self.now)
+        self.pool = FairThreadPool("test", threads, large, RecentTimes(), lambda: self.now)
 
     def submit(self, name: str, size: int) -> None:
-        self.lanes.submit(size, lambda: self._run(name))
+        self.pool.submit(size, lambda _: self._run(name))
 
     def submit_slow(self, name: str) -> Future[None]:
         """A task whose first attempt runs until `first NAME` is ended and takes too long."""
+        is_first = True
 
-        def first() -> None:
-            self._run(f"first {name}")
-            raise TakesLongError
+        def run(go_on: GoOn) -> None:
+            nonlocal is_first
+            self._run(f"first {name}" if is_first else name)
+            if is_first:
+                is_first = False
+                raise TakesLongError
 
-        return self.lanes.submit(30, lambda: self._run(name), attempt=lambda _: first())
+        return self.pool.submit(30, run)
 
     def end(self, *names: str) -> None:
         with self._changed:
@@ -66,7 +71,7 @@ def world() -> Iterator[World]:
     made = World(THREADS, LARGE_THREADS)
     yield made
     made.end("everything")
-    made.lanes.close()
+    made.pool.close()
 
 
 @pytest.fixture
@@ -74,7 +79,7 @@ def narrow() -> Iterator[World]:
     made = World(1, 1)
     yield made
     made.end("everything")
-    made.lanes.close()
+    made.pool.close()
 
 
 def test_a_small_task_begins_while_many_large_ones_run_and_wait(world: World) -> None:
@@ -104,9 +109,9 @@ def test_the_smaller_waiting_task_begins_first(narrow: World) -> None:
 def test_no_job_waits_for_ever_while_smaller_ones_arrive(narrow: World) -> None:
     narrow.submit("first", 30)
     narrow.submit("huge", 1000 * LARGE)
-    narrow.now = LONGEST_LEAD_S - 1
+    narrow.now = MAX_SIZE_DELAY_S - 1
     narrow.submit("before", 30)
-    narrow.now = LONGEST_LEAD_S
+    narrow.now = MAX_SIZE_DELAY_S
     narrow.submit("after", 30)
     narrow.end("everything")
     assert narrow.all_begun("huge", "after")
@@ -115,7 +120,7 @@ def test_no_job_waits_for_ever_while_smaller_ones_arrive(narrow: World) -> None:
 
 def test_a_cancelled_task_never_begins_and_delays_no_other(narrow: World) -> None:
     narrow.submit("first", 30)
-    cancelled = narrow.lanes.submit(30, lambda: narrow.began.append("cancelled"))
+    cancelled = narrow.pool.submit(30, lambda _: narrow.began.append("cancelled"))
     assert cancelled.cancel()
     narrow.submit("last", 30)
     narrow.end("everything")
@@ -123,22 +128,23 @@ def test_a_cancelled_task_never_begins_and_delays_no_other(narrow: World) -> Non
     assert narrow.began == ["first", "last"]
 
 
-def test_the_waiting_caller_gets_the_error_and_the_thread_takes_the_next_task() -> None:
-    def fail() -> None:
+@pytest.mark.parametrize("size", [30, LARGE + 1])
+def test_the_waiting_caller_gets_the_error_and_the_thread_takes_the_next_task(size: int) -> None:
+    def fail(go_on: GoOn) -> None:
         raise GrammarError("wrong")
 
-    lanes = Lanes("test", 1, 1)
-    failed, made = lanes.submit(LARGE + 1, fail), lanes.submit(LARGE + 1, lambda: "made")
+    pool = FairThreadPool("test", 1, 1, RecentTimes())
+    failed, made = pool.submit(size, fail), pool.submit(size, lambda _: "made")
     assert isinstance(failed.exception(PATIENCE_S), GrammarError)
     assert made.result(PATIENCE_S) == "made"
-    lanes.close()
+    pool.close()
 
 
 def test_waiting_tasks_are_cancelled_at_the_end(narrow: World) -> None:
     narrow.submit("first", 30)
-    waiting = narrow.lanes.submit(30, lambda: narrow.began.append("waiting"))
+    waiting = narrow.pool.submit(30, lambda _: narrow.began.append("waiting"))
     waiting.add_done_callback(lambda _: narrow.end("first"))
-    narrow.lanes.close()
+    narrow.pool.close()
     assert waiting.cancelled()
     assert narrow.began == ["first"]
 
@@ -173,56 +179,26 @@ def test_a_slow_task_can_be_cancelled_until_its_second_attempt(narrow: World, is
 def test_a_slow_task_is_cancelled_at_the_end(narrow: World) -> None:
     slow = narrow.submit_slow("slow")
     assert narrow.all_begun("first slow")
-    waiting = narrow.lanes.submit(30, lambda: None)
+    waiting = narrow.pool.submit(30, lambda _: None)
     waiting.add_done_callback(lambda _: narrow.end("first slow"))
-    narrow.lanes.close()
+    narrow.pool.close()
     assert slow.cancelled() and narrow.began == ["first slow"]
-
-
-def test_the_caller_gets_the_result_or_error_of_a_first_attempt() -> None:
-    def fail() -> str:
-        raise GrammarError("wrong")
-
-    lanes = Lanes("test", 1, 1)
-    failed = lanes.submit(30, lambda: "longer", attempt=lambda _: fail())
-    made = lanes.submit(30, lambda: "longer", attempt=lambda _: "made")
-    assert isinstance(failed.exception(PATIENCE_S), GrammarError)
-    assert made.result(PATIENCE_S) == "made"
-    lanes.close()
-
-
-class HeldWorker:
-    """Replaces a process. A job runs until the test lets it end."""
-
-    def __init__(self) -> None:
-        self.jobs: SimpleQueue[str] = SimpleQueue()
-        self.end = threading.Event()
-
-    def build(self, job: Job) -> str:
-        self.jobs.put(job.key)
-        assert self.end.wait(PATIENCE_S)
-        return job.key
-
-
-def regex_job(key: str, go_on: GoOn | None = None) -> Job:
-    return Job(key, GrammarSpec("regex", "a"), 1.0, go_on=go_on)
 
 
 def test_a_slow_attempt_goes_on_as_a_large_task_while_fewer_than_the_most_run(world: World) -> None:
     answers: dict[str, bool] = {}
 
-    def attempt(name: str, go_on: GoOn) -> None:
+    def run(name: str, go_on: GoOn) -> None:
+        if name in answers:
+            return world._run(name)
         world._run(f"attempt {name}")
         answers[name] = go_on()
         if not answers[name]:
             raise TakesLongError
-        world._run(f"{name} goes on")
+        return world._run(f"{name} goes on")
 
     names = ["one", "two", "three"]
-    tasks = {
-        name: world.lanes.submit(30, partial(world._run, name), attempt=partial(attempt, name))
-        for name in names
-    }
+    tasks = {name: world.pool.submit(30, partial(run, name)) for name in names}
     assert world.all_begun(*(f"attempt {name}" for name in names))
     world.end("attempt one")
     assert world.all_begun("one goes on")
@@ -242,70 +218,91 @@ def test_a_slow_attempt_goes_on_as_a_large_task_while_fewer_than_the_most_run(wo
     assert [task.result(PATIENCE_S) for task in tasks.values()] == [None] * 3
 
 
-class RunningAlready:
-    """Instead of the server that forks the processes."""
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
 
-    def started(self) -> None: ...
-
-
-def test_a_job_takes_the_last_idle_process() -> None:
-    first, last = HeldWorker(), HeldWorker()
-    workers = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 2)
-    workers._workers = [first, last]  # type: ignore[list-item]
-    workers.server = RunningAlready()  # type: ignore[assignment]
-    workers._idle = {0, 1}
-    with ThreadPoolExecutor() as threads:
-        threads.submit(workers.build, regex_job("one"))
-        assert last.jobs.get(timeout=PATIENCE_S) == "one"
-        threads.submit(workers.build, regex_job("two"))
-        assert first.jobs.get(timeout=PATIENCE_S) == "two"
-        first.end.set()
-        last.end.set()
+    def __call__(self) -> float:
+        return self.now
 
 
-@pytest.fixture(scope="module")
-def real() -> Iterator[AutomatonWorkers]:
-    made = AutomatonWorkers(vocabulary_spellings(), SpecialTokens({}), 1)
-    made.start()
-    yield made
-    made.close()
+def test_a_tenants_time_counts_half_after_the_half_life() -> None:
+    clock = Clock()
+    times = RecentTimes(clock)
+    times.add("a", 8.0)
+    clock.now = HALF_LIFE_S
+    assert times.get("a") == 4.0
+    times.add("a", 1.0)
+    clock.now = 3 * HALF_LIFE_S
+    assert times.get("a") == 1.25
+    assert times.get("b") == 0.0
 
 
-SLOW = GrammarSpec("regex", "(a|b)*a(a|b){12}")
+def test_a_tenant_is_heavy_after_more_compiling_than_usual_schemas_take_and_only_for_a_while() -> None:
+    clock = Clock()
+    times = RecentTimes(clock)
+    times.add("usual", HEAVY_S / 2)
+    times.add("hostile", 4 * HEAVY_S)
+    assert (times.is_heavy("usual"), times.is_heavy("hostile")) == (False, True)
+    clock.now = 3 * HALF_LIFE_S
+    assert not times.is_heavy("hostile")
 
 
-@pytest.mark.parametrize("may_go_on", [True, False])
-def test_a_short_job_that_takes_long_asks_once_whether_it_may_go_on(
-    real: AutomatonWorkers, may_go_on: bool
-) -> None:
-    asked: list[None] = []
-
-    def go_on() -> bool:
-        asked.append(None)
-        return may_go_on
-
-    real.build(Job("before", GrammarSpec("regex", "a"), 60.0))
-    process = real._workers[0]._process
-    if may_go_on:
-        assert isinstance(real.build(Job("short", SLOW, 60.0, go_on=go_on)), Automaton)
-        assert real._workers[0]._process is process, "it keeps its cache"
-    else:
-        with pytest.raises(TakesLongError):
-            real.build(Job("short", SLOW, 60.0, go_on=go_on))
-    assert len(asked) == 1
+def test_no_tenant_is_delayed_for_ever() -> None:
+    times = RecentTimes(Clock())
+    times.add("hostile", 1e9)
+    assert times.delay_s("hostile") == MAX_TENANT_DELAY_S
 
 
-def test_no_job_may_take_more_than_its_processor_time(real: AutomatonWorkers) -> None:
-    for go_on in (None, lambda: True):
-        with pytest.raises(TooLargeError, match=r"more than 0\.05 s of processor time"):
-            real.build(Job("limited", SLOW, 0.05, go_on=go_on))
+def test_the_number_of_remembered_tenants_is_bounded() -> None:
+    times = RecentTimes(Clock())
+    for number in range(5000):
+        times.add(f"tenant {number}", 1.0 + number)
+    assert len(times._spent) <= 1024
+    assert times.get("tenant 4999") > 0.0
 
 
-def test_a_quick_job_never_asks_whether_it_may_go_on(real: AutomatonWorkers) -> None:
-    job = Job("quick", GrammarSpec("regex", "quick"), 60.0, go_on=lambda: pytest.fail("it asked"))
-    assert isinstance(real.build(job), Automaton)
+def test_a_tenants_queue_does_not_delay_anothers_grammar() -> None:
+    clock = Clock()
+    times = RecentTimes(clock)
+    pool = FairThreadPool("test", 1, 1, times, clock)
+    began: list[str] = []
+    release = pool.submit(0, lambda _: times.add("hostile", 2.0), "hostile")
+    release.result()
+    hold = _Hold()
+    pool.submit(0, hold, "")
+    for number in range(20):
+        pool.submit(0, lambda _, number=number: began.append(f"hostile {number}"), "hostile")  # type: ignore[misc]
+    clock.now = 1.0
+    last = pool.submit(0, lambda _: began.append("other"), "other")
+    hold.let_go()
+    last.result()
+    assert began[0] == "other"
+    pool.close()
 
 
-def vocabulary_spellings() -> Spellings:
-    words = vocabulary().for_automata()
-    return Spellings(words.offsets, words.data, (EOS,), MODEL_VOCAB)
+def test_heavy_tenants_never_take_all_threads() -> None:
+    clock = Clock()
+    times = RecentTimes(clock)
+    times.add("hostile", 100.0)
+    pool = FairThreadPool("test", 3, 2, times, clock)
+    holds = [_Hold() for _ in range(3)]
+    for hold in holds:
+        pool.submit(0, hold, "hostile")
+    assert pool.submit(0, lambda _: "made", "other").result(60.0) == "made"
+    for hold in holds:
+        hold.let_go()
+    pool.close()
+
+
+class _Hold:
+    """A task that runs until the test ends it."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def __call__(self, go_on: GoOn) -> None:
+        assert self._event.wait(60.0)
+
+    def let_go(self) -> None:
+        self._event.set()

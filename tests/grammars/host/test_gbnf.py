@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from arbora.grammars.errors import GrammarError
-from arbora.grammars.service.builder import _in_lark
+from arbora.grammars.host.gbnf import convert_to_lark
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,6 @@ from arbora.grammars.service.builder import _in_lark
 )
 def test_wrong_gbnf_is_refused_in_one_readable_line(grammar: str, said: str) -> None:
     with pytest.raises(GrammarError) as refused:
-        _in_lark(grammar)
+        convert_to_lark(grammar)
     assert str(refused.value).startswith(said)
     assert "^" not in str(refused.value) and "\n" not in str(refused.value)

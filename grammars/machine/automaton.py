@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runtime.automaton_format import AutomatonTables
-from ..machine.closing import Closing
-from ..machine.stack_automaton import StackAutomaton
+from .closing import Closing
+from .stack_automaton import StackAutomaton
 
 
 @dataclass(frozen=True, eq=False)
