@@ -11,7 +11,7 @@
    vocabulary. `state_fingerprints` finds costly states that treat quote-free tokens alike, also across
    automata; `quote_free` keeps one mask for each such kind.
 6. `differences` walks from a state and its base state at once, for states that differ from another in a few
-   bytes.
+   transitions.
 7. `state_lists` puts the token lists of each state together, `lists` keeps equal lists once, and
    `list_sharing` replaces short undecided lists by longer ones.
 `stack` runs these steps for one automaton and makes its `AutomatonTables`.

@@ -15,8 +15,6 @@ from .unowned import unowned
 from .walks import add, append, marks_of, step_of
 
 _FIRST_TOKENS = 1 << 14
-# numba compiles a function anew for each literal argument, but not for these
-_FROM_OTHER, _FROM_QUOTE_FREE, _NO_LIMIT = np.int64(OTHER), np.int64(QUOTE_FREE), np.int64(1 << 30)
 
 
 class Differences(NamedTuple):
@@ -29,13 +27,13 @@ class Differences(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def walk_differences(context, fingerprints, states, bases, ends_differ):  # type: ignore[no-untyped-def]
+def walk_differences(context, states, bases, ends_differ):  # type: ignore[no-untyped-def]
     """The fields of `Differences` between states and bases, each int32 [n], and False if the configurations
     ran out of capacity (the results are then invalid). `ends_differ`: only one of the two may end."""
     tokens, ends, used = np.empty(_FIRST_TOKENS, np.int32), np.empty((len(states), 3), np.int32), 0
     found = context.buffers
     for i in range(len(states)):
-        counts, has_capacity = _walk_both(context, fingerprints, _FROM_OTHER, states[i], bases[i], _NO_LIMIT)
+        counts, has_capacity = _walk_both(context, states[i], bases[i])
         if not has_capacity:
             return tokens, ends, False
         if ends_differ[i]:
@@ -63,84 +61,48 @@ def _keep(tokens, used, found, counts, ends):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def walk_quote_free_difference(context, fingerprints, state, base, max_nodes):  # type: ignore[no-untyped-def]
-    """How many quote-free tokens, in the buffer `allowed`, only one of two states allows: -1 if `state` has
-    undecided tokens or openers (`base` must have none) or if the walk visits more than `max_nodes`. And
+def _walk_both(context, state, base):  # type: ignore[no-untyped-def]
+    """Walks from both states until both reach the same configuration. Returns the counts of the buffers, and
     False if the configurations ran out of capacity."""
-    state, base = np.int32(state), np.int32(base)
-    counts, has_capacity = _walk_both(context, fingerprints, _FROM_QUOTE_FREE, state, base, max_nodes)
-    return counts[0] if counts[1] + counts[2] == 0 else -1, has_capacity
-
-
-@njit(cache=True, nogil=True)
-def _walk_both(context, fingerprints, first_trie, state, base, max_nodes):  # type: ignore[no-untyped-def]
-    """Walks from both states until both reach the same configuration or fingerprints that agree. Returns the
-    counts of the buffers, and False if the configurations ran out of capacity. Beyond `max_nodes` the counts
-    are (0, 1, 0), as if a token were undecided."""
-    context, fingerprints = unowned((context, fingerprints))
+    context = unowned(context)
     groups, transitions, levels = context.groups, context.machine.transitions, context.levels
     levels[0, 0], levels[1, 0] = state, base
-    counts, visited = (0, 0, 0), 0
-    for group in range(groups.ends[first_trie], groups.ends[QUOTE_FREE + 1]):
+    counts = (0, 0, 0)
+    for group in range(groups.ends[OTHER], groups.ends[QUOTE_FREE + 1]):
         column = groups.columns[group]
         if transitions[state, column] == transitions[base, column]:
             continue
         for root in range(groups.first[group], groups.first[group + 1]):
-            node = groups.nodes[root]
-            counts, visited = _walk_root(context, fingerprints, node, column, counts, visited, max_nodes)
-            if visited == CONFIGURATIONS_FULL:
+            counts, has_capacity = _walk_root(context, groups.nodes[root], column, counts)
+            if not has_capacity:
                 return (0, 0, 0), False
-            if visited > max_nodes:
-                return (0, 1, 0), True
     return counts, True
 
 
 @njit(nogil=True, forceinline=True)
-def _walk_root(context, fingerprints, node, column, counts, visited, max_nodes):  # type: ignore[no-untyped-def]
-    """The new counts of the buffers, and the number of visited nodes or `CONFIGURATIONS_FULL`. A walk that
-    ended stays `DEAD` or `UNDECIDED` in the whole subtree."""
+def _walk_root(context, node, column, counts):  # type: ignore[no-untyped-def]
+    """The new counts of the buffers, and False if the configurations ran out of capacity. A walk that ended
+    stays `DEAD` or `UNDECIDED` in the whole subtree."""
     tries, machine, levels = context.tries, context.machine, context.levels
     places, base_places, at, until = levels[0], levels[1], levels[2], levels[3]
     level = 0
-    while visited < max_nodes:
-        visited += 1
-        here, there = places[level], base_places[level]
-        if not _agree(machine, fingerprints, tries.height[node], here, there, column):
-            here = _step_on(machine, context.configurations, here, column)
-            there = _step_on(machine, context.configurations, there, column)
-            if here == CONFIGURATIONS_FULL or there == CONFIGURATIONS_FULL:
-                return counts, CONFIGURATIONS_FULL
-            if here != there:
-                counts = _sort_tokens(context, counts, node, here, there)
-            if here != there and (here >= 0 or there >= 0):
-                level += 1
-                places[level], base_places[level] = here, there
-                at[level], until[level] = tries.first_child[node], tries.first_child[node + 1]
+    while True:
+        here = _step_on(machine, context.configurations, places[level], column)
+        there = _step_on(machine, context.configurations, base_places[level], column)
+        if here == CONFIGURATIONS_FULL or there == CONFIGURATIONS_FULL:
+            return counts, False
+        if here != there:
+            counts = _sort_tokens(context, counts, node, here, there)
+        if here != there and (here >= 0 or there >= 0):
+            level += 1
+            places[level], base_places[level] = here, there
+            at[level], until[level] = tries.first_child[node], tries.first_child[node + 1]
         while level > 0 and at[level] == until[level]:
             level -= 1
         if level == 0:
-            return counts, visited
+            return counts, True
         node, column = tries.child[at[level]], machine.class_of_byte[tries.child_byte[at[level]]]
         at[level] += 1
-    return counts, visited + 1
-
-
-@njit(nogil=True, forceinline=True)
-def _agree(machine, fingerprints, length, here, there, column):  # type: ignore[no-untyped-def]
-    """Whether the fingerprints show that a byte class leads to the same from both, for texts up to a
-    length."""
-    states = len(machine.transitions)
-    if len(fingerprints.row) == 0 or not (0 <= here < states and 0 <= there < states):
-        return False
-    entry, other = machine.transitions[here, column], machine.transitions[there, column]
-    return _fingerprint(fingerprints, length, entry) == _fingerprint(fingerprints, length, other)
-
-
-@njit(nogil=True, forceinline=True)
-def _fingerprint(fingerprints, length, entry):  # type: ignore[no-untyped-def]
-    if entry >= 0:
-        return fingerprints.states[length, fingerprints.row[entry]]
-    return fingerprints.actions[length, -2 - entry] if entry < DEAD else np.uint64(0)
 
 
 @njit(nogil=True, forceinline=True)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..jit import njit
-from .state_fingerprints import Fingerprinter, Fingerprints
-from .state_lists import Kinds, symmetric_difference
-from .token_trie import MAX_QUOTE_FREE_BYTES, TokenTries, token_lengths
+from .state_fingerprints import Fingerprinter
+from .state_lists import Kinds
+from .token_trie import TokenTries, token_lengths
 from .unowned import unowned
 from .walker import Walker
 from .walks import Buffers, buffers_for
@@ -20,8 +20,6 @@ from .walks import Buffers, buffers_for
 MAX_LIST_SHARE = 4  # a list of differences takes at most 1/4 of a mask's bytes
 MAX_REMEMBERED = 2048  # masks, of 16 KB each for 131k tokens
 MAX_COMPARED = 8  # masks from which a new mask may be stored as differences
-MIN_AGREEMENT = 8  # bytes up to which two states must agree for a walk of both at once
-_FIRST_BASES = 64
 _BLOCK = 256  # words
 _NOTHING = np.empty(0, np.int32)
 
@@ -66,17 +64,14 @@ class QuoteFreeMasks:
         self._stored: list[tuple[int, NDArray[np.int32]]] = []
         """for each kind, the index of its mask, and the tokens that differ from that mask"""
         self._masks_of_kinds: list[QuoteFreeMask] = []
-        self._bases = np.empty((_FIRST_BASES, 2), np.int32)
-        """a state of each kind without undecided tokens and openers, and the kind"""
-        self._base_count = 0
 
     def kinds(self, states: NDArray[np.int32]) -> tuple[Kinds, NDArray[np.int32]]:
         """All kinds so far, and the kind of each of these states."""
-        known = self._vocabulary.fingerprinter.fingerprints(self._walker.context.machine, states)
-        fingerprints = known.states[MAX_QUOTE_FREE_BYTES, known.row[states]].tolist()
+        fingerprinter = self._vocabulary.fingerprinter
+        fingerprints = fingerprinter.fingerprint(self._walker.context.machine, states).tolist()
         for state, fingerprint in zip(states.tolist(), fingerprints, strict=True):
             if fingerprint not in self._kinds:
-                self._add(fingerprint, state, known)
+                self._add(fingerprint, state)
         spans = [
             span
             for (_, differing), mask in zip(self._stored, self._masks_of_kinds, strict=True)
@@ -87,49 +82,21 @@ class QuoteFreeMasks:
         kind_of = np.array([self._kinds[fingerprint] for fingerprint in fingerprints], np.int32)
         return Kinds(masks, np.concatenate(spans), ends), kind_of
 
-    def _add(self, fingerprint: int, state: int, known: Fingerprints) -> None:
+    def _add(self, fingerprint: int, state: int) -> None:
         remembered = self._vocabulary.remembered
-        kind = len(self._masks_of_kinds)
         if fingerprint not in remembered:
-            remembered[fingerprint] = self._from_base(state, known) or self._walked(state)
+            remembered[fingerprint] = self._walk(state)
         remembered.move_to_end(fingerprint)
         mask = remembered[fingerprint]
-        self._kinds[fingerprint] = kind
+        self._kinds[fingerprint] = len(self._masks_of_kinds)
         self._masks_of_kinds.append(mask)
-        if len(self._stored) == kind:
-            self._stored.append(self._store(mask.words))
-        if not len(mask.undecided) and not len(mask.openers):
-            self._add_base(state, kind)
+        self._stored.append(self._store(mask.words))
 
-    def _add_base(self, state: int, kind: int) -> None:
-        if self._base_count == len(self._bases):
-            self._bases = np.concatenate([self._bases, np.empty_like(self._bases)])
-        self._bases[self._base_count] = state, kind
-        self._base_count += 1
-
-    def _walked(self, state: int) -> QuoteFreeMask:
+    def _walk(self, state: int) -> QuoteFreeMask:
         allowed, undecided, openers = self._walker.quote_free(state)
         words = np.zeros(self._vocabulary.tries.mask_words, np.uint32)
         _flip_bits(words, allowed)
         return QuoteFreeMask(words, undecided.copy(), openers.copy())
-
-    def _from_base(self, state: int, known: Fingerprints) -> QuoteFreeMask | None:
-        """The mask of the state that agrees with this one on the longest texts, with their differences; None
-        if no state agrees long enough. Stores the mask if there are few differences."""
-        nearest = _nearest(known, state, self._bases[: self._base_count], MIN_AGREEMENT)
-        if nearest < 0:
-            return None
-        base, kind = self._bases[nearest].tolist()
-        differing = self._walker.quote_free_difference(known, state, base)
-        if differing is None:
-            return None
-        words = self._masks_of_kinds[kind].words.copy()
-        _flip_bits(words, differing)
-        mask, base_differing = self._stored[kind]
-        total = symmetric_difference(base_differing, differing, self._vocabulary.marks)
-        if len(total) <= self._vocabulary.max_differences:
-            self._stored.append((mask, total))
-        return QuoteFreeMask(words, _NOTHING, _NOTHING)
 
     def _store(self, words: NDArray[np.uint32]) -> tuple[int, NDArray[np.int32]]:
         differing = self._vocabulary.buffers.allowed[: self._vocabulary.max_differences]
@@ -139,23 +106,6 @@ class QuoteFreeMasks:
                 return number, differing[:count].copy()
         self.masks.append(words)
         return len(self.masks) - 1, _NOTHING
-
-
-@njit(cache=True, nogil=True)
-def _nearest(fingerprints, state, bases, least):  # type: ignore[no-untyped-def]
-    """The index of the last base whose fingerprints agree with those of a state for the longest texts; -1 if
-    none agrees on `least` bytes."""
-    row, best, length = fingerprints.row[state], -1, least
-    for number in range(len(bases) - 1, -1, -1):
-        base_row = fingerprints.row[bases[number, 0]]
-        while (
-            base_row >= 0
-            and length <= MAX_QUOTE_FREE_BYTES
-            and fingerprints.states[length, row] == fingerprints.states[length, base_row]
-        ):
-            best = number
-            length += 1
-    return best
 
 
 @njit(cache=True, nogil=True)

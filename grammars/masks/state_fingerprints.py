@@ -34,21 +34,6 @@ from .walks import Machine
 _MAX_VERDICTS = 64  # of a call; a call with more verdicts gets a fingerprint of its own
 
 
-class Fingerprints(NamedTuple):
-    """Fingerprints after each round. Those of two states are equal after n rounds if no text of up to n bytes
-    distinguishes the states. They cover the states that quote-free bytes reach, and the actions."""
-
-    row: NDArray[np.int32]  # [all states], -1 where no byte reached the state
-    states: NDArray[np.uint64]  # [MAX_QUOTE_FREE_BYTES + 1, rows]
-    actions: NDArray[np.uint64]  # [MAX_QUOTE_FREE_BYTES + 1, actions]
-
-
-NO_FINGERPRINTS = Fingerprints(
-    np.empty(0, np.int32), np.empty((0, 0), np.uint64), np.empty((0, 0), np.uint64)
-)
-"""for walks that compare configurations alone"""
-
-
 class Weights(NamedTuple):
     bytes: NDArray[np.uint64]  # [256]
     roles: NDArray[np.uint64]  # 0: what follows an action; 1: every state; 2 + v: the return by verdict v
@@ -60,9 +45,9 @@ class Fingerprinter:
     def __init__(self) -> None:
         self._weights = Weights(_random(256), _random(_MAX_VERDICTS + 2))
 
-    def fingerprints(self, machine: Machine, states: NDArray[np.int32]) -> Fingerprints:
-        """The fingerprints of states [n], and of all states that quote-free bytes reach from them."""
-        return Fingerprints(*_fingerprints(machine, states, self._weights, _random(1)[0]))
+    def fingerprint(self, machine: Machine, states: NDArray[np.int32]) -> NDArray[np.uint64]:
+        """The fingerprints of states [n]: equal if no quote-free token distinguishes the states."""
+        return _fingerprint(machine, states, self._weights, _random(1)[0])  # type: ignore[no-any-return]
 
 
 def _random(count: int) -> NDArray[np.uint64]:
@@ -70,33 +55,31 @@ def _random(count: int) -> NDArray[np.uint64]:
 
 
 @njit(cache=True, nogil=True)
-def _fingerprints(machine, states, weights, salt):  # type: ignore[no-untyped-def]
-    """The fields of `Fingerprints`. `salt`, new each time, marks what depends on more than bytes and code
-    points, so that it equals nothing of another automaton."""
+def _fingerprint(machine, states, weights, salt):  # type: ignore[no-untyped-def]
+    """See `Fingerprinter`. `salt`, new each time, marks what depends on more than bytes and code points, so
+    that it equals nothing of another automaton."""
     machine, weights = unowned((machine, weights))
     actions = machine.actions
     verdicts = np.full(len(actions), -1, np.int32)
     row, reached = _reached(machine, _quote_free_columns(machine), states, verdicts)
     steps = _steps(machine, row, reached, weights.bytes)
-    of_states = np.ones((MAX_QUOTE_FREE_BYTES + 1, len(reached)), np.uint64)
-    of_actions = np.zeros((MAX_QUOTE_FREE_BYTES + 1, len(actions)), np.uint64)
+    of_states = np.ones(len(reached), np.uint64)
+    of_actions = np.zeros(len(actions), np.uint64)
     met = np.flatnonzero(verdicts >= 0)
     calls = _calls(machine, met, verdicts)
-    for length in range(MAX_QUOTE_FREE_BYTES + 1):
-        if length:
-            before = length - 1
-            _follow(steps, of_states[before], of_actions[before], weights.roles[1], of_states[length])
-        after = _after_verdicts(machine, calls, of_states[length], row, weights.roles)
+    for _ in range(MAX_QUOTE_FREE_BYTES):
+        after = _after_verdicts(machine, calls, of_states, row, weights.roles)
         for action in met:
             if _is_call(machine, action, verdicts[action]):
                 called = row[machine.actions[action, TARGET]]
                 total = after[calls.first[action] + verdicts[action] - 1]
-                of_actions[length, action] = _mixed(weights.roles[0] * of_states[length, called] + total)
+                of_actions[action] = _mixed(weights.roles[0] * of_states[called] + total)
             else:
-                of_actions[length, action] = _of_action(
-                    machine, action, verdicts[action], of_states[length], row, weights.roles, salt
+                of_actions[action] = _of_action(
+                    machine, action, verdicts[action], of_states, row, weights.roles, salt
                 )
-    return row, of_states, of_actions
+        of_states = _follow(steps, of_states, of_actions, weights.roles[1])
+    return of_states[row[states]]
 
 
 @njit(cache=True, nogil=True)
@@ -197,15 +180,17 @@ class _Steps(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _follow(steps, of_states, of_actions, offset, after):  # type: ignore[no-untyped-def]
-    """Writes the fingerprints after one more byte into `after`. The offset distinguishes a state without
-    steps from a dead one."""
+def _follow(steps, of_states, of_actions, offset):  # type: ignore[no-untyped-def]
+    """The fingerprints of states after one more byte. The offset distinguishes a state without steps from a
+    dead one."""
+    after = np.empty_like(of_states)
     for row in range(len(after)):
         total = offset
         for step in range(steps.first[row], steps.first[row + 1]):
             target = steps.targets[step]
             total += steps.weights[step] * (of_states[target] if target >= 0 else of_actions[-1 - target])
         after[row] = _mixed(total)
+    return after
 
 
 @njit(cache=True, nogil=True)

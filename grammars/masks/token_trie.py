@@ -31,7 +31,6 @@ class TokenTries(NamedTuple):
     ends: NDArray[np.int32]  # [nodes]
     depth: NDArray[np.uint16]  # [nodes], bytes before the byte of the node
     byte: NDArray[np.uint8]  # [nodes]
-    height: NDArray[np.int32]  # [nodes], bytes of the longest path below
     token_starts: NDArray[np.int32]  # [nodes + 1]
     tokens: NDArray[np.int32]
     first_child: NDArray[np.int32]  # [nodes + 1]
@@ -74,7 +73,6 @@ def tries_of(
         ends=ends,
         depth=depth.astype(np.uint16),
         byte=byte,
-        height=_heights(ends),
         token_starts=np.append(first_tokens, np.int32(len(ordered))),
         tokens=np.array([token for _, token in ordered], np.int32),
         first_child=first_child,
@@ -123,17 +121,6 @@ def _nodes(data, offsets, second):  # type: ignore[no-untyped-def]
     for level in range(open_count):
         ends[open_nodes[level]] = nodes
     return byte[:nodes].copy(), depth[:nodes].copy(), ends[:nodes].copy(), first_tokens[:nodes].copy()
-
-
-@njit(cache=True)
-def _heights(ends):  # type: ignore[no-untyped-def]
-    height = np.zeros(len(ends), np.int32)
-    for node in range(len(ends) - 1, -1, -1):
-        child = node + 1
-        while child < ends[node]:
-            height[node] = max(height[node], height[child] + 1)
-            child = ends[child]
-    return height
 
 
 @njit(cache=True)

@@ -8,13 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .configurations import Configurations, grown, no_configurations
-from .differences import Differences, walk_differences, walk_quote_free_difference
+from .differences import Differences, walk_differences
 from .edge_walks import Edges, Limits, WalkedStates, no_edges, walk_states
-from .state_fingerprints import NO_FINGERPRINTS, Fingerprints
 from .token_trie import TokenTries
 from .walks import Buffers, Context, Machine, RootGroups, root_groups, walk_quote_free
-
-MAX_NODE_SHARE = 16  # walking two states at once is faster than one walk up to 1/16 of all nodes
 
 
 class Walker:
@@ -46,21 +43,12 @@ class Walker:
         self, states: NDArray[np.int32], bases: NDArray[np.int32], ends_differ: NDArray[np.bool_]
     ) -> Differences:
         """See `walk_differences`."""
-        return Differences(*self._walk(walk_differences, NO_FINGERPRINTS, states, bases, ends_differ))
+        return Differences(*self._walk(walk_differences, states, bases, ends_differ))
 
     def quote_free(self, state: int) -> list[NDArray[np.int32]]:
         """The allowed, undecided and opening quote-free tokens of a state; valid until the next walk."""
         (counts,) = self._walk(walk_quote_free, state)
         return [tokens[:count] for tokens, count in zip(self.context.buffers, counts, strict=True)]
-
-    def quote_free_difference(
-        self, fingerprints: Fingerprints, state: int, base: int
-    ) -> NDArray[np.int32] | None:
-        """The quote-free tokens that only one of two states allows; valid until the next walk. None if
-        `walk_quote_free_difference` found it undecided or too costly."""
-        max_nodes = len(self.context.tries.ends) // MAX_NODE_SHARE
-        (count,) = self._walk(walk_quote_free_difference, fingerprints, state, base, max_nodes)
-        return None if count < 0 else self.context.buffers.allowed[:count]
 
     def _walk(self, walk: Callable[..., tuple], *arguments: object) -> tuple:  # type: ignore[type-arg]
         """Repeats the walk with more configurations until their capacity suffices."""
