@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...runtime.grammar_spec import FIXED, AdditionalProperties, GrammarSpec, JsonSpacing, Unenforced
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
-from ..regex.of_spec import regex_of
+from ..regex.pattern import regex_of
 from ..schema.read.json_text import Json, parse_schema
 from ..tags.format import Format, Grammar, JsonSchema, Thinking, read_format
 from ..tags.lark import in_lark

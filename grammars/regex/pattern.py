@@ -7,12 +7,14 @@ an automaton can't do.
 
 from __future__ import annotations
 
+import json
 import re
 import re._constants as op
 import re._parser as parser
 from collections.abc import Sequence
 from typing import Any
 
+from ...runtime.grammar_spec import GrammarSpec
 from ..errors import GrammarError
 from .ecma import TOO_DEEP, shortened
 
@@ -48,6 +50,22 @@ _NO_PROPERTIES = (
 )
 _FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
 Item = tuple[Any, Any]
+
+
+def regex_of(spec: GrammarSpec) -> str:
+    """The regex, without anchors, of a regex or a choice. Raises GrammarError."""
+    return without_anchors(spec.text) if spec.kind == "regex" else _choice_of(spec.text)
+
+
+def _choice_of(text: str) -> str:
+    """A regex for one of the strings in a JSON list. Raises GrammarError."""
+    try:
+        choices = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"choice is not valid JSON: {error}") from None
+    if not isinstance(choices, list) or not choices or not all(isinstance(c, str) and c for c in choices):
+        raise GrammarError("choice must be a list of at least one string, none of them empty")
+    return "|".join(literal(choice) for choice in choices)
 
 
 def without_anchors(pattern: str) -> str:

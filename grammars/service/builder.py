@@ -19,7 +19,7 @@ from ..machine.stack_automaton import StackAutomaton
 from ..masks.stack import StackMasks
 from ..masks.token_trie import TokenTries
 from ..regex.byte_automaton import compile_regex
-from ..regex.of_spec import regex_of
+from ..regex.pattern import regex_of
 from ..schema.compile import SchemaCompiler
 from ..tags.compile import TagCompiler
 from ..tags.format import read_format

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import NamedTuple, TypeAlias
 
 from ...runtime.grammar_spec import AdditionalProperties, JsonSpacing, PropertyOrder, Unenforced
@@ -11,6 +13,10 @@ from ..machine.stack_automaton import StackAutomaton
 from ..regex.byte_automaton import compile_regex
 from ..regex.pattern import without_anchors
 from ..schema.compile import CompiledSchema, SchemaCompiler
+from ..schema.read.document import SchemaDocument
+from ..schema.read.formula import formulas_in
+from ..schema.read.formulas import Formulas
+from ..schema.read.keywords import read_document
 from .alternatives import merged, trigger_of
 from .format import (
     AnyText,
@@ -28,9 +34,7 @@ from .format import (
     TriggeredTags,
 )
 from .free_text import Pattern, free_text
-from .linker import Linker
-from .linking import AmbiguousError
-from .mistakes import first_mistake
+from .linker import AmbiguousError, Linker
 
 BytesOf = Callable[[str], bytes]
 """The bytes of a text; the name of a special token becomes the bytes of the token."""
@@ -274,7 +278,7 @@ class _Builder:
             try:
                 made: _Made = self._compile_schema(schema.decode(), separators, is_checked)
             except (GrammarError, TooLargeError) as error:
-                made = first_mistake(schema.decode()) or error
+                made = _first_mistake(schema.decode()) or error
             self._machines[key] = made
         return self._machines[key]
 
@@ -300,3 +304,32 @@ def _named(error: GrammarError | TooLargeError, format: JsonSchema) -> GrammarEr
         named = type(error)(f"{parameters}, {where}: {error}")
     named.function = format.function
     return named
+
+
+def _first_mistake(text: str) -> GrammarError | None:
+    """The error of the first keyword with a meaningless value in any subschema, or of a schema that obviously
+    allows no value."""
+    formulas = Formulas()
+    try:
+        document = read_document(json.loads(text, parse_float=Decimal), formulas, unenforced="allow")
+        _read_all(document)
+        if document.expanded(document.whole) is formulas.false:
+            return GrammarError("the schema allows no value")
+    except GrammarError as error:
+        return error
+    except (TooLargeError, RecursionError):
+        return None
+    finally:
+        formulas.dissolve()
+    return None
+
+
+def _read_all(document: SchemaDocument) -> None:
+    """Reads every subschema once."""
+    seen = {document.whole}
+    pending = [document.whole]
+    while pending:
+        for atom in document.expanded(pending.pop()).atoms():
+            found = set(formulas_in(atom.fact)) - seen
+            seen |= found
+            pending += found

@@ -1,6 +1,8 @@
 """Structural tags as Lark grammars for llguidance.
 
 A trigger is a lazy lexeme, which ends the free text around it as soon as the trigger is complete.
+llguidance's own `StructTag` writes only tags with one end, in free text: it has no sequences, choices,
+thoughts or separators, no tags that must come first or last, and takes every `<...>` for a special token.
 """
 
 from __future__ import annotations

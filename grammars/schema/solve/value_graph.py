@@ -6,14 +6,17 @@ from collections.abc import Iterable
 
 from ...errors import TooLargeError
 from ..read.document import SchemaDocument
-from ..read.formula import Formula
-from .free_order import FreeOrder
-from .nodes import Value
+from ..read.formula import Fact, Format, Formula, MinLength, Pattern, Strings
+from .nodes import Container, Edge, Node, Value
 from .outcomes import Goal
 from .scalars import Scalars
 
 MAX_NODES = 20_000
 MAX_EDGES = 200_000
+MAX_FREE_NODES = 128  # of an unordered object
+MAX_FREE_STATES = 24_000  # of all unordered objects of a schema, not counting one node for each
+_OF_NAME = 2
+_OF_VALUE = 4
 
 
 class ValueGraph:
@@ -58,3 +61,39 @@ class ValueGraph:
         self._size += nodes * (MAX_EDGES // MAX_NODES) + edges
         if self._size > MAX_EDGES:
             raise TooLargeError(f"more than {MAX_NODES} nodes or {MAX_EDGES} members")
+
+
+class FreeOrder:
+    """Estimates how many states are left for unordered objects, each of whose nodes has states for all
+    names."""
+
+    def __init__(self) -> None:
+        self._left = MAX_FREE_STATES
+
+    def most_nodes(self, start: Node) -> int:
+        """The most nodes that an object may have if all of them have as many states as its start."""
+        return min(MAX_FREE_NODES, 1 + self._left // max(_states(start), 1))
+
+    def take(self, container: Container) -> None:
+        self._left -= (len(container.nodes) - 1) * _states(container.start)
+
+
+def _states(node: Node) -> int:
+    return sum(map(_states_of_member, (*node.edges, *node.others)))
+
+
+def _states_of_member(edge: Edge) -> int:
+    name = _OF_NAME + len(edge.name) if isinstance(edge.name, str) else 0
+    atoms = dict.fromkeys(atom for formula in edge.value.goal for atom in formula.atoms())
+    return name + sum(_states_of_fact(atom.fact) for atom in atoms)
+
+
+def _states_of_fact(fact: Fact) -> int:
+    match fact:
+        case Strings(values):
+            return sum(map(len, values)) // 2  # texts share prefixes and suffixes
+        case Format() | Pattern():
+            return 50
+        case MinLength():
+            return 32
+    return _OF_VALUE

@@ -11,7 +11,7 @@ from arbora.grammars.errors import Fault, GrammarError, NotCoveredError, error_o
 from arbora.grammars.processes.channel import LENGTH, Channel, ChannelClosedError
 from arbora.grammars.processes.messages import MAX_STATE, Failed, Finished, decode_progress, encode
 from arbora.grammars.regex.ecma import RegexError
-from arbora.grammars.tags.linking import AmbiguousError
+from arbora.grammars.tags.linker import AmbiguousError
 
 
 @pytest.mark.parametrize("data", [b"", pickle.dumps(print), encode(["Nope", 1])], ids=range(3))
