@@ -52,12 +52,12 @@ class SchemaOrder:
         return value
 
     def _opened(self, said: list[Formula], types: int) -> list[Formula]:
-        return [self._formulas.restricted(self._document.expanded(formula), types) for formula in said]
+        return [self._formulas.restrict(self._document.expand(formula), types) for formula in said]
 
     def _fitting(self, formula: Formula, value: dict[str, Any]) -> Formula:
         """Without the alternatives that the value contradicts, unless it contradicts all."""
         make = self._formulas
-        fitting = make.rewritten(
+        fitting = make.rewrite(
             formula,
             ("fitting", json.dumps(value)),
             lambda atom: make.false if self._is_contradicted(atom, value) else atom,
@@ -82,7 +82,7 @@ class SchemaOrder:
                     return make.true if text in values else make.false
             return atom
 
-        return make.rewritten(formula, ("text", text), decided) is make.false
+        return make.rewrite(formula, ("text", text), decided) is make.false
 
 
 def _declared(atoms: list[Atom]) -> list[str]:

@@ -107,14 +107,14 @@ _SENT: dict[str, type[Exception]] = {
 }
 
 
-def fault_of(error: Exception) -> Fault:
+def encode_error(error: Exception) -> Fault:
     """The data of an error. An error of another class is sent as the nearest base class of this module."""
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _SENT)
     arguments = error.args if isinstance(error, NotCoveredError) else (str(error),)
     return Fault(name, arguments, getattr(error, "function", ""))
 
 
-def error_of(fault: Fault) -> Exception:
+def decode_error(fault: Fault) -> Exception:
     """The error with this data. Raises ValueError if there is no such error."""
     try:
         error = _SENT[fault.name](*fault.arguments)

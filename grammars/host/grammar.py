@@ -16,7 +16,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CompilerError, GrammarError, ParserFailedError, error_of, fault_of
+from ..errors import CompilerError, GrammarError, ParserFailedError, decode_error, encode_error
 from ..machine.jump_forward import ForcedText
 from ..processes.channel import ChannelClosedError
 from ..processes.compiler_process import REPORT_DEADLINE_S, CompilerProcess
@@ -88,7 +88,7 @@ class HostMatcher:
         fault = self._connection.state(self._number).error
         if fault is None:
             return None
-        error = error_of(fault)
+        error = decode_error(fault)
         return error if isinstance(error, GrammarError | CompilerError) else GrammarError(str(error))
 
     def append(self, tokens: Sequence[int]) -> None:
@@ -155,7 +155,7 @@ class _Connection:
         while not self._settle(matcher, MIN_WAIT_S):
             pass
         if self.process.fault is not None:
-            return MatcherState(matcher, fault_of(self.process.fail()), b"", b"")
+            return MatcherState(matcher, encode_error(self.process.fail()), b"", b"")
         return self._states[matcher]
 
     def _settle(self, matcher: int, within_s: float) -> bool:
@@ -189,7 +189,7 @@ class _Connection:
         left = self._awaited.get(state.matcher, 0) - 1
         if left < 0:
             raise ValueError("an answer without a request")
-        error = None if state.error is None else error_of(state.error)
+        error = None if state.error is None else decode_error(state.error)
         self._note_exchange()
         self._is_late = False
         if isinstance(error, ParserFailedError):

@@ -8,7 +8,7 @@ import re
 from ...runtime.grammar_spec import FIXED, JsonSpacing
 from ..errors import GrammarError, NotCoveredError, WrongKeywordError
 from ..regex.ecma import MalformedError, RegexError
-from ..regex.rust import in_rust
+from ..regex.rust import convert_to_rust
 from ..schema.read.json_text import Json, objects
 
 _BOUNDED = r" |\n( {0,64}|\t{0,16})"  # white space between two tokens
@@ -83,7 +83,7 @@ def _with_rust_patterns(schema: Json, path: tuple[str, ...]) -> Json:
 
 def _in_rust(pattern: str, path: tuple[str, ...], keyword: str) -> str:
     try:
-        return in_rust(pattern)
+        return convert_to_rust(pattern)
     except RegexError as error:
         kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
         raise kind(keyword, _pointer(path, keyword), str(error)) from None

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from ...runtime.grammar_spec import FIXED, AdditionalProperties, GrammarSpec, JsonSpacing, Unenforced
 from ..errors import CompilerError, GrammarError, NotCoveredError, ParserFailedError, WrongKeywordError
 from ..machine.jump_forward import MAX_TEXT
-from ..regex.pattern import regex_of
+from ..regex.pattern import read_regex
 from ..schema.read.json_text import Json, parse_schema
 from ..tags.format import Format, Grammar, JsonSchema, Thinking, read_format
-from ..tags.lark import in_lark
+from ..tags.lark import write_lark
 from .declared import forbid_undeclared
 from .gbnf import convert_to_lark
 from .json_schema import check_references, explain, remove_culprit, with_options
@@ -101,7 +101,7 @@ class HostCompiler:
         """Compiles a grammar of any kind. Raises GrammarError."""
         match spec.kind:
             case "regex" | "choice":
-                return self.regex(regex_of(spec))
+                return self.regex(read_regex(spec))
             case "grammar":
                 return self.lark(convert_to_lark(spec.text))
             case "structural_tag":
@@ -160,7 +160,7 @@ class HostCompiler:
             return with_options(schema, part.separators or whitespace)
 
         return self._compile(
-            in_lark(format, self._literal, schema_of, self._named.values()), "structural tag"
+            write_lark(format, self._literal, schema_of, self._named.values()), "structural tag"
         )
 
     def _compile(self, grammar: str, what: str, schema: Json = None) -> NativeGrammar:

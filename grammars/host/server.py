@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...runtime.grammar_spec import GrammarSpec
-from ..errors import fault_of
+from ..errors import encode_error
 from ..processes.channel import receive, send
 from ..processes.fork_server import ForkServer, control_socket, prepare_to_fork
 from ..processes.limits import keep_to_limits, limit_memory, resident, run_limited
@@ -113,7 +113,7 @@ def _advance(matcher: NativeMatcher, number: int, tokens: list[int], mask: NDArr
     for token in tokens:
         error = matcher.consume(token)
     matcher.fill_mask(mask)
-    fault = None if error is None else fault_of(error)
+    fault = None if error is None else encode_error(error)
     return encode(MatcherState(number, fault, matcher.forced_text(), mask.tobytes()))
 
 

@@ -28,7 +28,7 @@ class Closing:
         self._bottom = len(machine.bottom)
         self._machine = machine.without_gaps()
         self._exits = ShortestExits(self._machine)
-        self._route = lru_cache(KNOWN_ROUTES)(self._found_route)
+        self._route = lru_cache(KNOWN_ROUTES)(self._find_route)
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +49,7 @@ class Closing:
         text = b"".join(self._exits.text(*part) for part in route.parts)
         return text if self._is_end(state, list(stack), text) else None
 
-    def _found_route(self, state: int, stack: tuple[int, ...]) -> _Route | None:
+    def _find_route(self, state: int, stack: tuple[int, ...]) -> _Route | None:
         reached: list[dict[int, _Route]] = [{} for _ in range(len(stack) + 1)]
         reached[-1][state] = _Route(0, ())
         for height in range(len(stack), 0, -1):
@@ -76,7 +76,7 @@ class Closing:
         if 0 < words < len(stack):
             below = len(stack) - words
             seen = names_of(stack[below:][::-1])
-            for length, parts in self._exits.completed(state, seen).values():
+            for length, parts in self._exits.complete(state, seen).values():
                 yield 1 + words, self._exits.after(parts[-1][1], stack[below - 1]), _Route(length, parts)
 
     def _is_end(self, state: int, stack: list[int], text: bytes) -> bool:

@@ -177,7 +177,7 @@ def _needs(transitions, accepting, required, ways, most):  # type: ignore[no-unt
     unchanged = 0
     for reserve in range(most + 1):
         inner = _inner_ends(ways, inside, reserve)
-        ends, allowed = _settled(graph, ways, before, inner, may_gain)
+        ends, allowed = _settle(graph, ways, before, inner, may_gain)
         for state in range(states):
             if allowed[state] and needs[state] > reserve:
                 needs[state] = reserve
@@ -218,7 +218,7 @@ def _inner_ends(ways, inside, reserve):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _settled(graph, ways, before, inner, may_gain):  # type: ignore[no-untyped-def]
+def _settle(graph, ways, before, inner, may_gain):  # type: ignore[no-untyped-def]
     """The verdicts with which each state's level can end, and which states are allowed.
 
     `before`: the verdicts with one free place less; `may_gain`: the states that may have more now.

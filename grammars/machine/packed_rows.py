@@ -25,17 +25,17 @@ class PackedRows(NamedTuple):
     entries: NDArray[np.int32]  # [places, ENTRY_COLUMNS]
 
 
-def packed(transitions: NDArray[np.int32], like_state: NDArray[np.int32]) -> PackedRows:
+def pack_rows(transitions: NDArray[np.int32], like_state: NDArray[np.int32]) -> PackedRows:
     """Packs transitions [states, classes]. A state keeps only its differences from `like_state`, if they are
     fewer than its entries. A state that others are like must be like itself."""
-    return PackedRows(*_packed(transitions, like_state))
+    return PackedRows(*_pack_rows(transitions, like_state))
 
 
 @njit(cache=True, nogil=True)
-def _packed(transitions, like_state):  # type: ignore[no-untyped-def]
+def _pack_rows(transitions, like_state):  # type: ignore[no-untyped-def]
     default_state = _defaults(transitions, like_state)
-    ends, columns = _kept(transitions, default_state)
-    row_starts, places = _placed(ends, columns, transitions.shape[1])
+    ends, columns = _find_kept(transitions, default_state)
+    row_starts, places = _place_rows(ends, columns, transitions.shape[1])
     entries = np.empty((places, ENTRY_COLUMNS), np.int32)
     entries[:, ENTRY] = DEAD
     entries[:, OWNER] = _FREE
@@ -64,7 +64,7 @@ def _defaults(transitions, like_state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _kept(transitions, default_state):  # type: ignore[no-untyped-def]
+def _find_kept(transitions, default_state):  # type: ignore[no-untyped-def]
     """Where each row's columns end, and the columns that the rows keep, row by row."""
     states, classes = transitions.shape
     ends = np.empty(states, np.int32)
@@ -103,7 +103,7 @@ def _length(ends, row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _placed(ends, columns, classes):  # type: ignore[no-untyped-def]
+def _place_rows(ends, columns, classes):  # type: ignore[no-untyped-def]
     """Where each row begins, and the number of places.
 
     A row takes the first fit behind the row before it. The search restarts when rows are half as long.

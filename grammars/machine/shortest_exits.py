@@ -107,7 +107,7 @@ class ShortestExits:
         """An estimate of the memory that the exits take."""
         return EXIT_BYTES * sum(map(len, self.lengths.values()))
 
-    def completed(self, state: int, seen: int) -> dict[int, tuple[int, Parts]]:
+    def complete(self, state: int, seen: int) -> dict[int, tuple[int, Parts]]:
         """For each verdict with which an unordered object can end: the number of bytes and the ways.
 
         The object's missing required names come nearest first. `seen`: its names so far, as bits.
@@ -151,7 +151,7 @@ class ShortestExits:
 
     def _gather(self, state: int, entries: Mapping[int, int]) -> None:
         if self._machine.accepting[state]:
-            self._found(state, Exit(ENDED, 0, 0), 0, None)
+            self._add_exit(state, Exit(ENDED, 0, 0), 0, None)
         for entry, byte in entries.items():
             if entry >= 0:
                 self._add(_Edge(state, 1, _Way(byte, (), entry)))
@@ -161,7 +161,7 @@ class ShortestExits:
     def _gather_action(self, state: int, byte: int, action: Exit) -> None:
         kind, target, operand = action[:3]
         if kind in (POP, DROP, CLOSE) or (kind == SEE and self._needed >> operand & 1):
-            self._found(state, action, 1, _Way(byte, (), None))
+            self._add_exit(state, action, 1, _Way(byte, (), None))
         elif kind in (PUSH, CALL, COUNT_CALL):
             for base in (operand, operand + 1)[: 1 + (kind == COUNT_CALL)]:
                 self._pushes_to[target].append((state, byte, base))
@@ -184,9 +184,9 @@ class ShortestExits:
         assert edge.way.state is not None
         self._edges_to[edge.way.state].append(edge)
         for exit, length in self.lengths[edge.way.state].items():
-            self._found(edge.origin, exit, edge.length + length, edge.way)
+            self._add_exit(edge.origin, exit, edge.length + length, edge.way)
 
-    def _found(self, state: int, exit: Exit, length: int, way: _Way | None) -> None:
+    def _add_exit(self, state: int, exit: Exit, length: int, way: _Way | None) -> None:
         heappush(self._heap, (length, next(self._order), state, exit, way))
 
     def _settle_all(self) -> None:
@@ -198,7 +198,7 @@ class ShortestExits:
     def _settle(self, state: int, exit: Exit, length: int, way: _Way | None) -> None:
         self.lengths[state][exit], self._ways[state][exit] = length, way
         for edge in self._edges_to[state]:
-            self._found(edge.origin, exit, edge.length + length, edge.way)
+            self._add_exit(edge.origin, exit, edge.length + length, edge.way)
         for origin, byte, base in self._pushes_to[state]:
             self._step_over(origin, byte, length, ((state, exit),), self.after(exit, base))
 
@@ -210,7 +210,7 @@ class ShortestExits:
         """Finds ways through unordered objects. Returns whether any is new or shorter."""
         has_found = False
         for start, origins in self._opens.items():
-            for verdict, (length, inner) in self.completed(start, 0).items():
+            for verdict, (length, inner) in self.complete(start, 0).items():
                 if length < self._closed.get((start, verdict), length + 1):
                     self._closed[start, verdict] = length
                     has_found = True

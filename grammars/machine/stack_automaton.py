@@ -136,7 +136,7 @@ class StackAutomaton:
         if kind == POP:
             return int(self.returns[stack.pop() + operand]) if stack else DEAD
         if kind == OPEN:
-            stack += [operand, *self._opened(number, len(stack))[::-1]]
+            stack += [operand, *self._open_set(number, len(stack))[::-1]]
             return int(target)
         if kind in (CLOSE, SEE, NEED, HAVE):
             return self._step_set(kind, target, operand, names, stack)
@@ -151,7 +151,7 @@ class StackAutomaton:
             stack.append(operand)
         return int(target)
 
-    def _opened(self, number: int, depth: int) -> list[int]:
+    def _open_set(self, number: int, depth: int) -> list[int]:
         """The words of a new set: the names for whose values too few places are free above `depth`."""
         words, full, first = self.actions[number, NAMES : NAMES + 3].tolist()
         opened = [0] * words

@@ -60,7 +60,7 @@ def no_configurations(machine):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def grown(configurations):  # type: ignore[no-untyped-def]
+def grow(configurations):  # type: ignore[no-untyped-def]
     """A copy with twice the capacity."""
     rows, parts = configurations.rows, configurations.parts
     larger = _with_capacity(configurations.after_action.copy(), 2 * len(rows), rows.shape[1])

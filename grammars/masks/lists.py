@@ -77,11 +77,11 @@ def with_capacity(lists, tokens, count):  # type: ignore[no-untyped-def]
     if end > len(kept):
         kept = longer(kept, 2 * end)
     lists = Lists(kept, lists.offsets, lists.openers, lists.slots, lists.used)
-    return lists if most < len(lists.openers) else _rehashed(lists, 2 * most)
+    return lists if most < len(lists.openers) else _rehash(lists, 2 * most)
 
 
 @njit(cache=True, nogil=True)
-def _rehashed(lists, size):  # type: ignore[no-untyped-def]
+def _rehash(lists, size):  # type: ignore[no-untyped-def]
     slots = 1
     while slots < 4 * size:
         slots *= 2

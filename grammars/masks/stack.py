@@ -19,7 +19,7 @@ from ...runtime.automaton_format import (
     AutomatonTables,
 )
 from ..errors import TooLargeError
-from ..machine.packed_rows import packed
+from ..machine.packed_rows import pack_rows
 from ..machine.stack_automaton import StackAutomaton
 from .edge_walks import Limits
 from .list_sharing import renumber, share_decided
@@ -73,7 +73,7 @@ class _MaskBuilder:
         based_on_costly = has_base & (self._tables.mask != NO_MASK)[self._bases]
         self._put_walked(has_base & ~based_on_costly)
         self._put_based_on(np.flatnonzero(based_on_costly).astype(np.int32))
-        return self._gathered()
+        return self._gather()
 
     def _put_walked(self, chosen: NDArray[np.bool_]) -> None:
         """Walks the chosen states; those that turn out to be costly get a mask, the others only lists."""
@@ -108,13 +108,13 @@ class _MaskBuilder:
         """The tokens that all lists may hold beside the masks."""
         return (MAX_MASK_BYTES - sum(words.nbytes for words in self._quote_free.masks)) // 4
 
-    def _gathered(self) -> AutomatonTables:
+    def _gather(self) -> AutomatonTables:
         automaton, tables, vocabulary = self._automaton, self._tables, self._vocabulary
         share_decided(self._lists, tables.lists, vocabulary.marks)
         lists, tokens = renumber(self._lists, tables.lists)
         lists[:, SAFE_DEPTH] = safe_depths(automaton.actions, lists, vocabulary.token_lengths[tokens])
         masks = np.array(self._quote_free.masks, np.uint32).reshape(-1, vocabulary.tries.mask_words)
-        rows = packed(automaton.transitions, automaton.like_state)
+        rows = pack_rows(automaton.transitions, automaton.like_state)
         return AutomatonTables(
             class_of_byte=automaton.class_of_byte,
             states=np.column_stack([rows.row_starts, rows.default_state, tables.mask, tables.lists]),

@@ -61,7 +61,7 @@ def _fingerprint(machine, states, weights, salt):  # type: ignore[no-untyped-def
     machine, weights = unowned((machine, weights))
     actions = machine.actions
     verdicts = np.full(len(actions), -1, np.int32)
-    row, reached = _reached(machine, _quote_free_columns(machine), states, verdicts)
+    row, reached = _find_reached(machine, _quote_free_columns(machine), states, verdicts)
     steps = _steps(machine, row, reached, weights.bytes)
     of_states = np.ones(len(reached), np.uint64)
     of_actions = np.zeros(len(actions), np.uint64)
@@ -73,7 +73,7 @@ def _fingerprint(machine, states, weights, salt):  # type: ignore[no-untyped-def
             if _is_call(machine, action, verdicts[action]):
                 called = row[machine.actions[action, TARGET]]
                 total = after[calls.first[action] + verdicts[action] - 1]
-                of_actions[action] = _mixed(weights.roles[0] * of_states[called] + total)
+                of_actions[action] = _mix(weights.roles[0] * of_states[called] + total)
             else:
                 of_actions[action] = _of_action(
                     machine, action, verdicts[action], of_states, row, weights.roles, salt
@@ -83,7 +83,7 @@ def _fingerprint(machine, states, weights, salt):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, nogil=True)
-def _mixed(number):  # type: ignore[no-untyped-def]
+def _mix(number):  # type: ignore[no-untyped-def]
     number ^= number >> np.uint64(32)
     number *= np.uint64(0xD6E8FEB86659FD93)
     number ^= number >> np.uint64(32)
@@ -97,11 +97,11 @@ def _of_action(machine, action, verdicts, of_states, row, roles, salt):  # type:
     kind = machine.actions[action, KIND]
     target = machine.actions[action, TARGET]
     operand = machine.actions[action, OPERAND]
-    unique = _mixed(salt + np.uint64(action))
+    unique = _mix(salt + np.uint64(action))
     if machine.actions[action, RESERVE] >= 0 or machine.actions[action, GAP]:
         return unique
     if kind == POP:
-        return _mixed(roles[0] + np.uint64(operand))
+        return _mix(roles[0] + np.uint64(operand))
     if kind == COUNT:
         same = of_states[row[target]] == of_states[row[operand]]
         return of_states[row[target]] if same else unique
@@ -117,7 +117,7 @@ def _of_action(machine, action, verdicts, of_states, row, roles, salt):  # type:
             return unique
         if state >= 0 and of_states[row[state]] != of_states[row[other]]:
             return unique
-    return _mixed(total)
+    return _mix(total)
 
 
 class _Calls(NamedTuple):
@@ -189,7 +189,7 @@ def _follow(steps, of_states, of_actions, offset):  # type: ignore[no-untyped-de
         for step in range(steps.first[row], steps.first[row + 1]):
             target = steps.targets[step]
             total += steps.weights[step] * (of_states[target] if target >= 0 else of_actions[-1 - target])
-        after[row] = _mixed(total)
+        after[row] = _mix(total)
     return after
 
 
@@ -231,7 +231,7 @@ def _quote_free_columns(machine):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def]
+def _find_reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def]
     """The row of each state, and the states that quote-free tokens reach from `states`. Writes into
     `verdicts` the number of verdicts of each action that was met."""
     row = np.full(len(machine.transitions), -1, np.int32)
@@ -240,14 +240,14 @@ def _reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def
     count = 0
     done = 0
     for state in states:
-        count = _noted(state, row, pending, count)
+        count = _note(state, row, pending, count)
     while done < count:
         state = pending[done]
         done += 1
         for column in columns:
             entry = machine.transitions[state, column]
             if entry >= 0:
-                count = _noted(entry, row, pending, count)
+                count = _note(entry, row, pending, count)
             elif entry < DEAD and verdicts[-2 - entry] < 0:
                 action = -2 - entry
                 verdicts[action] = 0
@@ -255,9 +255,9 @@ def _reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def
                 target = machine.actions[action, TARGET]
                 operand = machine.actions[action, OPERAND]
                 if kind in (CALL, COUNT, COUNT_CALL):
-                    count = _noted(target, row, pending, count)
+                    count = _note(target, row, pending, count)
                 if kind == COUNT:
-                    count = _noted(operand, row, pending, count)
+                    count = _note(operand, row, pending, count)
                 if kind in (CALL, COUNT_CALL):
                     if verdicts_of[target] < 0:
                         verdicts_of[target] = _verdicts_of(machine, target)
@@ -265,12 +265,12 @@ def _reached(machine, columns, states, verdicts):  # type: ignore[no-untyped-def
                     for verdict in range(verdicts[action] + (1 if kind == COUNT_CALL else 0)):
                         following = _return_of(machine, operand, verdict)
                         if following >= 0:
-                            count = _noted(following, row, pending, count)
+                            count = _note(following, row, pending, count)
     return row, pending[:count].copy()
 
 
 @njit(cache=True, nogil=True)
-def _noted(state, row, pending, count):  # type: ignore[no-untyped-def]
+def _note(state, row, pending, count):  # type: ignore[no-untyped-def]
     if row[state] >= 0:
         return count
     row[state] = count

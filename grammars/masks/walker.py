@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from .configurations import Configurations, grown, no_configurations
+from .configurations import Configurations, grow, no_configurations
 from .differences import Differences, walk_differences
 from .edge_walks import Edges, Limits, WalkedStates, no_edges, walk_states
 from .token_trie import TokenTries
@@ -59,5 +59,5 @@ class Walker:
             self._grow()
 
     def _grow(self) -> None:
-        configurations = Configurations(*grown(self.context.configurations))
+        configurations = Configurations(*grow(self.context.configurations))
         self.context = self.context._replace(configurations=configurations)

@@ -15,13 +15,13 @@ from collections import deque
 LENGTH = struct.Struct("<I")
 
 
-def framed(message: bytes) -> bytes:
+def frame(message: bytes) -> bytes:
     return LENGTH.pack(len(message)) + message
 
 
 def send(channel: socket.socket, message: bytes) -> None:
     """Sends one message; blocks until all is sent."""
-    channel.sendall(framed(message))
+    channel.sendall(frame(message))
 
 
 def receive(channel: socket.socket) -> bytes:
@@ -62,7 +62,7 @@ class Channel:
 
     def send(self, message: bytes) -> None:
         """Sends without blocking; a later call sends the rest. Raises ChannelClosedError."""
-        self._unsent += framed(message)
+        self._unsent += frame(message)
         self._write()
 
     def receive(self, deadline_s: float) -> bytes:

@@ -15,7 +15,7 @@ from ..errors import (
     ProcessEndedError,
     TooLargeError,
     bare_copy,
-    error_of,
+    decode_error,
 )
 from .channel import Channel, ChannelClosedError
 from .fork_client import ForkServerProcess
@@ -95,7 +95,7 @@ class CompilerProcess:
         try:
             self.channel.send(encode(job))
             outcome = self._wait(job, go_on)
-            error = error_of(outcome.fault) if isinstance(outcome, Failed) else None
+            error = decode_error(outcome.fault) if isinstance(outcome, Failed) else None
         except TakesLongError as error:
             fault = error
         except TimeoutError:

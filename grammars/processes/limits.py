@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import CompilerError, GrammarError, TooLargeError, fault_of
+from ..errors import CompilerError, GrammarError, TooLargeError, encode_error
 from .messages import Failed, Outcome
 
 PR_SET_PDEATHSIG = 1
@@ -50,7 +50,7 @@ def run_limited(deadline_s: float, work: Callable[[], Outcome]) -> Outcome:
         error = CompilerError(traceback.format_exc()[-4000:])
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return Failed(fault_of(error))
+    return Failed(encode_error(error))
 
 
 def keep_to_limits(extra_bytes: int) -> None:

@@ -47,7 +47,7 @@ def compile_regex(regex: str) -> StackAutomaton:
                 dense[position, byte] = number[target]
         end = _walk(table, state, sentinel)
         accepting[position] = end is not None and index.is_final_state(end)
-    return _compressed(*_without_dead_ends(dense, accepting))
+    return _compress(*_without_dead_ends(dense, accepting))
 
 
 @cache
@@ -94,7 +94,7 @@ def _without_dead_ends(
     return kept[alive].astype(np.int32), accepting[alive]
 
 
-def _compressed(transitions: NDArray[np.int32], accepting: NDArray[np.bool_]) -> StackAutomaton:
+def _compress(transitions: NDArray[np.int32], accepting: NDArray[np.bool_]) -> StackAutomaton:
     """The automaton with one class for all bytes that no state tells apart."""
     columns, class_of_byte = np.unique(transitions, axis=1, return_inverse=True)
     return StackAutomaton(

@@ -52,7 +52,7 @@ def _label(cuts, class_of_cut, transitions, labels, points):  # type: ignore[no-
     return labels[state]
 
 
-def explored(
+def explore(
     cuts: Sequence[int],
     class_of_cut: Sequence[int],
     start: State,
@@ -98,19 +98,19 @@ ANYTHING = constant(0)
 
 
 def complement(dfa: Dfa) -> Dfa:
-    return combined(dfa, NOTHING, lambda left, _: REJECT if left >= 0 else 0)
+    return combine(dfa, NOTHING, lambda left, _: REJECT if left >= 0 else 0)
 
 
 def intersection(left: Dfa, right: Dfa) -> Dfa:
     """The automaton of the texts that both accept, with the left one's labels."""
-    return combined(left, right, lambda a, b: a if a >= 0 and b >= 0 else REJECT)
+    return combine(left, right, lambda a, b: a if a >= 0 and b >= 0 else REJECT)
 
 
 def union(left: Dfa, right: Dfa) -> Dfa:
-    return combined(left, right, lambda a, b: a if a >= 0 else b)
+    return combine(left, right, lambda a, b: a if a >= 0 else b)
 
 
-def combined(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
+def combine(left: Dfa, right: Dfa, label: Callable[[int, int], int]) -> Dfa:
     """The minimal product, in which a text's label is `label(left's, right's)`."""
     cuts, left_class, right_class, class_of_cut = _common_classes(
         left.cuts, left.class_of_cut, right.cuts, right.class_of_cut
@@ -192,7 +192,7 @@ def _product(left, right, left_class, right_class, limit):  # type: ignore[no-un
                 known[slot] = found
                 found += 1
                 if 2 * found > len(known):
-                    known = _rehashed(pairs[:found], 2 * len(known))
+                    known = _rehash(pairs[:found], 2 * len(known))
                 transitions[current, column] = found - 1
             else:
                 transitions[current, column] = known[slot]
@@ -211,7 +211,7 @@ def _slot_of_pair(known, pairs, left, right):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _rehashed(pairs, size):  # type: ignore[no-untyped-def]
+def _rehash(pairs, size):  # type: ignore[no-untyped-def]
     known = np.full(size, -1, np.int32)
     for number in range(len(pairs)):
         known[_slot_of_pair(known, pairs, pairs[number, 0], pairs[number, 1])] = number
@@ -295,7 +295,7 @@ def minimal_table(transitions, labels):  # type: ignore[no-untyped-def]
             if kept[state, column] >= 0 and not alive[kept[state, column]]:
                 kept[state, column] = DEAD
     block = equal_futures(kept, labels)
-    order = _numbered(kept, block)
+    order = _number_blocks(kept, block)
     number = np.full(block.max() + 1, -1, np.int32)
     for place in range(len(order)):
         number[block[order[place]]] = place
@@ -341,7 +341,7 @@ def alive_states(transitions, labels):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _numbered(transitions, block):  # type: ignore[no-untyped-def]
+def _number_blocks(transitions, block):  # type: ignore[no-untyped-def]
     """One state of each reached block, breadth first."""
     seen = np.zeros(block.max() + 1, np.bool_)
     order = np.empty(block.max() + 1, np.int64)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..errors import GrammarError
 from .nodes import Anchor, Characters, Choice, LookAhead, Node, Repeat, Sequence
-from .ranges import DIGIT, EVERYTHING, LAST_CODE_POINT, LINE_ENDS, SPACE, WORD, Ranges, inverted, merged
+from .ranges import DIGIT, EVERYTHING, LAST_CODE_POINT, LINE_ENDS, SPACE, WORD, Ranges, invert, merge
 from .unicode_sets import property_ranges, with_other_cases
 
 
@@ -22,7 +22,7 @@ class RegexError(GrammarError):
     """A pattern that is no regex, is not regular, or is not supported."""
 
     def __init__(self, pattern: str, reason: str) -> None:
-        super().__init__(f"{shortened(pattern)} {reason}")
+        super().__init__(f"{shorten(pattern)} {reason}")
         self.pattern = pattern
         self.reason = reason
 
@@ -70,7 +70,7 @@ _FOREIGN_GROUPS = {
 _INSTEAD = {"A": "write ^", "Z": "write $", "z": "write $", "h": r"write [ \t]", "e": r"write \x1b"}
 
 
-def shortened(pattern: str) -> str:
+def shorten(pattern: str) -> str:
     """The pattern as an error's message shows it."""
     return f"'{pattern}'" if len(pattern) <= _SHOWN else f"'{pattern[:_SHOWN]}…'"
 
@@ -78,7 +78,7 @@ def shortened(pattern: str) -> str:
 def parse(pattern: str) -> Node:
     """Raises RegexError."""
     try:
-        return _parsed(pattern)
+        return _parse(pattern)
     except _SyntaxError as error:
         kind = MalformedError if error.is_malformed else ForeignError
         raise kind(pattern, error.reason) from None
@@ -86,7 +86,7 @@ def parse(pattern: str) -> Node:
         raise RegexError(pattern, TOO_DEEP) from None
 
 
-def _parsed(pattern: str) -> Node:
+def _parse(pattern: str) -> Node:
     try:
         return _Parser(pattern, is_unicode=True).whole()
     except _SyntaxError as error:
@@ -110,7 +110,7 @@ class _Parser:
         flags = _Flags()
         while found := _START_FLAGS.match(self._pattern, self._at):
             self._at = found.end()
-            flags = self._flagged(flags, found)
+            flags = self._read_flags(flags, found)
         node = self._choice(flags)
         if self._at < len(self._pattern):
             raise _SyntaxError("is not a regex: a ) closes no group", is_malformed=True)
@@ -152,7 +152,7 @@ class _Parser:
         if letter in "^$":
             if flags.multiline:
                 raise self._refusal("^ or $ with the flag m")
-            return self._unrepeated(Anchor(letter))
+            return self._forbid_repeat(Anchor(letter))
         if letter == "(":
             return self._group(flags)
         if _QUANTIFIER.match(self._pattern, self._at - 1):
@@ -162,19 +162,19 @@ class _Parser:
         if letter in "{}]" and self._is_unicode:
             raise _SyntaxError(rf"has a single {letter}: write \{letter}")
         if letter == ".":
-            return self._repeated(Characters(EVERYTHING if flags.dot_all else inverted(LINE_ENDS)))
+            return self._read_repeat(Characters(EVERYTHING if flags.dot_all else invert(LINE_ENDS)))
         if letter == "[":
-            return self._repeated(Characters(self._class(flags)))
+            return self._read_repeat(Characters(self._class(flags)))
         if letter == "\\":
-            return self._repeated(Characters(self._escape(flags)))
-        return self._repeated(Characters(self._cased(((ord(letter), ord(letter)),), flags)))
+            return self._read_repeat(Characters(self._escape(flags)))
+        return self._read_repeat(Characters(self._add_cases(((ord(letter), ord(letter)),), flags)))
 
-    def _unrepeated(self, node: Node) -> Node:
+    def _forbid_repeat(self, node: Node) -> Node:
         if self._at < len(self._pattern) and _QUANTIFIER.match(self._pattern, self._at):
             raise _SyntaxError("repeats an anchor or a look-ahead")
         return node
 
-    def _repeated(self, node: Node) -> Node:
+    def _read_repeat(self, node: Node) -> Node:
         found = _QUANTIFIER.match(self._pattern, self._at)
         if found is None:
             return node
@@ -182,8 +182,8 @@ class _Parser:
         if found[0] in _BOUNDS:
             least, most = _BOUNDS[found[0]]
         else:
-            least = _bounded(found[1])
-            most = None if found[2] and not found[3] else _bounded(found[3] or found[1])
+            least = _read_bound(found[1])
+            most = None if found[2] and not found[3] else _read_bound(found[3] or found[1])
         self._take("?")  # a lazy quantifier matches the same texts
         if self._rest("+"):
             raise _SyntaxError("has a possessive quantifier, which ECMA-262 does not know")
@@ -196,17 +196,17 @@ class _Parser:
     def _group(self, flags: _Flags) -> Node:
         for opening, is_negative in (("?=", False), ("?!", True)):
             if self._take(opening):
-                node = LookAhead(self._closed(flags), is_negative)
-                return self._unrepeated(node) if self._is_unicode else self._repeated(node)
+                node = LookAhead(self._read_group(flags), is_negative)
+                return self._forbid_repeat(node) if self._is_unicode else self._read_repeat(node)
         if self._take("?<=") or self._take("?<!"):
             raise self._refusal("look-behind (?<=…) or (?<!…)")
         if self._take("?:"):
-            return self._repeated(self._closed(flags))
+            return self._read_repeat(self._read_group(flags))
         if found := _FLAG_GROUP.match(self._pattern, self._at):
             if found[3] == ")":
                 raise _SyntaxError(f"has the flags ({found[0]} after its start: write (?i:…)")
             self._at = found.end()
-            return self._repeated(self._closed(self._flagged(flags, found)))
+            return self._read_repeat(self._read_group(self._read_flags(flags, found)))
         if found := _NAME.match(self._pattern, self._at):
             if not found[1].replace("$", "_").isidentifier():
                 raise _SyntaxError(f"has a group with the name {found[1]!r}, which is no identifier")
@@ -217,15 +217,15 @@ class _Parser:
         elif self._rest("?"):
             what = _FOREIGN_GROUPS.get(self._pattern[self._at : self._at + 2], "an unknown group (?")
             raise _SyntaxError(f"has {what}, which ECMA-262 does not know")
-        return self._repeated(self._closed(flags))
+        return self._read_repeat(self._read_group(flags))
 
-    def _closed(self, flags: _Flags) -> Node:
+    def _read_group(self, flags: _Flags) -> Node:
         node = self._choice(flags)
         if not self._take(")"):
             raise _SyntaxError("is not a regex: a ( is never closed", is_malformed=True)
         return node
 
-    def _flagged(self, flags: _Flags, found: re.Match[str]) -> _Flags:
+    def _read_flags(self, flags: _Flags, found: re.Match[str]) -> _Flags:
         added, removed = found[1], found[2] or ""
         for letter in added + removed:
             if letter not in "ims":
@@ -244,8 +244,8 @@ class _Parser:
                 continue
             self._at += 1
             found += self._range(low, self._member(flags))
-        whole = self._cased(merged(found), flags)
-        return inverted(whole) if is_negated else whole
+        whole = self._add_cases(merge(found), flags)
+        return invert(whole) if is_negated else whole
 
     def _range(self, low: Ranges, high: Ranges) -> Ranges:
         """The members from one to the other."""
@@ -271,17 +271,17 @@ class _Parser:
             raise _SyntaxError("is not a regex: it ends with a \\", is_malformed=True)
         letter = self._next()
         if letter.lower() in _CLASSES:
-            named = self._cased(_CLASSES[letter.lower()], flags)
-            return named if letter.islower() else inverted(named)
+            named = self._add_cases(_CLASSES[letter.lower()], flags)
+            return named if letter.islower() else invert(named)
         if letter in "pP" and self._is_unicode:
             named = self._property()
-            return self._cased(named if letter == "p" else inverted(named), flags)
+            return self._add_cases(named if letter == "p" else invert(named), flags)
         if letter in "bB" and not in_class:
             raise self._refusal(r"a word boundary \b or \B")
         if letter == "k" and self._rest("<"):
             raise self._refusal("a back-reference")
         code = self._escaped_code(letter, in_class)
-        return ((code, code),) if in_class else self._cased(((code, code),), flags)
+        return ((code, code),) if in_class else self._add_cases(((code, code),), flags)
 
     def _escaped_code(self, letter: str, in_class: bool) -> int:
         if letter == "b":
@@ -289,7 +289,7 @@ class _Parser:
         if letter in _CONTROLS:
             return _CONTROLS[letter]
         if letter.isdecimal() and letter.isascii():
-            return self._numbered(in_class)
+            return self._read_number(in_class)
         if letter == "c":
             return self._control(in_class)
         if letter == "x" and (digits := self._hexadecimal(2)):
@@ -301,7 +301,7 @@ class _Parser:
             return ord(letter)
         raise _SyntaxError(_unknown_escape(letter))
 
-    def _numbered(self, in_class: bool) -> int:
+    def _read_number(self, in_class: bool) -> int:
         """The code point of `\\0`, or of an octal number in annex B; a back-reference is refused."""
         self._at -= 1
         number = re.compile(r"[0-9]+").match(self._pattern, self._at)
@@ -359,14 +359,14 @@ class _Parser:
             raise _SyntaxError(f"has the class \\p{{{found[1]}}}, which is not supported")
         return ranges
 
-    def _cased(self, ranges: Ranges, flags: _Flags) -> Ranges:
+    def _add_cases(self, ranges: Ranges, flags: _Flags) -> Ranges:
         return with_other_cases(ranges, is_unicode=self._is_unicode) if flags.ignore_case else ranges
 
     def _refusal(self, what: str) -> RegexError:
         return RegexError(self._pattern, f"has {what}, which is not supported")
 
 
-def _bounded(digits: str) -> int:
+def _read_bound(digits: str) -> int:
     """The number, or one that is too large anyway."""
     return int(digits[-12:]) if len(digits.lstrip("0")) <= 12 else 10**12
 

@@ -17,12 +17,12 @@ Asked: TypeAlias = "frozenset[tuple[int, int]]"
 """What the rest of the text must satisfy: numbers of look-aheads, each with the state of its automaton."""
 
 
-def determinized(nfa: Nfa, start: int, end: int, *, at_start: bool = True) -> Dfa:
+def determinize(nfa: Nfa, start: int, end: int, *, at_start: bool = True) -> Dfa:
     """The automaton of the texts that lead from one node to the other. `at_start`: `^` holds before the
     first character."""
     if nfa.has_look_ahead:
-        nfa, start, end = _Follower(nfa, end).followed(start, at_start=at_start)
-    return nfa.determinized(start, end, at_start=at_start)
+        nfa, start, end = _Follower(nfa, end).follow(start, at_start=at_start)
+    return nfa.determinize(start, end, at_start=at_start)
 
 
 class _Asking:
@@ -33,7 +33,7 @@ class _Asking:
         start, end = nfa.node(), nfa.node()
         nfa.move(end, EVERYTHING, end)
         nfa.add(look.part, start, end)
-        dfa = determinized(nfa, start, end, at_start=at_start)
+        dfa = determinize(nfa, start, end, at_start=at_start)
         self._dfa = complement(dfa) if look.is_negative else dfa
         self.is_possible = bool((self._dfa.labels >= 0).any())
         self.cuts: list[int] = self._dfa.cuts.tolist()
@@ -72,7 +72,7 @@ class _Follower:
         self._numbers: dict[tuple[LookAhead, bool], int] = {}
         self._asking: list[_Asking] = []
 
-    def followed(self, start: int, *, at_start: bool) -> tuple[Nfa, int, int]:
+    def follow(self, start: int, *, at_start: bool) -> tuple[Nfa, int, int]:
         first = self._node(start, frozenset(), at_start)
         while self._pending:
             self._follow(*self._pending.pop())
@@ -97,7 +97,7 @@ class _Follower:
                 is_end = condition == END
                 self._new.jump(own, self._node(target, asked, at_start), END if is_end else None)
         for ranges, target in self._old.moves[old]:
-            for rest, taken in self._advanced(asked, ranges):
+            for rest, taken in self._advance(asked, ranges):
                 self._new.move(own, taken, self._node(target, rest, False))
 
     def _with(self, asked: Asked, look: LookAhead, at_start: bool) -> Asked | None:
@@ -111,7 +111,7 @@ class _Follower:
             return None
         return asked if self._asking[number].is_satisfied(0) else asked | {(number, 0)}
 
-    def _advanced(self, asked: Asked, ranges: Ranges) -> Iterable[tuple[Asked, Ranges]]:
+    def _advance(self, asked: Asked, ranges: Ranges) -> Iterable[tuple[Asked, Ranges]]:
         """What is asked after one of these code points, with those that lead to it."""
         if not asked:
             return [(asked, ranges)]

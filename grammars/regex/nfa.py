@@ -64,7 +64,7 @@ class Nfa:
 
     def _repeat(self, repeat: Repeat, start: int, end: int) -> None:
         for _ in range(repeat.least):
-            start = self._added(repeat.part, start)
+            start = self._add_part(repeat.part, start)
         if repeat.most is None:
             loop = self.node()
             self.jump(start, loop)
@@ -73,18 +73,18 @@ class Nfa:
             return
         for _ in range(repeat.most - repeat.least):
             self.jump(start, end)
-            start = self._added(repeat.part, start)
+            start = self._add_part(repeat.part, start)
         self.jump(start, end)
 
-    def _added(self, part: Node, start: int) -> int:
+    def _add_part(self, part: Node, start: int) -> int:
         """Adds the part behind a node. Returns the node after it."""
         following = self.node()
         self.add(part, start, following)
         return following
 
-    def determinized(self, start: int, end: int, *, at_start: bool) -> Dfa:
+    def determinize(self, start: int, end: int, *, at_start: bool) -> Dfa:
         """The automaton of the texts that lead from one node to the other, for jumps without look-ahead.
-        `at_start`: see `look_ahead.determinized`."""
+        `at_start`: see `look_ahead.determinize`."""
         anchors = (START,) if at_start else ()
         cuts, class_of_cut, takes = self._classes()
         sources = np.array([source for source, row in enumerate(self.moves) for _ in row], np.int32)

@@ -35,7 +35,7 @@ def equal_futures(transitions, labels):  # type: ignore[no-untyped-def]
     labels: int32 [states]
     """
     tails, columns, heads = _edges(transitions)
-    incoming, order = _sorted(heads, len(labels))
+    incoming, order = _sort_by_key(heads, len(labels))
     blocks = _partition(labels - labels.min())
     cords = _partition(columns)
     block, cord = 1, 0
@@ -72,7 +72,7 @@ def _edges(transitions):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _sorted(keys, most):  # type: ignore[no-untyped-def]
+def _sort_by_key(keys, most):  # type: ignore[no-untyped-def]
     """Where the elements with each key (less than `most`) begin, [most + 1], and the elements in that
     order."""
     first = np.zeros(most + 1, np.int32)
@@ -92,7 +92,7 @@ def _sorted(keys, most):  # type: ignore[no-untyped-def]
 def _partition(keys):  # type: ignore[no-untyped-def]
     """One set for each key that occurs."""
     count = len(keys)
-    bounds, elements = _sorted(keys, keys.max() + 1 if count else 0)
+    bounds, elements = _sort_by_key(keys, keys.max() + 1 if count else 0)
     place, set_of = np.empty(count, np.int32), np.empty(count, np.int32)
     first, past = np.empty(count, np.int32), np.empty(count, np.int32)
     sets = 0

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...runtime.grammar_spec import GrammarSpec
 from ..errors import GrammarError
-from .ecma import TOO_DEEP, shortened
+from .ecma import TOO_DEEP, shorten
 
 _CLASSES = {
     op.CATEGORY_DIGIT: "0-9",
@@ -52,7 +52,7 @@ _FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.ASCII
 Item = tuple[Any, Any]
 
 
-def regex_of(spec: GrammarSpec) -> str:
+def read_regex(spec: GrammarSpec) -> str:
     """The regex, without anchors, of a regex or a choice. Raises GrammarError."""
     return without_anchors(spec.text) if spec.kind == "regex" else _choice_of(spec.text)
 
@@ -81,14 +81,14 @@ def without_anchors(pattern: str) -> str:
         reason = _NO_PROPERTIES if property_named else f"is not a regex: {error}"
         if isinstance(error, RecursionError):
             reason = TOO_DEEP
-        raise GrammarError(f"{shortened(pattern)} {reason}") from None
+        raise GrammarError(f"{shorten(pattern)} {reason}") from None
     if (length := _length(parsed)) > MAX_LENGTH:
         raise GrammarError(
-            f"{shortened(pattern)} asks for up to {length:,} characters; the most is {MAX_LENGTH:,}"
+            f"{shorten(pattern)} asks for up to {length:,} characters; the most is {MAX_LENGTH:,}"
         )
     flags = parsed.state.flags & ~re.UNICODE
     if flags & ~_FLAGS:
-        raise GrammarError(f"{shortened(pattern)} uses a flag that is not supported; (?i), (?s) and (?x) are")
+        raise GrammarError(f"{shorten(pattern)} uses a flag that is not supported; (?i), (?s) and (?x) are")
     return _Writer(pattern).sequence(list(parsed), flags, at_start=True, at_end=True)
 
 
@@ -145,7 +145,7 @@ class _Writer:
             return f"(?:{self.sequence(list(content), (flags | added) & ~removed, at_start, at_end)})"
         if kind in (op.MAX_REPEAT, op.MIN_REPEAT):
             return self._repeat(value, flags, at_start, at_end)
-        return _cased(_single(kind, value, flags), flags)
+        return _write_case(_single(kind, value, flags), flags)
 
     def _repeat(
         self, value: tuple[int, Any, Sequence[Item]], flags: int, at_start: bool, at_end: bool
@@ -170,7 +170,7 @@ class _Writer:
         raise self._refusal(r"a word boundary \b or \B")
 
     def _refusal(self, what: str) -> GrammarError:
-        return GrammarError(f"{shortened(self._pattern)} has {what}, which is not supported")
+        return GrammarError(f"{shorten(self._pattern)} has {what}, which is not supported")
 
 
 def _single(kind: Any, value: Any, flags: int) -> str:
@@ -204,5 +204,5 @@ def _character(code: int) -> str:
     return chr(code) if chr(code).isalnum() else f"\\x{{{code:x}}}"
 
 
-def _cased(written: str, flags: int) -> str:
+def _write_case(written: str, flags: int) -> str:
     return f"(?i:{written})" if flags & re.IGNORECASE else written

@@ -19,7 +19,7 @@ LINE_ENDS: Ranges = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 EVERYTHING: Ranges = ((0, LAST_CODE_POINT),)
 
 
-def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
+def merge(ranges: Iterable[tuple[int, int]]) -> Ranges:
     joined: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if joined and low <= joined[-1][1] + 1:
@@ -29,7 +29,7 @@ def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
-def inverted(ranges: Ranges) -> Ranges:
+def invert(ranges: Ranges) -> Ranges:
     gaps: list[tuple[int, int]] = []
     after = 0
     for low, high in ranges:

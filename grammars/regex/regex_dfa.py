@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from .dfa import Dfa, complement, intersection
 from .ecma import parse
-from .look_ahead import determinized
+from .look_ahead import determinize
 from .nfa import Nfa
 from .nodes import Anchor, LookAhead, Node, Sequence
 from .ranges import EVERYTHING
@@ -52,4 +52,4 @@ def _automaton(node: Node, *, anywhere: bool) -> Dfa:
     nfa.jump(start, first)
     nfa.add(node, first, last)
     nfa.jump(last, end)
-    return determinized(nfa, start, end)
+    return determinize(nfa, start, end)

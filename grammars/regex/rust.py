@@ -13,11 +13,11 @@ _NONE = rf"[^{_ANY[1:]}"
 _SURROGATES = (0xD800, 0xDFFF)
 
 
-def in_rust(pattern: str) -> str:
+def convert_to_rust(pattern: str) -> str:
     """A regex of Rust for the texts in which the pattern is found. Raises RegexError."""
     node = parse(pattern)
     try:
-        return f"^(?:{_padded(node)})$"
+        return f"^(?:{_pad(node)})$"
     except _UnwrittenError as error:
         raise RegexError(pattern, f"has {error}, which only automata follow") from None
     except RecursionError:
@@ -28,10 +28,10 @@ class _UnwrittenError(Exception):
     pass
 
 
-def _padded(node: Node) -> str:
+def _pad(node: Node) -> str:
     """The node with any text around it, as far as no anchor forbids that."""
     if isinstance(node, Choice):
-        return "|".join(map(_padded, node.branches))
+        return "|".join(map(_pad, node.branches))
     parts = list(_flat(node))
     before = after = f"{_ANY}*"
     while parts and parts[0] == Anchor("^"):
@@ -41,8 +41,8 @@ def _padded(node: Node) -> str:
         after = ""
         del parts[-1]
     if len(parts) == 1 and isinstance(parts[0], Choice) and before and after:
-        return _padded(parts[0])
-    return before + "".join(map(_written, parts)) + after
+        return _pad(parts[0])
+    return before + "".join(map(_write, parts)) + after
 
 
 def _flat(node: Node) -> Iterable[Node]:
@@ -53,16 +53,16 @@ def _flat(node: Node) -> Iterable[Node]:
         yield node
 
 
-def _written(node: Node) -> str:
+def _write(node: Node) -> str:
     match node:
         case Characters(ranges):
             return _class(ranges)
         case Sequence(parts):
-            return "".join(map(_written, parts))
+            return "".join(map(_write, parts))
         case Choice(branches):
-            return f"(?:{'|'.join(map(_written, branches))})"
+            return f"(?:{'|'.join(map(_write, branches))})"
         case Repeat(part, least, most):
-            return f"(?:{_written(part)}){{{least},{'' if most is None else most}}}"
+            return f"(?:{_write(part)}){{{least},{'' if most is None else most}}}"
         case LookAhead():
             raise _UnwrittenError("look-ahead")
         case Anchor(letter):

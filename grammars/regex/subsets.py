@@ -86,10 +86,10 @@ def subsets(start, moves, limit):  # type: ignore[no-untyped-def]
                 if found == limit:
                     return sets, transitions
                 if found == len(sets):
-                    sets = _grown(sets, np.uint64(0), limit)
-                    transitions = _grown(transitions, np.int32(DEAD), limit)
+                    sets = _grow(sets, np.uint64(0), limit)
+                    transitions = _grow(transitions, np.int32(DEAD), limit)
                 if 2 * found >= len(known):
-                    known = _rehashed(sets[:found], 2 * len(known))
+                    known = _rehash(sets[:found], 2 * len(known))
                     slot = _slot(known, sets, following[column])
                 sets[found] = following[column]
                 known[slot] = found
@@ -142,7 +142,7 @@ def _slot(known, sets, places):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _rehashed(sets, size):  # type: ignore[no-untyped-def]
+def _rehash(sets, size):  # type: ignore[no-untyped-def]
     known = np.full(size, -1, np.int32)
     for state in range(1, len(sets)):
         known[_slot(known, sets, sets[state])] = state
@@ -150,7 +150,7 @@ def _rehashed(sets, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _grown(rows, empty, limit):  # type: ignore[no-untyped-def]
+def _grow(rows, empty, limit):  # type: ignore[no-untyped-def]
     grown = np.full((min(2 * len(rows), limit), rows.shape[1]), empty, rows.dtype)
     grown[: len(rows)] = rows
     return grown

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 
 import regex
 
-from .ranges import EVERYTHING, LAST_CODE_POINT, Ranges, merged
+from .ranges import EVERYTHING, LAST_CODE_POINT, Ranges, merge
 
 _CATEGORIES = (
     "C Other Cc Control cntrl Cf Format Cn Unassigned Co Private_Use Cs Surrogate L Letter LC Cased_Letter "
@@ -67,32 +67,32 @@ def with_other_cases(ranges: Ranges, *, is_unicode: bool) -> Ranges:
     """The code points, and all that differ from one of them in case only. `is_unicode`: as the flag u has it,
     by Unicode's simple case folding; otherwise by the upper-case letters."""
     cases = _cases(is_unicode)
-    cased = _cased(is_unicode)
+    cased = _collect_cases(is_unicode)
     more = [
         other
         for low, high in ranges
         for code in cased[bisect_left(cased, low) : bisect_left(cased, high + 1)]
         for other in cases[code]
     ]
-    return merged([*ranges, *((code, code) for code in more)])
+    return merge([*ranges, *((code, code) for code in more)])
 
 
 @cache
-def _cased(is_unicode: bool) -> list[int]:
+def _collect_cases(is_unicode: bool) -> list[int]:
     return sorted(_cases(is_unicode))
 
 
 @cache
 def _cases(is_unicode: bool) -> Mapping[int, tuple[int, ...]]:
     """For each code point with several cases, all of them."""
-    canonical = _folded if is_unicode else _raised
+    canonical = _fold if is_unicode else _raise_case
     groups: dict[str, list[int]] = {}
     for code in range(_LAST_CASED + 1 if is_unicode else 0x10000):
         groups.setdefault(canonical(chr(code)), []).append(code)
     return {code: tuple(group) for group in groups.values() if len(group) > 1 for code in group}
 
 
-def _folded(letter: str) -> str:
+def _fold(letter: str) -> str:
     """Simple case folding: one code point for one, so a letter whose full folding is longer is lowered."""
     for folded in (letter.casefold(), letter.lower()):
         if len(folded) == 1:
@@ -100,7 +100,7 @@ def _folded(letter: str) -> str:
     return letter
 
 
-def _raised(letter: str) -> str:
+def _raise_case(letter: str) -> str:
     """The letter in upper case, unless that is longer, or an ASCII letter for another one."""
     raised = letter.upper()
     return letter if len(raised) > 1 or (raised.isascii() and not letter.isascii()) else raised

@@ -90,7 +90,7 @@ class SchemaCompiler:
                 ignored=ignored,
             )
             try:
-                compiled = self._compiled(schema, document, whitespace, property_order, only_declared)
+                compiled = self._compile_part(schema, document, whitespace, property_order, only_declared)
             except LengthError as error:
                 refusal = document.uncountable(error)
                 if unenforced != "allow" or refusal.path in ignored:
@@ -101,7 +101,7 @@ class SchemaCompiler:
                 return compiled
             only_declared = False
 
-    def _compiled(
+    def _compile_part(
         self,
         schema: Json,
         document: SchemaDocument,
@@ -112,12 +112,12 @@ class SchemaCompiler:
         """None if `only_declared` leaves no value."""
         solver = Solver(ValueGraph(document, self._scalars, any_order=property_order == "any"))
         try:
-            value = solver.solved([document.whole])
+            value = solver.solve([document.whole])
             if not value.possible and only_declared:
                 return None
             if not value.possible:
                 raise _no_value(schema)
-            machine = _assembled(solver, whitespace, value)
+            machine = _assemble(solver, whitespace, value)
         except RegexError as error:
             kind = WrongKeywordError if isinstance(error, MalformedError) else NotCoveredError
             raise kind(*document.path_of_pattern[error.pattern], str(error)) from None
@@ -130,7 +130,7 @@ class SchemaCompiler:
         return CompiledSchema(machine, left_out)
 
 
-def _assembled(solver: Solver, whitespace: JsonSpacing, value: Value) -> StackAutomaton:
+def _assemble(solver: Solver, whitespace: JsonSpacing, value: Value) -> StackAutomaton:
     while True:
         assembler = Assembler(solver, whitespace)
         nesting = Nesting(solver, value, assembler.places)
@@ -138,7 +138,7 @@ def _assembled(solver: Solver, whitespace: JsonSpacing, value: Value) -> StackAu
         if is_guarded:
             nesting.reserve_others()
         try:
-            return assembler.built(value, guarded=is_guarded)
+            return assembler.build(value, guarded=is_guarded)
         except StrandingError as error:
             solver.put_in_order(error.containers)
 

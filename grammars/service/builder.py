@@ -19,7 +19,7 @@ from ..machine.stack_automaton import StackAutomaton
 from ..masks.stack import StackMasks
 from ..masks.token_trie import TokenTries
 from ..regex.byte_automaton import compile_regex
-from ..regex.pattern import regex_of
+from ..regex.pattern import read_regex
 from ..schema.compile import SchemaCompiler
 from ..tags.compile import TagCompiler
 from ..tags.format import read_format
@@ -35,7 +35,7 @@ _FIRST_SCHEMAS = (
 
 
 @contextmanager
-def _collection_disabled() -> Iterator[None]:
+def _disable_collection() -> Iterator[None]:
     """Disables garbage collection, which would find nothing while a grammar is built."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -55,13 +55,13 @@ class AutomatonBuilder:
         self._tags = TagCompiler(self._schemas)
         self._masks = StackMasks(tries)
 
-    @_collection_disabled()
+    @_disable_collection()
     def build(self, key: str, spec: GrammarSpec) -> Automaton:
         match spec.kind:
             case "grammar":
                 raise NotImplementedError("llguidance follows grammars")
             case "regex" | "choice":
-                return add_masks(key, compile_regex(regex_of(spec)), self._masks)
+                return add_masks(key, compile_regex(read_regex(spec)), self._masks)
             case "json_schema" | "json_object":
                 compiled = self._schemas.compile_allowing(
                     spec.unenforced,

@@ -23,7 +23,7 @@ from pathlib import Path
 from numba.core.event import Event, Listener, register
 
 from ...runtime.compiled_code import CompiledNote
-from ..errors import TooLargeError, fault_of
+from ..errors import TooLargeError, encode_error
 from ..jit import FOLDER
 from ..masks.token_trie import build_tries
 from ..processes.channel import receive, send
@@ -102,7 +102,9 @@ def _serve(builder: AutomatonBuilder, notice: BeforeCompiling, channel: socket.s
         try:
             message = encode(Finished(outcome, is_last))
         except MemoryError:
-            message = encode(Finished(Failed(fault_of(TooLargeError("it takes too much memory"))), is_last))
+            message = encode(
+                Finished(Failed(encode_error(TooLargeError("it takes too much memory"))), is_last)
+            )
         send(channel, message)
         gc.collect()
 

@@ -97,7 +97,7 @@ class GrammarCompiler:
 
     def submit(self, ticket: str, spec: GrammarSpec, *, tenant: str = "") -> None:
         """Begins to compile a grammar for a ticket. The compile time is charged to `tenant`."""
-        self._tickets[ticket] = self._future_of(spec, tenant)
+        self._tickets[ticket] = self._find_future(spec, tenant)
 
     def cancel(self, ticket: str) -> None:
         """Forgets a ticket. A grammar that only this ticket asked for is not begun."""
@@ -111,7 +111,7 @@ class GrammarCompiler:
             del self._tickets[ticket]
         self._take_ended()
         self._cache.trim()
-        return [(ticket, _answer(future)) for ticket, future in ready]
+        return [(ticket, _read_answer(future)) for ticket, future in ready]
 
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
         """The bytes of tokens [n] as automata read them; an end-of-sequence token has none."""
@@ -124,18 +124,18 @@ class GrammarCompiler:
         self._followers.close()
         self._builders.close()
 
-    def _future_of(self, spec: GrammarSpec, tenant: str) -> Future[Compiled]:
+    def _find_future(self, spec: GrammarSpec, tenant: str) -> Future[Compiled]:
         digest = digest_spec(spec)
         refusal = self._refused.find_reason(digest)
         if refusal is not None:
             return self._fail(refusal)
         future = self._cache.get(digest, lambda: self._begin(spec, digest, tenant))
-        fault = _fault_of(future)
+        fault = _find_fault(future)
         if fault is None:
             return future
         self._cache.forget(digest, future)
         self._refused.note(digest, fault)
-        return self._future_of(spec, tenant)
+        return self._find_future(spec, tenant)
 
     def _begin(self, spec: GrammarSpec, digest: bytes, tenant: str) -> Future[Compiled]:
         limit = MAX_TAGS_TEXT if spec.kind == "structural_tag" else MAX_TEXT
@@ -191,7 +191,7 @@ def _host_vocabulary(vocabulary: Vocabulary, vocab_size: int) -> HostVocabulary:
     return HostVocabulary(offsets, vocabulary.data.tobytes(), special, vocabulary.eos, vocab_size)
 
 
-def _answer(made: Future[Compiled]) -> Answer:
+def _read_answer(made: Future[Compiled]) -> Answer:
     error = made.exception()
     match error:
         case None:
@@ -214,7 +214,7 @@ def _is_lasting(made: Future[Compiled]) -> bool:
     return not made.cancelled() and isinstance(made.exception(), GrammarError | None)
 
 
-def _fault_of(future: Future[Compiled]) -> Exception | None:
+def _find_fault(future: Future[Compiled]) -> Exception | None:
     """Why the grammar's process can't be used any more; None if it can."""
     if not future.done() or future.cancelled() or future.exception() is not None:
         return None

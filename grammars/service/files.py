@@ -63,14 +63,14 @@ class GrammarFiles:
             self._sizes[path.name] = len(data)
             self._sizes.move_to_end(path.name)
         try:
-            return _decoded(data, key)
+            return _decode(data, key)
         except ValueError as error:
             log.warning("the compiled grammar in %s is not used: %s", path, error)
             return None
 
     def put(self, automaton: Automaton) -> None:
         path = self._path(automaton.key)
-        data = _encoded(automaton)
+        data = _encode(automaton)
         unfinished = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         try:
             unfinished.write_bytes(data)
@@ -100,13 +100,13 @@ def default_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arbora" / "grammars"
 
 
-def _encoded(automaton: Automaton) -> bytes:
+def _encode(automaton: Automaton) -> bytes:
     body = _encoder.encode(automaton)
     return hashlib.sha256(body).digest() + body
 
 
-def _decoded(data: bytes, key: str) -> Automaton:
-    """The automaton. Raises ValueError unless `_encoded` wrote the data for this key."""
+def _decode(data: bytes, key: str) -> Automaton:
+    """The automaton. Raises ValueError unless `_encode` wrote the data for this key."""
     body = data[_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != data[:_DIGEST_BYTES]:
         raise ValueError("its checksum is wrong")

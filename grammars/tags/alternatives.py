@@ -12,7 +12,7 @@ from ..errors import GrammarError
 from .format import Format, JsonSchema, Tag
 
 
-def merged(elements: Sequence[Format]) -> list[Format]:
+def merge_schemas(elements: Sequence[Format]) -> list[Format]:
     """Merges schemas with the same separators into one, because their values may begin alike."""
     schemas: dict[tuple[str, str] | None, list[JsonSchema]] = {}
     for element in elements:
@@ -26,25 +26,25 @@ def _any_schema(schemas: list[JsonSchema]) -> JsonSchema:
     if len(schemas) == 1:
         return schemas[0]
     branches = [json.loads(bytes(schema.json_schema)) for schema in schemas]
-    moved = {str(place): rebased(branch, f"#/$defs/{place}") for place, branch in enumerate(branches)}
+    moved = {str(place): rebase(branch, f"#/$defs/{place}") for place, branch in enumerate(branches)}
     text = json.dumps({"anyOf": [{"$ref": f"#/$defs/{place}"} for place in moved], "$defs": moved})
     return msgspec.structs.replace(schemas[0], json_schema=msgspec.Raw(text.encode()))
 
 
-def rebased(schema: Any, root: str) -> Any:
+def rebase(schema: Any, root: str) -> Any:
     """Prefixes the schema's own references with its new position."""
     if isinstance(schema, list):
-        return [rebased(item, root) for item in schema]
+        return [rebase(item, root) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    moved = {key: rebased(value, root) for key, value in schema.items()}
+    moved = {key: rebase(value, root) for key, value in schema.items()}
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#"):
         moved["$ref"] = root + reference[1:]
     return moved
 
 
-def trigger_of(tag: Tag, triggers: Sequence[str]) -> str:
+def find_trigger(tag: Tag, triggers: Sequence[str]) -> str:
     """The trigger that is complete first in the tag's beginning."""
     found = [trigger for trigger in triggers if tag.begin.startswith(trigger)]
     if not found:

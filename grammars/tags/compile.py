@@ -17,7 +17,7 @@ from ..schema.read.document import SchemaDocument
 from ..schema.read.formula import formulas_in
 from ..schema.read.formulas import Formulas
 from ..schema.read.keywords import read_document
-from .alternatives import merged, trigger_of
+from .alternatives import find_trigger, merge_schemas
 from .format import (
     AnyText,
     ConstString,
@@ -79,11 +79,11 @@ class TagCompiler:
             )
 
         try:
-            return _Builder(compiled, bytes_of).built(format)
+            return _Builder(compiled, bytes_of).build(format)
         except AmbiguousError:
             if not isinstance(format, Thinking) or format.is_open:
                 raise
-            return _Builder(compiled, bytes_of).built(format.content)
+            return _Builder(compiled, bytes_of).build(format.content)
 
 
 class _Place(NamedTuple):
@@ -106,10 +106,10 @@ class _Builder:
         self._copies: dict[tuple[int, int], int] = {}
         self._left_out: dict[tuple[str, str], None] = {}
 
-    def built(self, format: Format) -> CompiledSchema:
+    def build(self, format: Format) -> CompiledSchema:
         end = _Place(self._linker.end, (), may_end=True)
         start = self._place(format, end)
-        return CompiledSchema(self._linker.linked(start.state), tuple(self._left_out))
+        return CompiledSchema(self._linker.link(start.state), tuple(self._left_out))
 
     def _place(self, format: Format, after: _Place) -> _Place:
         match format:
@@ -130,13 +130,13 @@ class _Builder:
                     after = self._place(element, after)
                 return after
             case Or(elements):
-                return self._any_of(self._place(element, after) for element in merged(elements))
+                return self._any_of(self._place(element, after) for element in merge_schemas(elements))
             case Tag():
                 return self._tag(format, self._bytes_of(format.begin), after)
             case TriggeredTags():
-                return self._triggered(format, after, None)
+                return self._add_triggered(format, after, None)
             case TagsWithSeparator():
-                return self._separated(format, after)
+                return self._add_separated(format, after)
             case Thinking():
                 return self._thinking(format, after)
 
@@ -175,7 +175,7 @@ class _Builder:
         ends = self._any_of(self._text(self._bytes_of(end), after) for end in tag.ends)
         return self._text(begin, self._place(tag.content, ends))
 
-    def _triggered(self, format: TriggeredTags, after: _Place, thinking: Thinking | None) -> _Place:
+    def _add_triggered(self, format: TriggeredTags, after: _Place, thinking: Thinking | None) -> _Place:
         """Tags in free text, which may also begin with `thinking`."""
         again = self._hole()
         following = after if format.stop_after_first else again
@@ -186,12 +186,12 @@ class _Builder:
             for lead in format.leads
         ]
         for trigger in format.triggers:
-            tags = [tag for tag in format.tags if trigger_of(tag, format.triggers) == trigger]
+            tags = [tag for tag in format.tags if find_trigger(tag, format.triggers) == trigger]
             if tags:
                 rests = [self._tag(tag, self._after_trigger(trigger, tag), following) for tag in tags]
                 found.append((Pattern(self._bytes_of(trigger)), self._any_of(rests).state))
         if thinking is not None:
-            thought = self._thought(thinking, again)
+            thought = self._add_thought(thinking, again)
             found.append((Pattern(self._bytes_of(thinking.start), at_start=True), thought.state))
         self._linker.fill(again.state, self._free(found, after).state)
         if not format.at_least_one:
@@ -220,7 +220,7 @@ class _Builder:
             raise GrammarError(f"the trigger {trigger!r} ends within a special token of {tag.begin!r}")
         return begin[len(first) :]
 
-    def _separated(self, format: TagsWithSeparator, after: _Place) -> _Place:
+    def _add_separated(self, format: TagsWithSeparator, after: _Place) -> _Place:
         _, first = self._series(format, after)
         return first if format.at_least_one else self._any_of([first, after])
 
@@ -245,14 +245,14 @@ class _Builder:
 
     def _thinking(self, format: Thinking, after: _Place) -> _Place:
         if isinstance(format.content, TriggeredTags) and not format.is_open:
-            return self._triggered(format.content, after, format)
+            return self._add_triggered(format.content, after, format)
         content = self._place(format.content, after)
-        thought = self._thought(format, content)
+        thought = self._add_thought(format, content)
         if format.is_open:
             return thought
         return self._any_of([self._text(self._bytes_of(format.start), thought), content])
 
-    def _thought(self, format: Thinking, content: _Place) -> _Place:
+    def _add_thought(self, format: Thinking, content: _Place) -> _Place:
         """A thought up to its end, and the line breaks that models write after it."""
         if not isinstance(format.content, TriggeredTags):
             breaks = [self._text(b"\n" * count, content) for count in range(3)]
@@ -268,7 +268,7 @@ class _Builder:
             self._left_out |= {(keyword, format.named(path)): None for keyword, path in made.left_out}
             return made.machine
         if format.otherwise == "refuse" or not _is_meaningful(made):
-            raise _named(made, format)
+            raise _name_function(made, format)
         self._left_out["parameters", format.named("#")] = None
         return self._compile_schema(_INSTEAD[format.otherwise], format.separators, False).machine
 
@@ -289,7 +289,7 @@ def _is_meaningful(error: GrammarError | TooLargeError) -> bool:
     return is_uncovered and not isinstance(error, WrongKeywordError)
 
 
-def _named(error: GrammarError | TooLargeError, format: JsonSchema) -> GrammarError | TooLargeError:
+def _name_function(error: GrammarError | TooLargeError, format: JsonSchema) -> GrammarError | TooLargeError:
     if not format.function:
         return error
     parameters = f"the parameters of the function {format.function!r}"
@@ -313,7 +313,7 @@ def _first_mistake(text: str) -> GrammarError | None:
     try:
         document = read_document(json.loads(text, parse_float=Decimal), formulas, unenforced="allow")
         _read_all(document)
-        if document.expanded(document.whole) is formulas.false:
+        if document.expand(document.whole) is formulas.false:
             return GrammarError("the schema allows no value")
     except GrammarError as error:
         return error
@@ -329,7 +329,7 @@ def _read_all(document: SchemaDocument) -> None:
     seen = {document.whole}
     pending = [document.whole]
     while pending:
-        for atom in document.expanded(pending.pop()).atoms():
+        for atom in document.expand(pending.pop()).atoms():
             found = set(formulas_in(atom.fact)) - seen
             seen |= found
             pending += found

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import NotCoveredError
 from ..regex.pattern import without_anchors
-from .alternatives import merged, trigger_of
+from .alternatives import find_trigger, merge_schemas
 from .format import (
     AnyText,
     ConstString,
@@ -37,7 +37,7 @@ SchemaOf = Callable[[JsonSchema], dict[str, Any]]
 """A schema with llguidance's options."""
 
 
-def in_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> str:
+def write_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collection[int]) -> str:
     """Writes the format as llguidance's grammars, in JSON. Free text may contain text and the `special`
     tokens.
 
@@ -45,7 +45,7 @@ def in_lark(format: Format, terms: Terms, schema_of: SchemaOf, special: Collecti
     or that never stops.
     """
     writer = _Writer(terms, schema_of, special)
-    start = writer.written(format, [])
+    start = writer.write(format, [])
     rules = [f"start: {start}", *writer.rules]
     return json.dumps({"grammars": [{"lark_grammar": "\n".join(rules)}, *writer.grammars]})
 
@@ -61,29 +61,29 @@ class _Writer:
         self.rules: list[str] = []
         self.grammars: list[dict[str, Any]] = []
 
-    def written(self, format: Format, after: Sequence[str]) -> str:
+    def write(self, format: Format, after: Sequence[str]) -> str:
         match format:
             case ConstString(value):
                 return self._literal([value])
             case JsonSchema():
-                return self._named({"json_schema": self._schema_of(format)})
+                return self._add_grammar({"json_schema": self._schema_of(format)})
             case Grammar(grammar):
-                return self._named({"lark_grammar": grammar})
+                return self._add_grammar({"lark_grammar": grammar})
             case Regex(pattern):
                 regex = without_anchors(pattern).replace("/", r"\/")
-                return self._named({"lark_grammar": f"start: /{regex}/"})
+                return self._add_grammar({"lark_grammar": f"start: /{regex}/"})
             case Elements(elements):
                 return self._sequence(elements, after)
             case Or(elements):
-                return self._any_of([self.written(each, after) for each in merged(elements)])
+                return self._any_of([self.write(each, after) for each in merge_schemas(elements)])
             case Tag():
                 return self._tag(format)
             case TagsWithSeparator():
-                return self._separated(format)
+                return self._write_separated(format)
             case Thinking():
                 return self._thinking(format, after)
             case TriggeredTags() if not after:
-                return self._triggered(format)
+                return self._write_triggered(format)
             case AnyText() if not after:
                 return self._free([])
         raise _not_covered(format)
@@ -94,7 +94,7 @@ class _Writer:
             if isinstance(element, AnyText) and after:
                 written[:1] = [self._until(after)]
             else:
-                written.insert(0, self.written(element, after))
+                written.insert(0, self.write(element, after))
             after = [element.value] if isinstance(element, ConstString) else []
         return " ".join(written)
 
@@ -138,7 +138,7 @@ class _Writer:
                 return term
         raise _not_covered(AnyText())
 
-    def _triggered(self, format: TriggeredTags, thinking: Thinking | None = None) -> str:
+    def _write_triggered(self, format: TriggeredTags, thinking: Thinking | None = None) -> str:
         """Tags in free text, which may also begin with `thinking`."""
         begins = [(lead + tag.begin, tag) for tag in format.at_start for lead in format.leads]
         starts = [] if thinking is None else [thinking.start]
@@ -153,9 +153,9 @@ class _Writer:
         found = [f"{self._at_start(begin)} {self._inside(tag)}" for begin, tag in begins]
         found += [f"{free} {self._stop(trigger)} {rest}" for trigger, rest in triggered]
         thoughts = [f"{self._at_start(start)} {self._until([thinking.end])}" for start in starts if thinking]
-        return self._repeated(format, found, thoughts, free)
+        return self._write_repeated(format, found, thoughts, free)
 
-    def _repeated(
+    def _write_repeated(
         self, format: TriggeredTags, found: Sequence[str], thoughts: Sequence[str], free: str
     ) -> str:
         first = self._any_of([self._tag(tag) for tag in (*format.tags, *format.at_start)])
@@ -168,7 +168,7 @@ class _Writer:
     def _by_trigger(self, format: TriggeredTags) -> Iterator[tuple[str, str]]:
         """Each trigger that has tags, and the grammar of what may follow the trigger."""
         for trigger in format.triggers:
-            tags = [tag for tag in format.tags if trigger_of(tag, format.triggers) == trigger]
+            tags = [tag for tag in format.tags if find_trigger(tag, format.triggers) == trigger]
             if tags:
                 yield trigger, self._any_of([self._rest(tag, trigger) for tag in tags])
 
@@ -185,9 +185,9 @@ class _Writer:
         """The grammar of the text after the tag's beginning."""
         if isinstance(tag.content, AnyText):
             return self._until(tag.ends)
-        return f"{self.written(tag.content, [])} {self._literal(tag.ends)}"
+        return f"{self.write(tag.content, [])} {self._literal(tag.ends)}"
 
-    def _separated(self, format: TagsWithSeparator) -> str:
+    def _write_separated(self, format: TagsWithSeparator) -> str:
         tags = self._any_of([self._tag(tag) for tag in format.tags])
         more = "" if format.stop_after_first else f" ({self._literal([format.separator])} {tags})*"
         return f"({tags}{more})" + ("" if format.at_least_one else "?")
@@ -195,12 +195,12 @@ class _Writer:
     def _thinking(self, format: Thinking, after: Sequence[str]) -> str:
         if isinstance(format.content, TriggeredTags):
             if not format.is_open:
-                return self._triggered(format.content, format)
-            return f"{self._until([format.end])} {self._triggered(format.content)}"
+                return self._write_triggered(format.content, format)
+            return f"{self._until([format.end])} {self._write_triggered(format.content)}"
         thought = f'{self._until([format.end])} "\\n"{{0,2}}'
         if not format.is_open:
             thought = f"({self._literal([format.start])} {thought})?"
-        return f"{thought} {self.written(format.content, after)}"
+        return f"{thought} {self.write(format.content, after)}"
 
     def _literal(self, texts: Sequence[str]) -> str:
         return self._any_of([" ".join(self._terms(text)) or '""' for text in texts])
@@ -208,7 +208,7 @@ class _Writer:
     def _any_of(self, written: Sequence[str]) -> str:
         return written[0] if len(written) == 1 else f"({' | '.join(written)})"
 
-    def _named(self, grammar: dict[str, Any]) -> str:
+    def _add_grammar(self, grammar: dict[str, Any]) -> str:
         name = f"part_{len(self.grammars)}"
         self.grammars.append({"name": name, **grammar})
         return f"@{name}"

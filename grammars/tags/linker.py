@@ -68,13 +68,13 @@ class Linker:
         self._texts: dict[tuple[int, int], int] = {}
         self._forks: dict[frozenset[int], int] = {}
         self._holes: dict[int, int] = {}
-        self.end = self._reserved(1)
+        self.end = self._reserve(1)
 
     def text(self, data: bytes, following: int) -> int:
         """The state from which exactly `data` leads to `following`."""
         for byte in reversed(data):
             if (byte, following) not in self._texts:
-                self._texts[byte, following] = self._reserved(1)
+                self._texts[byte, following] = self._reserve(1)
             following = self._texts[byte, following]
         return following
 
@@ -84,12 +84,12 @@ class Linker:
         if len(members) == 1:
             return next(iter(members))
         if members not in self._forks:
-            self._forks[members] = self._reserved(1)
+            self._forks[members] = self._reserve(1)
         return self._forks[members]
 
     def hole(self) -> int:
         """A new state; `fill` defines it later."""
-        return self._reserved(1)
+        return self._reserve(1)
 
     def fill(self, hole: int, state: int) -> None:
         self._holes[hole] = state
@@ -97,7 +97,7 @@ class Linker:
     def add(self, machine: StackAutomaton, following: Mapping[int, int]) -> int:
         """Adds a copy of the machine and returns its start. In a state that `following` has as a key, the
         text may also continue from the state's value there, if the stack is empty."""
-        first = self._reserved(len(machine.transitions))
+        first = self._reserve(len(machine.transitions))
         goes_on = (machine.transitions != DEAD).any(axis=1)
         leaves = {
             state: self.fork([first + state, after]) if goes_on[state] else after
@@ -106,14 +106,14 @@ class Linker:
         self._blocks.append(Block(first, machine, leaves))
         return leaves.get(machine.start, first + machine.start)
 
-    def linked(self, start: int) -> StackAutomaton:
+    def link(self, start: int) -> StackAutomaton:
         """Builds the automaton. Raises AmbiguousError, TooLargeError."""
         members = {fork: states for states, fork in self._forks.items()}
         members |= {hole: frozenset([state]) for hole, state in self._holes.items()}
         texts = {state: step for step, state in self._texts.items()}
-        return linked_automaton(Parts(self._count, self.end, self._blocks, texts, members), start)
+        return link_automaton(Parts(self._count, self.end, self._blocks, texts, members), start)
 
-    def _reserved(self, count: int) -> int:
+    def _reserve(self, count: int) -> int:
         first = self._count
         self._count += count
         if self._count > MAX_STATES:
@@ -121,7 +121,7 @@ class Linker:
         return first
 
 
-def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
+def link_automaton(parts: Parts, start: int) -> StackAutomaton:
     """Builds the automaton. Raises AmbiguousError, TooLargeError."""
     tables = _Tables(parts)
     joined = _Joined(parts, tables)
@@ -135,7 +135,7 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
     bodies = np.append(tables.bodies, np.zeros(len(joined.rows), np.int8))
     likes = np.append(tables.likes, np.arange(parts.states, len(table), dtype=np.int32))
     first = int(joined.everywhere(np.array([start]))[0])
-    kept = _reached(first, table, actions, returns)
+    kept = _find_reached(first, table, actions, returns)
     number = np.full(len(table), DEAD, np.int32)
     number[kept] = np.arange(len(kept), dtype=np.int32)
     columns, inverse = distinct_columns(table[kept])
@@ -145,9 +145,9 @@ def linked_automaton(parts: Parts, start: int) -> StackAutomaton:
     return StackAutomaton(
         start=int(number[first]),
         class_of_byte=inverse[tables.class_of_byte].astype(np.uint8),
-        transitions=_numbered(np.ascontiguousarray(table[np.ix_(kept, columns)]), number),
+        transitions=_renumber(np.ascontiguousarray(table[np.ix_(kept, columns)]), number),
         actions=actions,
-        returns=_numbered(returns, number),
+        returns=_renumber(returns, number),
         accepting=np.append(tables.accepting, np.array(joined.accepting, np.bool_))[kept],
         body_of_state=bodies[kept],
         like_state=np.where(like == DEAD, np.arange(len(kept)), like).astype(np.int32),
@@ -172,16 +172,16 @@ class _Tables:
         returns: list[NDArray[np.int32]] = []
         for block in parts.blocks:
             first_action, first_return = sum(map(len, actions)), sum(map(len, returns))
-            own = self._copied(block, first_action)
+            own = self._copy(block, first_action)
             actions.append(_actions(block.machine, own, first_return))
-            returns.append(_numbered(block.machine.returns, own))
+            returns.append(_renumber(block.machine.returns, own))
         used = [each for each in actions if len(each)]
         self.actions = np.concatenate(used) if used else np.zeros((0, ACTION_COLUMNS), np.int32)
         self.returns = np.concatenate([*returns, np.zeros(0, np.int32)])
         for state, (byte, following) in parts.texts.items():
             self.table[state, self.class_of_byte[byte]] = following
 
-    def _copied(self, block: Block, first_action: int) -> NDArray[np.int32]:
+    def _copy(self, block: Block, first_action: int) -> NDArray[np.int32]:
         """Copies a block's machine. Returns the new state for each state of the machine."""
         machine, first = block.machine, block.first
         states = len(machine.transitions)
@@ -194,7 +194,7 @@ class _Tables:
             own[state] = leaf
         entries = machine.transitions[:, machine.class_of_byte[self._samples]]
         self.table[first : first + states] = np.where(
-            entries < DEAD, entries - first_action, _numbered(entries, own)
+            entries < DEAD, entries - first_action, _renumber(entries, own)
         )
         return own
 
@@ -220,7 +220,7 @@ class _Joined:
     def everywhere(self, states: NDArray[np.int32]) -> NDArray[np.int32]:
         """Replaces each joined state by the state that stands for it."""
         several = np.arange(len(self._meanings), len(self._meanings) + len(self._order), dtype=np.int32)
-        return _numbered(states, np.append(self._meanings, several))
+        return _renumber(states, np.append(self._meanings, several))
 
     def _members(self, states: Sequence[int]) -> frozenset[int]:
         """The single states for which these states stand."""
@@ -300,12 +300,12 @@ def _pops(machine: StackAutomaton) -> NDArray[np.bool_]:
         pops = reaching
 
 
-def _numbered(states: NDArray[np.int32], number: NDArray[np.int32]) -> NDArray[np.int32]:
+def _renumber(states: NDArray[np.int32], number: NDArray[np.int32]) -> NDArray[np.int32]:
     """Renumbers states; `DEAD` and actions stay."""
     return np.where(states >= 0, number[np.maximum(states, 0)], states).astype(np.int32)
 
 
-def _reached(
+def _find_reached(
     start: int, table: NDArray[np.int32], actions: NDArray[np.int32], returns: NDArray[np.int32]
 ) -> NDArray[np.int64]:
     """The states that can be reached from the start, including those to which a push may return."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from arbora.grammars import Automaton
-from arbora.grammars.machine.packed_rows import packed
+from arbora.grammars.machine.packed_rows import pack_rows
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.grammars.masks.stack import safe_depths
 from arbora.runtime.automaton_format import (
@@ -93,7 +93,7 @@ def tables(
 ) -> AutomatonTables:
     """Tables of transitions [states, classes]; the stack decides on openers at every depth."""
     states = len(transitions)
-    rows = packed(transitions.astype(np.int32), np.arange(states, dtype=np.int32))
+    rows = pack_rows(transitions.astype(np.int32), np.arange(states, dtype=np.int32))
     lists = lists or Lists([(0, 0, 0)] * states, ())
     columns = [rows.row_starts, rows.default_state, np.array(mask_of_state), np.array(lists.of_state)]
     return AutomatonTables(

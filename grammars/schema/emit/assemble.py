@@ -18,7 +18,7 @@ from ..solve.nodes import Container, Edge, Node, UndeclaredNames, Value
 from ..solve.solver import Solver
 from .deep_members import DeepMembers
 from .gaps import Fill, spacing_of
-from .names import TAKEN, Names, NameTrie, has_one_form, materialized
+from .names import TAKEN, Names, NameTrie, has_one_form, materialize
 from .tables import Tables
 
 _QUOTE = 0x22
@@ -48,7 +48,7 @@ class Assembler:
         """The number of stack places for containers."""
         return STACK_DEPTH - len(self._spacing.bottom)
 
-    def built(self, value: Value, *, guarded: bool) -> StackAutomaton:
+    def build(self, value: Value, *, guarded: bool) -> StackAutomaton:
         """Builds the automaton of a value. `guarded`: required values may be nested too deep for the stack,
         so the automaton gets a depth guard. Then raises StrandingError for objects that must be ordered."""
         self._is_guarded = guarded
@@ -120,7 +120,7 @@ class Assembler:
 
     def _fill(self, container: Container, node: Node, state: int, is_start: bool) -> None:
         key, fill = self._first_bytes(container, node, is_start)
-        needed = self._needed(container)
+        needed = self._find_needed(container)
         can_end = node.verdict >= 0 and not (is_start and any(needed))
 
         def leave(gap: int) -> int:
@@ -136,7 +136,7 @@ class Assembler:
             if key not in self._commas:
                 self._commas[key] = self._spacing.comma(fill)
             following, gap = self._commas[key]
-            entries[self._spacing.comma_byte] = self._guarded(container, node, following, gap)
+            entries[self._spacing.comma_byte] = self._guard(container, node, following, gap)
         self._tables.fill(state, entries)
 
     def _first_bytes(
@@ -145,7 +145,7 @@ class Assembler:
         """A key of the next member, and the function that gives a state its first bytes; None if there can be
         no more members."""
         if container.is_array:
-            item = self._solver.reduced(node.edges[0], container.alive) if node.edges else None
+            item = self._solver.reduce(node.edges[0], container.alive) if node.edges else None
             if item is None:
                 return (), None
             following = tuple(self._after(container, target) for target in item[1])
@@ -154,14 +154,14 @@ class Assembler:
         if root is None:
             return (), None
         is_guarded = is_start and self._is_guarded
-        quote = self._guarded(container, node, root, NO_GAP) if is_guarded else root
+        quote = self._guard(container, node, root, NO_GAP) if is_guarded else root
         return (root,), lambda state, more: self._tables.fill(state, {_QUOTE: quote, **more})
 
-    def _needed(self, container: Container) -> tuple[int, ...]:
+    def _find_needed(self, container: Container) -> tuple[int, ...]:
         """The words of the names that an unordered object must have."""
         return words_of(_bits(container, [edge.name for edge in container.needed if edge is not None]))
 
-    def _guarded(self, container: Container, node: Node, target: int, gap: int) -> int:
+    def _guard(self, container: Container, node: Node, target: int, gap: int) -> int:
         """The entry to the next member: dead if all names were seen and no other name may follow."""
         tables = self._tables
         plain = target if gap == NO_GAP else tables.action(GO, target, 0, gap=gap)
@@ -175,7 +175,7 @@ class Assembler:
     def _member(self, container: Container, edge: Edge) -> int | None:
         """The state after a name's closing quote; None if the member is impossible."""
         if edge not in self._members:
-            kept = self._solver.reduced(edge, container.alive)
+            kept = self._solver.reduce(edge, container.alive)
             state = None
             if kept is not None:
                 value = self._value(kept[0], tuple(self._after(container, target) for target in kept[1]))
@@ -192,14 +192,18 @@ class Assembler:
         names = self._undeclared(container, node)
         if not declared and names.block is None:
             return None
-        trie = names.taken(container) if node.names is not None and node.names.is_any else names.tries.empty
+        trie = (
+            names.build_taken(container)
+            if node.names is not None and node.names.is_any
+            else names.tries.empty
+        )
         for name, state in reversed(declared):
-            trie = names.tries.added(
-                trie, str(name), self._seen(container, str(name), state), _bits(container, [name])
+            trie = names.tries.add(
+                trie, str(name), self._mark_seen(container, str(name), state), _bits(container, [name])
             )
-        return materialized(trie, names.states, names.new_state)
+        return materialize(trie, names.states, names.new_state)
 
-    def _seen(self, container: Container, name: str, target: int) -> int:
+    def _mark_seen(self, container: Container, name: str, target: int) -> int:
         """The entry for the closing quote of a declared name."""
         if not container.is_unordered:
             return target
@@ -251,12 +255,12 @@ class _StampedNames:
         self.states: dict[int, int] = {}
         self._tails: dict[tuple[bytes, int | None, int, int], int] = {}
 
-    def taken(self, container: Container) -> NameTrie:
+    def build_taken(self, container: Container) -> NameTrie:
         """The trie of all declared names, none of which may come as an undeclared name."""
         if container not in self._taken or self.block is None:
             trie = self.tries.empty
             for name in container.names if self.block is not None else ():
-                trie = self.tries.added(trie, name, TAKEN)
+                trie = self.tries.add(trie, name, TAKEN)
             self._taken[container] = trie
         return self._taken[container]
 
@@ -266,7 +270,7 @@ class _StampedNames:
             if key not in self._tails:
                 self._tails[key] = self._tail(trie)
             return self._tails[key]
-        entries = {byte: self._entered(trie, trie.children[byte], state) for byte, state in states.items()}
+        entries = {byte: self._enter(trie, trie.children[byte], state) for byte, state in states.items()}
         if trie.value is not None:
             entries[_QUOTE] = trie.value
         state = self._tables.state(entries)
@@ -286,7 +290,7 @@ class _StampedNames:
             self._tables.fill(first + left - 1, {trie.tail[left - 1]: target})
         return first
 
-    def _entered(self, trie: NameTrie, child: NameTrie, state: int) -> int:
+    def _enter(self, trie: NameTrie, child: NameTrie, state: int) -> int:
         """The entry of a child: dead if all names below it were seen."""
         others = self._others if child.base >= 0 else 0
         if not child.below or (child.base >= 0 and not others):

@@ -44,7 +44,7 @@ class Names:
         self.empty = NameTrie({}, None, 0 if block is not None else -1)
         self._known: dict[tuple[int, str, int, int], NameTrie] = {}
 
-    def added(self, trie: NameTrie, name: str, value: int, bits: int = 0) -> NameTrie:
+    def add(self, trie: NameTrie, name: str, value: int, bits: int = 0) -> NameTrie:
         key = (id(trie), name, value, bits)
         known = self._known.get(key)
         if known is None:
@@ -91,20 +91,20 @@ class Names:
         if len(units[position]) == 1 and len(first) == 1:
             child = self._with(self._child(trie, first[0]), units, position + 1, value, bits)
             return self._with_child(trie, first[0], child, bits)
-        old = self._descended(trie, first)
+        old = self._descend(trie, first)
         new = self._with(old, units, position + 1, value, bits)
         for form in units[position]:
-            trie = self._replaced(trie, form, 0, new, bits)
+            trie = self._replace(trie, form, 0, new, bits)
         return trie
 
-    def _replaced(self, trie: NameTrie, form: bytes, position: int, new: NameTrie, bits: int) -> NameTrie:
+    def _replace(self, trie: NameTrie, form: bytes, position: int, new: NameTrie, bits: int) -> NameTrie:
         if position == len(form):
             return new
         byte = form[position]
-        child = self._replaced(self._child(trie, byte), form, position + 1, new, bits)
+        child = self._replace(self._child(trie, byte), form, position + 1, new, bits)
         return self._with_child(trie, byte, child, bits)
 
-    def _descended(self, trie: NameTrie, form: bytes) -> NameTrie:
+    def _descend(self, trie: NameTrie, form: bytes) -> NameTrie:
         for byte in form:
             trie = self._child(trie, byte)
         return trie
@@ -140,7 +140,7 @@ def has_one_form(name: str) -> bool:
     return _ONE_BYTE_EACH.fullmatch(name) is not None
 
 
-def materialized(
+def materialize(
     trie: NameTrie, known: dict[int, int], new_state: Callable[[NameTrie, dict[int, int]], int]
 ) -> int:
     """Makes the states of a trie and returns its own, with `new_state(trie, states of its children)`."""

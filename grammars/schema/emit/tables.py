@@ -81,7 +81,7 @@ class Tables:
 
     def state(self, entries: dict[int, int]) -> int:
         """Adds a state with these entries by byte; an entry is a state or a result of `action`."""
-        number = self._reserved(1)
+        number = self._reserve(1)
         self._entries[number] = entries
         return number
 
@@ -90,7 +90,7 @@ class Tables:
 
     def path(self, text: bytes, entries: dict[int, int]) -> int:
         """Adds states along a text; the last has these entries. Returns the first."""
-        first = self._reserved(len(text) + 1)
+        first = self._reserve(len(text) + 1)
         self._path_states.extend(range(first, first + len(text)))
         self._path_bytes += text
         self._entries[first + len(text)] = entries
@@ -125,7 +125,7 @@ class Tables:
         key = (id(block), following)
         known = self._stamped.get(key)
         if known is None:
-            known = self._stamped[key] = self._reserved(len(block.transitions))
+            known = self._stamped[key] = self._reserve(len(block.transitions))
             states, labels = block.labelled
             self.inherit_all([known + state for state in states], [following[label] for label in labels])
             graph = self._graph(block) if len(block.graph) else 0
@@ -142,13 +142,13 @@ class Tables:
         known = self._graphs.get(block.graph_key)
         if known is None:
             pops = np.array([self.action(POP, 0, number) for number in range(block.ends.shape[1])], np.int32)
-            known = self._graphs[block.graph_key] = self._reserved(len(block.graph))
+            known = self._graphs[block.graph_key] = self._reserve(len(block.graph))
             self._graph_rows.append((known, block, pops))
         return known
 
     def states(self, count: int) -> int:
         """Adds states side by side, which `fill` defines. Returns the first."""
-        return self._reserved(count)
+        return self._reserve(count)
 
     def action(
         self, kind: int, target: int, operand: int, more: tuple[int, ...] = (), *, gap: int = NO_GAP
@@ -185,7 +185,7 @@ class Tables:
             counting = np.full(len(rows), DEAD, np.int32)
             _write_stamp(rows, first, block.graph, columns, pops, block.pushes.numbers, 0, counting)
         table[states, class_of_byte[bytes_]] = targets
-        automaton = self._compressed(start, class_of_byte, table)
+        automaton = self._compress(start, class_of_byte, table)
         automaton = replace(automaton, max_depth=max_depth, bottom=bottom)
         return (
             with_depth_guard(automaton, self._frames(deep_members)) if deep_members is not None else automaton
@@ -229,7 +229,7 @@ class Tables:
             counting,
         )
 
-    def _compressed(
+    def _compress(
         self, start: int, class_of_byte: NDArray[np.int64], table: NDArray[np.int32]
     ) -> StackAutomaton:
         """Fills in inherited entries, and makes one class of all bytes with equal entries in every state."""
@@ -277,7 +277,7 @@ class Tables:
         samples, class_of_byte = first_of_each(code)
         return class_of_byte, samples
 
-    def _reserved(self, count: int) -> int:
+    def _reserve(self, count: int) -> int:
         first = self._count
         self._count += count
         if self._count > MAX_STATES:

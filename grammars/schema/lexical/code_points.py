@@ -59,15 +59,15 @@ class _Graph:
             if code not in (0x22, 0x5C):
                 self._put(top, [code], -2 - self._class(code))
         for lead in range(0xC2, 0xE0):
-            self._put(top, [lead], self._continued(self._segment((lead & 0x1F) << 6, 64), 1))
+            self._put(top, [lead], self._continue(self._segment((lead & 0x1F) << 6, 64), 1))
         for lead in range(0xE0, 0xF0):
             holes = [(0, 0x800)] if lead == 0xE0 else [(0x800, 0x1000)] if lead == 0xED else []
-            self._put(top, [lead], self._continued(self._segment((lead & 0xF) << 12, 0x1000), 2, holes))
+            self._put(top, [lead], self._continue(self._segment((lead & 0xF) << 12, 0x1000), 2, holes))
         for lead in range(0xF0, 0xF5):
             holes = [(0, 0x10000)] if lead == 0xF0 else [(0x10000, 0x40000)] if lead == 0xF4 else []
-            self._put(top, [lead], self._continued(self._segment((lead & 7) << 18, 0x40000), 3, holes))
+            self._put(top, [lead], self._continue(self._segment((lead & 7) << 18, 0x40000), 3, holes))
 
-    def _continued(self, segment: Segment, left: int, holes: Sequence[tuple[int, int]] = ()) -> int:
+    def _continue(self, segment: Segment, left: int, holes: Sequence[tuple[int, int]] = ()) -> int:
         """A node that reads `left` continuation bytes. The segment's offsets count from its first code
         point."""
         for start, end in holes:
@@ -214,14 +214,14 @@ def _without_plain(
 @lru_cache(256)
 def _shared_graph(cuts: tuple[int, ...], classes: tuple[int, ...], escapes: Escapes) -> NDArray[np.int32]:
     """The graph, [nodes, 256], shared by all strings that differ only in their plain characters."""
-    rows = _reached(_Graph(list(cuts), list(classes), escapes).rows)
+    rows = _find_reached(_Graph(list(cuts), list(classes), escapes).rows)
     table = np.full((len(rows), 256), DEAD, np.int32)
     for node, row in enumerate(rows):
         table[node, list(row)] = list(row.values())
     return table
 
 
-def _reached(rows: list[Row]) -> list[Row]:
+def _find_reached(rows: list[Row]) -> list[Row]:
     """The rows that can be reached from the first one, which stays first. All others come after their
     successors."""
     reached, pending = {0}, [0]

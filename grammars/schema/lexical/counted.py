@@ -59,7 +59,7 @@ def _tail(dfa: Dfa, most: int) -> int:
     return tail
 
 
-def counted(dfa: Dfa, most: int) -> CountedDfa:
+def limit_length(dfa: Dfa, most: int) -> CountedDfa:
     """The texts of a minimal automaton that have at most `most` code points. Raises TooLargeError."""
     tail = _tail(dfa, most)
     states = len(dfa.labels)

@@ -20,8 +20,8 @@ from ...jit import njit
 from ...machine.stack_automaton import TAIL
 from ...regex.dfa import DEAD, Dfa, alive_states, first_of_each, minimal_table, spread
 from .code_points import Escapes, code_point_graph
-from .counted import counted, longest, shortest
-from .pruning import distinct, pruned
+from .counted import limit_length, longest, shortest
+from .pruning import distinct, prune
 
 _MAX_CELLS = 4_000_000
 _NOTHING = -2
@@ -121,7 +121,7 @@ def string_block(dfa: Dfa, escapes: Escapes, most: int | None = None) -> Block |
     dfa = _with_classes(dfa, -2 - graph[graph < -1])
     if not (dfa.labels >= 0).any() or (most is not None and shortest(dfa) > most):
         return None
-    bounded = counted(dfa, most) if most is not None and longest(dfa) > most else None
+    bounded = limit_length(dfa, most) if most is not None and longest(dfa) > most else None
     if bounded is None:
         return _block(dfa, class_of_byte, graph, escapes)
     block = _block(bounded.dfa, class_of_byte, graph, escapes)
@@ -136,7 +136,7 @@ def _block(dfa: Dfa, class_of_byte: NDArray[np.int32], graph: NDArray[np.int32],
     first = np.where(graph[0] < -1, -2 - graph[0], 0)
     table = np.where(graph[0] < -1, dfa.transitions[:, first], DEAD).astype(np.int32)
     longer = np.flatnonzero(graph[0] >= 0)
-    places, nodes = pruned(graph, graph[0, longer], (dfa.transitions >= 0) & in_graph)
+    places, nodes = prune(graph, graph[0, longer], (dfa.transitions >= 0) & in_graph)
     table[:, longer] = np.where(places >= 0, PUSHES - places, DEAD)
     table[:, 0] = np.where(dfa.labels >= 0, -2 - dfa.labels, DEAD)
     labels = np.full(len(table), -1, np.int32)
@@ -246,11 +246,11 @@ def _product(transitions, labels, graph):  # type: ignore[no-untyped-def]
                 same[here] = seen[code]
             else:
                 seen[code] = np.int32(here)
-    return _trimmed(rows)
+    return _trim(rows)
 
 
 @njit(cache=True)
-def _trimmed(rows):  # type: ignore[no-untyped-def]
+def _trim(rows):  # type: ignore[no-untyped-def]
     """The rows that can be reached from the first one and from which an exit can be reached."""
     alive = alive_states(rows, np.full(len(rows), -1, np.int32))
     number = np.full(len(rows), -1, np.int32)

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cache, lru_cache
 
 from ...errors import TooLargeError
-from ...regex.dfa import NOTHING, REJECT, Dfa, combined, explored, intersection, minimal, union
+from ...regex.dfa import NOTHING, REJECT, Dfa, combine, explore, intersection, minimal, union
 from ...regex.regex_dfa import matching
 
 DIGITS = 20
@@ -38,7 +38,7 @@ def number_texts(*, exponents: bool, whole_fractions: bool) -> Dfa:
 
 
 @lru_cache(512)
-def compared(bound: Fraction) -> Dfa:
+def compare(bound: Fraction) -> Dfa:
     """The automaton with labels 0, 1 and 2 for numbers less than, equal to and greater than `bound`."""
     whole, fraction = _decimal(abs(bound))
 
@@ -76,12 +76,12 @@ def compared(bound: Fraction) -> Dfa:
             order, position = _whole_order(state), 0
         if order == 1 and any(fraction[position:]):
             order = 0
-        return _signed(order, negative, bound)
+        return _order_signed(order, negative, bound)
 
-    return minimal(explored(_CUTS, _CLASSES, ("start", False, 0, 1), following, label))
+    return minimal(explore(_CUTS, _CLASSES, ("start", False, 0, 1), following, label))
 
 
-def _signed(order: int, negative: bool, bound: Fraction) -> int:
+def _order_signed(order: int, negative: bool, bound: Fraction) -> int:
     """The order of two negative numbers or of two others, from the order of their magnitudes; minus zero is
     zero."""
     if bound < 0:
@@ -138,13 +138,13 @@ def multiples(divisor: Fraction) -> Dfa:
         remainder, position = state
         return 0 if remainder * 10 ** (places - max(position, 0)) % modulus == 0 else REJECT
 
-    return minimal(explored(_CUTS, _CLASSES, (0, -1), following, label))
+    return minimal(explore(_CUTS, _CLASSES, (0, -1), following, label))
 
 
 def one_of(values: Iterable[Fraction]) -> Dfa:
     """The automaton of all texts for these numbers."""
     dfa = NOTHING
     for value in values:
-        equal = compared(value)
-        dfa = combined(dfa, equal, lambda known, order: 0 if known == 0 or order == 1 else REJECT)
+        equal = compare(value)
+        dfa = combine(dfa, equal, lambda known, order: 0 if known == 0 or order == 1 else REJECT)
     return dfa

@@ -9,7 +9,7 @@ from ...regex.dfa import DEAD
 
 
 @njit(cache=True)
-def pruned(graph, nodes, alive):  # type: ignore[no-untyped-def]
+def prune(graph, nodes, alive):  # type: ignore[no-untyped-def]
     """For each state, the nodes without the paths to its dead classes. Equal nodes are merged.
 
     graph: int32 [nodes, byte classes] of nodes or -2 - class, each after its successors
@@ -27,7 +27,7 @@ def pruned(graph, nodes, alive):  # type: ignore[no-untyped-def]
         number[:] = DEAD
         for node in range(1, len(graph)):
             if _write_pruned(graph[node], number, sets[which], row):
-                rows, slots, used, number[node] = _interned(rows, slots, used, row)
+                rows, slots, used, number[node] = _intern(rows, slots, used, row)
         for i in range(len(nodes)):
             places[which, i] = number[nodes[i]]
     return places[set_of], rows[:used].copy()
@@ -54,12 +54,12 @@ def distinct(table):  # type: ignore[no-untyped-def]
     rows, slots, used = np.empty((64, table.shape[1]), np.int32), np.full(256, -1, np.int32), 0
     place = np.empty(len(table), np.int32)
     for i in range(len(table)):
-        rows, slots, used, place[i] = _interned(rows, slots, used, table[i])
+        rows, slots, used, place[i] = _intern(rows, slots, used, table[i])
     return rows[:used].copy(), place
 
 
 @njit(cache=True)
-def _interned(rows, slots, used, row):  # type: ignore[no-untyped-def]
+def _intern(rows, slots, used, row):  # type: ignore[no-untyped-def]
     """Adds a row if it is new. Returns the rows, their slots by hash, their number, and the position of the
     row."""
     slot = _slot(rows, slots, row)

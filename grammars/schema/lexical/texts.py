@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import TooLargeError
-from ...regex.dfa import MAX_CELLS, REJECT, Dfa, explored, minimal
+from ...regex.dfa import MAX_CELLS, REJECT, Dfa, explore, minimal
 
 MAX_UNITS = 256  # a larger count would need too many copies of a character's states
 MAX_LITERAL_STATES = 20_000
@@ -28,7 +28,7 @@ def at_least(count: int) -> Dfa:
     """The automaton of texts with at least `count` code points."""
     if count > MAX_UNITS + 1:
         raise LengthError(count)
-    steps = explored(
+    steps = explore(
         (0,), (0,), 0, lambda state, _: min(state + 1, count), lambda state: min(0, state - count)
     )
     return Dfa(

@@ -27,7 +27,7 @@ Beside: TypeAlias = "Callable[[SchemaDocument, Place, Sequence[str | int]], tupl
 
 
 class SchemaDocument:
-    """Reads one schema document. `whole` is its formula; `expanded` reads the subschemas of one value.
+    """Reads one schema document. `whole` is its formula; `expand` reads the subschemas of one value.
 
     A keyword without an automaton raises NotCoveredError, or is left out, with its path in `left_out`: every
     such keyword if `unenforced` is "allow", and those in `CHECKED` if the whole value `is_checked` later. A
@@ -68,8 +68,8 @@ class SchemaDocument:
         self._length_keywords: dict[int, tuple[str, str]] = {}
         self.whole = self.schema(root, "#", "", "forbidden" if only_declared else "as written")
 
-    def expanded(self, formula: Formula) -> Formula:
-        return self.formulas.rewritten(formula, "expanded", self._opened_atom, SCHEMA)
+    def expand(self, formula: Formula) -> Formula:
+        return self.formulas.rewrite(formula, "expanded", self._open_atom, SCHEMA)
 
     def schema(
         self, schema: Json, path: str, base: str, undeclared: Undeclared, beside: tuple[Place, ...] = ()
@@ -103,7 +103,7 @@ class SchemaDocument:
 
     def part(self, place: Place, steps: Sequence[str | int]) -> Formula:
         """The atom of the subschema to which these steps lead."""
-        return self.referred(place, str(steps[0])) if steps[0] in REFERENCES else self.child(place, *steps)
+        return self.refer(place, str(steps[0])) if steps[0] in REFERENCES else self.child(place, *steps)
 
     def child(self, place: Place, *steps: str | int) -> Formula:
         schema: Json = place.fields
@@ -125,7 +125,7 @@ class SchemaDocument:
     def children(self, place: Place, keyword: str) -> list[Formula]:
         return [self.child(place, keyword, position) for position in range(len(place.listed(keyword)))]
 
-    def referred(self, place: Place, keyword: str) -> Formula:
+    def refer(self, place: Place, keyword: str) -> Formula:
         path = f"{place.path}/{keyword}"
         schema, base = self.references.resolve(keyword, place.fields[keyword], place.base, path)
         return self.schema(schema, str(place.fields[keyword]), base, *self._around(place, (keyword,), schema))
@@ -178,13 +178,13 @@ class SchemaDocument:
     def _may_leave_out(self, keyword: str) -> bool:
         return self._unenforced == "allow" or (self._is_checked and keyword in CHECKED)
 
-    def _opened_atom(self, atom: Atom) -> Formula:
+    def _open_atom(self, atom: Atom) -> Formula:
         assert isinstance(atom.fact, Subschema)
         number = atom.fact.number
         place = self._places[number]
         if number not in self._opened:
             self._opened[number] = None
-            self._opened[number] = self.expanded(self._formula_of(place))
+            self._opened[number] = self.expand(self._formula_of(place))
         opened = self._opened[number]
         if opened is None:
             return self._unless_refused(place.refusal("$ref", "it refers to itself"))

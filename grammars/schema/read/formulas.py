@@ -35,8 +35,8 @@ class Formulas:
         self._known: dict[Any, Any] = {}
         self._conjunctions: dict[tuple[Formula, ...], Formula] = {}
         self._disjunctions: dict[tuple[Formula, ...], Formula] = {}
-        self.true: Formula = self._interned(Always, Always)
-        self.false: Formula = self._interned(Never, Never)
+        self.true: Formula = self._intern(Always, Always)
+        self.false: Formula = self._intern(Never, Never)
 
     def dissolve(self) -> None:
         """Breaks the cycles in which formulas refer to each other, so that they are freed at once."""
@@ -46,13 +46,13 @@ class Formulas:
     def types(self, mask: int) -> Formula:
         if mask & EVERY_TYPE == EVERY_TYPE:
             return self.true
-        return self._interned((HasType, mask), lambda number: HasType(number, mask)) if mask else self.false
+        return self._intern((HasType, mask), lambda number: HasType(number, mask)) if mask else self.false
 
     def atom(self, fact: Fact) -> Formula:
         match fact:
             case Strings(values) if not values:
                 return self.types(EVERY_TYPE & ~STRING)
-        return self._interned(fact, lambda number: Atom(number, fact))
+        return self._intern(fact, lambda number: Atom(number, fact))
 
     def negation(self, formula: Formula) -> Formula:
         known = formula.cache.get("not")
@@ -63,7 +63,7 @@ class Formulas:
     def _negation(self, formula: Formula) -> Formula:
         match formula:
             case Atom():
-                return self._interned((Not, formula), lambda number: Not(number, formula))
+                return self._intern((Not, formula), lambda number: Not(number, formula))
             case Not(atom):
                 return atom
             case And(parts):
@@ -95,15 +95,15 @@ class Formulas:
         if len(parts) < 2 and mask == EVERY_TYPE:
             return next(iter(parts), self.true)
         if mask != EVERY_TYPE:
-            restricted = [self.restricted(part, mask) for part in parts]
+            restricted = [self.restrict(part, mask) for part in parts]
             if restricted != list(parts):
                 return self.all_of([self.types(mask), *restricted])
         if _contradict_each_other(parts):
             return self.false
         if len([part for part in parts if part.kinds == LIST and isinstance(part, (Atom, Not))]) > 1:
-            return self.all_of([self.types(mask), *_intersected(self, parts)])
+            return self.all_of([self.types(mask), *_intersect(self, parts)])
         kept = [*parts] if mask == EVERY_TYPE else [self.types(mask), *parts]
-        return self._joined(And, kept, self.true)
+        return self._join(And, kept, self.true)
 
     def any_of(self, formulas: Iterable[Formula]) -> Formula:
         joined = tuple(formulas)
@@ -127,14 +127,14 @@ class Formulas:
             return next(iter(parts), self.types(mask))
         if _contradict_each_other(parts):
             return self.true
-        united = _united(self, parts)
+        united = _unite(self, parts)
         if united is not None:
             return self.any_of([self.types(mask), *united])
         kept = [part for part in parts if not _is_implied(part, mask, parts)]
         kept = [self.types(mask), *kept] if mask else kept
-        return self._joined(Or, kept, self.false)
+        return self._join(Or, kept, self.false)
 
-    def restricted(self, formula: Formula, mask: int) -> Formula:
+    def restrict(self, formula: Formula, mask: int) -> Formula:
         """A formula that is equal for values of these types, and may differ for others."""
         if formula.certain & mask == mask:
             return self.true
@@ -144,14 +144,14 @@ class Formulas:
             return formula
         known = formula.cache.get(mask)
         if known is None:
-            known = formula.cache[mask] = self._restricted(formula, mask)
+            known = formula.cache[mask] = self._restrict(formula, mask)
         return known
 
-    def _restricted(self, formula: Formula, mask: int) -> Formula:
-        joined = self.with_parts(formula, [self.restricted(part, mask) for part in formula.parts])
-        return joined if joined is formula else self.restricted(joined, mask)
+    def _restrict(self, formula: Formula, mask: int) -> Formula:
+        joined = self.with_parts(formula, [self.restrict(part, mask) for part in formula.parts])
+        return joined if joined is formula else self.restrict(joined, mask)
 
-    def rewritten(
+    def rewrite(
         self, formula: Formula, key: Any, change: Callable[[Atom], Formula], kinds: int = EVERY_KIND
     ) -> Formula:
         """Replaces each atom of these kinds by `change(atom)`. `key` names the change."""
@@ -159,16 +159,14 @@ class Formulas:
             return formula
         known = formula.cache.get(key)
         if known is None:
-            known = formula.cache[key] = self._rewritten(formula, key, change, kinds)
+            known = formula.cache[key] = self._rewrite(formula, key, change, kinds)
         return known
 
-    def _rewritten(
-        self, formula: Formula, key: Any, change: Callable[[Atom], Formula], kinds: int
-    ) -> Formula:
+    def _rewrite(self, formula: Formula, key: Any, change: Callable[[Atom], Formula], kinds: int) -> Formula:
         if isinstance(formula, Atom):
             return change(formula)
         parts = [
-            self.rewritten(part, key, change, kinds) if part.kinds & kinds else part for part in formula.parts
+            self.rewrite(part, key, change, kinds) if part.kinds & kinds else part for part in formula.parts
         ]
         return self.with_parts(formula, parts)
 
@@ -180,13 +178,13 @@ class Formulas:
             return self.negation(parts[0])
         return self.all_of(parts) if isinstance(formula, And) else self.any_of(parts)
 
-    def _joined(self, kind: type[And] | type[Or], parts: list[Formula], empty: Formula) -> Formula:
+    def _join(self, kind: type[And] | type[Or], parts: list[Formula], empty: Formula) -> Formula:
         if len(parts) < 2:
             return parts[0] if parts else empty
         key = tuple(parts)
-        return self._interned((kind, key), lambda number: kind(number, key))
+        return self._intern((kind, key), lambda number: kind(number, key))
 
-    def _interned(self, key: Any, make: Callable[[int], Made]) -> Made:
+    def _intern(self, key: Any, make: Callable[[int], Made]) -> Made:
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = make(len(self._known))
@@ -209,7 +207,7 @@ def _contradict_each_other(parts: Mapping[Formula, None]) -> bool:
     return any(part.atom in parts for part in parts if isinstance(part, Not))
 
 
-def _intersected(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula]:
+def _intersect(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula]:
     """The conjunction's parts, with all its lists of strings intersected."""
     allowed: frozenset[str] | None = None
     excluded: frozenset[str] = frozenset()
@@ -228,7 +226,7 @@ def _intersected(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula]:
     return [*kept, formulas.types(STRING), left] if excluded else [*kept, left]
 
 
-def _united(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula] | None:
+def _unite(formulas: Formulas, parts: Iterable[Formula]) -> list[Formula] | None:
     """The alternatives, with two or more lists of strings, or of numbers, united; None if there are no
     two."""
     strings: list[Strings] = []

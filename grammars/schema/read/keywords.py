@@ -173,14 +173,14 @@ def _one_of(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     make = document.formulas
     outer = make.types(_mask_of(place.fields))
     required = [make.atom(Has(name)) for name in _required_names(place.fields)]
-    children = [make.all_of([outer, document.expanded(child)]) for child in document.children(place, "oneOf")]
+    children = [make.all_of([outer, document.expand(child)]) for child in document.children(place, "oneOf")]
     yield make.any_of(children)
     written = document.children(place.as_written(), "oneOf")
-    children = [make.all_of([outer, document.expanded(child)]) for child in written]
+    children = [make.all_of([outer, document.expand(child)]) for child in written]
     overlaps: dict[Formula, None] = {}
     for left, right in combinations(children, 2):
         both = make.all_of([left, right])
-        if _exclude_each_other(document, make.all_of([make.restricted(both, OBJECT), *required])):
+        if _exclude_each_other(document, make.all_of([make.restrict(both, OBJECT), *required])):
             both = make.all_of([make.types(EVERY_TYPE & ~OBJECT), both])
         overlaps[both] = None
         if len(overlaps) > MAX_OVERLAPS:
@@ -214,8 +214,7 @@ def _exclude_each_other(document: SchemaDocument, both: Formula) -> bool:
                 if is_listed(make, name, fact.names):
                     allowed.setdefault(name, []).append(fact.child)
     return any(
-        make.false in values
-        or (len(values) > 1 and make.all_of(map(document.expanded, values)) is make.false)
+        make.false in values or (len(values) > 1 and make.all_of(map(document.expand, values)) is make.false)
         for values in allowed.values()
     )
 
@@ -241,7 +240,7 @@ def _identifier(document: SchemaDocument, place: Place) -> Iterator[Formula]:
 
 
 def _referred(keyword: str, document: SchemaDocument, place: Place) -> Iterator[Formula]:
-    yield document.referred(place, keyword)
+    yield document.refer(place, keyword)
 
 
 _READERS: dict[str, Reader] = {  # in the order in which they are read

@@ -41,7 +41,7 @@ def _additional_properties(document: SchemaDocument, place: Place) -> Iterator[F
 
 def _property_names(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     make = document.formulas
-    names = make.restricted(document.expanded(document.child(place, "propertyNames")), STRING)
+    names = make.restrict(document.expand(document.child(place, "propertyNames")), STRING)
     yield make.atom(Members(make.negation(names), make.false))
 
 

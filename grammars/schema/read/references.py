@@ -42,7 +42,7 @@ class References:
         """The referenced schema and its base URI. Raises NotCoveredError."""
         if not isinstance(reference, str):
             raise WrongKeywordError(keyword, path, "it must be a string")
-        found = self._found(reference, base)
+        found = self._find(reference, base)
         if isinstance(found, str):
             error = NotCoveredError if found == _OUTSIDE else WrongKeywordError
             raise error(keyword, path, f"{reference!r} {found}")
@@ -58,12 +58,12 @@ class References:
             return self._anchors["$recursiveAnchor", ""] > 1
         return self._anchors["$dynamicAnchor", str(found.get("$dynamicAnchor"))] > 1
 
-    def _found(self, reference: str, base: str) -> tuple[Json, str] | str:
+    def _find(self, reference: str, base: str) -> tuple[Json, str] | str:
         """The referenced schema and its base URI, or the reason why there is none."""
         if not is_uri(reference):
             return "is no URI"
         self._collect_once()
-        whole = _joined(base, reference)
+        whole = _join(base, reference)
         target, fragment = urldefrag(whole)
         if fragment and not fragment.startswith("/"):
             named = self._resources.get(whole, self._resources.get(f"#{fragment}"))
@@ -72,9 +72,9 @@ class References:
         resource = self._resources.get(target)
         if resource is None:
             return _OUTSIDE
-        return self._pointed(resource, unquote(fragment), target)
+        return self._follow_pointer(resource, unquote(fragment), target)
 
-    def _pointed(self, value: Json, pointer: str, base: str) -> tuple[Json, str] | str:
+    def _follow_pointer(self, value: Json, pointer: str, base: str) -> tuple[Json, str] | str:
         for part in pointer.split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
             try:
@@ -94,17 +94,17 @@ class References:
             if isinstance(value, list):
                 pending += [(child, base, False) for child in value]
             elif isinstance(value, dict):
-                base = base if is_named else self._registered(value, base)
+                base = base if is_named else self._register(value, base)
                 pending += [
                     (child, base, not is_named and key in _NAMED)
                     for key, child in value.items()
                     if isinstance(child, dict | list) and (is_named or key not in _DATA)
                 ]
 
-    def _registered(self, schema: dict[str, Json], base: str) -> str:
+    def _register(self, schema: dict[str, Json], base: str) -> str:
         identifier = _identifier(schema)
         if identifier is not None and is_uri(identifier):
-            whole = _joined(base, identifier)
+            whole = _join(base, identifier)
             self._resources.setdefault(whole, schema)
             if identifier.startswith("#"):
                 self._resources.setdefault(identifier, schema)
@@ -132,7 +132,7 @@ def is_uri(text: str) -> bool:
     return True
 
 
-def _joined(base: str, reference: str) -> str:
+def _join(base: str, reference: str) -> str:
     """Resolves the reference by RFC 3986, even with schemes that `urljoin` does not know, such as `urn`."""
     return urldefrag(base)[0] + reference if reference.startswith("#") else urljoin(base, reference)
 

@@ -26,19 +26,19 @@ _SAYING = frozenset(
 
 def conjuncts(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
     """The subschemas, and those that always count with them."""
-    return _reached(document, places, ("allOf",))
+    return _find_reached(document, places, ("allOf",))
 
 
 def within(document: SchemaDocument, places: Iterable[Place]) -> list[Place]:
     """The subschemas, and all others of the same value inside them."""
-    return _reached(document, places, _IN_PLACE)
+    return _find_reached(document, places, _IN_PLACE)
 
 
-def _reached(document: SchemaDocument, places: Iterable[Place], keywords: Sequence[str]) -> list[Place]:
+def _find_reached(document: SchemaDocument, places: Iterable[Place], keywords: Sequence[str]) -> list[Place]:
     found = list(dict.fromkeys(places))
     seen = set(found)
     for place in found:
-        near = dict.fromkeys(places_of(document, _applied(document, place, keywords)))
+        near = dict.fromkeys(places_of(document, _find_applied(document, place, keywords)))
         found += [each for each in near if each not in seen]
         seen.update(near)
     return found
@@ -48,11 +48,11 @@ def places_of(document: SchemaDocument, schemas: Iterable[Formula]) -> list[Plac
     return [place for place in map(document.place_of, schemas) if place is not None]
 
 
-def _applied(document: SchemaDocument, place: Place, keywords: Sequence[str]) -> Iterator[Formula]:
+def _find_applied(document: SchemaDocument, place: Place, keywords: Sequence[str]) -> Iterator[Formula]:
     """The subschemas under these keywords, and those that references lead to."""
     for keyword in REFERENCES:
         if keyword in place.fields:
-            yield document.referred(place, keyword)
+            yield document.refer(place, keyword)
     for keyword in keywords:
         for steps in _steps(place, keyword):
             yield document.child(place, *steps)

@@ -28,10 +28,10 @@ class _If(NamedTuple):
 def other_names(document: SchemaDocument, place: Place) -> Formula:
     """The names outside of `properties` and `patternProperties` of one subschema."""
     make = document.formulas
-    return make.all_of(map(make.negation, _covered(document, place)))
+    return make.all_of(map(make.negation, _find_covered(document, place)))
 
 
-def _covered(document: SchemaDocument, place: Place) -> Iterator[Formula]:
+def _find_covered(document: SchemaDocument, place: Place) -> Iterator[Formula]:
     properties = place.named("properties")
     if properties:
         yield document.formulas.atom(Strings(frozenset(properties)))
@@ -49,7 +49,7 @@ def unevaluated_properties(document: SchemaDocument, place: Place) -> Iterator[F
         is_whole = at is not place and any(
             keyword in at.fields for keyword in ("additionalProperties", "unevaluatedProperties")
         )
-        return make.true if is_whole else make.any_of(_covered(document, at))
+        return make.true if is_whole else make.any_of(_find_covered(document, at))
 
     def unseen(names: Sequence[Formula]) -> Formula:
         return make.atom(Members(make.negation(make.any_of(names)), child))
@@ -113,7 +113,7 @@ def _in_place(
     document: SchemaDocument, place: Place, condition: Formula, above: tuple[Place, ...]
 ) -> Iterator[_If]:
     """All subschemas of the same value, at any depth."""
-    for holds, schema in _applied(document, place):
+    for holds, schema in _find_applied(document, place):
         inner = document.place_of(schema)
         if inner is not None and inner not in above:
             both = document.formulas.all_of([condition, holds])
@@ -121,12 +121,12 @@ def _in_place(
             yield from _in_place(document, inner, both, (*above, inner))
 
 
-def _applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Formula, Formula]]:
+def _find_applied(document: SchemaDocument, place: Place) -> Iterator[tuple[Formula, Formula]]:
     """(condition, subschema) for each direct subschema of the same value."""
     make, fields = document.formulas, place.fields
     for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
         if keyword in fields:
-            yield make.true, document.referred(place, keyword)
+            yield make.true, document.refer(place, keyword)
     for keyword in ("allOf", "anyOf", "oneOf"):
         for child in document.children(place, keyword) if keyword in fields else ():
             yield (make.true if keyword == "allOf" else child), child

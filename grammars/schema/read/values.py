@@ -87,7 +87,7 @@ def is_listed(make: Formulas, name: str, names: Formula) -> bool:
     def decided(atom: Atom) -> Formula:
         return make.true if isinstance(atom.fact, Strings) and name in atom.fact.values else make.false
 
-    return names.kinds == LIST and make.rewritten(names, ("name", name), decided) is make.true
+    return names.kinds == LIST and make.rewrite(names, ("name", name), decided) is make.true
 
 
 def is_number(value: Json) -> bool:

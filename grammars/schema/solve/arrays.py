@@ -33,16 +33,16 @@ def _node(graph: ValueGraph, array: Container, goal: Goal) -> Node:
 def _read(graph: ValueGraph, array: Container, node: Node) -> None:
     make = graph.formulas
     goal = node.key[0]
-    ended = [make.rewritten(formula, "ended", lambda atom: _ended(make, atom)) for formula in goal]
+    ended = [make.rewrite(formula, "ended", lambda atom: _end(make, atom)) for formula in goal]
     node.verdict = next((number for number, formula in enumerate(ended) if formula is make.true), -1)
-    taken = tuple(make.rewritten(formula, "item", lambda atom: _after_item(make, atom)) for formula in goal)
+    taken = tuple(make.rewrite(formula, "item", lambda atom: _after_item(make, atom)) for formula in goal)
     ways = outcomes(graph.document, taken)
     if ways:
         targets = tuple(_node(graph, array, left) for _, left in ways)
         node.edges = [Edge(None, graph.value(condition for condition, _ in ways), targets)]
 
 
-def _ended(make: Formulas, atom: Atom) -> Formula:
+def _end(make: Formulas, atom: Atom) -> Formula:
     return make.true if isinstance(atom.fact, (Items, Distinct)) else make.false
 
 

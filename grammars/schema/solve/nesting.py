@@ -26,7 +26,7 @@ class Nesting:
         inside: dict[Container, bool] = {}
         for node in outer.alive:
             for edge in (*node.edges, *node.others):
-                kept = self._solver.reduced(edge, outer.alive)
+                kept = self._solver.reduce(edge, outer.alive)
                 if kept is None:
                     continue
                 is_needed = bool(kept[0].possible - kept[0].scalar_verdicts)

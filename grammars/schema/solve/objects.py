@@ -18,7 +18,7 @@ from ..read.formula import Atom, Formula, Has, MemberFits, Members, MinMembers, 
 from .named import declared_names, names_to_violate, only_name
 from .nodes import Container, Edge, Node, UndeclaredNames, Value
 from .outcomes import Goal, outcomes
-from .simplifying import simplified
+from .simplifying import simplify
 from .undeclared import UndeclaredKinds
 from .value_graph import MAX_NODES, ValueGraph
 
@@ -54,7 +54,7 @@ class _Reader:
 
     def _core(self, goal: Goal) -> Goal:
         """The goal without the conjuncts about a single declared property."""
-        said, *others = (simplified(self.make, formula) for formula in goal)
+        said, *others = (simplify(self.make, formula) for formula in goal)
         if others:
             return said, *others
         rest = []
@@ -83,7 +83,7 @@ class _Reader:
         alternatives = [
             part for formula in self.core for part in formula.conjuncts() if not isinstance(part, Atom)
         ]
-        return any(name in self._concerned(part) for part in alternatives)
+        return any(name in self._find_concerned(part) for part in alternatives)
 
     def node(self, goal: Goal, position: int) -> Node:
         key = (goal, position)
@@ -119,7 +119,7 @@ class _Reader:
         """The names from a position on, each with the rest of the goal if the names before it are missing."""
         for name in self.in_order[position:]:
             yield name, goal
-            goal = self._changed(goal, name, ("skipped", name), partial(self._skipped, name))
+            goal = self._change(goal, name, ("skipped", name), partial(self._skip, name))
             if all(formula is self.make.false for formula in goal):
                 return
 
@@ -133,21 +133,21 @@ class _Reader:
                 node.edges.append(edge)
             if name in self.required:
                 break
-            current = self._changed(current, name, ("skipped", name), partial(self._skipped, name))
+            current = self._change(current, name, ("skipped", name), partial(self._skip, name))
             if all(formula is self.make.false for formula in current):
                 break
         else:
             node.verdict = self._verdict(current)
             self._read_others(node, current)
 
-    def _changed(self, goal: Goal, name: str | None, key: object, change: Callable[[Atom], Formula]) -> Goal:
+    def _change(self, goal: Goal, name: str | None, key: object, change: Callable[[Atom], Formula]) -> Goal:
         """Replaces every atom that concerns a name by `change(atom)`. `key` names the change."""
-        return tuple([self._rewritten(formula, name, key, change) for formula in goal])
+        return tuple([self._rewrite(formula, name, key, change) for formula in goal])
 
-    def _rewritten(
+    def _rewrite(
         self, formula: Formula, name: str | None, key: object, change: Callable[[Atom], Formula]
     ) -> Formula:
-        if name not in self._concerned(formula):
+        if name not in self._find_concerned(formula):
             return formula
         known = formula.cache.get(key)
         if known is None:
@@ -158,7 +158,7 @@ class _Reader:
                 else self.make.with_parts(
                     formula,
                     [
-                        self._rewritten(part, name, key, change) if name in concerns[part] else part
+                        self._rewrite(part, name, key, change) if name in concerns[part] else part
                         for part in formula.parts
                     ],
                 )
@@ -166,13 +166,13 @@ class _Reader:
         return known
 
     def _verdict(self, goal: Goal) -> int:
-        ended = [self.make.rewritten(formula, "ended", self._ended) for formula in goal]
+        ended = [self.make.rewrite(formula, "ended", self._end) for formula in goal]
         return next((number for number, formula in enumerate(ended) if formula is self.make.true), -1)
 
-    def _ended(self, atom: Atom) -> Formula:
+    def _end(self, atom: Atom) -> Formula:
         return self.make.true if isinstance(atom.fact, Members) else self.make.false
 
-    def _skipped(self, name: str, atom: Atom) -> Formula:
+    def _skip(self, name: str, atom: Atom) -> Formula:
         if only_name(atom) != name:
             return atom
         return self.make.false if isinstance(atom.fact, Has) else self.make.true
@@ -184,10 +184,10 @@ class _Reader:
         return self._edges[key]
 
     def _new_edge(self, goal: Goal, name: str, position: int) -> Edge | None:
-        if not any(name in self._concerned(formula) for formula in goal):
+        if not any(name in self._find_concerned(formula) for formula in goal):
             value = self._own_value(name)
             return Edge(name, value, (self.node(goal, position),)) if value is not None else None
-        taken = self._changed(goal, name, ("taken", name), lambda atom: self._taken(atom, name))
+        taken = self._change(goal, name, ("taken", name), lambda atom: self._take(atom, name))
         children = self._own_children(name)
         if children:
             taken = (self.make.all_of([*children, taken[0]]),)
@@ -198,9 +198,9 @@ class _Reader:
         changes nothing else, the fact about the name may stay, because the name can't come again."""
         if not self.container.is_unordered or name in self.to_violate:
             return {}
-        return {self._changed(goal, name, ("allowed", name), partial(self._allowed, name)): goal}
+        return {self._change(goal, name, ("allowed", name), partial(self._allow, name)): goal}
 
-    def _allowed(self, name: str, atom: Atom) -> Formula:
+    def _allow(self, name: str, atom: Atom) -> Formula:
         is_own = isinstance(atom.fact, Members) and only_name(atom) == name
         return self.make.true if is_own else atom
 
@@ -215,11 +215,11 @@ class _Reader:
             self._own_values[name] = self.graph.value(conditions) if conditions else None
         return self._own_values[name]
 
-    def _concerned(self, formula: Formula) -> frozenset[str | None]:
+    def _find_concerned(self, formula: Formula) -> frozenset[str | None]:
         """The declared names that can change the formula, with None for all undeclared names."""
         known = self._concerns.get(formula)
         if known is None:
-            parts = map(self._concerned, formula.parts)
+            parts = map(self._find_concerned, formula.parts)
             known = frozenset(self._names_of(formula)).union(*parts)
             self._concerns[formula] = known
         return known
@@ -244,7 +244,7 @@ class _Reader:
         targets = tuple(self.node(same.get(left, left), position) for _, left in found_outcomes)
         return Edge(name, self.graph.value(condition for condition, _ in found_outcomes), targets)
 
-    def _taken(self, atom: Atom, name: str) -> Formula:
+    def _take(self, atom: Atom, name: str) -> Formula:
         match atom.fact:
             case Members(names, child):
                 if not self._is_in(name, names):
@@ -254,16 +254,16 @@ class _Reader:
             case Has(required):
                 return self.make.true if required == name else atom
             case MinMembers(count):
-                return self._counted(count)
+                return self._count_members(count)
         raise AssertionError(f"{atom.fact} is no fact about objects")
 
-    def _counted(self, count: int) -> Formula:
+    def _count_members(self, count: int) -> Formula:
         return self.make.atom(MinMembers(count - 1)) if count > 1 else self.make.true
 
     def _is_in(self, name: str, names: Formula) -> bool:
         """Whether a name satisfies a formula over strings."""
 
-        def decided(atom: Atom) -> Formula:
+        def decide(atom: Atom) -> Formula:
             match atom.fact:
                 case Strings(values):
                     holds = name in values
@@ -271,7 +271,7 @@ class _Reader:
                     holds = self.graph.scalars.string_dfa((atom,)).label(name) >= 0
             return self.make.true if holds else self.make.false
 
-        return self.make.rewritten(names, ("name", name), decided) is self.make.true
+        return self.make.rewrite(names, ("name", name), decide) is self.make.true
 
     def _read_others(self, node: Node, goal: Goal) -> None:
         """Makes the edges of undeclared names: one for each kind of name that the formulas distinguish."""
@@ -294,7 +294,7 @@ class _Reader:
 
     def _distinguishing(self, formula: Formula) -> frozenset[Formula]:
         """The formulas over names that hold for some undeclared names but not for all."""
-        if None not in self._concerned(formula):
+        if None not in self._find_concerned(formula):
             return frozenset()
         known = self._open.get(formula)
         if known is None:
@@ -308,7 +308,7 @@ class _Reader:
 
     def _undeclared(self, names: Formula) -> Formula:
         """The formula for undeclared names: they are in none of its lists."""
-        return self.make.rewritten(
+        return self.make.rewrite(
             names, "undeclared", lambda atom: self.make.false if isinstance(atom.fact, Strings) else atom
         )
 
@@ -316,7 +316,7 @@ class _Reader:
         def taken(atom: Atom) -> Formula:
             match atom.fact:
                 case MinMembers(count):
-                    return self._counted(count)
+                    return self._count_members(count)
                 case Members(names, child):
                     names = self._undeclared(names)
                     if known.get(names, names is self.make.true):
@@ -324,7 +324,7 @@ class _Reader:
             return atom
 
         key = ("other", *((names.number, holds) for names, holds in known.items()))
-        return self._edge_to(self._changed(goal, None, key, taken), label, position, {})
+        return self._edge_to(self._change(goal, None, key, taken), label, position, {})
 
 
 def read_object(graph: ValueGraph, container: Container) -> None:

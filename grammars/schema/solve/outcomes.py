@@ -28,7 +28,7 @@ def outcomes(document: SchemaDocument, goal: Goal) -> list[tuple[Formula, Goal]]
     return [(any_of(each), left) for left, each in zip(search.found, conditions, strict=True)]
 
 
-def decided(make: Formulas, goal: Sequence[Formula]) -> Goal:
+def decide(make: Formulas, goal: Sequence[Formula]) -> Goal:
     """Replaces every formula after a true one with `false`, because only the first true formula counts."""
     if make.true not in goal[:-1]:
         return tuple(goal)
@@ -52,7 +52,7 @@ class _OutcomeSearch:
             return False
         unknown = next((formula for formula in goal if formula.kinds & CHILD), None)
         if unknown is None:
-            self.found.setdefault(decided(make, goal), []).append(condition)
+            self.found.setdefault(decide(make, goal), []).append(condition)
             if len(self.found) > MAX_OUTCOMES or depth > MAX_OUTCOMES:
                 raise TooLargeError(f"more than {MAX_OUTCOMES} outcomes of a member")
             return True
@@ -64,22 +64,22 @@ class _OutcomeSearch:
 
     def _split_needed(self, formula: Formula, needed: list[Formula], condition: Formula, depth: int) -> None:
         for child in needed:
-            formula = self._assumed(formula, child, True)
-        said = self._make.all_of([condition, *map(self._document.expanded, needed)])
+            formula = self._assume(formula, child, True)
+        said = self._make.all_of([condition, *map(self._document.expand, needed)])
         self.split((formula,), said, depth)
 
     def _split_by(self, child: Formula, goal: Goal, condition: Formula, depth: int) -> bool:
         make = self._make
-        opened = self._document.expanded(child)
+        opened = self._document.expand(child)
         is_exhaustive = True
         for holds, said in ((True, opened), (False, make.negation(opened))):
-            left = tuple([self._assumed(formula, child, holds) for formula in goal])
+            left = tuple([self._assume(formula, child, holds) for formula in goal])
             is_exhaustive &= self.split(left, make.all_of([condition, said]), depth + 1)
         return is_exhaustive
 
-    def _assumed(self, formula: Formula, child: Formula, holds: bool) -> Formula:
+    def _assume(self, formula: Formula, child: Formula, holds: bool) -> Formula:
         said = self._make.true if holds else self._make.false
-        return self._make.rewritten(
+        return self._make.rewrite(
             formula,
             ("assumed", child.number, holds),
             lambda atom: said if _child_of(atom) is child else atom,

@@ -16,7 +16,7 @@ from ...regex.dfa import (
     NOTHING,
     REJECT,
     Dfa,
-    combined,
+    combine,
     complement,
     intersection,
     minimal,
@@ -27,7 +27,7 @@ from ..lexical.code_points import Escapes
 from ..lexical.counted import can_count, shortest
 from ..lexical.formats import FORMATS
 from ..lexical.json_string_bytes import Block, ascii_block, bounded_block, inlined_block, string_block
-from ..lexical.numbers import compared, multiples, number_texts, one_of
+from ..lexical.numbers import compare, multiples, number_texts, one_of
 from ..lexical.texts import MAX_UNITS, at_least, labelled_literals, literals
 from ..read.formula import (
     Always,
@@ -68,23 +68,23 @@ class Scalars:
         key = ("string", *map(content, formulas))
         bounds = counted_lengths(formulas)
         if bounds is not None:
-            return self._remembered(key, lambda: bounded_block(*bounds))
-        counted = self._counted(formulas)
+            return self._remember(key, lambda: bounded_block(*bounds))
+        counted = self._find_counted(formulas)
         if counted is not None:
-            return self._remembered(key, lambda: string_block(counted[0], escapes, counted[1]))
-        return self._remembered(key, lambda: string_block(self.string_dfa(formulas), escapes))
+            return self._remember(key, lambda: string_block(counted[0], escapes, counted[1]))
+        return self._remember(key, lambda: string_block(self.string_dfa(formulas), escapes))
 
     def string_labels(self, formulas: Sequence[Formula]) -> set[int]:
         """The indices of the formulas that some string satisfies first."""
         if counted_lengths(formulas) is not None:
             return {0}
-        counted = self._counted(formulas)
+        counted = self._find_counted(formulas)
         if counted is not None:
             dfa, most = counted
             return {0} if (dfa.labels >= 0).any() and shortest(dfa) <= most else set()
         return {int(label) for label in self.string_dfa(formulas).labels} - {REJECT}
 
-    def _counted(self, formulas: Sequence[Formula]) -> tuple[Dfa, int] | None:
+    def _find_counted(self, formulas: Sequence[Formula]) -> tuple[Dfa, int] | None:
         """The automaton of one formula without its maximum length, and that length, if it is counted on the
         stack."""
         if len(formulas) > 1:
@@ -99,12 +99,12 @@ class Scalars:
         """The block of property names. `key` names the automaton; if the nodes of a code point are shared,
         the stack is needed."""
         if is_shared:
-            return self._remembered(("name", *key), lambda: string_block(dfa(), "lower"))
-        return self._remembered(("whole name", *key), lambda: inlined_block(dfa(), "lower"))
+            return self._remember(("name", *key), lambda: string_block(dfa(), "lower"))
+        return self._remember(("whole name", *key), lambda: inlined_block(dfa(), "lower"))
 
     def number_block(self, formulas: Sequence[Formula]) -> Block | None:
         key = ("number", *map(content, formulas))
-        return self._remembered(key, lambda: ascii_block(self.number_dfa(formulas)))
+        return self._remember(key, lambda: ascii_block(self.number_dfa(formulas)))
 
     def string_dfa(self, formulas: Sequence[Formula]) -> Dfa:
         """The automaton that labels a text with the index of the formula that it satisfies."""
@@ -112,7 +112,7 @@ class Scalars:
         known = self._dfas.get(key)
         if known is None and _lists_some(formulas):
             known = self._dfas[key] = self._with_lists(formulas)
-        return known or self._labelled(key, formulas, _string_atom, lambda _: (ANYTHING, None))
+        return known or self._label(key, formulas, _string_atom, lambda _: (ANYTHING, None))
 
     def _with_lists(self, formulas: Sequence[Formula]) -> Dfa:
         """As `string_dfa`. Listed strings are decided one by one, and all others by the formulas without
@@ -125,16 +125,16 @@ class Scalars:
         others = self.string_dfa([_without_lists(formula) for formula in formulas])
         unlisted = len(formulas) + 1
         exceptions = labelled_literals({text: 1 + label for text, label in labels.items()}, unlisted)
-        return combined(exceptions, others, lambda own, other: other if own == unlisted else own - 1)
+        return combine(exceptions, others, lambda own, other: other if own == unlisted else own - 1)
 
     def number_labels(self, formulas: Sequence[Formula]) -> set[int]:
         """The indices of the formulas that some number satisfies first."""
         return {int(label) for label in self.number_dfa(formulas).labels} - {REJECT}
 
     def number_dfa(self, formulas: Sequence[Formula]) -> Dfa:
-        return self._labelled(("number", *map(content, formulas)), formulas, _number_atom, _number_formulas)
+        return self._label(("number", *map(content, formulas)), formulas, _number_atom, _number_formulas)
 
-    def _labelled(
+    def _label(
         self,
         key: Content,
         formulas: Sequence[Formula],
@@ -151,7 +151,7 @@ class Scalars:
             _trim(self._dfas)
         return known
 
-    def _remembered(self, key: Content, build: Callable[[], Block | None]) -> Block | None:
+    def _remember(self, key: Content, build: Callable[[], Block | None]) -> Block | None:
         if key not in self._blocks:
             self._blocks[key] = build()
             _trim(self._blocks)
@@ -170,7 +170,7 @@ def _jointly(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
     atoms = list(dict.fromkeys(atom for formula in formulas for atom in formula.atoms()))
     known = ANYTHING
     for each in atoms:
-        known = combined(known, atom(each.fact), lambda bits, now: bits << 1 | (now >= 0))
+        known = combine(known, atom(each.fact), lambda bits, now: bits << 1 | (now >= 0))
     place = {each: len(atoms) - 1 - number for number, each in enumerate(atoms)}
     every_label = range(1 << len(atoms))
     labels = [_label_of(formulas, partial(_has_bit, place, bits)) for bits in every_label]
@@ -185,7 +185,7 @@ def _has_bit(place: Mapping[Atom, int], bits: int, atom: Atom) -> bool:
 def _separately(formulas: Sequence[Formula], atom: Callable[[Fact], Dfa]) -> Dfa:
     known = NOTHING
     for number, formula in enumerate(formulas):
-        known = _with_label(known, _built(formula, atom), number)
+        known = _with_label(known, _build(formula, atom), number)
     return known
 
 
@@ -233,10 +233,10 @@ def content(formula: Formula) -> Content:
 def _with_label(known: Dfa, dfa: Dfa, label: int) -> Dfa:
     if known is NOTHING and label == 0:
         return dfa
-    return combined(known, dfa, lambda before, now: before if before >= 0 else label if now >= 0 else REJECT)
+    return combine(known, dfa, lambda before, now: before if before >= 0 else label if now >= 0 else REJECT)
 
 
-def _built(formula: Formula, atom: Callable[[Fact], Dfa]) -> Dfa:
+def _build(formula: Formula, atom: Callable[[Fact], Dfa]) -> Dfa:
     """The automaton of the texts that satisfy the formula."""
     match formula:
         case Always():
@@ -246,9 +246,9 @@ def _built(formula: Formula, atom: Callable[[Fact], Dfa]) -> Dfa:
         case Atom(fact):
             return atom(fact)
         case Not(negated):
-            return complement(_built(negated, atom))
+            return complement(_build(negated, atom))
     join = intersection if isinstance(formula, And) else union
-    parts = sorted((_built(part, atom) for part in formula.parts), key=lambda dfa: len(dfa.labels))
+    parts = sorted((_build(part, atom) for part in formula.parts), key=lambda dfa: len(dfa.labels))
     dfa = parts[0]
     for part in parts[1:]:
         dfa = join(dfa, part)
@@ -329,9 +329,9 @@ def _number_atom(fact: Fact) -> Dfa:
         case Integer():
             return multiples(Fraction(1))
         case AtLeast(bound):
-            return _relabelled(compared(bound), (1, 2))
+            return _relabel(compare(bound), (1, 2))
         case MoreThan(bound):
-            return _relabelled(compared(bound), (2,))
+            return _relabel(compare(bound), (2,))
         case MultipleOf(divisor):
             return multiples(divisor)
         case Numbers(values):
@@ -339,7 +339,7 @@ def _number_atom(fact: Fact) -> Dfa:
     raise AssertionError(f"{fact} is no fact about numbers")
 
 
-def _relabelled(dfa: Dfa, accepted: tuple[int, ...]) -> Dfa:
+def _relabel(dfa: Dfa, accepted: tuple[int, ...]) -> Dfa:
     labels = np.where(np.isin(dfa.labels, accepted), 0, REJECT).astype(np.int32)
     return Dfa(dfa.cuts, dfa.class_of_cut, dfa.transitions, labels)
 

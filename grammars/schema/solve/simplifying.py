@@ -8,25 +8,25 @@ from ..read.formula import And, Atom, Formula, Not, Or
 from ..read.formulas import Formulas
 
 
-def simplified(make: Formulas, formula: Formula) -> Formula:
+def simplify(make: Formulas, formula: Formula) -> Formula:
     """An equal formula with as few facts inside alternatives as possible."""
     if not isinstance(formula, (And, Or)):
         return formula
     known = formula.cache.get("simplified")
     if known is None:
-        known = formula.cache["simplified"] = _simplified(make, formula)
+        known = formula.cache["simplified"] = _simplify(make, formula)
     return known
 
 
-def _simplified(make: Formulas, formula: Formula) -> Formula:
-    joined = make.with_parts(formula, [simplified(make, part) for part in formula.parts])
+def _simplify(make: Formulas, formula: Formula) -> Formula:
+    joined = make.with_parts(formula, [simplify(make, part) for part in formula.parts])
     if joined is not formula:
-        return simplified(make, joined)
-    changed = _factored(make, joined) if isinstance(joined, Or) else _settled(make, joined)
-    return joined if changed is joined else simplified(make, changed)
+        return simplify(make, joined)
+    changed = _factor(make, joined) if isinstance(joined, Or) else _settle(make, joined)
+    return joined if changed is joined else simplify(make, changed)
 
 
-def _factored(make: Formulas, alternatives: Formula) -> Formula:
+def _factor(make: Formulas, alternatives: Formula) -> Formula:
     """The alternatives with their common conjuncts factored out."""
     first, *others = (dict.fromkeys(part.conjuncts()) for part in alternatives.parts)
     shared = [part for part in first if all(part in other for other in others)]
@@ -36,7 +36,7 @@ def _factored(make: Formulas, alternatives: Formula) -> Formula:
     return make.all_of([*shared, rest])
 
 
-def _settled(make: Formulas, conjunction: Formula) -> Formula:
+def _settle(make: Formulas, conjunction: Formula) -> Formula:
     """The conjunction, with its alternatives simplified by its other facts."""
     facts = {part for part in conjunction.parts if not isinstance(part, Or)}
     return make.with_parts(

@@ -11,12 +11,12 @@ from ..read.formula import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, Formula
 from .arrays import read_array
 from .nodes import Container, Edge, Node, Value
 from .objects import read_in_order, read_object
-from .outcomes import Goal, decided
+from .outcomes import Goal, decide
 from .value_graph import ValueGraph
 
 
 class Solver:
-    """Reads values and containers when they are needed; `solved` finds the possible verdicts of a value."""
+    """Reads values and containers when they are needed; `solve` finds the possible verdicts of a value."""
 
     def __init__(self, graph: ValueGraph) -> None:
         self.graph = graph
@@ -33,7 +33,7 @@ class Solver:
                 node.edges, node.others = [], []
             container.nodes = {}
 
-    def solved(self, formulas: Iterable[Formula]) -> Value:
+    def solve(self, formulas: Iterable[Formula]) -> Value:
         value = self.graph.value(formulas)
         self._solve_all()
         return value
@@ -75,7 +75,7 @@ class Solver:
             container.settle()
         self.put_in_order([each for each in fresh if each.is_unordered and each.can_strand()])
 
-    def reduced(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
+    def reduce(self, edge: Edge, alive: set[Node]) -> tuple[Value, tuple[Node, ...]] | None:
         """The edge's value and targets, without verdicts from which no end can be reached; None if none is
         left."""
         possible = edge.value.possible
@@ -86,7 +86,7 @@ class Solver:
             return None
         if len(kept) == len(edge.targets):
             return edge.value, edge.targets
-        value = self.solved(self._first(edge.value.goal, kept))
+        value = self.solve(self._first(edge.value.goal, kept))
         return value, tuple(edge.targets[verdict] for verdict in kept)
 
     def _first(self, goal: Goal, kept: list[int]) -> Iterable[Formula]:
@@ -105,7 +105,7 @@ class Solver:
             (b"false", BOOLEAN, False),
         ):
             for verdict, formula in enumerate(value.goal):
-                if self._holds(make.restricted(formula, types), fact):
+                if self._holds(make.restrict(formula, types), fact):
                     value.literals.append((text, verdict))
                     break
         value.strings = self._scalar(value, STRING)
@@ -115,7 +115,7 @@ class Solver:
         value.array = self._container(value, ARRAY)
 
     def _scalar(self, value: Value, types: int) -> Goal | None:
-        goal = decided(self._formulas, [self._formulas.restricted(formula, types) for formula in value.goal])
+        goal = decide(self._formulas, [self._formulas.restrict(formula, types) for formula in value.goal])
         if all(formula is self._formulas.false for formula in goal):
             return None
         if len(goal) == 1 and goal[0] is self._formulas.true:
@@ -128,13 +128,13 @@ class Solver:
 
     def _holds(self, formula: Formula, fact: bool | None) -> bool:
         """Whether a formula over null, or over one boolean, is true."""
-        decided = self._formulas.rewritten(
+        decided = self._formulas.rewrite(
             formula, ("is", fact), lambda atom: self._formulas.true if fact else self._formulas.false
         )
         return decided is self._formulas.true
 
     def _container(self, value: Value, types: int) -> Container | None:
-        goal = decided(self._formulas, [self._formulas.restricted(formula, types) for formula in value.goal])
+        goal = decide(self._formulas, [self._formulas.restrict(formula, types) for formula in value.goal])
         if all(formula is self._formulas.false for formula in goal):
             return None
         known = self._containers.get((types, goal))

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ...regex.dfa import ANYTHING, REJECT, Dfa, combined
+from ...regex.dfa import ANYTHING, REJECT, Dfa, combine
 from ..read.formula import Formula, Strings
 from ..read.formulas import Formulas
 from .nodes import UndeclaredNames
@@ -34,7 +34,7 @@ class UndeclaredKinds:
     def of(self, formulas: _Formulas) -> list[Kind]:
         known = self._kinds.get(formulas)
         if known is None:
-            labels = self._classified(formulas).labels
+            labels = self._classify(formulas).labels
             known = self._kinds[formulas] = [
                 (label, {names: bool(label >> bit & 1) for bit, names in enumerate(formulas)})
                 for label in np.unique(labels[labels >= 0]).tolist()
@@ -45,7 +45,7 @@ class UndeclaredKinds:
         """The names of the kinds with these labels, renumbered in this order."""
         known = self._named.get((formulas, labels))
         if known is None:
-            dfa = self._classified(formulas)
+            dfa = self._classify(formulas)
             number = np.full(1 << len(formulas), REJECT, np.int32)
             number[list(labels)] = np.arange(len(labels))
             kept = np.where(dfa.labels >= 0, number[dfa.labels], REJECT).astype(np.int32)
@@ -53,17 +53,17 @@ class UndeclaredKinds:
             known = self._named[formulas, labels] = UndeclaredNames(replace(dfa, labels=kept), key, False)
         return known
 
-    def _classified(self, formulas: _Formulas) -> Dfa:
+    def _classify(self, formulas: _Formulas) -> Dfa:
         """The automaton that labels undeclared names with a bit for each formula."""
         known = self._classes.get(formulas)
         if known is None:
-            known = self._classes[formulas] = self._newly_classified(formulas)
+            known = self._classes[formulas] = self._classify_new(formulas)
         return known
 
-    def _newly_classified(self, formulas: _Formulas) -> Dfa:
+    def _classify_new(self, formulas: _Formulas) -> Dfa:
         if formulas:
             one = self._scalars.string_dfa(formulas[-1:])
-            return combined(self._classified(formulas[:-1]), one, partial(_with_bit, len(formulas) - 1))
+            return combine(self._classify(formulas[:-1]), one, partial(_with_bit, len(formulas) - 1))
         if not self._declared:
             return ANYTHING
         negated = self._make.negation(self._make.atom(Strings(frozenset(self._declared))))

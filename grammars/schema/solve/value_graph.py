@@ -34,7 +34,7 @@ class ValueGraph:
 
     def value(self, formulas: Iterable[Formula]) -> Value:
         """The value whose goal is these formulas."""
-        goal = tuple(self.document.expanded(formula) for formula in formulas)
+        goal = tuple(self.document.expand(formula) for formula in formulas)
         known = self._values.get(goal)
         if known is None:
             known = self._values[goal] = Value(goal)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from arbora.grammars import CompilerError, HostGrammar
 from arbora.grammars.errors import Fault
-from arbora.grammars.processes.channel import LENGTH, Channel, framed
+from arbora.grammars.processes.channel import LENGTH, Channel, frame
 from arbora.grammars.processes.compiler_process import CompilerProcess
 from arbora.grammars.processes.messages import MAX_STATE, MatcherState, decode_request, encode
 from scheduler_bench import EvenTokens, SchedulerBench
@@ -51,7 +51,7 @@ class SilentGrammars:
         question = self.ends[number].recv(LENGTH.unpack(header)[0], socket.MSG_WAITALL)
         mask = np.zeros(8, np.int32).tobytes()
         state = MatcherState(decode_request(question).matcher, self.error, b"text", mask)
-        self.ends[number].sendall(framed(encode(state)))
+        self.ends[number].sendall(frame(encode(state)))
 
     def asked(self) -> list[int]:
         """The processes that have a question to read."""

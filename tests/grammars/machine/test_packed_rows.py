@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from arbora.grammars.machine.packed_rows import PackedRows, packed
+from arbora.grammars.machine.packed_rows import PackedRows, pack_rows
 from arbora.runtime.automaton_format import OWNER
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ def test_every_entry_is_found_again(seed: int, states: int, classes: int, share:
     table[chance.random(table.shape) > share] = -1
     like = chance.integers(0, states, states).astype(np.int32)
     like = np.where(like[like] == like, like, np.arange(states, dtype=np.int32))
-    rows = packed(table, like)
+    rows = pack_rows(table, like)
     found = [[entry(rows, state, column) for column in range(classes)] for state in range(states)]
     assert found == table.tolist()
 
@@ -33,7 +33,7 @@ def test_every_entry_is_found_again(seed: int, states: int, classes: int, share:
 def test_rows_of_one_entry_take_hardly_more_than_that() -> None:
     table = np.full((500, 40), -1, np.int32)
     table[np.arange(500), np.random.default_rng(1).integers(0, 40, 500)] = 7
-    rows = packed(table, np.arange(500, dtype=np.int32))
+    rows = pack_rows(table, np.arange(500, dtype=np.int32))
     assert len(rows.entries) < 700
 
 
@@ -41,5 +41,5 @@ def test_a_row_that_is_like_another_keeps_only_the_differences() -> None:
     table = np.arange(4000, dtype=np.int32).reshape(100, 40) % 90
     table[1:] = table[0]
     table[np.arange(1, 100), 5] = -1
-    rows = packed(table, np.zeros(100, np.int32))
+    rows = pack_rows(table, np.zeros(100, np.int32))
     assert (rows.entries[:, OWNER] >= 0).sum() == 40 + 99

@@ -7,7 +7,7 @@ import socket
 
 import msgspec
 import pytest
-from arbora.grammars.errors import Fault, GrammarError, NotCoveredError, error_of, fault_of
+from arbora.grammars.errors import Fault, GrammarError, NotCoveredError, decode_error, encode_error
 from arbora.grammars.processes.channel import LENGTH, Channel, ChannelClosedError
 from arbora.grammars.processes.messages import MAX_STATE, Failed, Finished, decode_progress, encode
 from arbora.grammars.regex.ecma import RegexError
@@ -21,23 +21,23 @@ def test_a_message_of_another_kind_is_not_read(data: bytes) -> None:
 
 
 def test_an_error_arrives_with_its_keyword_and_path() -> None:
-    fault = fault_of(NotCoveredError("not", "#/not", "it has no automaton"))
+    fault = encode_error(NotCoveredError("not", "#/not", "it has no automaton"))
     sent = decode_progress(encode(Finished(Failed(fault), False)))
     assert isinstance(sent, Finished) and isinstance(sent.outcome, Failed)
-    error = error_of(sent.outcome.fault)
+    error = decode_error(sent.outcome.fault)
     assert isinstance(error, NotCoveredError) and error.keyword == "not"
 
 
 @pytest.mark.parametrize("error", [AmbiguousError("two readings"), RegexError("(", "is wrong")])
 def test_an_error_of_another_module_arrives_as_one_of_its_base_class(error: GrammarError) -> None:
-    arrived = error_of(fault_of(error))
+    arrived = decode_error(encode_error(error))
     assert type(arrived) is GrammarError and str(arrived) == str(error)
 
 
 @pytest.mark.parametrize("fault", [Fault("eval", ("1",)), Fault("NotCoveredError", ("not",))])
 def test_an_unknown_error_is_not_read(fault: Fault) -> None:
     with pytest.raises(ValueError, match="no error of a grammar's"):
-        error_of(fault)
+        decode_error(fault)
 
 
 def test_a_frame_of_an_absurd_length_is_not_read() -> None:

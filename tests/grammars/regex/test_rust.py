@@ -9,7 +9,7 @@ import pytest
 from arbora.grammars.errors import NotCoveredError, WrongKeywordError
 from arbora.grammars.host.json_schema import with_options
 from arbora.grammars.regex.ecma import RegexError
-from arbora.grammars.regex.rust import in_rust
+from arbora.grammars.regex.rust import convert_to_rust
 from javascript_regexes import JavaScript
 from llguidance_bytes import Peer
 
@@ -41,7 +41,7 @@ def test_a_pattern_in_rust_is_found_where_javascript_finds_it(pattern: str) -> N
 )
 def test_what_rust_lacks_is_refused_by_name(pattern: str, named: str) -> None:
     with pytest.raises(RegexError, match="which only automata follow") as refused:
-        in_rust(pattern)
+        convert_to_rust(pattern)
     assert named in str(refused.value)
 
 
@@ -60,7 +60,7 @@ def test_patterns_are_rewritten_in_subschemas_and_nowhere_else() -> None:
         "x-form": {"pattern": "("},
     }
     written = with_options(schema, (",", ":"))  # type: ignore[arg-type]
-    rewritten = {"pattern": in_rust("^[]a]$")}
+    rewritten = {"pattern": convert_to_rust("^[]a]$")}
     assert written["enum"] == [text] and written["default"] == text and written["allOf"] == [rewritten]
     assert written["x-form"] == {"pattern": "("}
     assert written["properties"] == {
@@ -68,7 +68,7 @@ def test_patterns_are_rewritten_in_subschemas_and_nowhere_else() -> None:
         "const": rewritten,
         "properties": {"type": "object", "properties": {"b": rewritten}},
     }
-    assert written["patternProperties"] == {in_rust("^[^]$"): rewritten}
+    assert written["patternProperties"] == {convert_to_rust("^[^]$"): rewritten}
 
 
 @pytest.mark.parametrize(

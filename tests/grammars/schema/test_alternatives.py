@@ -12,7 +12,7 @@ from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.read.formula import Formula, Has
 from arbora.grammars.schema.read.formulas import Formulas
 from arbora.grammars.schema.solve.scalars import is_true
-from arbora.grammars.schema.solve.simplifying import simplified
+from arbora.grammars.schema.solve.simplifying import simplify
 from arbora.runtime.grammar_spec import PropertyOrder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,14 +36,14 @@ formulas = st.recursive(
 def test_a_simplified_formula_holds_where_the_formula_does(
     formula: Formula, facts: Mapping[Formula, bool]
 ) -> None:
-    assert is_true(simplified(MAKE, formula), facts.__getitem__) == is_true(formula, facts.__getitem__)
+    assert is_true(simplify(MAKE, formula), facts.__getitem__) == is_true(formula, facts.__getitem__)
 
 
 def test_conjuncts_that_all_alternatives_share_are_factored_out() -> None:
     a, b, c, d = ATOMS
     both = MAKE.any_of([MAKE.all_of([a, b]), MAKE.all_of([c, b])])
     not_both = MAKE.negation(MAKE.all_of([a, b, c, d]))
-    said = simplified(MAKE, MAKE.all_of([both, not_both])).conjuncts()
+    said = simplify(MAKE, MAKE.all_of([both, not_both])).conjuncts()
     assert set(said) == {b, MAKE.any_of([a, c]), MAKE.negation(MAKE.all_of([a, c, d]))}
 
 

@@ -71,7 +71,7 @@ def arrays(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
-def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def combine(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     several = st.lists(inner, min_size=1, max_size=3)
     closed = st.fixed_dictionaries({"unevaluatedProperties": inner, "unevaluatedItems": inner})
     # the validator of the tests would follow a reference from an `if` alone to itself without end
@@ -114,7 +114,7 @@ plain_leaves = st.one_of(
 def schemas(draw: st.DrawFn, leaves: st.SearchStrategy[Any] = plain_leaves) -> dict[str, Any]:
     subschemas = st.recursive(
         leaves | st.just({"$ref": "#/$defs/again"}),
-        lambda inner: st.one_of(objects(inner), arrays(inner), combined(inner)),
+        lambda inner: st.one_of(objects(inner), arrays(inner), combine(inner)),
         max_leaves=6,
     )
     whole = draw(subschemas)

@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from arbora.grammars.regex.dfa import combined, complement, intersection, minimal, union
+from arbora.grammars.regex.dfa import combine, complement, intersection, minimal, union
 from arbora.grammars.regex.regex_dfa import searching
 from arbora.grammars.schema.compile import SchemaCompiler
 from arbora.grammars.schema.emit.names import has_one_form
@@ -19,7 +19,7 @@ from arbora.grammars.schema.lexical.json_string_bytes import (
     inlined_block,
     string_block,
 )
-from arbora.grammars.schema.lexical.numbers import compared, multiples, number_texts
+from arbora.grammars.schema.lexical.numbers import compare, multiples, number_texts
 from arbora.grammars.schema.lexical.texts import literals
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,7 +79,7 @@ def test_boolean_operations_are_set_operations(left: str, right: str) -> None:
         assert (intersection(a, b).label(text) >= 0) == (in_a and in_b)
         assert (union(a, b).label(text) >= 0) == (in_a or in_b)
         assert (complement(a).label(text) >= 0) == (not in_a)
-    nothing = combined(a, complement(a), lambda x, y: 0 if x >= 0 and y >= 0 else -1)
+    nothing = combine(a, complement(a), lambda x, y: 0 if x >= 0 and y >= 0 else -1)
     assert (nothing.labels < 0).all()
 
 
@@ -94,7 +94,7 @@ decimals = st.decimals(-2000, 2000, places=3).map(str) | st.integers(-2000, 2000
 @given(decimals, decimals)
 def test_numbers_are_compared_by_value(text: str, bound: str) -> None:
     value, limit = Fraction(text), Fraction(bound)
-    assert compared(limit).label(text) == (value > limit) - (value < limit) + 1
+    assert compare(limit).label(text) == (value > limit) - (value < limit) + 1
 
 
 @settings(deadline=None)
