@@ -25,14 +25,13 @@ class GrammarCache(Generic[Source, Made]):
     `on_done` is called from any thread, when a future completes.
     """
 
-    def __init__(self, most_bytes: int, on_done: Callable[[], None]) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int, on_done: Callable[[], None]) -> None:
+        self._max_bytes = max_bytes
         self._on_done = on_done
         self._futures: OrderedDict[Source, Future[Made]] = OrderedDict()
         self._sizes: dict[Source, int] = {}
-        self._done: deque[tuple[Source, Future[Made]]] = (
-            deque()
-        )  # completed in other threads, and not counted yet
+        self._done: deque[tuple[Source, Future[Made]]] = deque()
+        """completed in other threads, and not counted yet"""
         self._nbytes = 0
 
     def get(self, source: Source, start: Callable[[], Future[Made]]) -> Future[Made]:
@@ -49,16 +48,18 @@ class GrammarCache(Generic[Source, Made]):
         if self._futures.get(source) is future:
             self._drop(source)
 
-    def trim(self) -> None:
-        """Counts the futures completed since the last call, and evicts the least recently used."""
-        while self._done:
-            source, future = self._done.popleft()
+    def take_done(self) -> list[tuple[Source, Future[Made]]]:
+        """The futures completed since the last call. Counts their bytes, and evicts the least recently
+        used."""
+        done = [self._done.popleft() for _ in range(len(self._done))]
+        for source, future in done:
             if self._futures.get(source) is future and not future.cancelled():
                 failed = future.exception() is not None
                 self._sizes[source] = ENTRY_BYTES + (0 if failed else future.result().host_nbytes)
                 self._nbytes += self._sizes[source]
-        while self._nbytes > self._most_bytes:
+        while self._nbytes > self._max_bytes:
             self._drop(next(source for source in self._futures if source in self._sizes))
+        return done
 
     def _note(self, source: Source, future: Future[Made]) -> None:
         self._done.append((source, future))

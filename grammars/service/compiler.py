@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -83,8 +82,6 @@ class GrammarCompiler:
         self._cache: GrammarCache[bytes, Compiled] = GrammarCache(CACHE_BYTES, on_finished)
         self._tickets: dict[str, Future[Compiled]] = {}
         self._refused = RefusedGrammars()
-        self._ended: deque[tuple[bytes, Future[Compiled]]] = deque()
-        """Grammars that ended in other threads, by the digest of their spec, not yet processed."""
 
     @property
     def pending(self) -> int:
@@ -103,14 +100,13 @@ class GrammarCompiler:
         """Forgets a ticket. A grammar that only this ticket asked for is not begun."""
         future = self._tickets.pop(ticket, None)
         if future is not None and future not in self._tickets.values() and future.cancel():
-            self._take_ended()
+            self._take_done()
 
     def finished(self) -> list[tuple[str, Answer]]:
         ready = [(ticket, future) for ticket, future in self._tickets.items() if future.done()]
         for ticket, _ in ready:
             del self._tickets[ticket]
-        self._take_ended()
-        self._cache.trim()
+        self._take_done()
         return [(ticket, _read_answer(future)) for ticket, future in ready]
 
     def spelled(self, tokens: NDArray[np.int32]) -> bytes:
@@ -129,7 +125,7 @@ class GrammarCompiler:
         refusal = self._refused.find_reason(digest)
         if refusal is not None:
             return self._fail(refusal)
-        future = self._cache.get(digest, lambda: self._begin(spec, digest, tenant))
+        future = self._cache.get(digest, lambda: self._begin(spec, tenant))
         fault = _find_fault(future)
         if fault is None:
             return future
@@ -137,7 +133,7 @@ class GrammarCompiler:
         self._refused.note(digest, fault)
         return self._find_future(spec, tenant)
 
-    def _begin(self, spec: GrammarSpec, digest: bytes, tenant: str) -> Future[Compiled]:
+    def _begin(self, spec: GrammarSpec, tenant: str) -> Future[Compiled]:
         limit = MAX_TAGS_TEXT if spec.kind == "structural_tag" else MAX_TEXT
         size = len(spec.text)
         if size > limit:
@@ -146,9 +142,7 @@ class GrammarCompiler:
         def compile_spec(go_on: GoOn) -> Compiled:
             return self._selector.compile(CompileRequest(spec, tenant, go_on))
 
-        future = self._threads.submit(size, compile_spec, tenant)
-        future.add_done_callback(lambda done: self._ended.append((digest, done)))
-        return future
+        return self._threads.submit(size, compile_spec, tenant)
 
     def _fail(self, error: Exception) -> Future[Compiled]:
         future: Future[Compiled] = Future()
@@ -167,10 +161,9 @@ class GrammarCompiler:
             self._is_announced = True
             log.info("compiling grammar kernels, which can take minutes; the next start finds them compiled")
 
-    def _take_ended(self) -> None:
+    def _take_done(self) -> None:
         """Forgets failures that the machine may have caused."""
-        while self._ended:
-            digest, future = self._ended.popleft()
+        for digest, future in self._cache.take_done():
             if not _is_lasting(future):
                 self._cache.forget(digest, future)
                 self._refused.note(digest, None if future.cancelled() else future.exception())

@@ -32,7 +32,7 @@ class World:
         future = self.future(source)
         if not future.done():
             future.set_result(Grammar(nbytes))
-        self.cache.trim()
+        self.cache.take_done()
         return future
 
 
@@ -82,7 +82,7 @@ def test_refused_and_cancelled_grammars_count_too() -> None:
     world = World(1)
     world.future("wrong").set_exception(ValueError("no"))
     assert world.future("gone").cancel()
-    world.cache.trim()
+    world.cache.take_done()
     world.cache.forget("gone", world.future("gone"))
     world.made("a")
     world.made("wrong")
