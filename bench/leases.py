@@ -27,7 +27,7 @@ from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from arbora.runtime.scheduler.refusals import Limits
-from arbora.runtime.scheduler.scheduler import Scheduler
+from arbora.runtime.scheduler.scheduler import Now, Scheduler
 from arbora.runtime.vocabulary import build_vocabulary
 
 sys.path.append(str(Path(__file__).parent))
@@ -66,6 +66,10 @@ class World:
     cached_tokens: int = 0
     fresh: int = 0  # the last token id
 
+    @property
+    def moment(self) -> Now:
+        return Now(self.now, self.now)
+
     def new_tokens(self, count: int) -> list[int]:
         self.fresh += count
         return list(range(self.fresh - count, self.fresh))
@@ -77,12 +81,10 @@ class World:
     def run(self) -> None:
         plans: deque[StepPlan] = deque()
         while self.events or not self.scheduler.idle:
-            self.scheduler.expire_leases(self.now)
             while self.events and self.events[0][0] <= self.now:
                 self.send(heappop(self.events)[2])
-            while self.scheduler.plan():
-                pass
-            plans += [m for m in self.scheduler.messages_to_model() if isinstance(m, StepPlan)]
+            outgoing = self.scheduler.turn((), self.moment)
+            plans += [message for message in outgoing.to_model if isinstance(message, StepPlan)]
             if plans:
                 self.run_step(plans.popleft())
             elif self.events:
@@ -94,7 +96,8 @@ class World:
         self.sent[name] = self.now, agent
         leases = [LeaseTerms("tool_pause", 2.0)] if agent is not None and self.leased else []
         sampling = SamplingParams(max_tokens=REPLY)
-        self.scheduler.submit(Generate(name, 0, array("i", tokens).tobytes(), sampling, leases=leases))
+        prompt = array("i", tokens).tobytes()
+        self.scheduler.handle(Generate(name, 0, prompt, sampling, leases=leases), self.moment)
 
     def run_step(self, plan: StepPlan) -> None:
         tokens = sum(max(1, len(row.tokens) // 4) for row in plan.rows)
@@ -104,8 +107,9 @@ class World:
         states = np.full(len(slots), -1, np.int32).tobytes()
         ids = np.arange(len(slots), dtype=np.int32).tobytes()
         packed = np.array(slots, np.int32).tobytes()
-        self.scheduler.apply(StepResult(plan.step, packed, ids, states, tokens, 1000 * elapsed))
-        for message in self.scheduler.messages_to_clients().get(0, []):
+        result = StepResult(plan.step, packed, ids, states, tokens, 1000 * elapsed)
+        self.scheduler.handle(result, self.moment)
+        for message in self.scheduler.take_outgoing().to_clients.get(0, []):
             for output in message.items if isinstance(message, Outputs) else ():
                 self.take(output.request, output.tokens, output.cached_tokens, output.finish is not None)
 
@@ -122,7 +126,7 @@ class World:
         if not is_over:
             return
         agent.turn += 1
-        self.scheduler.order(AwaitTools(name, [agent.tool]))
+        self.scheduler.handle(AwaitTools(name, [agent.tool]), self.moment)
         if agent.turn < TURNS:
             pause = math.exp(self.chance.gauss(math.log(TOOLS[agent.tool]), SPREAD))
             agent.tokens += self.new_tokens(RESULT)
@@ -130,7 +134,14 @@ class World:
 
 
 def measure(given: argparse.Namespace, readers_per_s: float, *, leased: bool) -> None:
-    limits = Limits(1 << 17, given.pages, PAGE, 64, 1 << 16, most_pinned=given.pages // 2)
+    limits = Limits(
+        max_model_len=1 << 17,
+        num_pages=given.pages,
+        page_size=PAGE,
+        slots=64,
+        max_waiting=1 << 16,
+        max_pinned=given.pages // 2,
+    )
     compiler = GrammarCompiler(build_vocabulary([b"a"], [False], ()), 1)
     scheduler = Scheduler(
         limits,

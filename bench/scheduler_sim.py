@@ -28,7 +28,7 @@ from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import OUTPUT_WEIGHT, USUAL_BOUNDS, Bounds
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from arbora.runtime.scheduler.refusals import Limits
-from arbora.runtime.scheduler.scheduler import Scheduler
+from arbora.runtime.scheduler.scheduler import Now, Scheduler
 from arbora.runtime.vocabulary import build_vocabulary
 
 sys.path.append(str(Path(__file__).parent / "lib"))
@@ -64,7 +64,13 @@ class Machine:
     slots: int
 
     def scheduler(self, bounds: Bounds) -> Scheduler:
-        limits = Limits(MAX_LENGTH, self.pages, self.page_size, self.slots, max_waiting=1 << 20)
+        limits = Limits(
+            max_model_len=MAX_LENGTH,
+            num_pages=self.pages,
+            page_size=self.page_size,
+            slots=self.slots,
+            max_waiting=1 << 20,
+        )
         compiler = GrammarCompiler(build_vocabulary([b"a"], [False], ()), 1)
         return Scheduler(
             limits,
@@ -115,9 +121,8 @@ class Simulation:
     def run(self) -> None:
         while self._sent < len(self._arrivals) or not self.scheduler.idle:
             self._send_due()
-            while self.scheduler.plan():
-                pass
-            self._plans += [m for m in self.scheduler.messages_to_model() if isinstance(m, StepPlan)]
+            outgoing = self.scheduler.turn((), Now())
+            self._plans += [message for message in outgoing.to_model if isinstance(message, StepPlan)]
             if self._plans:
                 self._run_step(self._plans.popleft())
             else:
@@ -128,7 +133,7 @@ class Simulation:
             arrival = self._arrivals[self._sent]
             sampling = SamplingParams(max_tokens=arrival.max_tokens, seed=self._sent)
             request = Generate(str(self._sent), 0, arrival.prompt(), sampling, tenant=arrival.tenant)
-            self.scheduler.submit(request)
+            self.scheduler.handle(request, Now())
             self.service.waiting[arrival.tenant] += 1
             self._sent += 1
 
@@ -144,12 +149,12 @@ class Simulation:
         sampled = [self._arrivals[self._rows[slot]].output_token for slot in slots]
         states = _packed([-1] * len(slots))
         result = StepResult(plan.step, _packed(slots), _packed(sampled), states, tokens, elapsed)
-        self.scheduler.apply(result)
+        self.scheduler.handle(result, Now())
         self._take_replies()
         self.service.observe()
 
     def _take_replies(self) -> None:
-        for message in self.scheduler.messages_to_clients().get(0, []):
+        for message in self.scheduler.take_outgoing().to_clients.get(0, []):
             if not isinstance(message, Outputs):
                 continue
             for output in message.items:

@@ -1,127 +1,193 @@
-"""Answers the messages that concern the whole cache: reports, pins, leases, drops, but not the tree."""
+"""Answers the messages about the cache: reports, pins, leases, drops, explanations."""
 
 from __future__ import annotations
 
+from collections import deque
 from heapq import nlargest
-from typing import assert_never
+from typing import TypeAlias, assert_never
 
 from ...radix_cache import Prefix, PrefixCache
 from ..messages import (
-    CacheAnswer,
+    AwaitTools,
+    CacheControl,
     CachedPrefix,
     CacheDropped,
     CacheReport,
     CheckPin,
     DropCache,
+    EndLease,
     ExplainPrompt,
     PinPrefix,
     PrefixPinned,
     PromptExplained,
     QueryCache,
     QueryRefused,
-    StoreCounts,
+    QueryTree,
     UnpinPrefix,
 )
-from .hit_rate import HitRate
+from .allocation import pages_for
+from .counts import HitRate
 from .lease_registry import LeaseRegistry
+from .lifecycle import Lifecycle
 from .pin_registry import PinRegistry
+from .replies import Replies
+from .stored_pages import StoredPages
+from .tree_reports import TreeReports
 
-MOST_NAMESPACES = 100
-MOST_PREFIXES = 20
+MAX_NAMESPACES = 100
+MAX_PREFIXES = 20
 SHOWN_TOKENS = 128  # at each end of a prefix
+Deferred: TypeAlias = DropCache | ExplainPrompt | AwaitTools | EndLease
 
 
 class CacheController:
-    def __init__(self, cache: PrefixCache, most_pinned: int) -> None:
-        """most_pinned: pages that pins and leases may protect in a scope"""
-        self.hits = HitRate()
-        self.pins = PinRegistry(cache, most_pinned)
-        self.leases = LeaseRegistry(cache, most_pinned, self.pins.pages)
-        self._cache = cache
+    """Drops, explanations and changes of leases are deferred until the requests that had ended when the
+    message came have given their pages to the tree. They are carried out in the order in which they came."""
 
-    def answer(
+    def __init__(
         self,
-        message: QueryCache | CheckPin | PinPrefix | UnpinPrefix,
-        now: float,
-        most_needed: int,
-        store: StoreCounts,
-    ) -> CacheAnswer:
-        """`now` is in seconds since 1970; `most_needed` are the pages of the largest open request."""
+        cache: PrefixCache,
+        pins: PinRegistry,
+        leases: LeaseRegistry,
+        stored: StoredPages,
+        requests: Lifecycle,
+        replies: Replies,
+    ) -> None:
+        self.hit_rate = HitRate()
+        self.tree_reports = TreeReports(cache, replies, has_store=stored.enabled)
+        self._cache = cache
+        self._pins = pins
+        self._leases = leases
+        self._stored = stored
+        self._requests = requests
+        self._replies = replies
+        self._deferred: deque[tuple[Deferred, set[str]]] = deque()  # with the ids of the requests that ended
+
+    def handle(self, message: CacheControl | AwaitTools | EndLease, now: float) -> None:
+        """`now` is in seconds since 1970."""
         match message:
+            case DropCache() | ExplainPrompt() | AwaitTools() | EndLease():
+                self._defer(message)
+            case QueryTree():
+                self.tree_reports.answer(message, now, self._requests.waiting)
             case QueryCache():
-                return self._report(message, store)
+                self._replies.add(message.client, self._report(message))
             case CheckPin():
-                return self.pins.check(message)
+                self._replies.add(message.client, self._pins.check(message))
             case PinPrefix():
-                answer = self.pins.pin(message, now, self._cache.stats().total - most_needed)
-                self.leases.enforce_quota(message.scope)
-                return answer
+                self._replies.add(message.client, self._pins.pin(message, now, self._spare_pages()))
+                self._leases.enforce_quota(message.scope)
             case UnpinPrefix():
-                return self._unpin(message)
+                self._replies.add(message.client, self._unpin(message))
             case _:
                 assert_never(message)
 
+    def carry_out(self) -> None:
+        """Carries out the deferred messages whose requests have been released."""
+        while self._deferred:
+            message, ended = self._deferred[0]
+            if any(request.id in ended for request in self._requests.residents.values()):
+                return
+            self._deferred.popleft()
+            match message:
+                case DropCache():
+                    self._drop(message)
+                case ExplainPrompt():
+                    self._replies.add(message.client, self._explain(message))
+                case AwaitTools(request, tools):
+                    self._leases.await_tools(request, tools)
+                case EndLease():
+                    self._leases.end(message)
+
+    def drop_client(self, client: int) -> None:
+        """Forgets the questions of a client that has died. Its other messages change the cache, so they are
+        still carried out."""
+        self._deferred = deque(
+            (message, ended)
+            for message, ended in self._deferred
+            if not (isinstance(message, ExplainPrompt) and message.client == client)
+        )
+        self.tree_reports.drop_client(client)
+
     def expire(self, now: float) -> None:
-        self.pins.expire(now)
-        self.leases.expire(now)
+        """Ends leases and pins whose time is over, and sends tree reports that have waited too long for the
+        page store. `now` is in seconds since 1970."""
+        self._pins.expire(now)
+        self._leases.expire(now)
+        self.tree_reports.expire(now)
 
     @property
     def next_expiry(self) -> float | None:
-        """When the next pin or lease ends, in seconds since 1970."""
-        ends = [self.pins.next_expiry, self.leases.next_expiry]
+        """When the next pin, lease or wait for the page store ends, in seconds since 1970."""
+        ends = [self._pins.next_expiry, self._leases.next_expiry, self.tree_reports.next_expiry]
         return min((end for end in ends if end is not None), default=None)
 
-    def _report(self, message: QueryCache, store: StoreCounts) -> CacheReport:
+    def _defer(self, message: Deferred) -> None:
+        if isinstance(message, EndLease):
+            self._requests.drop_lease_terms(message)
+        ended = {each.id for each in self._requests.residents.values() if each.is_answered}
+        self._deferred.append((message, ended))
+        self.carry_out()
+
+    def _drop(self, message: DropCache) -> None:
+        in_scope = self._cache.views.namespaces(message.scope)
+        names = [*in_scope] if message.namespace is None else [message.namespace]
+        dropped = [self._cache.drop(name) for name in names]
+        pages, tokens = sum(each.pages for each in dropped), sum(each.tokens for each in dropped)
+        answer = CacheDropped(message.query, pages, tokens)
+        if self._stored.enabled:
+            self._stored.forget(message, answer, self._requests.open)
+        else:
+            self._replies.add(message.client, answer)
+
+    def _explain(self, message: ExplainPrompt) -> PromptExplained:
+        found = self._cache.views.divergence(message.namespace, message.tokens, SHOWN_TOKENS)
+        return PromptExplained(message.query, *found)
+
+    def _spare_pages(self) -> int:
+        """Pages that no open request can need."""
+        needs = [pages_for(request.max_length, self._cache.page_size) for request in self._requests.open]
+        return self._cache.stats().total - max(needs, default=0)
+
+    def _unpin(self, message: UnpinPrefix) -> PrefixPinned | QueryRefused:
+        ended = self._pins.unpin(message.pin, message.scope)
+        if ended is not None:
+            return PrefixPinned(message.query, ended)
+        reason = f"There is no pin {message.pin}; it may have expired."
+        return QueryRefused(message.query, 404, reason, "id", "pin_not_found")
+
+    def _report(self, message: QueryCache) -> CacheReport:
         pages = self._cache.stats()
-        total, lately = self.hits.total, self.hits.lately
+        total, recent = self.hit_rate.total, self.hit_rate.sum_recent()
         sizes = self._cache.views.namespaces(message.scope)
-        largest = nlargest(MOST_NAMESPACES, sizes, key=sizes.__getitem__)
+        largest = nlargest(MAX_NAMESPACES, sizes, key=sizes.__getitem__)
         return CacheReport(
             query=message.query,
             pages_total=pages.total,
             pages_free=pages.free,
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
-            pages_pinned=self.pins.pages(message.scope),
-            pages_pinnable=self.pins.limit,
+            pages_pinned=self._pins.pages(message.scope),
+            pages_pinnable=self._pins.limit,
             prompt_tokens=total.prompt_tokens,
             cached_tokens=total.cached_tokens,
-            recent_requests=len(self.hits.recent),
-            recent_prompt_tokens=lately.prompt_tokens,
-            recent_cached_tokens=lately.cached_tokens,
+            recent_requests=len(self.hit_rate.recent),
+            recent_prompt_tokens=recent.prompt_tokens,
+            recent_cached_tokens=recent.cached_tokens,
             evicted_pages=pages.evicted_pages,
-            store=store,
+            store=self._stored.counts,
             namespaces={name: sizes[name] for name in largest},
-            prefixes=self._popular(message, list(sizes)),
-            pins=self.pins.listed(message.scope),
-            leases=self.leases.listed(message.scope, message.tenant),
-            pages_leased=self.leases.pages(message.scope),
+            prefixes=self._list_popular(message, list(sizes)),
+            pins=self._pins.listed(message.scope),
+            leases=self._leases.listed(message.scope, message.tenant),
+            pages_leased=self._leases.pages(message.scope),
         )
 
-    def _popular(self, message: QueryCache, names: list[str]) -> list[CachedPrefix]:
-        found = self._cache.views.popular(names, MOST_PREFIXES, SHOWN_TOKENS)
-        return [_cached_prefix(prefix, is_shown=prefix.namespace == message.own) for prefix in found]
-
-    def drop(self, message: DropCache) -> CacheDropped:
-        of_scope = self._cache.views.namespaces(message.scope)
-        names = [*of_scope] if message.namespace is None else [message.namespace]
-        dropped = [self._cache.drop(name) for name in names]
-        return CacheDropped(
-            message.query, sum(each.pages for each in dropped), sum(each.tokens for each in dropped)
-        )
-
-    def explain(self, message: ExplainPrompt) -> PromptExplained:
-        found = self._cache.views.divergence(message.namespace, message.tokens, SHOWN_TOKENS)
-        return PromptExplained(message.query, *found)
-
-    def _unpin(self, message: UnpinPrefix) -> PrefixPinned | QueryRefused:
-        ended = self.pins.unpin(message.pin, message.scope)
-        if ended is not None:
-            return PrefixPinned(message.query, ended)
-        reason = f"There is no pin {message.pin}; it may have expired."
-        return QueryRefused(message.query, 404, reason, "id", "pin_not_found")
+    def _list_popular(self, message: QueryCache, names: list[str]) -> list[CachedPrefix]:
+        found = self._cache.views.popular(names, MAX_PREFIXES, SHOWN_TOKENS)
+        return [_show_prefix(prefix, is_own=prefix.namespace == message.own) for prefix in found]
 
 
-def _cached_prefix(prefix: Prefix, *, is_shown: bool) -> CachedPrefix:
-    head, tail = (prefix.head, prefix.tail) if is_shown else (b"", b"")
+def _show_prefix(prefix: Prefix, *, is_own: bool) -> CachedPrefix:
+    head, tail = (prefix.head, prefix.tail) if is_own else (b"", b"")
     return CachedPrefix(prefix.namespace, head, tail, prefix.tokens, prefix.hits, prefix.idle)

@@ -23,7 +23,7 @@ from collections.abc import Collection
 from enum import Enum, auto
 
 from ...radix_cache import PrefixCache
-from ..messages import EndLease, Generate, Message
+from ..messages import EndLease, Generate
 from .fairness import Fairness
 from .grammar_loader import GrammarLoader
 from .initial_allocation import allocate
@@ -59,9 +59,7 @@ class Lifecycle:
         places: QueuePlaces,
         retry_times: RetryTimes,
         slots: int,
-        to_model: list[Message],
     ) -> None:
-        """`to_model` collects messages to the model process, in the order in which it must see them."""
         self.waiting = waiting
         self.residents: dict[int, Request] = {}  # by slot; ENDED ones too until their last step is done
         self._compiling: dict[str, Request] = {}
@@ -74,7 +72,6 @@ class Lifecycle:
         self._places = places
         self._retry_times = retry_times
         self._free_slots = deque(range(slots))
-        self._to_model = to_model
         self._arrivals = 0
         self._last_step_done = 0
 
@@ -231,9 +228,9 @@ class Lifecycle:
         allocation = request.allocation
         if allocation.faulty:
             self._cache.discard(allocation.lock, allocation.pages)
-            self._to_model += self._stored.discard(request)
+            self._stored.discard(request)
         else:
-            self._to_model += self._stored.release(request)
+            self._stored.release(request)
             has_run = allocation.last_step > 0
             existing = min(allocation.planned, request.length) if has_run else allocation.lock.matched
             tokens = request.slice(0, existing)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ...radix_cache import KEY_BYTES, KeyedPages, PrefixCache, split_keys
-from ..messages import Message, SavedPages, SavePages, StepPlan
+from ..messages import SavedPages, SavePages, StepPlan
 from .evicted_pages import EvictedPages
 from .plan import StepInFlight
 from .request import Request
@@ -53,7 +53,7 @@ class PageSaver:
         self._take_evicted()
         self._evicted.prioritize(keys)
 
-    def write_through(self, requests: Sequence[Request], at_once: bool = False) -> list[Message]:
+    def write_through(self, requests: Sequence[Request], at_once: bool = False) -> list[SavePages]:
         """Messages that save the new full pages of these requests; none while there are few.
 
         at_once: save even a few

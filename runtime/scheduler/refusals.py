@@ -13,7 +13,7 @@ from .request import TOKEN_BYTES, Request
 MOST_CHARACTERS = 2000  # of a message about a grammar, which may quote it
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The capacity of one replica."""
 
     max_model_len: int  # tokens
@@ -21,7 +21,7 @@ class Limits(msgspec.Struct, frozen=True):
     page_size: int  # tokens
     slots: int  # requests that hold pages at once
     max_waiting: int
-    most_pinned: int = 0  # pages in a scope
+    max_pinned: int = 0  # pages in a scope
     keys: int = 0  # API keys; with several, each is a tenant
     bounded_priorities: bool = False  # each key has a best priority
     group_cost: GroupCost = msgspec.field(default_factory=GroupCost)

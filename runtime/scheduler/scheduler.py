@@ -1,38 +1,49 @@
-"""The scheduler's state machine: requests and step results in, step plans and outputs out.
+"""The scheduler's state machine: messages in, messages out.
 
-It has no sockets and no clock. `plan` may run one step ahead of the results: rows of the next step then
-use tokens that are not known yet.
+It has no sockets and no clock. It plans one step ahead of the results: rows of the next step then use tokens
+that are not known yet.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import asdict
+from typing import NamedTuple, assert_never
 
-from ...grammars import BusyError, CompilerError, GrammarError
 from ...radix_cache import PrefixCache
 from ..messages import (
-    Accepted,
-    CacheControl,
+    Abort,
+    AwaitTools,
+    CheckPin,
+    Drain,
     DropCache,
+    EndLease,
     ExplainPrompt,
     Fetched,
+    Finish,
+    Flushed,
     Forgotten,
     Found,
     Generate,
-    LeftOut,
     Located,
     Message,
+    ModelReady,
     PageStoreInbox,
+    PeerDown,
+    PinPrefix,
+    QueryCache,
+    QueryStats,
     QueryTree,
-    Refused,
+    SchedulerInbox,
     Stats,
     StepResult,
-    StoreCounts,
     StoreReport,
+    UnpinPrefix,
 )
 from .admission import Admission
-from .allocation import pages_for
+from .arrivals import Arrivals
 from .budget import StepBudget
 from .cache_control import CacheController
 from .completion import Completion
@@ -40,20 +51,40 @@ from .counts import Counts
 from .fairness import USUAL_BOUNDS, Bounds, Fairness
 from .forced_runs import Segments
 from .grammar_loader import GrammarLoader
+from .key_rates import KeyRates
+from .lease_registry import LeaseRegistry
 from .lifecycle import Lifecycle
-from .orders import Order, Orders
+from .pin_registry import PinRegistry
 from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
 from .queue_places import QueuePlaces
-from .refusals import Limits, grammar_refusal, queue_full, refusal
+from .refusals import Limits
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
 from .results import Results, StepOutcome
 from .retraction import Retraction
 from .retry_times import RetryTimes
 from .stored_pages import StoredPages
-from .tree_reports import TreeReports
 from .wait_budget import WaitBudget
 from .waiting_queue import WaitingQueue
+
+ANSWER_POLL_S = 0.005  # between two checks for late answers of grammars' processes
+
+log = logging.getLogger("arbora.scheduler")
+
+
+class Now(NamedTuple):
+    """The time by two clocks."""
+
+    monotonic: float = 0.0  # seconds of a clock that never jumps, for durations
+    wall: float = 0.0  # seconds since 1970, for times that clients see
+
+
+class Outgoing(NamedTuple):
+    """The messages that a turn sends, in order for each receiver."""
+
+    to_model: list[Message]
+    to_store: list[PageStoreInbox]
+    to_clients: dict[int, list[Message]]
 
 
 class Scheduler:
@@ -73,9 +104,7 @@ class Scheduler:
         write_through: bool = False,
         wait_budget: WaitBudget | None = None,
     ) -> None:
-        self._limits = limits
         self._cache = cache
-        self._cache_control = CacheController(cache, limits.most_pinned)
         self._budget = budget
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
@@ -86,14 +115,15 @@ class Scheduler:
         self._fairness = Fairness(
             bounds.ahead, own_priorities=limits.keys > 1 and not limits.bounded_priorities
         )
+        self._key_rates = KeyRates()
         self._stored = StoredPages(cache, host_pages, write_through)
-        self._store_counts = StoreCounts()
         self._places = QueuePlaces(limits.max_waiting, limits.keys)
         self._retry_times = RetryTimes(self._places)
-        self._to_model: list[Message] = []
+        self._pins = PinRegistry(cache, limits.max_pinned)
+        self._leases = LeaseRegistry(cache, limits.max_pinned, self._pins.pages)
         self._requests = Lifecycle(
             cache,
-            self._cache_control.leases,
+            self._leases,
             self._stored,
             grammars,
             self._fairness,
@@ -101,174 +131,160 @@ class Scheduler:
             self._places,
             self._retry_times,
             limits.slots,
-            self._to_model,
         )
         self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
         self._in_flight: deque[StepInFlight] = deque()
         self._replies = Replies()
-        self._tree_reports = TreeReports(cache, self._replies, has_store=host_pages > 0)
+        self._cache_control = CacheController(
+            cache, self._pins, self._leases, self._stored, self._requests, self._replies
+        )
         self._counts = Counts()
         self._retraction = Retraction(self._requests, self._planner, self._fairness, self._counts)
-        self._orders = Orders(
-            self._requests, self._cache_control, self._stored, self._replies, self._to_model
-        )
-        self._completion = Completion(segments, eos)
+        completion = Completion(segments, eos)
         self._wait_budget = wait_budget or WaitBudget()
-        self._compiled: dict[str, Request] = {}  # not accepted yet: their grammar's process has not answered
         self._results = Results(
-            self._completion,
-            segments,
-            eos,
+            completion, segments, eos, self._replies, self._counts, self._fairness, self._wait_budget
+        )
+        self._arrivals = Arrivals(
+            limits,
+            self._key_rates,
+            self._places,
+            self._retry_times,
+            self._pins,
+            self._leases,
+            self._requests,
+            grammars,
+            completion,
+            self._results,
             self._replies,
-            self._counts,
-            self._fairness,
             self._wait_budget,
         )
+        self._to_model: list[Message] = []
+        self._is_draining = False
+        self._is_flushing = self._is_flushed = not self._stored.enabled
 
-    # Messages of the tokenizer processes
-
-    def submit(self, message: Generate, now: float = 0.0) -> None:
-        """The answer is `Accepted` or `Refused`; for a request with a grammar, once that is compiled.
-
-        `now` is in seconds of a monotonic clock.
-        """
-        refused = refusal(message, self._limits, self._cache_control.pins.withheld(message))
-        if refused is None and not self._places.admits(message.tenant):
-            retry_after = self._retry_times.retry_after(message.tenant, hash(message.prompt))
-            refused = queue_full(message, self._places, retry_after)
-        if refused is not None:
-            self._replies.add(message.client, refused)
-            return
-        self._cache_control.leases.arrive(message)
-        request = self._requests.create(message)
-        request.arrived_at = now
-        if message.grammar is None:
-            self._accept(request)
-        else:
-            self._grammars.submit(request.id, message.grammar, message.sampling.complete_json, message.tenant)
-
-    def take_grammars(self) -> None:
-        """Accepts or refuses the requests whose grammars were compiled meanwhile.
-
-        All constraints are made before the first is used. Each sends a question to its grammar's process when
-        it is made, so the processes work on their answers side by side.
-        """
-        for request_id, compiled in list(self._grammars.finished()):
-            request = self._requests.find(request_id)
-            if request is None:
-                continue
-            if isinstance(compiled, GrammarError | CompilerError | BusyError):
-                self._refuse(request, grammar_refusal(request, compiled))
-            else:
-                request.constraint = compiled
-                self._compiled[request.id] = request
-        for request in list(self._compiled.values()):
-            if request.is_answered:
-                del self._compiled[request.id]
-            elif self._wait_budget.is_ready(request):
-                del self._compiled[request.id]
-                refused = self._completion.refusal(request)
-                self._accept(request) if refused is None else self._refuse(request, refused)
-
-    def drop(self, request_id: str) -> None:
-        """Ends a request without a reply: a stop string completed it, or its client is gone."""
-        request = self._requests.find(request_id)
-        if request is not None:
-            self._requests.end(request)
-
-    def drop_client(self, client: int) -> None:
-        """Ends the requests of a tokenizer process that died."""
-        for request in [request for request in self._requests.open if request.client == client]:
-            self._requests.end(request)
-        self._orders.drop_client(client)
-        self._replies.drop_client(client)
-        self._tree_reports.drop_client(client)
-
-    def query(self, client: int, query: int) -> None:
-        self._replies.add(client, self.stats(query))
-
-    def control_cache(self, message: CacheControl, now: float) -> None:
-        """`now` is in seconds since 1970."""
-        if isinstance(message, DropCache | ExplainPrompt):
-            self._orders.add(message)
-            return
-        if isinstance(message, QueryTree):
-            self._tree_reports.answer(message, now, self._requests.waiting)
-            return
-        needs = [pages_for(request.max_length, self._cache.page_size) for request in self._requests.open]
-        answer = self._cache_control.answer(message, now, max(needs, default=0), self._store_counts)
-        self._replies.add(message.client, answer)
-
-    def order(self, order: Order) -> None:
-        """Carries out the order once the requests that have ended are released."""
-        self._orders.add(order)
-
-    # Messages of the page store
-
-    def found(self, message: Found) -> None:
-        self._stored.found(message)
-
-    def fetch_ahead(self) -> None:
-        """Fetches stored pages of waiting requests, as far as host memory allows."""
-        self._admission.fetch_ahead()
-
-    def fetched(self, message: Fetched) -> None:
-        self._stored.fetched(message)
-
-    def located(self, message: Located) -> None:
-        self._tree_reports.located(message)
-
-    def forgotten(self, message: Forgotten) -> None:
-        self._replies.add(message.client, message.dropped)
-
-    def take_store_report(self, report: StoreReport) -> None:
-        self._store_counts = report.counts
-
-    def flush(self) -> None:
-        """Has the page store save what the cache holds, before the process ends."""
-        self._to_model.append(self._stored.flush())
-
-    # Time
-
-    def tick(self, now: float) -> None:
-        """Notes the time, and whether requests still wait now that all possible steps are planned. `now` is
-        in seconds of a monotonic clock."""
-        self._retry_times.tick(now, busy=bool(self._requests.waiting))
-
-    def expire_leases(self, now: float) -> None:
-        """Ends the leases and pins whose time is over, and sends tree reports that have waited too long for
-        the page store. `now` is in seconds since 1970."""
-        self._cache_control.expire(now)
-        self._tree_reports.expire(now)
-
-    @property
-    def next_expiry(self) -> float | None:
-        """When the next lease, pin or wait for the page store ends, in seconds since 1970."""
-        ends = [self._cache_control.next_expiry, self._tree_reports.next_expiry]
-        return min((end for end in ends if end is not None), default=None)
-
-    # Steps
-
-    def begin_turn(self) -> None:
-        """Begins a turn of the loop: resumes the requests whose grammar's process has answered by now."""
+    def turn(self, messages: Iterable[SchedulerInbox], now: Now) -> Outgoing:
+        """Handles the messages, does what is due, and plans all possible steps."""
         self._wait_budget.renew()
+        for message in messages:
+            self.handle(message, now)
+        self.update(now)
+        while self.plan(now):
+            pass
+        self._retry_times.tick(now.monotonic, busy=bool(self._requests.waiting))
+        return self.take_outgoing()
+
+    def handle(self, message: SchedulerInbox, now: Now) -> None:
+        match message:
+            case StepResult():
+                self._apply(message)
+            case Generate():
+                self._arrivals.submit(message, now.monotonic)
+            case Abort() | Finish():
+                self._drop(message.request)
+            case (
+                AwaitTools()
+                | EndLease()
+                | QueryCache()
+                | DropCache()
+                | CheckPin()
+                | PinPrefix()
+                | UnpinPrefix()
+                | ExplainPrompt()
+                | QueryTree()
+            ):
+                self._cache_control.handle(message, now.wall)
+            case QueryStats():
+                self._replies.add(message.client, self.stats(message.query))
+            case PeerDown():
+                self._drop_client(message.client)
+            case Drain():
+                self._is_draining = True
+            case Found():
+                self._stored.found(message)
+            case Fetched():
+                self._stored.fetched(message)
+            case Located():
+                self._cache_control.tree_reports.located(message)
+            case Forgotten():
+                self._replies.add(message.client, message.dropped)
+            case StoreReport():
+                self._stored.counts = message.counts
+            case Flushed():
+                self._is_flushed = True
+            case ModelReady():
+                log.warning("the model process said twice that it is ready")
+            case _:
+                assert_never(message)
+
+    def update(self, now: Now) -> None:
+        """Resumes requests whose grammar's process has answered, ends leases, pins and waits whose time is
+        over, accepts requests whose grammars are compiled, fetches stored pages, and flushes when drained."""
         self._conclude(self._results.take_late())
+        self._cache_control.expire(now.wall)
+        self._arrivals.take_grammars()
+        self._admission.fetch_ahead()
+        if self._is_draining and self._requests.idle and not self._is_flushing:
+            self._is_flushing = True
+            self._stored.flush()
+
+    def max_wait_s(self, now: float) -> float | None:
+        """Seconds after which the next turn must begin even without a message; None: at any time.
+
+        `now` is in seconds since 1970.
+        """
+        ends_at = self._cache_control.next_expiry
+        waits = [] if ends_at is None else [max(0.0, ends_at - now)]
+        if self.awaits_answers:
+            waits.append(ANSWER_POLL_S)
+        return min(waits, default=None)
 
     @property
     def awaits_answers(self) -> bool:
         """Whether some request waits for its grammar's process; then the next turn must begin soon."""
-        return self._results.has_late or bool(self._compiled)
+        return self._results.has_late or self._arrivals.awaits_answers
 
-    def plan(self, now: float = 0.0) -> bool:
-        """Plans the next step; False if there is nothing to do or enough steps are in flight.
+    @property
+    def idle(self) -> bool:
+        return self._requests.idle
 
-        `now` is in seconds of the clock of `submit`.
-        """
+    @property
+    def is_drained(self) -> bool:
+        """Whether `Drain` has come, all requests have ended, and the page store has what it should keep."""
+        return self._is_draining and self._requests.idle and self._is_flushed
+
+    def take_outgoing(self) -> Outgoing:
+        """Returns the messages since the last call."""
+        to_model, self._to_model = [*self._to_model, *self._stored.take_messages_to_model()], []
+        to_store = [*self._stored.take_messages(), *self._cache_control.tree_reports.take_messages()]
+        to_clients = self._replies.take()
+        for messages in to_clients.values():
+            for message in messages:
+                self._key_rates.see(message)
+        return Outgoing(to_model, to_store, to_clients)
+
+    def _drop(self, request_id: str) -> None:
+        """Ends a request without a reply: a stop string completed it, or its client is gone."""
+        request = self._requests.find(request_id)
+        if request is not None:
+            self._requests.end(request)
+        self._key_rates.end(request_id)
+
+    def _drop_client(self, client: int) -> None:
+        """Ends the requests of a tokenizer process that died."""
+        for request in [request for request in self._requests.open if request.client == client]:
+            self._requests.end(request)
+        self._key_rates.drop_client(client)
+        self._cache_control.drop_client(client)
+        self._replies.drop_client(client)
+
+    def plan(self, now: Now) -> bool:
+        """Plans the next step; False if there is nothing to do or enough steps are in flight."""
         if len(self._in_flight) >= STEPS_IN_FLIGHT:
             return False
-        self._admit(now)
-        decoding, prefilling = self._rows()
-        self._orders.carry_out()
+        self._admit(now.monotonic)
+        decoding, prefilling = self._choose_rows()
+        self._cache_control.carry_out()
         planned = self._planner.build(decoding, prefilling, self._requests.streams_text, self._budget)
         if planned is None:
             return False
@@ -282,12 +298,11 @@ class Scheduler:
         self._stored.attach(plan, flight)
         self._counts.prompt_tokens_computed += flight.prefill_tokens - flight.forced_tokens
         self._in_flight.append(flight)
-        self._to_model += self._grammars.take_loads()
-        self._to_model.append(plan)
+        self._to_model += [*self._stored.take_messages_to_model(), *self._grammars.take_loads(), plan]
         self._send_masks()
         return True
 
-    def apply(self, result: StepResult) -> None:
+    def _apply(self, result: StepResult) -> None:
         """Applies the result of the oldest step in flight."""
         flight = self._in_flight[0]
         assert flight.step == result.step, f"result of step {result.step}, expected {flight.step}"
@@ -300,24 +315,9 @@ class Scheduler:
         self._conclude(self._results.take(flight, result))
         self._in_flight.popleft()
         self._send_masks()
-        self._to_model += self._stored.save(flight)
+        self._stored.save(flight)
         self._requests.step_done(flight)
-        self._orders.carry_out()
-
-    @property
-    def idle(self) -> bool:
-        return self._requests.idle
-
-    def messages_to_model(self) -> list[Message]:
-        messages = self._to_model.copy()
-        self._to_model.clear()
-        return messages
-
-    def messages_to_store(self) -> list[PageStoreInbox]:
-        return self._stored.messages_to_store() + self._tree_reports.messages_to_store()
-
-    def messages_to_clients(self) -> dict[int, list[Message]]:
-        return self._replies.take()
+        self._cache_control.carry_out()
 
     def stats(self, query: int = 0) -> Stats:
         pages = self._cache.stats()
@@ -330,19 +330,12 @@ class Scheduler:
             pages_cached=pages.evictable,
             pages_pinned=pages.pinned,
             evicted_pages=pages.evicted_pages,
-            store=self._store_counts,
-            leases=self._cache_control.leases.counts(),
+            store=self._stored.counts,
+            leases=self._leases.counts(),
             pages_leased=self._cache.leases.num_pages,
-            broken_leases=self._cache_control.leases.num_broken,
+            broken_leases=self._leases.num_broken,
             **asdict(self._counts),
         )
-
-    def _accept(self, request: Request) -> None:
-        self._requests.wait(request)
-        left_out = request.constraint.left_out if request.constraint is not None else ()
-        named = [LeftOut(keyword, path) for keyword, path in left_out]
-        self._replies.add(request.client, Accepted(request.id, named))
-        self._results.force(request)
 
     def _conclude(self, outcome: StepOutcome) -> None:
         for request in outcome.answered:
@@ -350,11 +343,7 @@ class Scheduler:
         for request in outcome.ended:
             self._requests.end(request)
 
-    def _refuse(self, request: Request, refused: Refused) -> None:
-        self._requests.refuse(request)
-        self._replies.add(request.client, refused)
-
-    def _admit(self, now: float = 0.0) -> None:
+    def _admit(self, now: float) -> None:
         """Starts the requests that the next step has tokens for."""
         self._start_requests(now)
         while self._retraction.make_way(self._admission.shortage):
@@ -371,9 +360,9 @@ class Scheduler:
                 request.queued_s = now - request.arrived_at
                 self._counts.prompt_tokens_cached += request.cached_tokens
                 if request.namespace is not None:
-                    self._cache_control.hits.add(request.prompt_length, request.cached_tokens)
+                    self._cache_control.hit_rate.add(request.prompt_length, request.cached_tokens)
 
-    def _rows(self) -> tuple[list[Request], list[Request]]:
+    def _choose_rows(self) -> tuple[list[Request], list[Request]]:
         """Requests that decode one token, and those that compute several: forced tokens, then prompts."""
         wanting = [request for request in self._requests.running if self._planner.wants_page(request)]
         ready = [request for request in wanting if self._retraction.secure_pages(request)]

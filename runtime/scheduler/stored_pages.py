@@ -16,9 +16,10 @@ from ..messages import (
     FlushPages,
     ForgetPages,
     Found,
-    Message,
     PageStoreInbox,
     StepPlan,
+    StoreCounts,
+    ToPageStore,
     UsedPages,
 )
 from .page_saver import PageSaver
@@ -52,6 +53,9 @@ class StoredPages:
         self._last = 0
         self._may_fetch = False  # something has changed since `fetch_ahead` last looked
         self._to_store: list[PageStoreInbox] = []
+        self._to_model: list[ToPageStore] = []
+        self.counts = StoreCounts()
+        """as the page store has reported last"""
 
     def look_up(self, request: Request) -> None:
         """Asks for the full pages that are not in the tree, except those of tokens that must be computed."""
@@ -173,27 +177,27 @@ class StoredPages:
         plan.saves = self._saver.before(plan, flight)
         plan.fetches_over, self._over = self._over, []
 
-    def save(self, flight: StepInFlight) -> list[Message]:
-        """With write-through, messages that save the pages that a finished step computed."""
+    def save(self, flight: StepInFlight) -> None:
+        """With write-through, saves the pages that a finished step computed."""
         self._saver.step_done(flight.step)
-        return self._saver.write_through([each for each in flight.requests if each.held is not None])
+        self._to_model += self._saver.write_through(
+            [each for each in flight.requests if each.held is not None]
+        )
 
-    def release(self, request: Request) -> list[Message]:
-        """Tells the store which pages were used, before the request gives them back.
-
-        Returns, with write-through, messages that save its last pages.
-        """
+    def release(self, request: Request) -> None:
+        """Tells the store which pages were used, before the request gives them back. With write-through,
+        saves its last pages."""
         keys = self._saver.keys(request)
         if keys:
             self._to_store.append(UsedPages(keys))
-        return self._saver.write_through([request], at_once=True)
+        self._to_model += self._saver.write_through([request], at_once=True)
 
-    def flush(self) -> FlushPages:
+    def flush(self) -> None:
         """Saves the pages that would be lost with the KV cache. All fetches are over."""
         over, self._over = self._over, []
-        return FlushPages(self._saver.at_the_end(), over)
+        self._to_model.append(FlushPages(self._saver.at_the_end(), over))
 
-    def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> ForgetPages:
+    def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> None:
         """Forgets the pages of a namespace or scope, and the look-ups of waiting `requests` in it."""
 
         def matches(namespace: str) -> bool:
@@ -206,15 +210,22 @@ class StoredPages:
                 self.end(request)
                 request.stored.lookup = None
         self._saver.forget(matches)
-        return ForgetPages(order.scope, order.namespace, order.client, dropped)
+        self._to_model.append(ForgetPages(order.scope, order.namespace, order.client, dropped))
 
-    def discard(self, request: Request) -> list[Message]:
+    def discard(self, request: Request) -> None:
         """Has the store drop the pages of a request whose KV is wrong; the fault may come from them."""
-        if not self.enabled or request.namespace is None:
-            return []
-        keys = self._cache.keys(request.namespace, bytes(request.tokens))
-        return [DiscardPages(request.namespace, keys)] if keys else []
+        if self.enabled and request.namespace is not None:
+            keys = self._cache.keys(request.namespace, bytes(request.tokens))
+            if keys:
+                self._to_model.append(DiscardPages(request.namespace, keys))
 
-    def messages_to_store(self) -> list[PageStoreInbox]:
+    def take_messages(self) -> list[PageStoreInbox]:
+        """Returns the messages to the page store since the last call."""
         messages, self._to_store = self._to_store, []
+        return messages
+
+    def take_messages_to_model(self) -> list[ToPageStore]:
+        """Returns the messages that reach the page store in order with the model's steps, since the last
+        call. A step must be sent after those that were queued before it was planned."""
+        messages, self._to_model = self._to_model, []
         return messages

@@ -80,7 +80,7 @@ class TreeReports:
     def drop_client(self, client: int) -> None:
         self._unsent = {number: each for number, each in self._unsent.items() if each.client != client}
 
-    def messages_to_store(self) -> list[LocatePages]:
+    def take_messages(self) -> list[LocatePages]:
         messages, self._to_store = self._to_store, []
         return messages
 

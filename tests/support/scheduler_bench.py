@@ -16,7 +16,7 @@ from arbora.runtime.messages import (
     CacheControl,
     CacheReport,
     CheckPin,
-    Found,
+    Drain,
     Generate,
     GrammarSpec,
     GroupCost,
@@ -26,13 +26,14 @@ from arbora.runtime.messages import (
     PinPrefix,
     QueryCache,
     Refused,
+    SchedulerInbox,
 )
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from arbora.runtime.scheduler.refusals import Limits
-from arbora.runtime.scheduler.scheduler import Scheduler
+from arbora.runtime.scheduler.scheduler import Now, Outgoing, Scheduler
 from arbora.runtime.scheduler.wait_budget import WaitBudget
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
 
@@ -131,7 +132,7 @@ class SchedulerBench:
         slots: int = 8,
         max_waiting: int = 100,
         prefix_cache: bool = True,
-        most_pinned: int = 0,
+        max_pinned: int = 0,
         compiler: EvenTokens | None = None,
         automata: Automata | None = None,
         jumps: bool = False,
@@ -154,7 +155,16 @@ class SchedulerBench:
         )
         self.budget = budget or StepBudget(step_ms=8.0)
         self.scheduler = Scheduler(
-            Limits(1000, num_pages, page_size, slots, max_waiting, most_pinned, keys, group_cost=group_cost),
+            Limits(
+                max_model_len=1000,
+                num_pages=num_pages,
+                page_size=page_size,
+                slots=slots,
+                max_waiting=max_waiting,
+                max_pinned=max_pinned,
+                keys=keys,
+                group_cost=group_cost,
+            ),
             self.cache,
             self.budget,
             GrammarLoader(self.compiler),  # type: ignore[arg-type]
@@ -190,7 +200,7 @@ class SchedulerBench:
     ) -> None:
         spec = GrammarSpec(kind, grammar, "regex") if grammar is not None else None
         params = SamplingParams(max_tokens=max_tokens, **sampling)  # type: ignore[arg-type]
-        self.scheduler.submit(
+        self.handle(
             Generate(
                 name,
                 client,
@@ -204,15 +214,24 @@ class SchedulerBench:
                 is_streamed=is_streamed,
             )
         )
+
+    def handle(self, message: SchedulerInbox) -> None:
+        self.scheduler.handle(message, Now(self.now, self.now))
         self.deliver()
 
-    def control(self, message: CacheControl) -> CacheAnswer:
-        self.scheduler.control_cache(message, self.now)
+    def update(self) -> None:
+        self.scheduler.update(Now(self.now, self.now))
         self.deliver()
+
+    def drain(self) -> None:
+        self.handle(Drain())
+        self.update()
+
+    def control(self, message: CacheControl) -> CacheAnswer:
+        self.handle(message)
         while not self.answers:
             if self.model.store.forgotten:
-                self.scheduler.forgotten(self.model.store.forgotten.pop())
-                self.deliver()
+                self.handle(self.model.store.forgotten.pop())
             else:
                 self.step()  # drops and explanations wait until ended requests are released
         return self.answers.pop()
@@ -232,46 +251,42 @@ class SchedulerBench:
 
     def wait(self, seconds: float) -> None:
         self.now += seconds
-        self.scheduler.expire_leases(self.now)
+        self.update()
 
     def plan(self) -> bool:
-        planned = self.scheduler.plan()
+        planned = self.scheduler.plan(Now(self.now, self.now))
         self.deliver()
         return planned
 
     def step(self) -> None:
         """The model process finishes its oldest step."""
-        self.scheduler.apply(self.model.run_step())
-        self.deliver()
+        self.handle(self.model.run_step())
 
     def answer_fetches(self, rounds: int = 10) -> None:
         """The page store answers all questions, also those that follow from an answer."""
         for _ in range(rounds):
             for answer in self.model.store.answer():
-                if isinstance(answer, Found):
-                    self.scheduler.found(answer)
-                else:
-                    self.scheduler.fetched(answer)
-            self.scheduler.fetch_ahead()
-            self.deliver()
+                self.handle(answer)
+            self.update()
 
     def run(self, steps: int = 1000) -> None:
         """Runs until nothing is left to do, one step ahead as in the process."""
         for _ in range(steps):
-            self.scheduler.begin_turn()
-            self.scheduler.take_grammars()
-            self.answer_fetches()
-            while self.plan():
-                pass
+            if self.model.store.asked:
+                self.answer_fetches()
+            self._deliver(self.scheduler.turn((), Now(self.now, self.now)))
             if self.model.plans:
                 self.step()
             elif not self.model.store.asked:
                 return
 
     def deliver(self) -> None:
-        self.model.receive(self.scheduler.messages_to_model())
-        self.model.store.asked += self.scheduler.messages_to_store()
-        for messages in self.scheduler.messages_to_clients().values():
+        self._deliver(self.scheduler.take_outgoing())
+
+    def _deliver(self, outgoing: Outgoing) -> None:
+        self.model.receive(outgoing.to_model)
+        self.model.store.asked += outgoing.to_store
+        for messages in outgoing.to_clients.values():
             for message in messages:
                 if isinstance(message, Accepted):
                     self.accepted.add(message.request)

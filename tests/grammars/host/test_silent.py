@@ -109,7 +109,7 @@ def test_the_scheduler_asks_all_new_matchers_before_it_awaits_one(monkeypatch: p
     for number in range(4):
         bench.submit(str(number), [1, 2, 3], grammar="even")
     bench.compiler.finish_all()
-    bench.scheduler.take_grammars()
+    bench.update()
     assert asked_at_first_wait[0] == [0, 1, 2, 3]
 
 

@@ -19,7 +19,6 @@ from arbora.runtime.processes.sockets import (
     Outbox,
     tokenizer_address,
 )
-from arbora.runtime.scheduler.clients import Clients
 
 MANY = 20_000  # messages: more than any limit of ZeroMQ by default
 
@@ -63,13 +62,14 @@ def test_messages_of_another_epoch_are_dropped(
 def test_a_client_that_reads_late_gets_every_message_and_delays_no_others(
     context: zmq.Context[zmq.Socket[bytes]], directory: Path
 ) -> None:
-    clients = Clients(lambda c: Outbox(context, tokenizer_address(directory, c), 1))
+    outboxes = [Outbox(context, tokenizer_address(directory, client), 1) for client in (0, 1)]
     late, reader = (
         Inbox[TokenizerInbox](context, tokenizer_address(directory, client), TokenizerInbox, 1)
         for client in (0, 1)
     )
     for number in range(MANY):
-        clients.send({client: [Accepted(str(number))] for client in (0, 1)})
+        for outbox in outboxes:
+            outbox.send(Accepted(str(number)))
         assert reader.receive(WAIT_MS) == Accepted(str(number))
     assert [late.receive(WAIT_MS) for _ in range(MANY)] == [Accepted(str(number)) for number in range(MANY)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from arbora.radix_cache import KeyedPages
-from arbora.runtime.messages import FindPages
+from arbora.runtime.messages import Abort, FindPages
 from arbora.runtime.scheduler.evicted_pages import EvictedPages
 from arbora.runtime.scheduler.stored_pages import MOST_LOOKUPS
 from evicted_prompts import BIG, LONG, PROMPT, with_evicted_prompt
@@ -47,7 +47,7 @@ def test_a_request_that_could_start_waits_until_its_evicted_pages_are_copied() -
     bench.submit("stream", [1, 2, 3], max_tokens=20, namespace=None)
     bench.submit("big", BIG, max_tokens=1, namespace=None)
     bench.plan()
-    bench.scheduler.drop("big")
+    bench.handle(Abort("big"))
     bench.step()  # its pages are free again, and most of them not copied out
     assert bench.cache.matched("", pack(LONG)) < 4 * (225 - len(bench.model.store.pages))
     bench.submit("again", LONG, max_tokens=1)

@@ -82,7 +82,7 @@ def test_a_thousand_grammars_in_flight_stay_within_the_devices_bytes(monkeypatch
     bench.compiler.finish_all()
     most = 0
     while not bench.scheduler.idle:
-        bench.scheduler.take_grammars()
+        bench.update()
         while bench.plan():
             pass
         most = max(most, len(bench.model.grammars))

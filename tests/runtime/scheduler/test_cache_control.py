@@ -8,6 +8,7 @@ from arbora.runtime.messages import (
     DropCache,
     ExplainPrompt,
     ModelReady,
+    PeerDown,
     PrefixPinned,
     PromptExplained,
     QueryRefused,
@@ -28,7 +29,7 @@ def served(bench: SchedulerBench, prompt: list[int], name: str = "warm", namespa
 
 def pinned_bench(num_pages: int = 20) -> SchedulerBench:
     """A scheduler whose cache of twenty pages has the document pinned."""
-    bench = SchedulerBench(num_pages, most_pinned=10)
+    bench = SchedulerBench(num_pages, max_pinned=10)
     served(bench, DOCUMENT)
     assert isinstance(bench.pin(DOCUMENT), PrefixPinned)
     return bench
@@ -64,7 +65,7 @@ def test_a_pinned_prefix_is_not_evicted() -> None:
 
 
 def test_a_pin_reports_its_pages_and_expiry() -> None:
-    bench = SchedulerBench(20, most_pinned=10)
+    bench = SchedulerBench(20, max_pinned=10)
     served(bench, [*DOCUMENT, 7, 7])
     bench.now = 1000.0
     answer = bench.pin([*DOCUMENT, 7, 7], ttl_s=60)
@@ -76,13 +77,13 @@ def test_a_pin_reports_its_pages_and_expiry() -> None:
 
 def test_a_pin_ends_with_its_time() -> None:
     bench = pinned_bench()
-    assert bench.scheduler.next_expiry == 60.0
-    bench.scheduler.expire_leases(59.9)
+    assert bench.scheduler.max_wait_s(bench.now) == 60.0
+    bench.wait(59.9)
     assert bench.report().pages_pinned == 10
-    bench.scheduler.expire_leases(60.0)
+    bench.wait(0.1)
     assert bench.report().pages_pinned == 0
     assert bench.report().pins == []
-    assert bench.scheduler.next_expiry is None
+    assert bench.scheduler.max_wait_s(bench.now) is None
 
 
 def test_a_prefix_that_is_pinned_again_keeps_its_name_and_gets_new_time() -> None:
@@ -91,7 +92,7 @@ def test_a_prefix_that_is_pinned_again_keeps_its_name_and_gets_new_time() -> Non
     again = bench.pin(DOCUMENT, ttl_s=60, name="another")
     assert isinstance(again, PrefixPinned)
     assert (again.pin.pin, again.pin.expires_at) == ("p", 90.0)
-    bench.scheduler.expire_leases(60.0)
+    bench.wait(30.0)
     assert bench.report().pages_pinned == 10
 
 
@@ -112,7 +113,7 @@ def test_pins_that_share_pages_count_them_once_and_keep_them_to_the_last() -> No
 
 
 def test_more_pages_than_the_quota_are_not_pinned() -> None:
-    bench = SchedulerBench(20, most_pinned=9)
+    bench = SchedulerBench(20, max_pinned=9)
     served(bench, DOCUMENT)
     answer = bench.pin(DOCUMENT)
     assert code(answer) == "pin_quota_exceeded"
@@ -134,7 +135,7 @@ def test_a_pin_that_others_leave_no_pages_for_is_refused_with_how_to_end_them() 
 
 
 def test_a_prefix_that_is_not_cached_to_its_end_is_not_pinned() -> None:
-    bench = SchedulerBench(20, most_pinned=10)
+    bench = SchedulerBench(20, max_pinned=10)
     served(bench, DOCUMENT[:36])
     answer = bench.pin(DOCUMENT)
     assert code(answer) == "prefix_not_cached"
@@ -142,7 +143,7 @@ def test_a_prefix_that_is_not_cached_to_its_end_is_not_pinned() -> None:
 
 
 def test_pages_that_an_open_request_may_need_are_not_pinned() -> None:
-    bench = SchedulerBench(20, most_pinned=10)
+    bench = SchedulerBench(20, max_pinned=10)
     served(bench, DOCUMENT)
     bench.submit("large", OTHER[:20], max_tokens=40)
     assert code(bench.pin(DOCUMENT)) == "kv_cache_in_use"
@@ -151,7 +152,7 @@ def test_pages_that_an_open_request_may_need_are_not_pinned() -> None:
 
 
 def test_without_a_prefix_cache_nothing_is_pinned() -> None:
-    bench = SchedulerBench(20, prefix_cache=False, most_pinned=10)
+    bench = SchedulerBench(20, prefix_cache=False, max_pinned=10)
     served(bench, DOCUMENT)
     assert code(bench.pin(DOCUMENT)) == "no_prefix_cache"
 
@@ -292,8 +293,8 @@ def test_a_drop_asked_for_after_a_reply_takes_all_of_that_reply() -> None:
 
 def test_a_drop_is_carried_out_even_if_its_client_has_died() -> None:
     bench = replied_bench(DOCUMENT)
-    bench.scheduler.control_cache(DropCache(1, 1, "", None), bench.now)
-    bench.scheduler.drop_client(1)
+    bench.handle(DropCache(1, 1, "", None))
+    bench.handle(PeerDown("tokenizer", 1))
     bench.run()
     assert bench.report().pages_free == 64
 
@@ -314,7 +315,7 @@ def test_an_explanation_asked_for_after_a_reply_knows_all_of_that_reply() -> Non
 def test_waiting_explanations_for_a_dead_client_are_dropped() -> None:
     bench = replied_bench(DOCUMENT)
     for client in (1, 2):
-        bench.scheduler.control_cache(ExplainPrompt(client, client, "", pack(DOCUMENT)), bench.now)
-    bench.scheduler.drop_client(1)
+        bench.handle(ExplainPrompt(client, client, "", pack(DOCUMENT)))
+    bench.handle(PeerDown("tokenizer", 1))
     bench.run()
     assert [answer.query for answer in bench.answers] == [2]

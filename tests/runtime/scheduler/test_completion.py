@@ -85,8 +85,7 @@ def test_a_limit_below_the_shortest_reply_is_refused_with_the_lowest_limit() -> 
     bench = bench_with_numbers()
     ask(bench, "a", 2)
     bench.compiler.finish_all()
-    bench.scheduler.take_grammars()
-    bench.deliver()
+    bench.update()
     assert bench.refused["a"].status == 400
     assert bench.refused["a"].param == "max_tokens"
     assert "may have 2 tokens" in bench.refused["a"].message
@@ -98,7 +97,6 @@ def test_a_grammar_without_an_automaton_is_refused() -> None:
     bench = bench_with_numbers()
     bench.submit("a", [1, 2], 9, "even", complete_json=True)
     bench.compiler.finish_all()
-    bench.scheduler.take_grammars()
-    bench.deliver()
+    bench.update()
     assert bench.refused["a"].param == "complete_json"
     assert bench.scheduler.idle

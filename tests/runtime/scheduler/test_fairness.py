@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from arbora.runtime.messages import Abort
 from arbora.runtime.scheduler.fairness import LOOK_AHEAD, Bounds
 from fake_model import long_reply_prompt, reply_alone
 from hypothesis import given, settings
@@ -58,7 +59,7 @@ def test_a_cancelled_requests_prefix_is_continued_from_its_last_chunk(
     bench.run(steps=steps)
     if planned:
         bench.plan()
-    bench.scheduler.drop("0")
+    bench.handle(Abort("0"))
     bench.run()
     assert distinct_tokens(paths[1:]) <= computed(bench) <= distinct_tokens(paths)
     assert bench.scheduler.idle

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbora.runtime.messages import EndFetch, FindPages, Found
+from arbora.runtime.messages import Abort, EndFetch, FindPages, Found
 from arbora.runtime.scheduler.rank import Rank
 from arbora.runtime.scheduler.request import Request
 from evicted_prompts import PROMPT, evict_all, with_evicted_prompt
@@ -44,7 +44,7 @@ def test_pages_that_the_tree_lost_meanwhile_are_looked_up_too() -> None:
 def test_pages_fetched_after_the_end_are_freed() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1)
-    bench.scheduler.drop("again")
+    bench.handle(Abort("again"))
     bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
     bench.run()
     assert not bench.model.store.held
@@ -55,7 +55,7 @@ def test_a_refused_request_leaves_no_state() -> None:
     bench.submit("again", PROMPT, max_tokens=1, grammar="bad")
     bench.answer_fetches()
     bench.compiler.finish_all()
-    bench.scheduler.take_grammars()
+    bench.update()
     bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
     bench.run()
     assert bench.refused["again"].code == "invalid_grammar"
@@ -66,9 +66,8 @@ def test_at_the_end_the_store_releases_pages_that_no_request_restores() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1)
     bench.answer_fetches()
-    bench.scheduler.drop("again")
-    bench.scheduler.flush()
-    bench.deliver()
+    bench.handle(Abort("again"))
+    bench.drain()
     bench.answer_fetches()
     assert not bench.model.store.held
 
@@ -114,7 +113,7 @@ def test_fetching_ahead_ranks_each_request_once() -> None:
         bench.submit(f"again{salt}", prompt_of(salt), max_tokens=1)
     for answer in bench.model.store.answer():
         assert isinstance(answer, Found)
-        bench.scheduler.found(answer)
+        bench.handle(answer)
     ordered: list[str] = []
 
     def order(request: Request) -> int:
@@ -160,8 +159,7 @@ def test_an_aborted_requests_pages_are_not_fetched() -> None:
     for rounds in range(3):
         bench.submit("again", PROMPT, max_tokens=1)
         bench.answer_fetches(rounds)
-        bench.scheduler.drop("again")
-        bench.deliver()
+        bench.handle(Abort("again"))
         assert isinstance(bench.model.store.asked[-1], EndFetch)
         bench.answer_fetches()
         assert not bench.model.store.held
@@ -206,9 +204,9 @@ def test_the_next_fetch_is_not_considered_until_something_changes(
         return rank(request)
 
     monkeypatch.setattr(queue, "rank", spy)
-    bench.scheduler.fetch_ahead()
+    bench.update()
     assert ranked == []
     fetched = next(iter(asked_for(bench)))
-    bench.scheduler.drop(fetched)
-    bench.scheduler.fetch_ahead()
+    bench.handle(Abort(fetched))
+    bench.update()
     assert ranked

@@ -11,7 +11,7 @@ import pytest
 from arbora.grammars import Automaton, ForcedText
 from arbora.grammars.machine.stack_automaton import StackAutomaton
 from arbora.runtime.automaton_format import DEAD
-from arbora.runtime.messages import StepPlan
+from arbora.runtime.messages import Abort, StepPlan
 from fake_model import EOS, VOCAB, long_reply_prompt, next_token, pack, unpack
 from followed_rows import FollowedRows
 from hypothesis import given, settings
@@ -192,7 +192,7 @@ def test_tokens_that_are_forced_from_the_start_are_computed_with_the_prompt() ->
     bench = bench_with(grammar([{5: 1}, {6: 2}, {7: 3}, {1: 3, 2: 3}], {3}))
     bench.submit("a", [1, 2, 3], 8, "automaton")
     bench.compiler.finish_all()
-    bench.scheduler.take_grammars()
+    bench.update()
     bench.plan()
     [plan] = [plan for plan in bench.model.plans if isinstance(plan, StepPlan)]
     assert [unpack(row.tokens) for row in plan.rows] == [[1, 2, 3, 5, 6, 7]]
@@ -205,7 +205,7 @@ def test_a_reply_ends_without_a_step_for_its_end() -> None:
     bench = bench_with(grammar([{5: 1, 6: 1}, {}], {1}))
     bench.submit("a", [1, 2, 3], 8, "automaton")
     bench.compiler.finish_all()
-    bench.scheduler.take_grammars()
+    bench.update()
     bench.plan()
     bench.step()
     assert bench.tokens("a")[1:] == [EOS]
@@ -269,7 +269,7 @@ def test_the_end_is_not_forced_before_min_tokens() -> None:
     bench = bench_with(grammar([{5: 1, 6: 1}, {}], {1}))
     bench.submit("a", [1, 2, 3], 8, "automaton", min_tokens=4)
     bench.compiler.finish_all()
-    bench.scheduler.take_grammars()
+    bench.update()
     bench.plan()
     bench.step()
     assert bench.finish("a") is None
@@ -295,7 +295,7 @@ def test_after_forced_tokens_the_slot_is_set_up_with_penalties_and_position() ->
     bench = bench_with(chain(5, 6))
     bench.submit("a", [1, 2], 9, "automaton", presence_penalty=1.0)
     bench.compiler.finish_all()
-    bench.scheduler.take_grammars()
+    bench.update()
     bench.plan()
     while not (bench.model.plans and bench.model.plans[-1].setups):
         bench.step()
@@ -349,7 +349,7 @@ def test_replies_do_not_depend_on_other_requests_or_retraction(
         bench.submit(f"r{name}", prompts[name], max_tokens, "automaton", seed=seed)
     bench.compiler.finish_all()
     bench.run(drop_after)
-    bench.scheduler.drop(f"r{dropped}")
+    bench.handle(Abort(f"r{dropped}"))
     bench.run()
     for name, (_, max_tokens, seed) in enumerate(requests):
         if name != dropped and f"r{name}" not in bench.refused:
@@ -368,7 +368,7 @@ def test_requests_of_any_priority_may_wait_for_tokens_that_another_ones_grammar_
     bench = bench_with(automaton, num_pages=200, keys=keys)
     bench.submit("forced", prompt, 60, "automaton", priority=priorities[0], tenant="a")
     bench.compiler.finish_all()
-    bench.scheduler.take_grammars()
+    bench.update()
     bench.plan()
     bench.step()  # samples the first token, after which the others are forced
     bench.submit("waits", [*prompt, *reply[:41], 9], 2, "automaton", priority=priorities[1], tenant="b")

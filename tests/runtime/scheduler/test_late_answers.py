@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arbora.grammars import CompilerError, ForcedText
+from arbora.runtime.messages import Abort
 from arbora.runtime.scheduler.wait_budget import TURN_S, WaitBudget
 from fake_model import EOS, VOCAB, long_reply_prompt, reply_alone
 from hypothesis import given, settings
@@ -195,8 +196,8 @@ def test_a_request_that_sits_out_can_be_dropped() -> None:
     bench.run(steps=3)
     grammars.answers = lambda: False
     bench.run(steps=3)
-    bench.scheduler.drop("a")
-    bench.scheduler.drop("b")
+    bench.handle(Abort("a"))
+    bench.handle(Abort("b"))
     run(bench)
     assert not bench.scheduler.awaits_answers
     assert EOS not in bench.tokens("a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from arbora.runtime.messages import (
+    Abort,
     RowError,
 )
 from fake_model import long_reply_prompt, reply_alone
@@ -62,7 +63,7 @@ def test_a_cancelled_prompt_keeps_the_chunks_that_were_computed() -> None:
     bench.plan()
     bench.step()
     computed = bench.scheduler.stats().prompt_tokens_computed
-    bench.scheduler.drop("a")
+    bench.handle(Abort("a"))
     bench.run()
     bench.submit("again", prompt, max_tokens=1)
     bench.run()
@@ -75,7 +76,7 @@ def test_a_cancelled_reply_keeps_its_generated_tokens_in_the_tree() -> None:
     prompt = long_reply_prompt(10, 30)
     bench.submit("a", prompt, max_tokens=30)
     bench.run(steps=13)
-    bench.scheduler.drop("a")
+    bench.handle(Abort("a"))
     bench.run()
     bench.submit("again", [*prompt, *reply_alone(prompt, 30)], max_tokens=1)
     bench.run()
@@ -90,8 +91,7 @@ def test_a_failed_reply_keeps_its_pages_unless_they_hold_invalid_numbers(kind: s
     bench.plan()
     result = bench.model.run_step()
     result.errors = [RowError(0, kind, "it went wrong")]  # type: ignore[arg-type]
-    bench.scheduler.apply(result)
-    bench.deliver()
+    bench.handle(result)
     bench.run()
     assert bench.finish("a") == "error"
     bench.submit("again", [*prompt, 3], max_tokens=1)
@@ -107,7 +107,7 @@ def test_pages_with_invalid_numbers_stay_invalid_if_the_next_step_fails() -> Non
     for kind in ("not_a_number", "nothing_allowed"):
         result = bench.model.run_step()
         result.errors = [RowError(0, kind, "it went wrong")]
-        bench.scheduler.apply(result)
+        bench.handle(result)
     bench.submit("again", [*prompt, 3], max_tokens=1)
     bench.run()
     assert bench.cached("again") == 0

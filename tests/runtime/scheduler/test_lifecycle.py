@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arbora.runtime.messages import RowError
+from arbora.runtime.messages import Abort, PeerDown, RowError
 from arbora.runtime.scheduler.lifecycle import Lifecycle
 from arbora.runtime.scheduler.request import Phase
 from fake_model import unpack
@@ -60,8 +60,7 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def compile(self) -> None:
         self.bench.compiler.finish_all()
-        self.bench.scheduler.take_grammars()
-        self.bench.deliver()
+        self.bench.update()
 
     @rule()
     def plan(self) -> None:
@@ -78,13 +77,11 @@ class Lives(RuleBasedStateMachine):
             result = self.bench.model.run_step()
             slots = unpack(result.slots)
             result.errors = [RowError(slot, kind, kind) for slot in slots[row : row + 1]]  # type: ignore[arg-type]
-            self.bench.scheduler.apply(result)
-            self.bench.deliver()
+            self.bench.handle(result)
 
     @rule(number=st.integers(1, 20))
     def drop(self, number: int) -> None:
-        self.bench.scheduler.drop(f"r{number}")
-        self.bench.deliver()
+        self.bench.handle(Abort(f"r{number}"))
 
     @rule(number=st.integers(1, 20))
     def retract(self, number: int) -> None:
@@ -95,7 +92,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(client=CLIENTS)
     def lose_client(self, client: int) -> None:
-        self.bench.scheduler.drop_client(client)
+        self.bench.handle(PeerDown("tokenizer", client))
 
     @rule()
     def answer_fetches(self) -> None:

@@ -16,9 +16,9 @@ OTHER = [60 - i for i in range(40)]
 FIRST, SECOND = "first/", "second/"
 
 
-def bench_with(prefix: list[int], scope: str = "", most_pinned: int = 10) -> SchedulerBench:
+def bench_with(prefix: list[int], scope: str = "", max_pinned: int = 10) -> SchedulerBench:
     """A scheduler whose cache of forty pages has the prefix pinned."""
-    bench = SchedulerBench(40, most_pinned=most_pinned)
+    bench = SchedulerBench(40, max_pinned=max_pinned)
     assert isinstance(computed_and_pinned(bench, prefix, scope), PrefixPinned)
     return bench
 
@@ -67,7 +67,7 @@ def test_pins_that_share_pages_count_them_once_in_their_share_and_give_them_back
     assert bench.report(scope=FIRST).pages_pinned == 10
     bench.control(UnpinPrefix(0, 1, f"{FIRST}40", FIRST))
     assert bench.report(scope=FIRST).pages_pinned == 5
-    bench.scheduler.expire_leases(60.0)
+    bench.wait(60.0)
     assert bench.report(scope=FIRST).pages_pinned == 0
 
 
@@ -94,25 +94,25 @@ def test_isolated_keys_share_the_quota_evenly(keys: tuple[str, ...], isolated: b
         api_keys=tuple(map(plain_key, keys)),
         isolate_keys=isolated,
     )
-    assert process._most_pinned(ready, config) == pages
+    assert process._max_pinned(ready, config) == pages
 
 
 # Before a prefix is computed
 
 
 def test_a_prefix_that_is_not_cached_yet_may_be_pinned_within_the_quota() -> None:
-    bench = SchedulerBench(40, most_pinned=10)
+    bench = SchedulerBench(40, max_pinned=10)
     assert isinstance(bench.check_pin(DOCUMENT), PinFits)
     assert refused(bench.check_pin([*DOCUMENT, *OTHER])).code == "pin_quota_exceeded"
 
 
 def test_with_a_quota_of_zero_the_refusal_advises_a_larger_one() -> None:
-    answer = refused(SchedulerBench(40, most_pinned=0).check_pin(DOCUMENT))
+    answer = refused(SchedulerBench(40, max_pinned=0).check_pin(DOCUMENT))
     assert answer.message.endswith("of which 0 are. Start the server with a larger --pin-memory.")
 
 
 def test_without_a_prefix_cache_a_pin_is_refused_before_it_is_computed() -> None:
-    bench = SchedulerBench(40, prefix_cache=False, most_pinned=10)
+    bench = SchedulerBench(40, prefix_cache=False, max_pinned=10)
     assert refused(bench.check_pin(DOCUMENT)).code == "no_prefix_cache"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from arbora.runtime.messages import RowError, RowGroup, StepPlan
+from arbora.runtime.messages import Abort, RowError, RowGroup, StepPlan
 from arbora.runtime.scheduler.budget import StepBudget
 from fake_model import long_reply_prompt, reply_alone, unpack
 from hypothesis import given, settings
@@ -30,7 +30,7 @@ def test_a_turn_that_arrives_during_the_last_step_of_the_turn_before_finds_all_o
     bench.submit("1", first, max_tokens=12)
     bench.run(steps=8)
     bench.plan()
-    bench.scheduler.drop("1")  # a stop string was found
+    bench.handle(Abort("1"))  # a stop string was found
     conversation = first + bench.tokens("1")
     bench.submit("2", [*conversation, 5, 6, 7], max_tokens=3)
     bench.run()
@@ -68,7 +68,7 @@ def test_the_first_waiting_request_takes_over_when_the_computing_one_is_cancelle
     bench.submit("a", [*document, 1], max_tokens=2)
     bench.submit("b", [*document, 2], max_tokens=2)
     bench.run(steps=1)
-    bench.scheduler.drop("a")
+    bench.handle(Abort("a"))
     bench.run()
     assert bench.tokens("b") == reply_alone([*document, 2], 2)
     cached = bench.cached("b")
@@ -161,7 +161,7 @@ def test_continuations_that_are_scored_compute_their_prefix_once() -> None:
 
 
 def test_a_pinned_prefix_before_the_start_counts_as_the_scored_request_s_own() -> None:
-    bench = SchedulerBench(num_pages=24, page_size=4, most_pinned=16)
+    bench = SchedulerBench(num_pages=24, page_size=4, max_pinned=16)
     document = long_reply_prompt(64, 1)
     bench.submit("a", document, max_tokens=0)
     bench.run()
@@ -213,7 +213,7 @@ def test_pages_of_a_failed_row_are_never_used_again() -> None:
     bench.run(steps=3)
     result = bench.model.run_step()
     result.errors = [RowError(0, "not_a_number", "the logits are not numbers")]
-    bench.scheduler.apply(result)
+    bench.handle(result)
     bench.run()
     bench.submit("b", prompt, max_tokens=10)
     bench.run()

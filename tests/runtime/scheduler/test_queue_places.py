@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from arbora.runtime.messages import Abort
 from arbora.runtime.scheduler.queue_places import QueuePlaces
 from fake_model import long_reply_prompt
 from hypothesis import given
@@ -103,8 +104,8 @@ def test_a_place_is_freed_however_a_request_leaves_the_queue() -> None:
         bench.submit(f"dropped {round}", [1, 2, 3])
         bench.submit(f"refused {round}", [1, 2, 3])
         assert bench.refused.keys() & {f"refused {round}"}
-        bench.scheduler.drop(f"left {round}")
-        bench.scheduler.drop(f"dropped {round}")
+        bench.handle(Abort(f"left {round}"))
+        bench.handle(Abort(f"dropped {round}"))
         bench.compiler.finish_all()
         bench.run()
     assert bench.scheduler._places.total == 0

@@ -8,6 +8,7 @@ from typing import Literal
 
 from arbora.runtime.messages import (
     BACKGROUND_PRIORITY,
+    Abort,
     AwaitTools,
     DropCache,
     EndLease,
@@ -74,7 +75,7 @@ class AnyOrder(RuleBasedStateMachine):
             page_size,
             slots,
             prefix_cache=cache,
-            most_pinned=pages // 3,
+            max_pinned=pages // 3,
             most_stored=most_stored,
             host_pages=host_pages if most_stored else 0,
             write_through=write_through,
@@ -155,8 +156,7 @@ class AnyOrder(RuleBasedStateMachine):
         slots = unpack(result.slots)
         if slots:
             result.errors = [RowError(slots[row % len(slots)], "not_a_number", "not a number")]
-        self.bench.scheduler.apply(result)
-        self.bench.deliver()
+        self.bench.handle(result)
 
     @rule(steps=st.integers(1, 8))
     def run(self, steps: int) -> None:
@@ -175,15 +175,14 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def compile_grammars(self) -> None:
         self.bench.compiler.finish_all()
-        self.bench.scheduler.take_grammars()
-        self.bench.deliver()
+        self.bench.update()
 
     @rule(pick=st.integers(0, 100))
     def drop(self, pick: int) -> None:
         names = [name for name in self.expected if name not in self.dropped]
         if names:
             name = names[pick % len(names)]
-            self.bench.scheduler.drop(name)
+            self.bench.handle(Abort(name))
             self.dropped.add(name)
 
     @rule(document=st.sampled_from(DOCUMENTS), length=st.integers(16, 40), ttl_s=st.integers(1, 5))
@@ -196,15 +195,15 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 100), tools=st.lists(st.sampled_from(["find", "read"]), max_size=2))
     def await_tools(self, pick: int, tools: list[str]) -> None:
         if self.expected:
-            self.bench.scheduler.order(AwaitTools(f"r{pick % len(self.expected)}", tools))
+            self.bench.handle(AwaitTools(f"r{pick % len(self.expected)}", tools))
 
     @rule(namespace=st.sampled_from(["", "other"]), tenant=st.sampled_from("abc"), key=st.sampled_from("xy"))
     def end_lease(self, namespace: str, tenant: str, key: str) -> None:
-        self.bench.scheduler.order(EndLease(namespace, tenant, key))
+        self.bench.handle(EndLease(namespace, tenant, key))
 
     @rule(namespace=st.sampled_from(["", "other"]), tenant=st.sampled_from("abc"))
     def end_kind(self, namespace: str, tenant: str) -> None:
-        self.bench.scheduler.order(EndLease(namespace, tenant, None, "conversation"))
+        self.bench.handle(EndLease(namespace, tenant, None, "conversation"))
 
     @rule(seconds=st.integers(1, 3))
     def wait(self, seconds: int) -> None:
@@ -230,8 +229,7 @@ class AnyOrder(RuleBasedStateMachine):
         if drained:
             self.compile_grammars()
             self.bench.run()
-            self.bench.scheduler.flush()
-            self.bench.deliver()
+            self.bench.drain()
         stored = self.bench.model.store.pages
         self.bench = self.new_bench()
         self.bench.model.store.pages = stored
@@ -276,8 +274,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.bench.scheduler.stats().pages_used == 0
         cached = self.bench.cache.everything()
         self.bench.answer_fetches()
-        self.bench.scheduler.flush()
-        self.bench.deliver()
+        self.bench.drain()
         assert not self.bench.model.store.held
         assert len(self.bench.model.store.pages) <= self.bench.model.store.most
         assert all(pages.keys for pages in cached)

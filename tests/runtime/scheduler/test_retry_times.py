@@ -197,13 +197,11 @@ def test_a_refusal_does_not_look_at_all_future_times() -> None:
 
 def test_a_refusal_of_the_scheduler_says_when_to_try_again() -> None:
     bench = SchedulerBench(slots=1, max_waiting=4, num_pages=500)
-    now = 0.0
     for number in range(40):
         bench.submit(str(number), long_reply_prompt(4, 4, salt=number), max_tokens=4)
         for _ in range(2):
             bench.run(steps=1)
-            bench.scheduler.tick(now)
-            now += 1.0
+            bench.now += 1.0
     told = [refused.retry_after for refused in bench.refused.values()]
     assert told[-1] is not None and 3 <= told[-1] <= 24  # a reply takes about four steps of a second
     assert {refused.status for refused in bench.refused.values()} == {429}

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from arbora.radix_cache import PrefixCache
-from arbora.runtime.messages import CacheDropped, DropCache, RowError
+from arbora.runtime.messages import CacheDropped, DropCache, FlushPages, RowError
 from arbora.runtime.scheduler.budget import FIRST_CHUNK
 from arbora.runtime.scheduler.page_saver import SAVED_TOKENS
 from arbora.runtime.scheduler.stored_pages import StoredPages
 from evicted_prompts import BIG, LONG, PROMPT, evict_all
 from fake_model import pack, reply_alone, unpack
 from scheduler_bench import SchedulerBench
+
+
+def flushed_namespaces(stored: StoredPages) -> list[str]:
+    stored.flush()
+    message = stored.take_messages_to_model()[-1]
+    assert isinstance(message, FlushPages)
+    return [pages.namespace for pages in message.saves]
 
 
 def test_evicted_pages_of_a_dropped_namespace_are_not_saved() -> None:
@@ -20,12 +27,12 @@ def test_evicted_pages_of_a_dropped_namespace_are_not_saved() -> None:
     assert held is not None
     stored = StoredPages(cache, host_pages=8)
     stored.forget(DropCache(0, 1, "b", None), CacheDropped(1, 0, 0), [])
-    assert [pages.namespace for pages in stored.flush().saves] == ["a"]
+    assert flushed_namespaces(stored) == ["a"]
     lock = cache.acquire("a", pack([1, 2, 3, 4]), 4)
     cache.release(lock, pack([1, 2, 3, 4]), held[:1])
     assert cache.allocate(1) is not None
     stored.forget(DropCache(0, 1, "a", None), CacheDropped(1, 0, 0), [])
-    assert stored.flush().saves == []
+    assert flushed_namespaces(stored) == []
 
 
 def test_pages_without_a_namespace_are_not_saved() -> None:
@@ -33,8 +40,7 @@ def test_pages_without_a_namespace_are_not_saved() -> None:
     bench.submit("private", PROMPT, max_tokens=4, namespace=None)
     bench.run()
     evict_all(bench)
-    bench.scheduler.flush()
-    bench.deliver()
+    bench.drain()
     assert {namespace for namespace, _ in bench.model.store.pages.values()} == {"big"}
 
 
@@ -121,8 +127,7 @@ def test_with_write_through_private_and_faulty_pages_are_not_kept() -> None:
     bench.plan()
     result = bench.model.run_step()
     result.errors = [RowError(unpack(result.slots)[0], "not_a_number", "not a number")]
-    bench.scheduler.apply(result)
-    bench.deliver()
+    bench.handle(result)
     bench.run()
     assert not bench.model.store.pages
 
@@ -141,8 +146,7 @@ def test_at_the_end_the_store_gets_all_cached_pages_in_a_usable_order() -> None:
     bench.submit("branch", [*PROMPT[:20], *reversed(PROMPT[:20])], max_tokens=4)
     bench.run()
     told = [pages.keys for pages in bench.cache.everything()]
-    bench.scheduler.flush()
-    bench.deliver()
+    bench.drain()
     assert len(b"".join(told)) // 16 == len(bench.model.store.pages) == 15
     restarted = SchedulerBench(num_pages=32, page_size=4, most_stored=1000)
     restarted.model.store.pages = bench.model.store.pages

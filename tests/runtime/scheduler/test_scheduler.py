@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from arbora.runtime.grammar_spec import GrammarKind
-from arbora.runtime.messages import Logprobs, ReplyError, RowError, RowPromptLogprobs
+from arbora.runtime.messages import Abort, Logprobs, PeerDown, ReplyError, RowError, RowPromptLogprobs
 from arbora.runtime.scheduler.fairness import MAX_OVERTAKEN
 from fake_model import EOS, long_reply_prompt, next_token, pack, reply_alone, unpack
 from scheduler_bench import SchedulerBench, settled
@@ -123,8 +123,7 @@ def test_prompt_logprobs_of_a_retracted_request_come_once(start: int) -> None:
             RowPromptLogprobs(row.slot, row.start + row.untargeted + 1, Logprobs(row.targets, b"", b""))
             for row in rows
         ]
-        bench.scheduler.apply(result)
-        bench.deliver()
+        bench.handle(result)
     assert bench.scheduler.stats().retractions > 0
     for name, prompt in prompts.items():
         reported = [output.prompt_logprobs for output in bench.outputs[name] if output.prompt_logprobs]
@@ -163,7 +162,7 @@ def test_a_finish_for_a_reply_that_ended_meanwhile_changes_nothing() -> None:
     prompt = long_reply_prompt(10, 8)
     bench.submit("a", prompt)
     bench.run()
-    bench.scheduler.drop("a")
+    bench.handle(Abort("a"))
     bench.submit("b", prompt)
     bench.run()
     assert bench.finish("a") == "length"
@@ -203,7 +202,7 @@ def test_an_aborted_request_is_in_no_step_planned_later_and_gives_its_pages_back
     bench = SchedulerBench()
     bench.submit("a", long_reply_prompt(20, 40), max_tokens=40)
     bench.run(steps=5)
-    bench.scheduler.drop("a")
+    bench.handle(Abort("a"))
     planned = len(bench.model.plans)
     assert not bench.plan()
     while bench.model.plans:
@@ -218,7 +217,7 @@ def test_the_requests_of_a_dropped_client_end() -> None:
     bench.submit("a", long_reply_prompt(9, 20), max_tokens=20, client=1)
     bench.submit("b", long_reply_prompt(9, 5, salt=3), max_tokens=5, client=2)
     bench.run(steps=3)
-    bench.scheduler.drop_client(1)
+    bench.handle(PeerDown("tokenizer", 1))
     bench.run()
     assert bench.finish("a") is None
     assert bench.finish("b") == "length"
@@ -248,7 +247,7 @@ def test_a_grammar_that_cant_be_compiled_is_refused_naming_the_field() -> None:
 def test_dropping_a_request_that_compiles_leaves_nothing() -> None:
     bench = SchedulerBench()
     bench.submit("a", [1, 2, 3], grammar="even")
-    bench.scheduler.drop("a")
+    bench.handle(Abort("a"))
     bench.compiler.finish_all()
     bench.run()
     assert bench.scheduler.idle
@@ -272,7 +271,7 @@ def test_a_complete_grammar_overrides_min_tokens(min_tokens: int, finish: str) -
     bench.run(steps=1)
     result = bench.model.run_step()
     result.errors = [RowError(0, "nothing_allowed", "no token is allowed")]
-    bench.scheduler.apply(result)
+    bench.handle(result)
     bench.run()
     assert bench.finish("a") == finish
     assert bench.scheduler.idle
@@ -285,7 +284,7 @@ def test_a_failed_row_ends_no_other_request() -> None:
     bench.run(steps=3)
     result = bench.model.run_step()
     result.errors = [RowError(0, "not_a_number", "the logits are not numbers")]
-    bench.scheduler.apply(result)
+    bench.handle(result)
     bench.run()
     assert bench.finish("a") == "error"
     assert bench.outputs["a"][-1].error == ReplyError("the logits are not numbers")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arbora.runtime.messages import DropCache, RowError
+from arbora.runtime.messages import Abort, DropCache, RowError
 from arbora.runtime.scheduler.budget import FIRST_RESTORE
 from arbora.runtime.scheduler.request import Request
 from evicted_prompts import BIG, LONG, PROMPT, with_evicted_prompt, with_long_evicted_prompt
@@ -62,7 +62,7 @@ def test_a_request_that_ends_during_its_restore_leaves_no_state() -> None:
     bench.submit("again", LONG, max_tokens=1)
     bench.answer_fetches()
     bench.plan()
-    bench.scheduler.drop("again")
+    bench.handle(Abort("again"))
     bench.step()
     bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
     bench.run()
@@ -100,7 +100,7 @@ def test_a_request_that_ends_before_its_first_step_leaves_no_state() -> None:
     bench = with_evicted_prompt()
     bench.submit("again", PROMPT, max_tokens=1)
     bench.answer_fetches()
-    bench.scheduler.drop("again")
+    bench.handle(Abort("again"))
     bench.submit("other", [3, 1, 4, 1, 5], max_tokens=1)
     bench.run()
     assert bench.model.store.restored == 0
@@ -112,7 +112,7 @@ def started_but_not_planned(bench: SchedulerBench) -> Request:
     """A request with a slot and pages to restore, but no row in a step yet."""
     bench.submit("again", PROMPT, max_tokens=8)
     bench.answer_fetches()
-    bench.scheduler._admit()
+    bench.scheduler._admit(0.0)
     request = bench.scheduler._requests._open["again"]
     assert request.allocation.restoring
     return request
@@ -146,8 +146,7 @@ def test_pages_whose_logits_are_not_numbers_are_not_restored_for_others() -> Non
     assert bench.plan()
     result = bench.model.run_step()
     result.errors = [RowError(unpack(result.slots)[0], "not_a_number", "not a number")]
-    bench.scheduler.apply(result)
-    bench.deliver()
+    bench.handle(result)
     bench.run()
     assert bench.finish("again") == "error"
     bench.submit("third", PROMPT, max_tokens=4)

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from arbora.runtime.messages import LocatePages, PagesInTiers, PrefixPinned, QueryTree, TreeNode, TreeReport
+from arbora.runtime.messages import (
+    LocatePages,
+    PagesInTiers,
+    PeerDown,
+    PrefixPinned,
+    QueryTree,
+    TreeNode,
+    TreeReport,
+)
 from arbora.runtime.scheduler import tree_reports
+from arbora.runtime.scheduler.scheduler import Now
 from fake_model import unpack
 from fake_store import keys_of
 from scheduler_bench import SchedulerBench
@@ -25,7 +34,7 @@ def tree(bench: SchedulerBench, scope: str = "", own: str = "", page: int | None
 
 
 def test_the_tree_shows_the_tokens_of_the_own_namespace_alone() -> None:
-    bench = SchedulerBench(40, most_pinned=10)
+    bench = SchedulerBench(40, max_pinned=10)
     served(bench, DOCUMENT, "mine", namespace="mine")
     served(bench, OTHER, "theirs", namespace="theirs")
     nodes = tree(bench, own="mine").nodes
@@ -38,7 +47,7 @@ def test_the_tree_counts_a_limited_number_of_waiting_requests_at_what_they_would
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tree_reports, "MOST_WAITING", 3)
-    bench = SchedulerBench(16, most_pinned=10, slots=1)
+    bench = SchedulerBench(16, max_pinned=10, slots=1)
     served(bench, DOCUMENT)
     bench.submit("runs", DOCUMENT, max_tokens=9)
     assert bench.plan()
@@ -51,14 +60,14 @@ def test_the_tree_counts_a_limited_number_of_waiting_requests_at_what_they_would
 
 
 def test_the_tree_has_only_the_namespaces_of_the_scope() -> None:
-    bench = SchedulerBench(40, most_pinned=10)
+    bench = SchedulerBench(40, max_pinned=10)
     served(bench, DOCUMENT, "mine", namespace="mine/")
     served(bench, OTHER, "theirs", namespace="theirs/")
     assert {node.namespace for node in tree(bench, scope="mine/", own="mine/").nodes} == {"mine/"}
 
 
 def test_the_tokens_of_a_node_are_shown_only_in_its_own_namespace() -> None:
-    bench = SchedulerBench(40, most_pinned=10)
+    bench = SchedulerBench(40, max_pinned=10)
     served(bench, DOCUMENT, "mine", namespace="mine")
     served(bench, OTHER, "theirs", namespace="theirs")
     pages = {node.namespace: node.page for node in tree(bench, own="mine").nodes if node.page is not None}
@@ -69,7 +78,7 @@ def test_the_tokens_of_a_node_are_shown_only_in_its_own_namespace() -> None:
 
 
 def test_a_pinned_node_of_the_tree_says_so() -> None:
-    bench = SchedulerBench(20, most_pinned=10)
+    bench = SchedulerBench(20, max_pinned=10)
     served(bench, DOCUMENT)
     assert isinstance(bench.pin(DOCUMENT), PrefixPinned)
     nodes = tree(bench).nodes
@@ -88,15 +97,14 @@ def evicting_bench(most_stored: int = 100) -> SchedulerBench:
 
 
 def ask(bench: SchedulerBench, client: int = 0) -> None:
-    bench.scheduler.control_cache(QueryTree(client, 1, "", ""), bench.now)
-    bench.deliver()
+    bench.handle(QueryTree(client, 1, "", ""))
 
 
 def locate(bench: SchedulerBench) -> None:
     """The page store answers."""
     assert bench.model.store.answer() == []
     for answer in bench.model.store.located:
-        bench.scheduler.located(answer)
+        bench.handle(answer)
     bench.model.store.located.clear()
     bench.deliver()
 
@@ -152,11 +160,11 @@ def test_at_most_32_evenly_spaced_pages_of_a_node_are_looked_up() -> None:
 def test_a_report_is_sent_without_tiers_if_the_store_does_not_answer_in_time() -> None:
     bench = evicting_bench()
     ask(bench)
-    assert bench.scheduler.next_expiry == bench.now + tree_reports.LONGEST_WAIT_S
+    assert bench.scheduler.max_wait_s(bench.now) == tree_reports.LONGEST_WAIT_S
     bench.wait(tree_reports.LONGEST_WAIT_S)
     bench.deliver()
     assert all(node.stored is None for node in evicted(answered(bench)))
-    assert bench.scheduler.next_expiry is None
+    assert bench.scheduler.max_wait_s(bench.now) is None
     bench.answers.clear()
     locate(bench)  # the late answer
     assert bench.answers == []
@@ -166,11 +174,11 @@ def test_several_reports_may_wait_at_once_and_those_of_a_dead_client_are_dropped
     bench = evicting_bench()
     ask(bench, client=1)
     ask(bench, client=2)
-    bench.scheduler.drop_client(1)
+    bench.handle(PeerDown("tokenizer", 1))
     assert bench.model.store.answer() == []
     for answer in bench.model.store.located:
-        bench.scheduler.located(answer)
-    assert list(bench.scheduler.messages_to_clients()) == [2]
+        bench.scheduler.handle(answer, Now())
+    assert list(bench.scheduler.take_outgoing().to_clients) == [2]
 
 
 def test_without_a_page_store_the_report_is_sent_at_once() -> None:

@@ -1,0 +1,118 @@
+"""Accepts or refuses new requests."""
+
+from __future__ import annotations
+
+from ...grammars import BusyError, CompilerError, GrammarError
+from ..messages import Accepted, Generate, LeftOut, Refused
+from .completion import Completion
+from .grammar_loader import GrammarLoader
+from .key_rates import KeyRates
+from .lease_registry import LeaseRegistry
+from .lifecycle import Lifecycle
+from .pin_registry import PinRegistry
+from .queue_places import QueuePlaces
+from .refusals import Limits, grammar_refusal, queue_full, refusal
+from .replies import Replies
+from .request import Request
+from .results import Results
+from .retry_times import RetryTimes
+from .wait_budget import WaitBudget
+
+
+class Arrivals:
+    """Answers each `Generate` with `Accepted` or `Refused`; with a grammar, once that is compiled."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        key_rates: KeyRates,
+        places: QueuePlaces,
+        retry_times: RetryTimes,
+        pins: PinRegistry,
+        leases: LeaseRegistry,
+        requests: Lifecycle,
+        grammars: GrammarLoader,
+        completion: Completion,
+        results: Results,
+        replies: Replies,
+        wait_budget: WaitBudget,
+    ) -> None:
+        self._limits = limits
+        self._key_rates = key_rates
+        self._places = places
+        self._retry_times = retry_times
+        self._pins = pins
+        self._leases = leases
+        self._requests = requests
+        self._grammars = grammars
+        self._completion = completion
+        self._results = results
+        self._replies = replies
+        self._wait_budget = wait_budget
+        self._compiled: dict[str, Request] = {}  # not accepted yet: their grammar's process has not answered
+
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether the process of a compiled grammar has not answered yet."""
+        return bool(self._compiled)
+
+    def submit(self, message: Generate, now: float) -> None:
+        """Creates a request, unless a limit of its key, its size or the queue forbids it.
+
+        `now` is in seconds of a monotonic clock.
+        """
+        admitted = self._key_rates.admit(message, now)
+        if admitted is False:
+            return  # an earlier choice of the request was refused
+        refused = admitted if isinstance(admitted, Refused) else self._find_refusal(message)
+        if refused is not None:
+            self._replies.add(message.client, refused)
+            return
+        self._leases.arrive(message)
+        request = self._requests.create(message)
+        request.arrived_at = now
+        if message.grammar is None:
+            self._accept(request)
+        else:
+            self._grammars.submit(request.id, message.grammar, message.sampling.complete_json, message.tenant)
+
+    def take_grammars(self) -> None:
+        """Accepts or refuses the requests whose grammars were compiled meanwhile.
+
+        All constraints are made before the first is used. Each sends a question to its grammar's process when
+        it is made, so the processes work on their answers side by side.
+        """
+        for request_id, compiled in list(self._grammars.finished()):
+            request = self._requests.find(request_id)
+            if request is None:
+                continue
+            if isinstance(compiled, GrammarError | CompilerError | BusyError):
+                self._refuse(request, grammar_refusal(request, compiled))
+            else:
+                request.constraint = compiled
+                self._compiled[request.id] = request
+        for request in list(self._compiled.values()):
+            if request.is_answered:
+                del self._compiled[request.id]
+            elif self._wait_budget.is_ready(request):
+                del self._compiled[request.id]
+                refused = self._completion.refusal(request)
+                self._accept(request) if refused is None else self._refuse(request, refused)
+
+    def _find_refusal(self, message: Generate) -> Refused | None:
+        refused = refusal(message, self._limits, self._pins.withheld(message))
+        if refused is None and not self._places.admits(message.tenant):
+            retry_after = self._retry_times.retry_after(message.tenant, hash(message.prompt))
+            refused = queue_full(message, self._places, retry_after)
+        return refused
+
+    def _accept(self, request: Request) -> None:
+        self._requests.wait(request)
+        left_out = request.constraint.left_out if request.constraint is not None else ()
+        named = [LeftOut(keyword, path) for keyword, path in left_out]
+        self._replies.add(request.client, Accepted(request.id, named))
+        self._results.force(request)
+
+    def _refuse(self, request: Request, refused: Refused) -> None:
+        self._requests.refuse(request)
+        self._replies.add(request.client, refused)
