@@ -10,24 +10,20 @@ from .lock import Lock
 from .node import Node
 from .packed import KEY_BYTES, TOKEN_BYTES
 from .page_allocator import PageAllocator
-from .pins import Pins
 from .tree import RadixTree
 
 
-def check(
-    tree: RadixTree, allocator: PageAllocator, held: set[int], locks: Collection[Lock], pins: Pins
-) -> None:
+def check(tree: RadixTree, allocator: PageAllocator, held: set[int], locks: Collection[Lock]) -> None:
     nodes = [node for root in tree.roots.values() for node in root.subtree()]
     _check_pages(tree, allocator, held, nodes)
     for node in nodes:
         _check_shape(tree, node)
         _check_children(tree, node)
-    _check_locks(nodes, locks)
+    _check_locks(tree, nodes, locks)
     _check_queue(tree, nodes)
     _check_history(tree, nodes)
     for lock in locks:
         _check_lock(tree, lock, held)
-    _check_pins(pins, locks)
     _check_leases(tree, nodes)
 
 
@@ -72,9 +68,10 @@ def _check_children(tree: RadixTree, node: Node) -> None:
         assert child.key == key == child.tokens[: tree.page_bytes]
 
 
-def _check_locks(nodes: list[Node], locks: Collection[Lock]) -> None:
+def _check_locks(tree: RadixTree, nodes: list[Node], locks: Collection[Lock]) -> None:
     ends = Counter(lock.node for lock in locks)
     ends += Counter(lock.source for lock in locks if lock.source is not None)
+    ends += Counter(lease.node for lease in tree.leases if not lease.is_breakable)
     for node in nodes:
         locked_children = sum(1 for child in node.children.values() if child.locks)
         assert node.locks == ends.pop(node, 0) + locked_children, "locks that end here, and locked children"
@@ -111,20 +108,12 @@ def _check_lock(tree: RadixTree, lock: Lock, held: set[int]) -> None:
     assert held.issuperset(lock.duplicates), "a duplicate is the request's own"
 
 
-def _check_pins(pins: Pins, locks: Collection[Lock]) -> None:
-    assert pins.locks.issubset(locks)
-    assert pins.holds == Counter(page for lock in pins.locks for page in lock.pages)
-    for lock in pins.locks:
-        assert lock.node is not None and lock.node.namespace is not None
-        pages = [page for node in reversed(list(lock.node.path())) for page in node.pages]
-        assert lock.pages == pages, "a pin locks the pages that it counts"
-
-
 def _check_leases(tree: RadixTree, nodes: list[Node]) -> None:
     leases = list(tree.leases)
     assert len(tree.leases) == len(leases)
     ends = Counter(lease.node for lease in leases)
-    pages: dict[str, Counter[int]] = {}
+    leased: dict[str, set[int]] = {}
+    pinned: set[int] = set()
     for node in nodes:
         assert node.leases == ends.pop(node, 0), "a node counts the leases that end there"
     assert not ends, "leases end in the tree"
@@ -133,13 +122,14 @@ def _check_leases(tree: RadixTree, nodes: list[Node]) -> None:
         path = list(lease.node.path())
         assert lease.pages == [page for node in reversed(path) for page in node.pages]
         assert lease.tokens == sum(len(node.tokens) for node in path) // TOKEN_BYTES
-        pages.setdefault(lease.owner, Counter()).update(lease.pages)
-    assert tree.leases.owners() == {owner: len(counts) for owner, counts in pages.items()}
-    assert tree.leases.num_pages == len(set().union(*pages.values()))
+        (leased.setdefault(lease.owner, set()) if lease.is_breakable else pinned).update(lease.pages)
+    assert tree.leases.owners() == {owner: len(pages) for owner, pages in leased.items()}
+    assert tree.leases.num_pages == len(set().union(*leased.values()))
+    assert tree.leases.num_pinned == tree.leases.count_pinned(pinned) == len(pinned)
     for at_node in tree.leases.at.values():
         assert at_node == sorted(at_node, key=lambda lease: lease.break_order)
     may_break = {node for node in nodes if node.leases and not node.locks and not node.children}
-    assert tree.leases.offered == may_break, "exactly the unlocked leaves with leases may lose them"
+    assert tree.leases.evictable == may_break, "exactly the unlocked leaves with leases may lose them"
 
 
 def check_continues(lock: Lock, tokens: bytes) -> None:

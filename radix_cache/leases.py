@@ -1,4 +1,4 @@
-"""Leases: cached prefixes that are evicted after everything else until their time ends."""
+"""Leases: cached prefixes that are evicted after everything else, or not at all, until their time ends."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from operator import attrgetter
+from typing import TypeAlias
 
 from .node import Node
 
 _break_order = attrgetter("break_order")
+_Account: TypeAlias = tuple[bool, str]
+"""whether breakable, and the owner"""
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
     """Protects the pages from the root to the end of a node.
 
-    A lease locks nothing: if only leased pages are left to evict, leases are broken. `node` is None once the
-    lease has ended or was broken.
+    A breakable lease locks nothing: if only leased pages are left to evict, leases are broken. One that is
+    not breakable, a pin, locks its nodes. `node` is None once the lease has ended or was broken.
     """
 
     owner: str  # its pages count towards this owner's quota
@@ -29,6 +32,7 @@ class Lease:
     pages: list[int] = field(repr=False)  # from the root to the end of `node`
     tokens: int  # from the root to the end of `node`
     is_estimate: bool = False  # the end says when the pages are likely to be used again
+    is_breakable: bool = True
     is_broken: bool = False  # it ended early because only leased pages were left to evict
 
     @property
@@ -39,7 +43,8 @@ class Lease:
 
 
 class Leases:
-    """The leases of one cache. An owner's page counts once, even under several of its leases.
+    """The leases of one cache. An owner's page counts once, even under several of its leases; pins and
+    breakable leases are counted apart.
 
     Breaking a lease gains pages only where it ends at an unlocked leaf. The tree reports these leaves
     (`offer`, `withhold`), and `break_leaf` breaks all leases of one leaf.
@@ -48,9 +53,10 @@ class Leases:
     def __init__(self) -> None:
         self.at: dict[Node, list[Lease]] = {}  # by `break_order`
         self._ended: list[Lease] = []  # by the cache itself, since the last call of `take_ended`
-        self._pages: dict[str, Counter[int]] = {}  # by owner: page id -> leases that protect it
-        self._owners: Counter[int] = Counter()  # page id -> owners that lease it
-        self._offered: dict[Node, int] = {}  # ticket of each offered leaf's valid entry in `_breaks`
+        self._pages: dict[_Account, Counter[int]] = {}  # page id -> leases that protect it
+        self._owners: dict[bool, Counter[int]] = {True: Counter(), False: Counter()}
+        """by whether breakable: page id -> owners that lease it"""
+        self._evictable: dict[Node, int] = {}  # ticket of each offered leaf's valid entry in `_breaks`
         # Heaps, in which some entries are stale:
         self._ends: list[tuple[float, int, Lease]] = []
         self._breaks: list[tuple[tuple[bool, float], int, Node]] = []
@@ -62,20 +68,29 @@ class Leases:
 
     @property
     def num_pages(self) -> int:
-        """Leased pages; a page that several owners lease counts once."""
-        return len(self._owners)
+        """Pages under breakable leases; a page that several owners lease counts once."""
+        return len(self._owners[True])
 
     @property
-    def offered(self) -> Set[Node]:
-        """The unlocked leaves with leases."""
-        return self._offered.keys()
+    def num_pinned(self) -> int:
+        """Pinned pages, each counted once."""
+        return len(self._owners[False])
 
-    def pages_of(self, owner: str) -> int:
-        return len(self._pages.get(owner, ()))
+    def count_pinned(self, pages: Iterable[int]) -> int:
+        """How many of the pages are pinned."""
+        return sum(page in self._owners[False] for page in pages)
+
+    @property
+    def evictable(self) -> Set[Node]:
+        """Leased leaves that no request locks. They are evicted only when no other leaf is left."""
+        return self._evictable.keys()
+
+    def pages_of(self, owner: str, *, is_breakable: bool = True) -> int:
+        return len(self._pages.get((is_breakable, owner), ()))
 
     def owners(self) -> dict[str, int]:
-        """Leased pages by owner."""
-        return {owner: len(pages) for owner, pages in self._pages.items()}
+        """Pages under breakable leases, by owner."""
+        return {owner: len(pages) for (is_breakable, owner), pages in self._pages.items() if is_breakable}
 
     def __iter__(self) -> Iterator[Lease]:
         for leases in self.at.values():
@@ -84,11 +99,11 @@ class Leases:
     def add(self, lease: Lease) -> None:
         assert lease.node is not None
         self._num += 1
-        counts = self._pages.setdefault(lease.owner, Counter())
+        counts = self._pages.setdefault(_account(lease), Counter())
         before = len(counts)
         counts.update(lease.pages)
         added = islice(reversed(counts), len(counts) - before)  # dicts keep new keys at their end
-        self._owners.update(added)
+        self._owners[lease.is_breakable].update(added)
         self._place(lease, lease.node)
         self._push_end(lease)
 
@@ -111,7 +126,8 @@ class Leases:
         return [each for node in nodes for each in self.at.get(node, ()) if each is not lease]
 
     def first_to_free(self, leases: Iterable[Lease]) -> list[Lease]:
-        """Of all leases of one owner, the first by `break_order` whose end leaves the owner fewer pages.
+        """Of all breakable leases of one owner, the first by `break_order` whose end leaves the owner fewer
+        pages.
 
         The leases that end at one node leave fewer pages only together.
         """
@@ -122,7 +138,7 @@ class Leases:
         outermost = [
             group
             for group in by_node.values()
-            if self._pages[group[0].owner][group[0].pages[-1]] == len(group)
+            if self._pages[_account(group[0])][group[0].pages[-1]] == len(group)
         ]
         return min(outermost, key=lambda group: max(map(_break_order, group)))
 
@@ -132,7 +148,7 @@ class Leases:
         assert node is not None, "the lease has ended"
         self._num -= 1
         self._displace(lease, node)
-        if node in self._offered:
+        if node in self._evictable:
             self.offer(node) if node in self.at else self.withhold(node)
         self._uncount(lease, lease.pages)
         lease.node = None
@@ -147,28 +163,28 @@ class Leases:
             heappop(self._ends)
 
     def offer(self, leaf: Node) -> None:
-        """The leaf is unlocked, so breaking its leases makes its pages evictable."""
+        """Makes an unlocked leaf evictable by breaking its leases."""
         self._tickets += 1
-        self._offered[leaf] = self._tickets
+        self._evictable[leaf] = self._tickets
         heappush(self._breaks, (self._order_of(leaf), self._tickets, leaf))
-        if len(self._breaks) > 64 + 2 * len(self._offered):
-            self._breaks = [(self._order_of(leaf), ticket, leaf) for leaf, ticket in self._offered.items()]
+        if len(self._breaks) > 64 + 2 * len(self._evictable):
+            self._breaks = [(self._order_of(leaf), ticket, leaf) for leaf, ticket in self._evictable.items()]
             heapify(self._breaks)
 
     def withhold(self, leaf: Node) -> None:
-        """The leaf is locked, extended or removed; no effect if it was not offered."""
-        self._offered.pop(leaf, None)
+        """Makes a leaf not evictable, because it is locked, extended or removed. No effect if it was not."""
+        self._evictable.pop(leaf, None)
 
     def break_leaf(self) -> Node:
-        """Breaks all leases of one offered leaf, and returns it. At least one leaf must be offered.
+        """Breaks all leases of one evictable leaf, and returns it. There must be one.
 
         Leaves are compared by the last of their leases in `break_order`, and the first leaf is taken.
         """
         while True:
             _, ticket, leaf = heappop(self._breaks)
-            if self._offered.get(leaf) == ticket:
+            if self._evictable.get(leaf) == ticket:
                 break
-        del self._offered[leaf]
+        del self._evictable[leaf]
         for lease in list(self.at[leaf]):
             lease.is_broken = True
             self._ended.append(lease)
@@ -176,7 +192,7 @@ class Leases:
         return leaf
 
     def move_up(self, leaf: Node) -> None:
-        """The leaf leaves the tree: its leases end at its parent, and those at the root are over."""
+        """Moves the leases of a leaf that leaves the tree to its parent; at the root they end."""
         parent = leaf.parent
         assert parent is not None
         self.withhold(leaf)
@@ -204,7 +220,7 @@ class Leases:
     def _place(self, lease: Lease, node: Node) -> None:
         node.leases += 1
         insort(self.at.setdefault(node, []), lease, key=_break_order)
-        if node in self._offered:
+        if node in self._evictable:
             self.offer(node)
 
     def _displace(self, lease: Lease, node: Node) -> None:
@@ -214,16 +230,16 @@ class Leases:
             del self.at[node]
 
     def _uncount(self, lease: Lease, pages: list[int]) -> None:
-        counts = self._pages[lease.owner]
+        counts, owners = self._pages[_account(lease)], self._owners[lease.is_breakable]
         for page in pages:
             counts[page] -= 1
             if not counts[page]:
                 del counts[page]
-                self._owners[page] -= 1
-                if not self._owners[page]:
-                    del self._owners[page]
+                owners[page] -= 1
+                if not owners[page]:
+                    del owners[page]
         if not counts:
-            del self._pages[lease.owner]
+            del self._pages[_account(lease)]
 
     def _push_end(self, lease: Lease) -> None:
         self._tickets += 1
@@ -231,3 +247,7 @@ class Leases:
         if len(self._ends) > 64 + 2 * self._num:
             self._ends = [(each.ends_at, ticket, each) for ticket, each in enumerate(self)]
             heapify(self._ends)
+
+
+def _account(lease: Lease) -> _Account:
+    return lease.is_breakable, lease.owner

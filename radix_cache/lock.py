@@ -17,7 +17,7 @@ class Copy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Lock:
-    """The pages and nodes that a request uses from `acquire` to `release`, or that a pin keeps.
+    """The pages and nodes that a request uses from `acquire` to `release`.
 
     Callers read the first three fields; the others belong to the cache.
     """

@@ -81,7 +81,7 @@ def outline(
     request_sums = _sums([requests.get(node, 0) for node in visited], parents)
     waiting_sums = _sums([waiting.get(node, 0) for node in visited], parents)
     pin_sums = _sums([pins.get(node, 0) for node in visited], parents)
-    lease_sums = _sums([node.leases for node in visited], parents)
+    lease_sums = _sums([node.leases - pins.get(node, 0) for node in visited], parents)
     nodes = [
         OutlinedNode(
             page=node.pages[0] if node.pages else None,

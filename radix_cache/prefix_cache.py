@@ -18,7 +18,6 @@ from .node import Node
 from .packed import TOKEN_BYTES
 from .page_allocator import PageAllocator
 from .page_keys import PageKeys
-from .pins import Pins
 from .tree import Match, RadixTree
 from .views import CacheViews
 
@@ -76,8 +75,7 @@ class PrefixCache:
         self._evicted: list[KeyedPages] = []
         self._held = HeldPages(self._allocator, check_invariants)
         self._locks: set[Lock] = set()
-        self._pins = Pins()
-        self.views = CacheViews(self._tree, self._locks, self._pins)
+        self.views = CacheViews(self._tree, self._locks)
         self._looked_up_tokens = 0
         self._matched_tokens = 0
         self._evicted_pages = 0
@@ -218,46 +216,29 @@ class PrefixCache:
         pages = _pages_to(match.node)
         return [*pages, *match.inside.pages[: match.pages]] if match.inside else pages
 
-    def pinned(self, pages: Sequence[int]) -> int:
-        """How many of the pages are pinned."""
-        return self._pins.count(pages)
-
-    def pin(self, namespace: str, tokens: bytes) -> Lock:
-        """Locks the `whole_pages` of `tokens` until `unpin`."""
-        root = self._tree.open_root(namespace)
-        match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-        lock = self._lock_whole_pages(match)
-        self._pins.add(lock)
-        self._verify()
-        return lock
-
-    def unpin(self, lock: Lock) -> None:
-        self._pins.remove(lock)
-        self._unlock(lock)
-        self._verify()
-
     def lease(
         self,
         owner: str,
         namespace: str,
         tokens: bytes,
         ends_at: float,
-        most_pages: int,
+        max_pages: int,
         is_estimate: bool = False,
+        is_breakable: bool = True,
     ) -> Lease | None:
-        """Leases the first cached pages of `tokens`, at most `most_pages`; None if there are none.
+        """Leases the first cached pages of `tokens`, at most `max_pages`; None if there are none.
 
         A tail is leased if all of it belongs to `tokens`. `ends_at` is in seconds since 1970.
         """
         root = self._tree.roots.get(namespace)
         if root is None:
             return None
-        limit = min(len(tokens) // TOKEN_BYTES, most_pages * self.page_size)
+        limit = min(len(tokens) // TOKEN_BYTES, max_pages * self.page_size)
         node = self._tree.end_at(self._tree.find(root, tokens, limit))
         if node is root:
             return None
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
-        lease = Lease(owner, ends_at, node, _pages_to(node), length, is_estimate)
+        lease = Lease(owner, ends_at, node, _pages_to(node), length, is_estimate, is_breakable)
         self._tree.add_lease(lease)
         self._verify()
         return lease
@@ -287,7 +268,7 @@ class PrefixCache:
             held=self._allocator.num_pages - self._allocator.num_free - self._tree.num_pages,
             evictable=self._tree.num_evictable,
             locked=self._tree.num_pages - self._tree.num_evictable,
-            pinned=self._pins.num_pages,
+            pinned=self.leases.num_pinned,
             looked_up_tokens=self._looked_up_tokens,
             matched_tokens=self._matched_tokens,
             evicted_pages=self._evicted_pages,
@@ -374,7 +355,7 @@ class PrefixCache:
 
     def _verify(self) -> None:
         if self._check_invariants:
-            check(self._tree, self._allocator, self._held.pages, self._locks, self._pins)
+            check(self._tree, self._allocator, self._held.pages, self._locks)
 
 
 def _pages_to(node: Node) -> list[int]:

@@ -276,9 +276,11 @@ class RadixTree:
         return self.split(leaf, match.pages) if match.pages else match.node
 
     def add_lease(self, lease: Lease) -> None:
-        """The lease's node is evicted after all nodes without leases."""
+        """Has the lease's node evicted after all nodes without leases, or not at all."""
         node = lease.node
         assert node is not None
+        if not lease.is_breakable:
+            self.lock(node)
         if not node.leases and self._may_be_evicted(node):
             self.policy.discard(node)
         self.leases.add(lease)
@@ -286,7 +288,9 @@ class RadixTree:
 
     def end_lease(self, lease: Lease) -> None:
         node = self.leases.remove(lease)
-        if not node.leases:
+        if not lease.is_breakable:
+            self.unlock(node)
+        elif not node.leases:
             self._settle(node)
             self.free_covered_tail(node)
 

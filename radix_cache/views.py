@@ -9,16 +9,14 @@ from .divergence import Divergence, divergence
 from .lock import Lock
 from .outline import Outline, Prompt, ends_of_matches, outline, visit
 from .packed import TOKEN_BYTES
-from .pins import Pins
 from .popular import Prefix, popular_prefixes
 from .tree import RadixTree
 
 
 class CacheViews:
-    """locks: of requests and of pins; pins: which of them are pins"""
-
-    def __init__(self, tree: RadixTree, locks: Collection[Lock], pins: Pins) -> None:
-        self._tree, self._locks, self._pins = tree, locks, pins
+    def __init__(self, tree: RadixTree, locks: Collection[Lock]) -> None:
+        """`locks` are those of requests."""
+        self._tree, self._locks = tree, locks
 
     def namespaces(self, scope: str = "") -> dict[str, int]:
         """Pages in the tree by namespace, of those whose names begin with `scope`."""
@@ -42,10 +40,10 @@ class CacheViews:
         """The largest branches of these namespaces, at most `most` nodes with their first tokens. `waiting`
         are the prompts of waiting requests."""
         roots = [self._tree.roots[name] for name in namespaces if name in self._tree.roots]
-        pins = Counter(lock.node for lock in self._pins.locks if lock.node is not None)
+        pins = Counter(each.node for each in self._tree.leases if each.node and not each.is_breakable)
         locks = Counter(lock.node for lock in self._locks if lock.node is not None)
         ends = ends_of_matches(self._tree, waiting)
-        return outline(roots, most, locks - pins, ends, pins, shown_tokens, self._tree.now)
+        return outline(roots, most, locks, ends, pins, shown_tokens, self._tree.now)
 
     def edge(self, namespace: str, page: int, most: int) -> bytes | None:
         """The first `most` tokens of the node whose first page is `page`; None if it is not found in time."""

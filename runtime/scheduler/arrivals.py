@@ -9,7 +9,6 @@ from .grammar_loader import GrammarLoader
 from .key_rates import KeyRates
 from .lease_registry import LeaseRegistry
 from .lifecycle import Lifecycle
-from .pin_registry import PinRegistry
 from .queue_places import QueuePlaces
 from .refusals import Limits, grammar_refusal, queue_full, refusal
 from .replies import Replies
@@ -28,7 +27,6 @@ class Arrivals:
         key_rates: KeyRates,
         places: QueuePlaces,
         retry_times: RetryTimes,
-        pins: PinRegistry,
         leases: LeaseRegistry,
         requests: Lifecycle,
         grammars: GrammarLoader,
@@ -41,7 +39,6 @@ class Arrivals:
         self._key_rates = key_rates
         self._places = places
         self._retry_times = retry_times
-        self._pins = pins
         self._leases = leases
         self._requests = requests
         self._grammars = grammars
@@ -100,7 +97,7 @@ class Arrivals:
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
     def _find_refusal(self, message: Generate) -> Refused | None:
-        refused = refusal(message, self._limits, self._pins.withheld(message))
+        refused = refusal(message, self._limits, self._leases.count_withheld(message))
         if refused is None and not self._places.admits(message.tenant):
             retry_after = self._retry_times.retry_after(message.tenant, hash(message.prompt))
             refused = queue_full(message, self._places, retry_after)

@@ -18,10 +18,8 @@ from ..messages import (
     EndLease,
     ExplainPrompt,
     PinPrefix,
-    PrefixPinned,
     PromptExplained,
     QueryCache,
-    QueryRefused,
     QueryTree,
     UnpinPrefix,
 )
@@ -29,7 +27,6 @@ from .allocation import pages_for
 from .counts import HitRate
 from .lease_registry import LeaseRegistry
 from .lifecycle import Lifecycle
-from .pin_registry import PinRegistry
 from .replies import Replies
 from .stored_pages import StoredPages
 from .tree_reports import TreeReports
@@ -47,7 +44,6 @@ class CacheController:
     def __init__(
         self,
         cache: PrefixCache,
-        pins: PinRegistry,
         leases: LeaseRegistry,
         stored: StoredPages,
         requests: Lifecycle,
@@ -56,7 +52,6 @@ class CacheController:
         self.hit_rate = HitRate()
         self.tree_reports = TreeReports(cache, replies, has_store=stored.enabled)
         self._cache = cache
-        self._pins = pins
         self._leases = leases
         self._stored = stored
         self._requests = requests
@@ -73,12 +68,11 @@ class CacheController:
             case QueryCache():
                 self._replies.add(message.client, self._report(message))
             case CheckPin():
-                self._replies.add(message.client, self._pins.check(message))
+                self._replies.add(message.client, self._leases.check_pin(message))
             case PinPrefix():
-                self._replies.add(message.client, self._pins.pin(message, now, self._spare_pages()))
-                self._leases.enforce_quota(message.scope)
+                self._replies.add(message.client, self._leases.pin(message, now, self._count_spare_pages()))
             case UnpinPrefix():
-                self._replies.add(message.client, self._unpin(message))
+                self._replies.add(message.client, self._leases.unpin(message))
             case _:
                 assert_never(message)
 
@@ -112,14 +106,13 @@ class CacheController:
     def expire(self, now: float) -> None:
         """Ends leases and pins whose time is over, and sends tree reports that have waited too long for the
         page store. `now` is in seconds since 1970."""
-        self._pins.expire(now)
         self._leases.expire(now)
         self.tree_reports.expire(now)
 
     @property
     def next_expiry(self) -> float | None:
         """When the next pin, lease or wait for the page store ends, in seconds since 1970."""
-        ends = [self._pins.next_expiry, self._leases.next_expiry, self.tree_reports.next_expiry]
+        ends = [self._leases.next_expiry, self.tree_reports.next_expiry]
         return min((end for end in ends if end is not None), default=None)
 
     def _defer(self, message: Deferred) -> None:
@@ -144,17 +137,10 @@ class CacheController:
         found = self._cache.views.divergence(message.namespace, message.tokens, SHOWN_TOKENS)
         return PromptExplained(message.query, *found)
 
-    def _spare_pages(self) -> int:
+    def _count_spare_pages(self) -> int:
         """Pages that no open request can need."""
         needs = [pages_for(request.max_length, self._cache.page_size) for request in self._requests.open]
         return self._cache.stats().total - max(needs, default=0)
-
-    def _unpin(self, message: UnpinPrefix) -> PrefixPinned | QueryRefused:
-        ended = self._pins.unpin(message.pin, message.scope)
-        if ended is not None:
-            return PrefixPinned(message.query, ended)
-        reason = f"There is no pin {message.pin}; it may have expired."
-        return QueryRefused(message.query, 404, reason, "id", "pin_not_found")
 
     def _report(self, message: QueryCache) -> CacheReport:
         pages = self._cache.stats()
@@ -167,8 +153,8 @@ class CacheController:
             pages_free=pages.free,
             pages_used=pages.held + pages.locked,
             pages_cached=pages.evictable,
-            pages_pinned=self._pins.pages(message.scope),
-            pages_pinnable=self._pins.limit,
+            pages_pinned=self._leases.pinned_pages(message.scope),
+            pages_pinnable=self._leases.limit,
             prompt_tokens=total.prompt_tokens,
             cached_tokens=total.cached_tokens,
             recent_requests=len(self.hit_rate.recent),
@@ -178,9 +164,9 @@ class CacheController:
             store=self._stored.counts,
             namespaces={name: sizes[name] for name in largest},
             prefixes=self._list_popular(message, list(sizes)),
-            pins=self._pins.listed(message.scope),
-            leases=self._leases.listed(message.scope, message.tenant),
-            pages_leased=self._leases.pages(message.scope),
+            pins=self._leases.list_pins(message.scope),
+            leases=self._leases.list_leases(message.scope, message.tenant),
+            pages_leased=self._leases.leased_pages(message.scope),
         )
 
     def _list_popular(self, message: QueryCache, names: list[str]) -> list[CachedPrefix]:

@@ -1,20 +1,43 @@
-"""The leases that requests take: their kinds, keys, quotas and ends."""
+"""The leases that requests and clients take: their kinds, keys, quotas and ends."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from typing import NamedTuple
 
 from ...radix_cache import Lease, PrefixCache
-from ..messages import EndLease, Generate, LeasedPrefix, LeaseKind, LeaseTerms, Tokens
+from ..messages import (
+    CheckPin,
+    EndLease,
+    Generate,
+    LeasedPrefix,
+    LeaseKind,
+    LeaseTerms,
+    PinFits,
+    PinnedPrefix,
+    PinPrefix,
+    PrefixPinned,
+    QueryRefused,
+    Tokens,
+    UnpinPrefix,
+)
+from .refusals import (
+    no_pin,
+    no_prefix_cache,
+    pages_in_use,
+    pin_over_quota,
+    prefix_not_cached,
+    too_many_pins,
+)
 from .request import TOKEN_BYTES, Request
 from .tool_pauses import ToolPauses
 
-MOST_LEASES = 1000  # of a tenant
-MOST_LISTED = 100
+MAX_LEASES = 1000  # of a tenant
+MAX_PINS = 1000  # of a scope
+MAX_LISTED = 100
 QUEUE_S = 60.0  # after the results of tools have come: time for the prompt to start
 
 
@@ -33,21 +56,33 @@ class _Claim:
     request_id: str
 
 
-class LeaseRegistry:
-    """Leases that the cache may break; a pin is a lease that it may not break (`PinRegistry`).
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """A lease that the cache may not break. It belongs to a scope, as its pages' owner."""
 
-    Together with the pins of its scope, the leases of a scope protect at most `limit` pages. Beyond that, the
-    tenant with the most leased pages loses leases, in the order of `Leases.first_to_free`. `now` is in
-    seconds since 1970.
+    name: str
+    namespace: str
+    tokens: Tokens  # in whole pages
+    lease: Lease
+
+    def describe(self) -> PinnedPrefix:
+        lease = self.lease
+        return PinnedPrefix(self.name, self.namespace, lease.tokens, len(lease.pages), lease.ends_at)
+
+
+class LeaseRegistry:
+    """The leases that the cache may break, and the pins.
+
+    Pins and leases of a scope protect at most `limit` pages together. Beyond that, the tenant with the most
+    leased pages loses leases, in the order of `Leases.first_to_free`. `now` is in seconds since 1970.
     """
 
-    def __init__(self, cache: PrefixCache, limit: int, pinned_pages: Callable[[str], int]) -> None:
-        """`pinned_pages` returns the pages that pins of a scope keep."""
+    def __init__(self, cache: PrefixCache, limit: int) -> None:
         self.now = 0.0
         self.num_broken = 0
+        self.limit = limit
         self._cache = cache
-        self._limit = limit
-        self._pinned_pages = pinned_pages
+        self._pins: dict[str, _Pin] = {}  # by name
         self._pauses = ToolPauses()
         self._claims: dict[Lease, _Claim] = {}
         self._by_key: dict[Key, list[Lease]] = {}
@@ -74,6 +109,45 @@ class LeaseRegistry:
         for terms in request.leases:
             self._take(request, terms, tokens, self._allowed(scope))
         self.enforce_quota(scope)
+
+    def check_pin(self, message: CheckPin) -> PinFits | QueryRefused:
+        """Refuses a prefix that could not be pinned even if all of it were cached."""
+        tokens = self._cut_to_pages(message.tokens)
+        if self._find_pin(message.namespace, tokens) is not None:
+            return PinFits(message.query)
+        return self._refuse_pin(message, tokens, spare=None) or PinFits(message.query)
+
+    def pin(self, message: PinPrefix, now: float, spare: int) -> PrefixPinned | QueryRefused:
+        """spare: pages that no open request can need"""
+        tokens = self._cut_to_pages(message.tokens)
+        assert tokens, "a prefix of less than a page"
+        ends_at = now + message.ttl_s
+        pin = self._find_pin(message.namespace, tokens)
+        if pin is None:
+            refused = self._refuse_pin(message, tokens, spare)
+            if refused is not None:
+                return refused
+            pin = self._add_pin(message, tokens, ends_at)
+        else:
+            self._cache.leases.renew(pin.lease, ends_at)
+        self.enforce_quota(message.scope)
+        return PrefixPinned(message.query, pin.describe())
+
+    def unpin(self, message: UnpinPrefix) -> PrefixPinned | QueryRefused:
+        pin = self._pins.get(message.pin)
+        if pin is None or not pin.namespace.startswith(message.scope):
+            return no_pin(message)
+        self._end(pin.lease)
+        return PrefixPinned(message.query, pin.describe())
+
+    def count_withheld(self, request: Generate) -> int:
+        """Pinned pages that the request cannot use: all except those of its own prefix."""
+        pinned = self._cache.leases.num_pinned
+        if not pinned:
+            return 0
+        most = request.sampling.most_cached(len(request.prompt) // TOKEN_BYTES)
+        own = self._cache.whole_pages(request.namespace, request.prompt[: most * TOKEN_BYTES])
+        return pinned - self._cache.leases.count_pinned(own)
 
     def await_tools(self, request_id: str, tools: Sequence[str]) -> None:
         """The reply ended in calls of these tools; without a `tool_pause` lease nothing happens."""
@@ -120,7 +194,10 @@ class LeaseRegistry:
                 self._break(lease)
             owners[largest] = self._cache.leases.pages_of(largest)
 
-    def listed(self, scope: str, tenant: str | None) -> list[LeasedPrefix]:
+    def list_pins(self, scope: str) -> list[PinnedPrefix]:
+        return [pin.describe() for pin in self._pins.values() if pin.namespace.startswith(scope)]
+
+    def list_leases(self, scope: str, tenant: str | None) -> list[LeasedPrefix]:
         """The leases that end last, of one tenant or of all."""
         found = [
             (lease, claim)
@@ -138,10 +215,13 @@ class LeaseRegistry:
                 len(lease.pages),
                 lease.ends_at,
             )
-            for lease, claim in nlargest(MOST_LISTED, found, key=lambda each: each[0].ends_at)
+            for lease, claim in nlargest(MAX_LISTED, found, key=lambda each: each[0].ends_at)
         ]
 
-    def pages(self, scope: str) -> int:
+    def pinned_pages(self, scope: str) -> int:
+        return self._cache.leases.pages_of(scope, is_breakable=False)
+
+    def leased_pages(self, scope: str) -> int:
         """Pages that the scope's tenants lease; a page that several lease counts for each."""
         owners = self._cache.leases.owners()
         return sum(pages for owner, pages in owners.items() if owner.startswith(scope))
@@ -152,7 +232,47 @@ class LeaseRegistry:
         return dict(Counter(claim.kind for lease, claim in self._claims.items() if lease.node is not None))
 
     def _allowed(self, scope: str) -> int:
-        return max(0, self._limit - self._pinned_pages(scope))
+        return max(0, self.limit - self.pinned_pages(scope))
+
+    def _add_pin(self, message: PinPrefix, tokens: Tokens, ends_at: float) -> _Pin:
+        assert message.pin not in self._pins, f"the name {message.pin} is taken"
+        pages = self._count_pages(tokens)
+        lease = self._cache.lease(
+            message.scope, message.namespace, tokens, ends_at, pages, is_breakable=False
+        )
+        assert lease is not None, "the prefix is cached"
+        pin = self._pins[message.pin] = _Pin(message.pin, message.namespace, tokens, lease)
+        return pin
+
+    def _find_pin(self, namespace: str, tokens: Tokens) -> _Pin | None:
+        pins = self._pins.values()
+        return next((pin for pin in pins if (pin.namespace, pin.tokens) == (namespace, tokens)), None)
+
+    def _refuse_pin(
+        self, message: CheckPin | PinPrefix, tokens: Tokens, spare: int | None
+    ) -> QueryRefused | None:
+        """Why the prefix cannot be pinned once it is cached, or with `spare`, why it cannot be pinned now."""
+        leases, query = self._cache.leases, message.query
+        wanted, cached = self._count_pages(tokens), self._cache.whole_pages(message.namespace, tokens)
+        more = wanted - leases.count_pinned(cached)
+        pinned = self.pinned_pages(message.scope)
+        if not self._cache.enabled:
+            return no_prefix_cache(query)
+        if sum(pin.lease.owner == message.scope for pin in self._pins.values()) >= MAX_PINS:
+            return too_many_pins(query, MAX_PINS)
+        if pinned + more > self.limit:
+            return pin_over_quota(message, wanted, more, pinned, self.limit, self._cache.page_size)
+        if spare is not None and leases.num_pinned + more > spare:
+            return pages_in_use(query, more)
+        if spare is not None and len(cached) < wanted:
+            return prefix_not_cached(query, wanted, len(cached))
+        return None
+
+    def _count_pages(self, tokens: Tokens) -> int:
+        return len(tokens) // TOKEN_BYTES // self._cache.page_size
+
+    def _cut_to_pages(self, tokens: Tokens) -> Tokens:
+        return tokens[: self._count_pages(tokens) * self._cache.page_size * TOKEN_BYTES]
 
     def _take(self, request: Request, terms: LeaseTerms, tokens: Tokens, most_pages: int) -> None:
         assert request.namespace is not None
@@ -175,7 +295,7 @@ class LeaseRegistry:
             self._replace(lease, claim.key, terms.most)
         else:
             self._absorb(lease)
-        if len(self._by_owner[owner]) > MOST_LEASES:
+        if len(self._by_owner[owner]) > MAX_LEASES:
             self._break(min(self._by_owner[owner], key=lambda lease: lease.break_order))
 
     def _replace(self, new: Lease, key: Key, most: int) -> None:
@@ -219,6 +339,7 @@ class LeaseRegistry:
     def _forget(self, lease: Lease) -> None:
         claim = self._claims.pop(lease, None)
         if claim is None:
+            self._pins = {name: pin for name, pin in self._pins.items() if pin.lease is not lease}
             return
         owned = self._by_owner[lease.owner]
         del owned[lease]

@@ -5,7 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from ...grammars import BusyError, CompilerError, GrammarError
-from ..messages import Generate, GroupCost, Refused, ReplyError
+from ..messages import (
+    CheckPin,
+    Generate,
+    GroupCost,
+    PinPrefix,
+    QueryRefused,
+    Refused,
+    ReplyError,
+    UnpinPrefix,
+)
 from .allocation import pages_for
 from .queue_places import QueuePlaces
 from .request import TOKEN_BYTES, Request
@@ -103,3 +112,46 @@ def grammar_error(request: Request, error: GrammarError | CompilerError) -> Repl
 def _shortened(error: Exception) -> str:
     reason = str(error)
     return reason if len(reason) <= MOST_CHARACTERS else f"{reason[:MOST_CHARACTERS]}…"
+
+
+def no_pin(message: UnpinPrefix) -> QueryRefused:
+    reason = f"There is no pin {message.pin}; it may have expired."
+    return QueryRefused(message.query, 404, reason, "id", "pin_not_found")
+
+
+def no_prefix_cache(query: int) -> QueryRefused:
+    return QueryRefused(query, 409, "The server runs with --no-prefix-cache.", None, "no_prefix_cache")
+
+
+def too_many_pins(query: int, limit: int) -> QueryRefused:
+    message = f"{limit} prefixes are pinned, which is the limit. Unpin others (DELETE /cache/pin/ID)."
+    return QueryRefused(query, 409, message, None, "too_many_pins")
+
+
+def pin_over_quota(
+    message: CheckPin | PinPrefix, wanted: int, more: int, pinned: int, limit: int, page_size: int
+) -> QueryRefused:
+    """`wanted`: pages of the prefix. `more`: those of them that are not pinned yet. `pinned`, `limit`: of the
+    scope."""
+
+    def amount(pages: int) -> str:
+        return f"{pages:,} pages ({pages * page_size:,} tokens)"
+
+    whose = "with your API key" if message.scope else "in all"
+    fix = "Pin a shorter prefix" if wanted > limit else "Unpin others (DELETE /cache/pin/ID)"
+    start = f"{fix}, or start" if limit else "Start"
+    reason = (
+        f"The prefix takes {amount(more)} more of the KV cache, but {amount(limit)} may be pinned {whose}, "
+        f"of which {pinned} are. {start} the server with a larger --pin-memory."
+    )
+    return QueryRefused(message.query, 409, reason, None, "pin_quota_exceeded")
+
+
+def pages_in_use(query: int, more: int) -> QueryRefused:
+    message = f"The prefix takes {more} more pages of KV cache, which open requests may need. Try again."
+    return QueryRefused(query, 409, message, None, "kv_cache_in_use")
+
+
+def prefix_not_cached(query: int, wanted: int, cached: int) -> QueryRefused:
+    message = f"Only {cached} of the prefix's {wanted} pages are cached; others were evicted. Try again."
+    return QueryRefused(query, 503, message, None, "prefix_not_cached")

@@ -54,7 +54,6 @@ from .grammar_loader import GrammarLoader
 from .key_rates import KeyRates
 from .lease_registry import LeaseRegistry
 from .lifecycle import Lifecycle
-from .pin_registry import PinRegistry
 from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
 from .queue_places import QueuePlaces
 from .refusals import Limits
@@ -119,8 +118,7 @@ class Scheduler:
         self._stored = StoredPages(cache, host_pages, write_through)
         self._places = QueuePlaces(limits.max_waiting, limits.keys)
         self._retry_times = RetryTimes(self._places)
-        self._pins = PinRegistry(cache, limits.max_pinned)
-        self._leases = LeaseRegistry(cache, limits.max_pinned, self._pins.pages)
+        self._leases = LeaseRegistry(cache, limits.max_pinned)
         self._requests = Lifecycle(
             cache,
             self._leases,
@@ -136,7 +134,7 @@ class Scheduler:
         self._in_flight: deque[StepInFlight] = deque()
         self._replies = Replies()
         self._cache_control = CacheController(
-            cache, self._pins, self._leases, self._stored, self._requests, self._replies
+            cache, self._leases, self._stored, self._requests, self._replies
         )
         self._counts = Counts()
         self._retraction = Retraction(self._requests, self._planner, self._fairness, self._counts)
@@ -150,7 +148,6 @@ class Scheduler:
             self._key_rates,
             self._places,
             self._retry_times,
-            self._pins,
             self._leases,
             self._requests,
             grammars,

@@ -49,7 +49,7 @@ def test_a_deep_branch_is_matched_listed_and_evicted() -> None:
 
 def test_a_pin_keeps_a_deep_branch() -> None:
     cache, tokens = deep_cache()
-    pin = cache.pin("", tokens)
-    assert cache.available() == 0
-    cache.unpin(pin)
+    pin = cache.lease("me", "", tokens, 1.0, DEPTH, is_breakable=False)
+    assert pin is not None and cache.available() == 0
+    cache.end_lease(pin)
     assert cache.available() == DEPTH

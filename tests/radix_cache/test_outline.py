@@ -41,7 +41,7 @@ def test_requests_pins_and_leases_count_at_all_nodes_that_they_use() -> None:
     for last in (50, 51):
         serve(cache, (*DOCUMENT, last, 1, 1, 1))
     start(cache, (*DOCUMENT, 50, 1, 1, 1, 9))
-    cache.pin("", pack((*DOCUMENT, 51, 1, 1, 1)))
+    cache.lease("me", "", pack((*DOCUMENT, 51, 1, 1, 1)), 10.0, 100, is_breakable=False)
     cache.lease("me", "", pack(DOCUMENT), 10.0, 100)
     root, shared, *ends = listed(cache)
     assert [(each.requests, each.pins, each.leases) for each in (root, shared)] == [(1, 1, 1), (1, 1, 1)]

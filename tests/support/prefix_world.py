@@ -188,18 +188,22 @@ class World:
     def pin(self, namespace: str, tokens: tuple[int, ...]) -> None:
         """Pins the cached whole pages of the tokens."""
         pages = self.cache.whole_pages(namespace, pack(tokens))
-        fresh = len(pages) - self.cache.pinned(pages)
+        fresh = len(pages) - self.cache.leases.count_pinned(pages)
         before = self.cache.stats().pinned
-        pin = self.cache.pin(namespace, pack(tokens))
-        self.pins.append(pin)
-        assert pin.matched == len(pages) * self.cache.page_size
+        whole = pack(tokens[: len(pages) * self.cache.page_size])
+        pin = self.cache.lease("pins", namespace, whole, 9.0, len(pages), is_breakable=False)
         assert len(pages) == self.longest(namespace, tokens) // self.cache.page_size
+        if pin is None:
+            assert not pages
+            return
+        self.pins.append(pin)
+        assert pin.tokens == len(pages) * self.cache.page_size
         assert pin.pages == pages
         assert self.cache.stats().pinned == before + fresh
 
-    def unpin(self, pin: Lock) -> None:
+    def unpin(self, pin: Lease) -> None:
         self.pins.remove(pin)
-        self.cache.unpin(pin)
+        self.cache.end_lease(pin)
         assert self.reachable() == self.cached
 
     def lease(

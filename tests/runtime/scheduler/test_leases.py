@@ -248,7 +248,7 @@ def test_another_namespace_or_tenant_cannot_end_replace_or_renew_a_lease(other: 
 def test_another_tenant_sees_no_leases() -> None:
     bench = SchedulerBench(32, max_pinned=20)
     serve(bench, "mine", DOCUMENT, conversation(), tenant="alice", namespace=FIRST)
-    listed = bench.scheduler._leases.listed
+    listed = bench.scheduler._leases.list_leases
     assert len(listed(FIRST, "alice")) == 1
     assert listed(FIRST, "bob") == listed(SECOND, None) == []
 

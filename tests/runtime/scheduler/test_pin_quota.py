@@ -8,7 +8,7 @@ import pytest
 from arbora.runtime.api_keys import plain_key
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.messages import ModelReady, PinFits, PrefixPinned, QueryRefused, UnpinPrefix
-from arbora.runtime.scheduler import pin_registry, process
+from arbora.runtime.scheduler import lease_registry, process
 from scheduler_bench import SchedulerBench
 
 DOCUMENT = list(range(1, 41))  # ten pages
@@ -74,7 +74,7 @@ def test_pins_that_share_pages_count_them_once_in_their_share_and_give_them_back
 def test_a_key_with_the_most_pins_leaves_others_theirs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pin_registry, "MOST_PINS", 1)
+    monkeypatch.setattr(lease_registry, "MAX_PINS", 1)
     bench = bench_with(DOCUMENT[:8], FIRST)
     assert isinstance(computed_and_pinned(bench, DOCUMENT[:8], SECOND), PrefixPinned)
     answer = refused(computed_and_pinned(bench, OTHER[:8], FIRST))

@@ -241,7 +241,7 @@ class AnyOrder(RuleBasedStateMachine):
             stats, leases = self.bench.scheduler.stats(), self.bench.cache.leases
             protected = self.bench.cache.stats().pinned + stats.pages_leased
             assert protected <= self.most_protected or not stats.pages_leased
-            assert sum(stats.leases.values()) == len(leases)
+            assert sum(stats.leases.values()) == sum(lease.is_breakable for lease in leases)
 
     @invariant()
     def replies_are_right_so_far(self) -> None:
