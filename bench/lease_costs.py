@@ -18,7 +18,7 @@ from arbora.radix_cache import Lock, PrefixCache
 from arbora.runtime.messages import Generate
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.request import Request
-from arbora.runtime.scheduler.tool_pauses import MOST_AWAITED, ToolPauses
+from arbora.runtime.scheduler.tool_pauses import MAX_AWAITED, ToolPauses
 
 PAGE = 16  # tokens
 RUNS = 7
@@ -44,10 +44,10 @@ def message(name: str, prompt: bytes) -> Generate:
 
 def pauses_us(tokens: int) -> float:
     pauses = ToolPauses()
-    for number in range(MOST_AWAITED):
+    for number in range(MAX_AWAITED):
         request = Request.from_message(message(str(number), packed(-number, tokens)), number)
         pauses.begin(request, ["search"], 0.0)
-    prompt = message("next", packed(-MOST_AWAITED, tokens) + packed(0, PAGE))
+    prompt = message("next", packed(-MAX_AWAITED, tokens) + packed(0, PAGE))
     return best(lambda: pauses.results_come(prompt, 1.0))
 
 
@@ -106,7 +106,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100_000)
     parser.add_argument("--leases", type=int, default=64)
     given = parser.parse_args()
-    print(f"look-up among {MOST_AWAITED:,} pauses {pauses_us(given.tokens):12,.0f} µs", flush=True)
+    print(f"look-up among {MAX_AWAITED:,} pauses {pauses_us(given.tokens):12,.0f} µs", flush=True)
     conversations = Conversations(given.leases, given.tokens)
     print(f"lease of a turn {conversations.turn_us():28,.0f} µs")
     print(f"number of leased pages {conversations.num_pages_us():21,.1f} µs")

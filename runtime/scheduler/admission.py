@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from ...radix_cache import PrefixCache
-from .awaited_prefix import awaits_prefix
+from ...radix_cache import PrefixCache, common_tokens
 from .constraint import AutomatonConstraint
 from .fairness import Bounds, Fairness
 from .lifecycle import Lifecycle, Start
 from .rank import InheritedRank, Rank, is_background
-from .request import Phase, Request
+from .request import AwaitedPrefix, Phase, Request
 from .stored_pages import StoredPages
 
 
@@ -183,7 +182,7 @@ class Admission:
     def _awaits_prefix(self, request: Request, busy: Iterable[Request]) -> bool:
         if not request.most_cached or request.namespace is None or not self._cache.enabled:
             return False
-        return awaits_prefix(request, self._matched(request), busy, self._cache.page_size)
+        return find_awaited_prefix(request, self._matched(request), busy, self._cache.page_size)
 
     def _inherit_rank(self, request: Request) -> None:
         """A prefill inherits the rank of the requests that wait for its pages."""
@@ -221,3 +220,29 @@ class Admission:
             overdue = request.allocation.preempted >= self._bounds.overtaken
             if overdue and not is_background(request.priority):
                 request.allocation.preemptible = False
+
+
+def find_awaited_prefix(request: Request, matched: int, residents: Iterable[Request], page_size: int) -> bool:
+    """Whether the tree will soon hold more of the prompt than the `matched` tokens that it has now.
+
+    Another request is computing or restoring that prefix, or has ended and enters its tokens into the tree
+    when its last step is done.
+    """
+    request.awaits = None
+    tokens = bytes(request.tokens)
+    for other in residents:
+        if other.namespace != request.namespace:
+            continue
+        allocation = other.allocation
+        if other.phase is not Phase.RUNNING:
+            common = common_tokens(tokens, other.slice(0, allocation.planned))
+            if min(common, request.most_cached) > matched:
+                return True
+        elif allocation.prefilling:
+            common = common_tokens(tokens, other.slice(0, allocation.prefill_end))
+            whole_pages = min(common, request.most_cached) // page_size * page_size
+            coming = whole_pages if whole_pages > matched else min(whole_pages, allocation.restore_end)
+            if allocation.planned < coming:
+                request.awaits = AwaitedPrefix(other, allocation, coming)
+                return True
+    return False

@@ -13,9 +13,7 @@ from .queue_places import QueuePlaces
 from .refusals import Limits, grammar_refusal, queue_full, refusal
 from .replies import Replies
 from .request import Request
-from .results import Results
-from .retry_times import RetryTimes
-from .wait_budget import WaitBudget
+from .results import Results, WaitBudget
 
 
 class Arrivals:
@@ -26,7 +24,6 @@ class Arrivals:
         limits: Limits,
         key_rates: KeyRates,
         places: QueuePlaces,
-        retry_times: RetryTimes,
         leases: LeaseRegistry,
         requests: Lifecycle,
         grammars: GrammarLoader,
@@ -38,7 +35,6 @@ class Arrivals:
         self._limits = limits
         self._key_rates = key_rates
         self._places = places
-        self._retry_times = retry_times
         self._leases = leases
         self._requests = requests
         self._grammars = grammars
@@ -99,7 +95,7 @@ class Arrivals:
     def _find_refusal(self, message: Generate) -> Refused | None:
         refused = refusal(message, self._limits, self._leases.count_withheld(message))
         if refused is None and not self._places.admits(message.tenant):
-            retry_after = self._retry_times.retry_after(message.tenant, hash(message.prompt))
+            retry_after = self._places.retry_after(message.tenant, hash(message.prompt))
             refused = queue_full(message, self._places, retry_after)
         return refused
 

@@ -32,7 +32,6 @@ from .plan import STEPS_IN_FLIGHT, StepInFlight
 from .queue_places import QueuePlaces
 from .rank import is_background
 from .request import Phase, Request
-from .retry_times import RetryTimes
 from .stored_pages import StoredPages
 from .waiting_queue import WaitingQueue
 
@@ -57,7 +56,6 @@ class Lifecycle:
         fairness: Fairness,
         waiting: WaitingQueue,
         places: QueuePlaces,
-        retry_times: RetryTimes,
         slots: int,
     ) -> None:
         self.waiting = waiting
@@ -70,7 +68,6 @@ class Lifecycle:
         self._grammars = grammars
         self._fairness = fairness
         self._places = places
-        self._retry_times = retry_times
         self._free_slots = deque(range(slots))
         self._arrivals = 0
         self._last_step_done = 0
@@ -215,7 +212,7 @@ class Lifecycle:
             self._stored.look_up(request)
             self._queue(request, first=True)
         else:
-            self._retry_times.ended()
+            self._places.count_ended()
 
     def drop_lease_terms(self, order: EndLease) -> None:
         """The tenant's requests that have not ended take none of the leases that the order ends."""

@@ -158,6 +158,11 @@ class Request:
         return self.phase in (Phase.ANSWERED, Phase.ENDED)
 
     @property
+    def waits_for_prefix(self) -> bool:
+        """Whether the prefix that it awaits is still being computed."""
+        return self.awaits is not None and self.awaits.is_coming
+
+    @property
     def stays(self) -> bool:
         """Whether it keeps its slot once the steps in flight are done."""
         return self.phase in (Phase.RUNNING, Phase.ANSWERED)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,29 @@ from .plan import StepInFlight
 from .refusals import grammar_error
 from .replies import Replies, ending
 from .request import Phase, Request
-from .wait_budget import WaitBudget
+
+MAX_WAIT_S = 0.05  # of a turn of the loop, for all grammars' processes; an answer usually takes 0.0001
+
+
+class WaitBudget:
+    """The time that a turn of the loop may still wait for grammars' processes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._left_s = MAX_WAIT_S
+
+    def renew(self) -> None:
+        """Begins a turn of the loop."""
+        self._left_s = MAX_WAIT_S
+
+    def is_ready(self, request: Request) -> bool:
+        """Whether the request's constraint can be used now. Waits for that while time is left."""
+        if request.constraint is None:
+            return True
+        began = self._clock()
+        is_ready = request.constraint.is_ready(self._left_s)
+        self._left_s = max(0.0, self._left_s - (self._clock() - began))
+        return is_ready
 
 
 @dataclass(slots=True)

@@ -59,11 +59,9 @@ from .queue_places import QueuePlaces
 from .refusals import Limits
 from .replies import Replies, banned_tokens
 from .request import Phase, Request
-from .results import Results, StepOutcome
+from .results import Results, StepOutcome, WaitBudget
 from .retraction import Retraction
-from .retry_times import RetryTimes
 from .stored_pages import StoredPages
-from .wait_budget import WaitBudget
 from .waiting_queue import WaitingQueue
 
 ANSWER_POLL_S = 0.005  # between two checks for late answers of grammars' processes
@@ -117,7 +115,6 @@ class Scheduler:
         self._key_rates = KeyRates()
         self._stored = StoredPages(cache, host_pages, write_through)
         self._places = QueuePlaces(limits.max_waiting, limits.keys)
-        self._retry_times = RetryTimes(self._places)
         self._leases = LeaseRegistry(cache, limits.max_pinned)
         self._requests = Lifecycle(
             cache,
@@ -127,7 +124,6 @@ class Scheduler:
             self._fairness,
             WaitingQueue(self._fairness, bounds),
             self._places,
-            self._retry_times,
             limits.slots,
         )
         self._admission = Admission(cache, self._stored, self._requests, self._fairness, bounds)
@@ -147,7 +143,6 @@ class Scheduler:
             limits,
             self._key_rates,
             self._places,
-            self._retry_times,
             self._leases,
             self._requests,
             grammars,
@@ -168,7 +163,7 @@ class Scheduler:
         self.update(now)
         while self.plan(now):
             pass
-        self._retry_times.tick(now.monotonic, busy=bool(self._requests.waiting))
+        self._places.tick(now.monotonic, busy=bool(self._requests.waiting))
         return self.take_outgoing()
 
     def handle(self, message: SchedulerInbox, now: Now) -> None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ..messages import Generate, Tokens
 from .request import TOKEN_BYTES, Request
-from .tenant_records import TenantRecords
 
 FIRST_GUESS_S = 60.0  # before any result of a tool has come
-SHORTEST_S = 5.0
-LONGEST_S = 900.0
-MOST_MEASURED_S = 3600.0  # a result that comes later teaches nothing: the conversation was left
-SHARE = 0.9  # of the results come within the estimate
+MIN_S = 5.0
+MAX_S = 900.0
+MAX_MEASURED_S = 3600.0  # a result that comes later teaches nothing: the conversation was left
+SHARE = 0.9  # this share of the results comes within the estimate
 SAMPLES = 32  # results remembered of each tool
-MOST_TOOLS = 4096  # of all tenants
-MOST_AWAITED = 1024  # of all tenants
-TAIL = 16 * TOKEN_BYTES  # bytes that are compared first
+MAX_TOOLS = 4096  # remembered for all tenants
+MAX_AWAITED = 1024  # remembered for all tenants
+TAIL_BYTES = 16 * TOKEN_BYTES  # at the end of a prompt, compared first
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 class _Caller(NamedTuple):
@@ -47,12 +50,52 @@ class AwaitedResults:
     since: float  # seconds since 1970
 
 
+class TenantRecords(Generic[K, V]):
+    """Holds at most `most` records. Beyond that, the tenant with the most records loses its oldest one.
+
+    So a tenant with at most its even share of `most` loses nothing to the others.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: dict[str, OrderedDict[K, V]] = {}  # by tenant, the oldest record first
+        self._num = 0
+
+    def __len__(self) -> int:
+        return self._num
+
+    def get(self, tenant: str, key: K) -> V | None:
+        records = self._of.get(tenant)
+        return None if records is None else records.get(key)
+
+    def put(self, tenant: str, key: K, value: V) -> V | None:
+        """Adds or replaces a record, which becomes the tenant's newest; returns the record lost for it."""
+        self.pop(tenant, key)
+        self._of.setdefault(tenant, OrderedDict())[key] = value
+        self._num += 1
+        if self._num <= self._most:
+            return None
+        largest = max(self._of, key=lambda each: len(self._of[each]))
+        return self.pop(largest, next(iter(self._of[largest])))
+
+    def pop(self, tenant: str, key: K) -> V | None:
+        """Removes and returns a record; None if there is none."""
+        records = self._of.get(tenant)
+        if records is None or key not in records:
+            return None
+        value = records.pop(key)
+        self._num -= 1
+        if not records:
+            del self._of[tenant]
+        return value
+
+
 class ToolPauses:
     """The pauses in progress, and the lengths of earlier ones."""
 
     def __init__(self) -> None:
-        self._awaited: TenantRecords[str, AwaitedResults] = TenantRecords(MOST_AWAITED)  # by request id
-        self._seconds: TenantRecords[str, deque[float]] = TenantRecords(MOST_TOOLS)  # by tool
+        self._awaited: TenantRecords[str, AwaitedResults] = TenantRecords(MAX_AWAITED)  # by request id
+        self._seconds: TenantRecords[str, deque[float]] = TenantRecords(MAX_TOOLS)  # by tool
         self._by_age: dict[str, AwaitedResults] = {}  # by request id, the oldest first
         self._by_prompt: dict[_Caller, dict[_End, dict[bytes, list[AwaitedResults]]]] = {}
 
@@ -64,7 +107,7 @@ class ToolPauses:
         assert request.namespace is not None, "a request without a namespace leaves nothing to lease"
         prompt = request.slice(0, request.prompt_length)
         caller = _Caller(request.tenant, request.namespace)
-        end = _End(len(prompt), prompt[-TAIL:])
+        end = _End(len(prompt), prompt[-TAIL_BYTES:])
         awaited = AwaitedResults(request.id, caller, end, sha256(prompt).digest(), tools, now)
         self._forget_old(now)
         by_digest = self._by_prompt.setdefault(caller, {}).setdefault(end, {})
@@ -97,7 +140,7 @@ class ToolPauses:
         return found
 
     def _learn(self, tenant: str, tool: str, seconds: float) -> None:
-        if seconds <= MOST_MEASURED_S:
+        if seconds <= MAX_MEASURED_S:
             learned = self._seconds.get(tenant, tool) or deque(maxlen=SAMPLES)
             learned.append(seconds)
             self._seconds.put(tenant, tool, learned)
@@ -107,13 +150,13 @@ class ToolPauses:
         if not seconds:
             return FIRST_GUESS_S
         likely = seconds[min(len(seconds) - 1, int(SHARE * len(seconds)))]
-        return min(max(likely, SHORTEST_S), LONGEST_S)
+        return min(max(likely, MIN_S), MAX_S)
 
     def _forget_old(self, now: float) -> None:
         """Forgets results that have been awaited for so long that they would teach nothing."""
         while self._by_age:
             oldest = next(iter(self._by_age.values()))
-            if oldest.since + MOST_MEASURED_S >= now:
+            if oldest.since + MAX_MEASURED_S >= now:
                 return
             self._forget(oldest)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from .awaited_prefix import waits_for_prefix
 from .fairness import Bounds, Fairness
 from .rank import Rank, is_background
 from .request import Request
@@ -198,5 +197,5 @@ class WaitingQueue:
 def _may_start(line: Line, tried: Set[str]) -> Iterator[Request]:
     """The requests of a line that wait for no other request's pages and for no answer of the page store."""
     for request in line.values():
-        if request.id not in tried and not request.stored.awaits_answer and not waits_for_prefix(request):
+        if request.id not in tried and not request.stored.awaits_answer and not request.waits_for_prefix:
             yield request

@@ -68,7 +68,7 @@ class World:
     steps: deque[Step] = field(default_factory=deque)
     cached: set[Kv] = field(default_factory=set)  # every prefix that a match must find
     slots: dict[int, list[Kv | None]] = field(default_factory=dict)  # page id -> KV
-    pins: list[Lock] = field(default_factory=list)
+    pins: list[Lease] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
 
     def longest(self, namespace: str | None, tokens: tuple[int, ...]) -> int:

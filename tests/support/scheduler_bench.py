@@ -33,8 +33,8 @@ from arbora.runtime.scheduler.budget import StepBudget
 from arbora.runtime.scheduler.fairness import USUAL_BOUNDS, Bounds
 from arbora.runtime.scheduler.grammar_loader import GrammarLoader
 from arbora.runtime.scheduler.refusals import Limits
+from arbora.runtime.scheduler.results import WaitBudget
 from arbora.runtime.scheduler.scheduler import Now, Outgoing, Scheduler
-from arbora.runtime.scheduler.wait_budget import WaitBudget
 from fake_model import EOS, VOCAB, Automata, FakeModel, pack, unpack
 
 USUAL_GROUPS = GroupCost()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from arbora.runtime.scheduler.queue_places import QueuePlaces
-from arbora.runtime.scheduler.retry_times import LEAST_WAIT_S, LONGEST_WAIT_S, UNMEASURED_S, RetryTimes
+from arbora.runtime.scheduler.queue_places import MAX_WAIT_S, MIN_WAIT_S, UNMEASURED_S, QueuePlaces
 from fake_model import long_reply_prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,27 +21,27 @@ def flood(places: QueuePlaces, tenant: str) -> None:
         places.take(tenant)
 
 
-def retry_times_at(places: QueuePlaces, per_second: float) -> RetryTimes:
-    """The retry times after a minute in which replies ended at that rate while others waited."""
-    retry_times = RetryTimes(places)
+def measured(places: QueuePlaces, per_second: float) -> QueuePlaces:
+    """A copy of the places after a minute in which replies ended at that rate while others waited."""
+    places = deepcopy(places)
     for second in range(61):
         for _ in range(int(per_second * (second + 1)) - int(per_second * second)):
-            retry_times.ended()
-        retry_times.tick(float(second), busy=True)
-    return retry_times
+            places.count_ended()
+        places.tick(float(second), busy=True)
+    return places
 
 
 def test_before_any_reply_has_ended_the_retry_time_is_fixed() -> None:
     places = QueuePlaces(4, keys=0)
     flood(places, "a")
-    assert RetryTimes(places).retry_after("a", next(new)) == UNMEASURED_S
+    assert places.retry_after("a", next(new)) == UNMEASURED_S
 
 
 def test_refused_requests_get_retry_times_one_after_the_other() -> None:
     places = QueuePlaces(40, keys=0)
     flood(places, "a")
-    retry_times = retry_times_at(places, per_second=2.0)
-    told = [retry_times.retry_after("a", next(new)) for _ in range(20)]
+    places = measured(places, per_second=2.0)
+    told = [places.retry_after("a", next(new)) for _ in range(20)]
     assert told == sorted(told)
     assert told[0] == 1
     assert 7 <= told[-1] <= 9
@@ -51,8 +51,8 @@ def test_retry_times_reach_beyond_the_end_of_the_queue() -> None:
     """Otherwise clients would return too early while the queue is short, and be refused again."""
     places = QueuePlaces(4, keys=0)
     flood(places, "a")
-    retry_times = retry_times_at(places, per_second=2.0)
-    assert max(retry_times.retry_after("a", next(new)) for _ in range(50)) in range(19, 22)
+    places = measured(places, per_second=2.0)
+    assert max(places.retry_after("a", next(new)) for _ in range(50)) in range(19, 22)
 
 
 @given(st.integers(2, 64), st.integers(2, 6), st.integers(0, 99))
@@ -64,7 +64,6 @@ def test_clients_that_obey_keep_the_server_busy_and_are_seldom_refused_again(
     chance = Random(seed)
     arriving = sorted((chance.uniform(0.0, 40.0), request) for request in range(40 * overload))
     places = QueuePlaces(most, keys=0)
-    retry_times = RetryTimes(places)
     refusals, served, now = 0, 0, 0.0
     while arriving or places.total:
         while arriving and arriving[0][0] <= now:
@@ -73,12 +72,12 @@ def test_clients_that_obey_keep_the_server_busy_and_are_seldom_refused_again(
                 places.take("a")
             else:
                 refusals += 1
-                heappush(arriving, (now + retry_times.retry_after("a", request), request))
+                heappush(arriving, (now + places.retry_after("a", request), request))
         if places.total:
             places.give_back("a")
-            retry_times.ended()
+            places.count_ended()
             served += 1
-        retry_times.tick(now := now + 1.0, busy=places.total > 0)
+        places.tick(now := now + 1.0, busy=places.total > 0)
     assert served == 40 * overload
     assert now <= 1.1 * served + UNMEASURED_S
     assert refusals <= 3 * served
@@ -89,18 +88,18 @@ def told_beside_impatient_clients(impatient: int, again_after_s: float) -> list[
     Impatient clients send the same request again after so many seconds."""
     places = QueuePlaces(4, keys=0)
     flood(places, "a")
-    retry_times = retry_times_at(places, per_second=1.0)
+    places = measured(places, per_second=1.0)
     returns = {next(new): 61.0 for _ in range(impatient)}
     told = []
     for second in range(61, 121):
         for request, at in returns.items():
             if at <= second:
-                retry_times.retry_after("a", request)
+                places.retry_after("a", request)
                 returns[request] = second + again_after_s
         if second % 10 == 0:
-            told.append(retry_times.retry_after("a", next(new)))
-        retry_times.ended()
-        retry_times.tick(float(second), busy=True)
+            told.append(places.retry_after("a", next(new)))
+        places.count_ended()
+        places.tick(float(second), busy=True)
     return told
 
 
@@ -113,85 +112,83 @@ def test_clients_that_return_early_do_not_delay_the_others() -> None:
 def test_a_request_that_comes_early_is_told_the_same_time_again() -> None:
     places = QueuePlaces(4, keys=0)
     flood(places, "a")
-    retry_times = retry_times_at(places, per_second=0.1)
+    places = measured(places, per_second=0.1)
     first, second = next(new), next(new)
-    told = [retry_times.retry_after("a", first), retry_times.retry_after("a", second)]
-    retry_times.tick(63.0, busy=True)
-    assert [retry_times.retry_after("a", first), retry_times.retry_after("a", second)] == [
+    told = [places.retry_after("a", first), places.retry_after("a", second)]
+    places.tick(63.0, busy=True)
+    assert [places.retry_after("a", first), places.retry_after("a", second)] == [
         seconds - 3 for seconds in told
     ]
-    retry_times.tick(60.0 + told[0], busy=True)
-    assert retry_times.retry_after("a", first) > told[0], (
-        "it obeyed this time: it gets a place behind the others"
-    )
-    assert retry_times.retry_after("a", second) == told[1] - told[0]
+    places.tick(60.0 + told[0], busy=True)
+    assert places.retry_after("a", first) > told[0], "it obeyed this time: it gets a place behind the others"
+    assert places.retry_after("a", second) == told[1] - told[0]
 
 
 def test_equal_requests_of_several_clients_get_a_time_each() -> None:
     places = QueuePlaces(4, keys=0)
     flood(places, "a")
-    retry_times = retry_times_at(places, per_second=0.5)
+    places = measured(places, per_second=0.5)
     request = next(new)
-    told = [retry_times.retry_after("a", request) for _ in range(20)]
+    told = [places.retry_after("a", request) for _ in range(20)]
     assert told[-1] > 30 and len(set(told)) >= 15
-    retry_times.tick(60.0 + LEAST_WAIT_S, busy=True)
-    again = [retry_times.retry_after("a", request) for _ in range(20)]
-    assert again == [seconds - LEAST_WAIT_S for seconds in told]
+    places.tick(60.0 + MIN_WAIT_S, busy=True)
+    again = [places.retry_after("a", request) for _ in range(20)]
+    assert again == [seconds - MIN_WAIT_S for seconds in told]
 
 
 def test_no_retry_time_is_longer_than_clients_obey() -> None:
     places = QueuePlaces(1000, keys=0)
     flood(places, "a")
-    retry_times = retry_times_at(places, per_second=0.1)
-    assert max(retry_times.retry_after("a", next(new)) for _ in range(100)) == LONGEST_WAIT_S
+    places = measured(places, per_second=0.1)
+    assert max(places.retry_after("a", next(new)) for _ in range(100)) == MAX_WAIT_S
 
 
 def test_a_tenants_refusals_do_not_delay_another() -> None:
     places = QueuePlaces(100, keys=2)
     flood(places, "noisy")
     flood(places, "quiet")
-    retry_times = retry_times_at(places, per_second=4.0)
+    places = measured(places, per_second=4.0)
     for _ in range(200):
-        retry_times.retry_after("noisy", next(new))
-    alone = retry_times_at(places, per_second=4.0)
-    told = retry_times.retry_after("quiet", next(new))
-    assert told == alone.retry_after("quiet", next(new)) < retry_times.retry_after("noisy", next(new))
+        places.retry_after("noisy", next(new))
+    alone = measured(places, per_second=4.0)
+    told = places.retry_after("quiet", next(new))
+    assert told == alone.retry_after("quiet", next(new)) < places.retry_after("noisy", next(new))
 
 
 def test_time_without_waiting_requests_does_not_count() -> None:
     places = QueuePlaces(100, keys=0)
     flood(places, "a")
-    retry_times = retry_times_at(places, per_second=2.0)
-    before = [retry_times.retry_after("a", next(new)) for _ in range(10)]
-    retry_times = retry_times_at(places, per_second=2.0)
+    places = measured(places, per_second=2.0)
+    before = [places.retry_after("a", next(new)) for _ in range(10)]
+    places = measured(places, per_second=2.0)
     for _ in range(2):
-        retry_times.ended()
-    retry_times.tick(61.0, busy=False)
-    retry_times.tick(100_000.0, busy=True)
-    assert [retry_times.retry_after("a", next(new)) for _ in range(10)] == before
+        places.count_ended()
+    places.tick(61.0, busy=False)
+    places.tick(100_000.0, busy=True)
+    assert [places.retry_after("a", next(new)) for _ in range(10)] == before
 
 
 def test_the_times_promised_to_many_tenants_are_forgotten() -> None:
     places = QueuePlaces(1, keys=0)
     places.take("a")
-    retry_times = retry_times_at(places, per_second=100.0)
+    places = measured(places, per_second=100.0)
     for number in range(5000):
-        retry_times.retry_after(str(number), number)
-        retry_times.tick(61.0 + number, busy=True)
-        retry_times.ended()
-    assert len(retry_times._promised) < 2000
+        places.retry_after(str(number), number)
+        places.tick(61.0 + number, busy=True)
+        places.count_ended()
+    assert len(places._promised) < 2000
 
 
 def test_a_refusal_does_not_look_at_all_future_times() -> None:
     places = QueuePlaces(1, keys=0)
     places.take("a")
-    retry_times = retry_times_at(places, per_second=0.1)
+    places = measured(places, per_second=0.1)
     sweeps = 0
     for number in range(20_000):
-        before = retry_times._promised
-        retry_times.retry_after(str(number), number)
-        sweeps += retry_times._promised is not before
-    assert len(retry_times._promised) == 20_000
+        before = places._promised
+        places.retry_after(str(number), number)
+        sweeps += places._promised is not before
+    assert len(places._promised) == 20_000
     assert 1 <= sweeps <= 6
 
 
@@ -210,10 +207,10 @@ def test_a_refusal_of_the_scheduler_says_when_to_try_again() -> None:
 def test_the_times_promised_to_requests_are_forgotten() -> None:
     places = QueuePlaces(1, keys=0)
     places.take("a")
-    retry_times = retry_times_at(places, per_second=2.0)
+    places = measured(places, per_second=2.0)
     for number in range(5000):
-        retry_times.retry_after("a", number % 700)
-        retry_times.tick(61.0 + number / 2, busy=True)
-        retry_times.ended()
-    (promises,) = retry_times._promised.values()
+        places.retry_after("a", number % 700)
+        places.tick(61.0 + number / 2, busy=True)
+        places.count_ended()
+    (promises,) = places._promised.values()
     assert len(promises._by_due) < 200 and len(promises._by_request) < 200

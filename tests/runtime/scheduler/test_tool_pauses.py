@@ -10,8 +10,7 @@ import pytest
 from arbora.runtime.messages import Generate
 from arbora.runtime.sampling_params import SamplingParams
 from arbora.runtime.scheduler.request import Request
-from arbora.runtime.scheduler.tenant_records import TenantRecords
-from arbora.runtime.scheduler.tool_pauses import MOST_AWAITED, MOST_MEASURED_S, ToolPauses
+from arbora.runtime.scheduler.tool_pauses import MAX_AWAITED, MAX_MEASURED_S, TenantRecords, ToolPauses
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,10 +65,10 @@ def test_a_prompt_is_hashed_once_for_any_number_of_pauses(monkeypatch: pytest.Mo
 def test_a_tenant_with_many_pauses_costs_others_none() -> None:
     pauses = ToolPauses()
     begin(pauses, "mine", [1, 2, 3], tenant="modest")
-    for number in range(2 * MOST_AWAITED):
+    for number in range(2 * MAX_AWAITED):
         begin(pauses, str(number), [number, 5], now=1.0, tenant="greedy")
     assert pauses.results_come(prompt_of("next", [1, 2, 3, 4], "modest"), 10.0) == ["mine"]
-    newest = 2 * MOST_AWAITED - 1
+    newest = 2 * MAX_AWAITED - 1
     assert pauses.results_come(prompt_of("more", [newest, 5, 6], "greedy"), 10.0) == [str(newest)]
     assert pauses.results_come(prompt_of("more", [0, 5, 6], "greedy"), 10.0) == []
 
@@ -90,9 +89,9 @@ def test_a_tenant_with_many_tools_costs_others_no_estimate(monkeypatch: pytest.M
 
 def test_results_that_nobody_awaits_any_more_leave_the_limit_to_others() -> None:
     pauses = ToolPauses()
-    for number in range(MOST_AWAITED):
+    for number in range(MAX_AWAITED):
         begin(pauses, str(number), [number], tenant=f"left {number}")
-    now = MOST_MEASURED_S + 1.0
+    now = MAX_MEASURED_S + 1.0
     for number in range(20):
         begin(pauses, f"new {number}", [number, 5], now, tenant="new")
     for number in range(20):
