@@ -37,7 +37,7 @@ def replay(trace: Trace, blocks: int, policy: EvictionPolicy) -> float:
     hits = 0
     for request in trace:
         tokens = _tokens(request)
-        lock = cache.acquire("", tokens, len(tokens) // TOKEN_BYTES)
+        lock = cache.acquire(cache.match("", tokens, len(tokens) // TOKEN_BYTES))
         fresh = cache.allocate(min(len(request.prompt) - len(lock.pages), cache.available()))
         assert fresh is not None
         hits += -(-lock.matched // PAGE)

@@ -62,7 +62,7 @@ class Conversations:
 
     def begin(self, prompt: bytes) -> tuple[Lock, list[int]]:
         tokens = len(prompt) // 4
-        lock = self.cache.acquire("", prompt, tokens)
+        lock = self.cache.acquire(self.cache.match("", prompt, tokens))
         pages = self.cache.allocate(tokens // PAGE - len(lock.pages))
         assert pages is not None, "the cache has enough pages for all conversations"
         return lock, lock.pages + pages

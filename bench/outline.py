@@ -20,7 +20,7 @@ def grown(conversations: int, turns: int) -> PrefixCache:
         for turn in range(turns):
             tokens += [number, turn, *range(30)]
             packed = array("i", tokens).tobytes()
-            lock = cache.acquire("", packed, len(tokens) - 1)
+            lock = cache.acquire(cache.match("", packed, len(tokens) - 1))
             fresh = cache.allocate(-(-len(tokens) // PAGE) - len(lock.pages))
             assert fresh is not None
             if lock.copy:

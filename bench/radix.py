@@ -45,7 +45,7 @@ POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
 
 
 class Times(NamedTuple):
-    """The microseconds of one request that is computed in one chunk. `lock` includes finding the match.
+    """The microseconds of one request that is computed in one chunk.
 
     `evict` is the time to free pages for the prompt and the answer.
     """
@@ -64,9 +64,9 @@ def random_tokens(generator: random.Random, count: int) -> bytes:
 def serve(cache: PrefixCache, prompt: bytes, answer: bytes = b"", generated: int = 100) -> Times:
     tokens = prompt + answer
     times = [time.perf_counter_ns()]
-    cache.matched("", prompt)
+    found = cache.match("", prompt, len(prompt) // 4 - 1)
     times.append(time.perf_counter_ns())
-    lock = cache.acquire("", prompt, len(prompt) // 4 - 1)
+    lock = cache.acquire(found)
     times.append(time.perf_counter_ns())
     fresh = cache.allocate(-(-len(tokens) // (4 * PAGE)) - len(lock.pages))
     times.append(time.perf_counter_ns())

@@ -9,7 +9,7 @@ from .lock import Copy, Lock
 from .outline import Outline, OutlinedNode
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .popular import Prefix
-from .prefix_cache import CacheStats, Dropped, PrefixCache
+from .prefix_cache import CacheStats, Dropped, PrefixCache, PrefixMatch
 
 __all__ = [
     "KEY_BYTES",
@@ -29,6 +29,7 @@ __all__ = [
     "OutlinedNode",
     "Prefix",
     "PrefixCache",
+    "PrefixMatch",
     "common_tokens",
     "split_keys",
 ]

@@ -37,6 +37,16 @@ class CacheStats:
     evicted_pages: int
 
 
+class PrefixMatch(NamedTuple):
+    """The longest match of a sequence in the tree. It holds until the tree changes."""
+
+    namespace: str | None
+    num_tokens: int  # of the whole sequence
+    length: int  # leading tokens in the tree
+    full_pages: int  # of these tokens
+    end: Match | None  # None: the namespace has no tree
+
+
 class Dropped(NamedTuple):
     pages: int
     tokens: int
@@ -80,30 +90,34 @@ class PrefixCache:
         self._matched_tokens = 0
         self._evicted_pages = 0
 
-    def matched(self, namespace: str | None, tokens: bytes) -> int:
-        """How many leading tokens are in the tree now. Changes nothing."""
+    def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
+        """The longest match of the first `limit` tokens, or of all. Changes nothing."""
+        num_tokens = len(tokens) // TOKEN_BYTES
         root = self._tree.roots.get(namespace)
         if root is None:
-            return 0
-        match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-        return self._length(match)
+            return PrefixMatch(namespace, num_tokens, 0, 0, None)
+        end = self._tree.find(root, tokens, num_tokens if limit is None else limit)
+        full_pages = end.depth // self.page_size + end.pages
+        return PrefixMatch(namespace, num_tokens, full_pages * self.page_size + end.tail, full_pages, end)
 
-    def acquire(self, namespace: str | None, tokens: bytes, limit: int) -> Lock:
-        """Matches at most the first `limit` tokens and locks the match.
+    def acquire(self, found: PrefixMatch, whole_pages: bool = False) -> Lock:
+        """Locks a match, with `whole_pages` only its full pages.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
         and then calls `copied`. A partial page that matches to its end and is neither locked nor leased is
         adopted instead: it moves from the tree to the request as the last of `Lock.pages`, without a copy.
         """
-        root = self._tree.open_root(namespace)
-        match = self._tree.find(root, tokens, limit)
+        root = self._tree.open_root(found.namespace)
+        match = found.end or Match(root, 0, None, 0, 0)
+        if whole_pages:
+            match = match._replace(tail=0)
         self._tree.observe_tail(match)
         lock = self._lock_whole_pages(match)
         if match.inside and match.tail:
             lock.matched += match.tail
             self._take_tail(lock, match)
-        if namespace is not None:
-            self._looked_up_tokens += len(tokens) // TOKEN_BYTES
+        if found.namespace is not None:
+            self._looked_up_tokens += found.num_tokens
             self._matched_tokens += lock.matched
         self._verify()
         return lock
@@ -287,9 +301,6 @@ class PrefixCache:
         lock = Lock(depth, pages, None, node, depth, None)
         self._locks.add(lock)
         return lock
-
-    def _length(self, match: Match) -> int:
-        return match.depth + match.pages * self.page_size + match.tail
 
     def _take_tail(self, lock: Lock, match: Match) -> None:
         """Adopts the page in which the match ends, the first of `match.inside`, or locks it to be copied."""

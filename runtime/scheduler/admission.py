@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from ...radix_cache import PrefixCache, common_tokens
+from ...radix_cache import PrefixCache, PrefixMatch, common_tokens
 from .constraint import AutomatonConstraint
 from .fairness import Bounds, Fairness
 from .lifecycle import Lifecycle, Start
@@ -110,7 +110,7 @@ class Admission:
 
         def matched(request: Request) -> int:
             if request.id not in round_.matches:
-                round_.matches[request.id] = self._matched(request)
+                round_.matches[request.id] = self._count_ready(request, self._match(request))
             return round_.matches[request.id]
 
         def has_tokens(rank: Rank) -> bool:
@@ -130,10 +130,11 @@ class Admission:
         return None
 
     def _try_start(self, request: Request, round_: _Round) -> _Attempt:
-        if self._awaits_prefix(request, round_.busy):
+        found = self._match(request)
+        if self._awaits_prefix(request, found, round_.busy):
             self._inherit_rank(request)
             return _Attempt.WAITS
-        if self._stored.awaits(request, busy=bool(self._requests.residents)):
+        if self._stored.awaits(request, found.full_pages, busy=bool(self._requests.residents)):
             return _Attempt.WAITS
         rank = self._waiting.rank(request)
         in_background = is_background(request.priority)
@@ -153,7 +154,7 @@ class Admission:
                 return self._without_grammar_memory(request, round_)
             return _Attempt.LACKS_SLOT
         preempted = [each for each in round_.busy if each.computes_prompt and self._rank(each) > rank]
-        match self._requests.start(request):
+        match self._requests.start(request, found):
             case Start.NO_PAGES:
                 self.shortage.pages = not in_background
                 return _Attempt.BLOCKS
@@ -172,17 +173,18 @@ class Admission:
         too_many = round_.without_grammar >= self._bounds.look_ahead
         return _Attempt.BLOCKS if overdue or too_many else _Attempt.WAITS
 
-    def _matched(self, request: Request) -> int:
-        """Tokens of the request that the tree or the page store has."""
-        fetch = request.stored.fetch
-        fetched = fetch.end * self._cache.page_size if fetch is not None else 0
-        cached = self._cache.matched(request.namespace, bytes(request.tokens))
-        return max(fetched, min(cached, request.most_cached))
+    def _match(self, request: Request) -> PrefixMatch:
+        return self._cache.match(request.namespace, bytes(request.tokens), request.most_cached)
 
-    def _awaits_prefix(self, request: Request, busy: Iterable[Request]) -> bool:
+    def _count_ready(self, request: Request, found: PrefixMatch) -> int:
+        """Tokens of the request that the tree or the page store has."""
+        return max(request.stored.end * self._cache.page_size, found.length)
+
+    def _awaits_prefix(self, request: Request, found: PrefixMatch, busy: Iterable[Request]) -> bool:
         if not request.most_cached or request.namespace is None or not self._cache.enabled:
             return False
-        return find_awaited_prefix(request, self._matched(request), busy, self._cache.page_size)
+        ready = self._count_ready(request, found)
+        return find_awaited_prefix(request, ready, busy, self._cache.page_size)
 
     def _inherit_rank(self, request: Request) -> None:
         """A prefill inherits the rank of the requests that wait for its pages."""

@@ -22,11 +22,11 @@ from collections import Counter, deque
 from collections.abc import Collection
 from enum import Enum, auto
 
-from ...radix_cache import PrefixCache
+from ...radix_cache import Lock, PrefixCache, PrefixMatch
 from ..messages import EndLease, Generate
+from .allocation import Allocation, pages_for
 from .fairness import Fairness
 from .grammar_loader import GrammarLoader
-from .initial_allocation import allocate
 from .lease_registry import LeaseRegistry
 from .plan import STEPS_IN_FLIGHT, StepInFlight
 from .queue_places import QueuePlaces
@@ -128,8 +128,8 @@ class Lifecycle:
         self._places.give_back(request.tenant)
         self._stored.end(request)
 
-    def start(self, request: Request) -> Start:
-        """Starts the request unless grammar memory or pages are short.
+    def start(self, request: Request, found: PrefixMatch) -> Start:
+        """Starts the request, whose match in the tree is `found`, unless grammar memory or pages are short.
 
         It leaves running requests the pages that their steps in flight may need.
         """
@@ -137,7 +137,7 @@ class Lifecycle:
             return Start.NO_GRAMMAR_MEMORY
         others = len(self.residents)
         reserve = others * max(1, STEPS_IN_FLIGHT // self._cache.page_size)
-        allocation = allocate(request, self._free_slots[0], self._cache, reserve)
+        allocation = allocate(request, self._free_slots[0], self._cache, found, reserve)
         if allocation is None:
             self._grammars.unload(request.constraint)
             return Start.NO_PAGES
@@ -192,6 +192,7 @@ class Lifecycle:
 
     def _queue(self, request: Request, first: bool = False) -> None:
         """first: before all other requests of its tenant"""
+        request.tokens = bytes(request.tokens)  # grows no more, and is matched often
         request.phase = Phase.WAITING
         owed: Counter[str] = Counter()
         for other in self.residents.values():
@@ -241,3 +242,55 @@ class Lifecycle:
         del self.residents[allocation.slot]
         self._free_slots.append(allocation.slot)
         request.held = None
+
+
+def allocate(
+    request: Request, slot: int, cache: PrefixCache, found: PrefixMatch, reserve: int
+) -> Allocation | None:
+    """Locks the matched prefix and allocates pages for the rest and one more token.
+
+    Returns None if too few pages are available.
+
+    found: its match in the tree now
+    reserve: pages that stay available to running requests
+
+    The match ends at a page boundary if pages run short, because the source of a partial copy would lock one
+    more page, or if the page store has more of the prompt than the tree.
+    """
+    fetched = request.stored.end * cache.page_size
+    restoring = fetched > found.length
+    lock = _acquire(request, cache, found, reserve, whole_pages=restoring)
+    if lock is None:
+        return None
+    pages = cache.allocate(_needed_pages(request, lock, cache.page_size))
+    assert pages is not None, "pages were counted before"
+    allocation = Allocation(
+        slot=slot,
+        lock=lock,
+        pages=lock.pages + pages,
+        prefill_end=request.length,
+        planned=lock.matched,
+    )
+    if restoring:
+        allocation.restore_end = fetched
+    allocation.saved_pages = allocation.ready // cache.page_size
+    return allocation
+
+
+def _acquire(
+    request: Request, cache: PrefixCache, found: PrefixMatch, reserve: int, whole_pages: bool
+) -> Lock | None:
+    """Locks the matched prefix; None if too few pages are available for the rest."""
+    lock = cache.acquire(found, whole_pages)
+    if _needed_pages(request, lock, cache.page_size) + reserve <= cache.available():
+        return lock
+    cache.release(lock, request.slice(0, lock.matched), lock.pages)
+    if lock.copy is None:
+        return None
+    found = cache.match(request.namespace, bytes(request.tokens), request.most_cached)
+    return _acquire(request, cache, found, reserve, whole_pages=True)
+
+
+def _needed_pages(request: Request, lock: Lock, page_size: int) -> int:
+    more = 1 if request.length < request.max_length else 0
+    return pages_for(request.length + more, page_size) - len(lock.pages)

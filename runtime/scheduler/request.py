@@ -57,7 +57,7 @@ class Request:
     leases: Sequence[LeaseTerms]  # to take when it ends
     is_text_stream: bool  # the client gets tokens as they come, and people may read them
 
-    tokens: bytearray  # prompt and output, packed int32; grown by `Results`
+    tokens: bytes | bytearray  # prompt and output, packed int32; grown by `Results`
     constraint: Constraint | None = None  # None: no grammar, or not compiled yet
 
     # Lifecycle:
@@ -98,7 +98,7 @@ class Request:
             grammar_params=message.grammar.params if message.grammar else {},
             leases=message.leases,
             is_text_stream=message.is_streamed and not (message.grammar and message.grammar.makes_value),
-            tokens=bytearray(message.prompt),
+            tokens=message.prompt,
             sent=prompt_length,
         )
 
@@ -178,6 +178,8 @@ class Request:
         return self.sampling.most_cached(self.length) if self.output_length == 0 else self.length - 1
 
     def append(self, token: int) -> None:
+        if isinstance(self.tokens, bytes):
+            self.tokens = bytearray(self.tokens)
         self.tokens += token.to_bytes(TOKEN_BYTES, "little")
 
     def slice(self, start: int, end: int) -> Tokens:

@@ -123,11 +123,12 @@ class StoredPages:
         if not message.pages:
             self.end(request)
 
-    def awaits(self, request: Request, busy: bool) -> bool:
+    def awaits(self, request: Request, full_pages: int, busy: bool) -> bool:
         """Whether a request that could start waits for its pages.
 
         Fetches the found pages, for one request at a time even if the memory for fetching ahead is used up.
         Looks up again if the tree has lost pages of the prompt, or the store has got more.
+        full_pages: those of the prompt that the tree has
         busy: other requests hold slots, so further steps copy evicted pages to the store
         """
         fetch = request.stored.fetch
@@ -141,15 +142,11 @@ class StoredPages:
             return False
         if busy and any(map(self._saver.is_in_copy, lookup.in_copy)):
             return True
-        if self._tree_lost(request, lookup) or self._store_has_more(lookup):
+        if full_pages < lookup.first or self._store_has_more(lookup):
             self.end(request)
             if lookup.attempt < MOST_LOOKUPS:
                 self._look_up(request, lookup.attempt + 1)
         return request.stored.fetch is not None and request.stored.fetch.unanswered
-
-    def _tree_lost(self, request: Request, lookup: StoreLookup) -> bool:
-        """Whether the tree has lost pages since the look-up."""
-        return len(self._cache.whole_pages(request.namespace, bytes(request.tokens))) < lookup.first
 
     def _store_has_more(self, lookup: StoreLookup) -> bool:
         """Whether the store has got pages since the look-up and may be asked again."""

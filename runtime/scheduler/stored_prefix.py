@@ -57,5 +57,10 @@ class StoredPrefix:
     keys: bytes = b""  # of the request's first full pages, as far as they were computed
 
     @property
+    def end(self) -> int:
+        """The page after the last one that is found or fetched; 0 without a fetch."""
+        return self.fetch.end if self.fetch is not None else 0
+
+    @property
     def awaits_answer(self) -> bool:
         return self.fetch is not None and self.fetch.unanswered

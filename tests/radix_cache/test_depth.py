@@ -28,7 +28,7 @@ def deep_cache() -> tuple[PrefixCache, bytes]:
     tokens = array("i", range(1, DEPTH + 1)).tobytes()
     for length in range(1, DEPTH + 1):
         prompt = tokens[: 4 * length]
-        lock = cache.acquire("", prompt, length)
+        lock = cache.acquire(cache.match("", prompt, length))
         pages = cache.allocate(length - lock.matched)
         assert pages is not None
         cache.release(lock, prompt, lock.pages + pages, generated=1)
@@ -37,12 +37,12 @@ def deep_cache() -> tuple[PrefixCache, bytes]:
 
 def test_a_deep_branch_is_matched_listed_and_evicted() -> None:
     cache, tokens = deep_cache()
-    assert cache.matched("", tokens) == DEPTH
+    assert cache.match("", tokens).length == DEPTH
     assert sum(len(part.pages) for part in cache.everything()) == DEPTH
     assert cache.views.popular([""], most=5, shown_tokens=3)
     held = cache.allocate(DEPTH // 2)
     assert held is not None and len(held) == DEPTH // 2
-    assert cache.matched("", tokens) == DEPTH - DEPTH // 2
+    assert cache.match("", tokens).length == DEPTH - DEPTH // 2
     assert sum(len(part.pages) for part in cache.take_evicted()) == DEPTH // 2
     assert cache.drop("").pages == DEPTH - DEPTH // 2
 

@@ -19,7 +19,7 @@ def packed(ids: Sequence[int]) -> bytes:
 
 def store(cache: PrefixCache, ids: Sequence[int], namespace: str = "") -> None:
     """Computes a prompt, as a request does."""
-    lease = cache.acquire(namespace, packed(ids), len(ids))
+    lease = cache.acquire(cache.match(namespace, packed(ids), len(ids)))
     pages = list(lease.pages)
     if lease.copy is not None:
         cache.copied(lease)
@@ -36,7 +36,7 @@ def test_the_match_is_that_of_a_lookup_and_other_tokens_follow_it(
     for ids in stored:
         store(cache, ids)
     found = cache.views.divergence("", packed(prompt), 8)
-    assert found.matched == found.remembered == cache.matched("", packed(prompt))
+    assert found.matched == found.remembered == cache.match("", packed(prompt)).length
     behind = array("i", found.behind).tolist()
     assert len(behind) <= 8
     continued = prompt[: found.matched] + behind

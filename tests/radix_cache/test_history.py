@@ -138,7 +138,7 @@ def test_discarded_nodes_leave_no_ghosts() -> None:
     serve(cache, DOCUMENT)
     cache.allocate(2)
     assert remembered(cache)
-    lock = cache.acquire("", pack(DOCUMENT), 8)
+    lock = cache.acquire(cache.match("", pack(DOCUMENT), 8))
     cache.discard(lock, lock.pages)
     assert remembered(cache) == []
 
@@ -147,7 +147,7 @@ def test_a_match_without_computing_is_no_hit() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
     for _ in range(3):
-        lock = cache.acquire("", pack((*DOCUMENT, 1)), 12)
+        lock = cache.acquire(cache.match("", pack((*DOCUMENT, 1)), 12))
         cache.release(lock, pack(DOCUMENT), lock.pages)
     assert only_child(cache).hits == 0
 

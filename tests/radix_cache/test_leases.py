@@ -20,7 +20,7 @@ class Served:
     def begin(self, tokens: list[int]) -> tuple[Lock, list[int]]:
         """A running request, which has computed all its tokens."""
         packed = pack(tokens)
-        lock = self.cache.acquire("", packed, len(tokens))
+        lock = self.cache.acquire(self.cache.match("", packed, len(tokens)))
         pages = self.cache.allocate(-(-len(tokens) // 4) - len(lock.pages))
         assert pages is not None
         table = lock.pages + pages
@@ -41,7 +41,7 @@ class Served:
         return lease
 
     def matched(self, tokens: list[int]) -> int:
-        return self.cache.matched("", pack(tokens))
+        return self.cache.match("", pack(tokens)).length
 
 
 def tokens(start: int, count: int) -> list[int]:
@@ -120,7 +120,7 @@ def test_a_leased_tail_stays_in_the_tree_for_its_owner() -> None:
 def test_a_tail_without_leases_is_adopted() -> None:
     served = Served(num_pages=8)
     served.serve(tokens(1, 6))
-    lock = served.cache.acquire("", pack([*tokens(1, 6), 7]), 6)
+    lock = served.cache.acquire(served.cache.match("", pack([*tokens(1, 6), 7]), 6))
     assert lock.matched == 6
     assert lock.copy is None
 

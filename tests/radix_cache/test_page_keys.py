@@ -24,7 +24,7 @@ def keys_alone(namespace: str, tokens: list[int], model: bytes = b"model") -> by
 
 def serve(cache: PrefixCache, namespace: str, tokens: list[int]) -> dict[int, list[int]]:
     """Serves a sequence; returns for each full page the tokens up to its end."""
-    lock = cache.acquire(namespace, pack(tokens), len(tokens))
+    lock = cache.acquire(cache.match(namespace, pack(tokens), len(tokens)))
     if lock.copy is not None:
         cache.copied(lock)
     own = cache.allocate(-(-len(tokens) // PAGE) - len(lock.pages))

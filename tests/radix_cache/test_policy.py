@@ -23,7 +23,7 @@ def hit_share(prompts: Iterable[tuple[tuple[int, ...], int]], policy: EvictionPo
     cache = PrefixCache(PAGES, 1, policy)
     shares = []
     for prompt, generated in prompts:
-        lock = cache.acquire("", pack(prompt), len(prompt))
+        lock = cache.acquire(cache.match("", pack(prompt), len(prompt)))
         fresh = cache.allocate(len(prompt) - len(lock.pages))
         assert fresh is not None
         pages = [*lock.pages, *fresh]
@@ -102,7 +102,7 @@ def test_it_adapts_when_the_load_changes() -> None:
 def test_a_node_in_use_has_no_age() -> None:
     cache = PrefixCache(PAGES, 1)
     prompt = pack(new_prompt())
-    lock = cache.acquire("", prompt, 4)
+    lock = cache.acquire(cache.match("", prompt, 4))
     pages = cache.allocate(4)
     assert pages is not None
     cache.commit(lock, prompt, pages)
@@ -124,7 +124,7 @@ def test_no_group_is_lost_when_stale_entries_are_dropped() -> None:
     cache = PrefixCache(PAGES, 1, Tidy(PAGES, 1))
     for _ in range(300):
         recent.append(random.choice(recent[-12:]) if random.random() < 0.5 else new_prompt())
-        lock = cache.acquire("", pack(recent[-1]), 4)
+        lock = cache.acquire(cache.match("", pack(recent[-1]), 4))
         fresh = cache.allocate(4 - len(lock.pages))
         assert fresh is not None
         cache.release(lock, pack(recent[-1]), [*lock.pages, *fresh], random.choice([5, 50, 500]))
@@ -134,5 +134,5 @@ def test_no_group_is_lost_when_stale_entries_are_dropped() -> None:
 def test_a_cache_without_pages_works() -> None:
     cache = PrefixCache(0, 16)
     assert cache.allocate(1) is None
-    cache.release(cache.acquire("", pack((1, 2)), 1), b"", [])
+    cache.release(cache.acquire(cache.match("", pack((1, 2)), 1)), b"", [])
     assert len(GittinsPolicy(0, 16)) == 0

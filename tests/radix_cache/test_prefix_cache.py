@@ -15,7 +15,7 @@ def test_committed_pages_are_matched_while_their_request_runs() -> None:
     cache = new_cache()
     _, pages = start(cache, (*DOCUMENT, 1, 2))
     assert match(cache, (*DOCUMENT, 1, 2)) == 12
-    other = cache.acquire("", pack((*DOCUMENT, 9)), 12)
+    other = cache.acquire(cache.match("", pack((*DOCUMENT, 9)), 12))
     assert other.pages == pages[:3]
 
 
@@ -28,7 +28,7 @@ def test_a_request_keeps_its_copy_of_a_page_that_the_tree_has() -> None:
     assert (cache.stats().locked, cache.stats().held) == (3, 3)
     cache.release(second, pack(DOCUMENT), second_pages)
     assert (cache.stats().locked, cache.stats().held) == (3, 0)
-    assert cache.acquire("", pack((*DOCUMENT, 1)), 12).pages == first_pages
+    assert cache.acquire(cache.match("", pack((*DOCUMENT, 1)), 12)).pages == first_pages
 
 
 def test_pages_past_the_last_computed_token_are_freed() -> None:
@@ -63,7 +63,7 @@ def test_a_partial_last_page_belongs_to_its_node_until_a_request_extends_it() ->
     [root] = cache._tree.roots.values()
     [node] = root.children.values()
     assert (list(node.pages), node.tokens) == (pages, pack(DOCUMENT[:10]))
-    lock = cache.acquire("", pack(DOCUMENT), 11)
+    lock = cache.acquire(cache.match("", pack(DOCUMENT), 11))
     assert (lock.pages, lock.copy) == (pages, None)
     [whole] = root.children.values()
     assert (whole.pages, whole.children) == (tuple(pages[:2]), {})
@@ -102,7 +102,7 @@ def test_a_request_keeps_its_lock_when_another_splits_its_node() -> None:
 def test_a_node_that_another_request_uses_does_not_grow() -> None:
     cache = new_cache(num_pages=8)
     first, pages = start(cache, DOCUMENT)
-    second = cache.acquire("", pack((*DOCUMENT, 9)), 12)
+    second = cache.acquire(cache.match("", pack((*DOCUMENT, 9)), 12))
     more = cache.allocate(1)
     assert more is not None
     cache.release(first, pack((*DOCUMENT, 1, 1, 1, 1)), pages + more)
@@ -115,14 +115,14 @@ def test_a_namespace_without_pages_is_forgotten() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT, "salt")
     cache.allocate(32)
-    lock = cache.acquire("another", b"", 0)
+    lock = cache.acquire(cache.match("another", b"", 0))
     cache.release(lock, b"", [])
     assert not cache._tree.roots
 
 
 def test_committing_pages_that_no_request_holds_is_a_bug_of_the_caller() -> None:
     cache = new_cache()
-    lock = cache.acquire("", pack(DOCUMENT), 11)
+    lock = cache.acquire(cache.match("", pack(DOCUMENT), 11))
     with pytest.raises(AssertionError, match="not held by requests"):
         cache.commit(lock, pack(DOCUMENT), [0, 1, 2])
 
@@ -172,7 +172,7 @@ def test_the_least_recently_used_branch_goes_first() -> None:
     a, b, c = (tuple(range(base, base + 12)) for base in (0, 100, 200))
     for tokens in (a, b, c):
         serve(cache, tokens)
-    lock = cache.acquire("", pack(a), 12)
+    lock = cache.acquire(cache.match("", pack(a), 12))
     cache.release(lock, pack(a), lock.pages)
     cache.allocate(3)
     assert [match(cache, tokens) for tokens in (a, b, c)] == [12, 0, 12]
@@ -193,7 +193,7 @@ def test_a_shared_prefix_outlives_the_branches_below_it() -> None:
 def test_locked_nodes_are_not_evicted() -> None:
     cache = new_cache(num_pages=6)
     serve(cache, (*DOCUMENT, 1, 1, 1, 1))
-    lock = cache.acquire("", pack((*DOCUMENT, 9)), 12)
+    lock = cache.acquire(cache.match("", pack((*DOCUMENT, 9)), 12))
     assert cache.available() == 3
     assert cache.allocate(4) is None
     assert cache.allocate(3) is not None
@@ -215,7 +215,7 @@ def test_a_request_gets_the_pages_next_to_its_own() -> None:
     cache.allocate(1)
     other = cache.allocate(2, after=7)
     assert other is not None
-    cache.release(cache.acquire("", b"", 0), b"", [2])
+    cache.release(cache.acquire(cache.match("", b"", 0)), b"", [2])
     assert cache.allocate(1, after=first[-1]) == [2]
 
 

@@ -10,7 +10,8 @@ from prefix_world import pack
 
 
 def test_an_empty_cache_matches_nothing() -> None:
-    lock = new_cache().acquire("", pack(DOCUMENT), 11)
+    cache = new_cache()
+    lock = cache.acquire(cache.match("", pack(DOCUMENT), 11))
     assert (lock.matched, lock.pages, lock.copy) == (0, [], None)
 
 
@@ -43,7 +44,7 @@ def test_the_longest_partial_match_among_siblings_is_found() -> None:
 def test_a_match_leaves_at_least_the_tokens_beyond_the_limit_to_compute() -> None:
     cache = new_cache()
     pages = serve(cache, DOCUMENT)
-    lock = cache.acquire("", pack(DOCUMENT), 11)
+    lock = cache.acquire(cache.match("", pack(DOCUMENT), 11))
     assert (lock.matched, lock.pages, lock.copy) == (11, pages[:2], Copy(pages[2], 3))
 
 
@@ -78,7 +79,7 @@ def test_a_partial_page_is_copied_on_write() -> None:
 def test_a_copy_locks_its_source_until_it_is_made() -> None:
     cache = new_cache(num_pages=4)
     serve(cache, DOCUMENT)
-    lock = cache.acquire("", pack((*DOCUMENT[:6], 7)), 6)
+    lock = cache.acquire(cache.match("", pack((*DOCUMENT[:6], 7)), 6))
     assert cache.allocate(3) is None
     cache.copied(lock)
     assert cache.allocate(3) is not None
@@ -87,14 +88,14 @@ def test_a_copy_locks_its_source_until_it_is_made() -> None:
 def test_a_copy_locks_no_page_but_its_source() -> None:
     cache = new_cache(num_pages=4)
     serve(cache, (*DOCUMENT, 1, 2))
-    cache.acquire("", pack((*DOCUMENT[:6], 7)), 6)
+    cache.acquire(cache.match("", pack((*DOCUMENT[:6], 7)), 6))
     assert (cache.stats().locked, cache.stats().evictable) == (2, 2)
 
 
 def test_an_unlocked_partial_leaf_is_adopted() -> None:
     cache = new_cache()
     pages = serve(cache, (*DOCUMENT, 1, 2))
-    lock = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    lock = cache.acquire(cache.match("", pack((*DOCUMENT, 1, 2, 3)), 14))
     assert (lock.matched, lock.pages, lock.copy) == (14, pages, None)
 
 
@@ -112,7 +113,7 @@ def test_undoing_an_adoption_restores_the_leaf() -> None:
     cache = new_cache()
     serve(cache, (*DOCUMENT, 1, 2))
     before = cache.stats()
-    lock = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    lock = cache.acquire(cache.match("", pack((*DOCUMENT, 1, 2, 3)), 14))
     cache.release(lock, pack((*DOCUMENT, 1, 2)), lock.pages)
     assert match(cache, (*DOCUMENT, 1, 2)) == 14
     assert cache.stats().evictable == before.evictable
@@ -121,7 +122,7 @@ def test_undoing_an_adoption_restores_the_leaf() -> None:
 def test_a_partial_leaf_that_matches_in_part_is_copied() -> None:
     cache = new_cache()
     pages = serve(cache, (*DOCUMENT, 1, 2))
-    lock = cache.acquire("", pack((*DOCUMENT, 1, 9, 9)), 14)
+    lock = cache.acquire(cache.match("", pack((*DOCUMENT, 1, 9, 9)), 14))
     assert lock.copy == Copy(pages[3], 1)
     assert match(cache, (*DOCUMENT, 1, 2)) == 14
 
@@ -129,8 +130,8 @@ def test_a_partial_leaf_that_matches_in_part_is_copied() -> None:
 def test_a_partial_leaf_that_is_being_copied_is_copied_again() -> None:
     cache = new_cache()
     pages = serve(cache, (*DOCUMENT, 1, 2))
-    first = cache.acquire("", pack((*DOCUMENT, 1, 9)), 13)
-    second = cache.acquire("", pack((*DOCUMENT, 1, 2, 3)), 14)
+    first = cache.acquire(cache.match("", pack((*DOCUMENT, 1, 9)), 13))
+    second = cache.acquire(cache.match("", pack((*DOCUMENT, 1, 2, 3)), 14))
     assert first.copy == Copy(pages[3], 1)
     assert second.copy == Copy(pages[3], 2)
 
@@ -158,7 +159,7 @@ def test_a_covered_partial_leaf_that_is_being_copied_is_dropped_after_the_copy()
     cache = new_cache()
     longer, pages = start(cache, (*DOCUMENT, 1, 2, 3), commit=False)
     serve(cache, (*DOCUMENT, 1, 2))
-    copying = cache.acquire("", pack((*DOCUMENT, 1, 9, 9)), 14)
+    copying = cache.acquire(cache.match("", pack((*DOCUMENT, 1, 9, 9)), 14))
     cache.release(longer, pack((*DOCUMENT, 1, 2, 3)), pages)
     assert cache.stats().locked == 4
     cache.copied(copying)

@@ -16,7 +16,7 @@ def evict_all(bench: SchedulerBench) -> None:
     big = long_reply_prompt(pages * bench.cache.page_size - 4, 4, salt=5)
     bench.submit("big", big, max_tokens=1, namespace="big")
     bench.run()
-    assert bench.cache.matched("", b"".join(t.to_bytes(4, "little") for t in PROMPT)) == 0
+    assert bench.cache.match("", b"".join(t.to_bytes(4, "little") for t in PROMPT)).length == 0
 
 
 def with_evicted_prompt() -> SchedulerBench:

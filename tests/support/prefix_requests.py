@@ -16,7 +16,7 @@ def start(
     cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "", commit: bool = True
 ) -> tuple[Lock, list[int]]:
     """A request for `tokens` of which all are planned."""
-    lock = cache.acquire(namespace, pack(tokens), len(tokens) - 1)
+    lock = cache.acquire(cache.match(namespace, pack(tokens), len(tokens) - 1))
     fresh = cache.allocate(-(-len(tokens) // 4) - len(lock.pages))
     assert fresh is not None
     pages = [*lock.pages, *fresh]
@@ -35,4 +35,4 @@ def serve(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> l
 
 
 def match(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> int:
-    return cache.matched(namespace, pack(tokens))
+    return cache.match(namespace, pack(tokens)).length

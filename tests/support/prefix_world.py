@@ -75,12 +75,12 @@ class World:
         return max((n for n in range(len(tokens) + 1) if (namespace, tokens[:n]) in self.cached), default=0)
 
     def look_up(self, namespace: str | None, tokens: tuple[int, ...]) -> None:
-        assert self.cache.matched(namespace, pack(tokens)) == self.longest(namespace, tokens)
+        assert self.cache.match(namespace, pack(tokens)).length == self.longest(namespace, tokens)
 
     def admit(self, namespace: str | None, tokens: tuple[int, ...], prompt_length: int) -> Request:
         limit = prompt_length - 1
         expected = self.longest(namespace, tokens[:limit])
-        lock = self.cache.acquire(namespace, pack(tokens[:prompt_length]), limit)
+        lock = self.cache.acquire(self.cache.match(namespace, pack(tokens[:prompt_length]), limit))
         assert lock.matched == expected
         whole = lock.matched // self.cache.page_size
         tail = lock.matched % self.cache.page_size
@@ -299,14 +299,14 @@ class World:
         assert self.allocate(count + 1) is None
         pages = self.allocate(count)
         assert pages is not None
-        self.cache.release(self.cache.acquire("", b"", 0), b"", pages)
+        self.cache.release(self.cache.acquire(self.cache.match("", b"", 0)), b"", pages)
         assert self.cache.stats().free == count
 
     def evict(self, count: int) -> None:
         """Allocates so many pages that `count` of the tree's are evicted, and frees them at once."""
         pages = self.allocate(self.cache.stats().free + count)
         if pages is not None:
-            self.cache.release(self.cache.acquire("", b"", 0), b"", pages)
+            self.cache.release(self.cache.acquire(self.cache.match("", b"", 0)), b"", pages)
 
     def sequences(self) -> list[tuple[str | None, tuple[int, ...], list[int]]]:
         """The contents of the tree: namespace, tokens and pages down to each node."""

@@ -49,7 +49,7 @@ def test_a_request_that_could_start_waits_until_its_evicted_pages_are_copied() -
     bench.plan()
     bench.handle(Abort("big"))
     bench.step()  # its pages are free again, and most of them not copied out
-    assert bench.cache.matched("", pack(LONG)) < 4 * (225 - len(bench.model.store.pages))
+    assert bench.cache.match("", pack(LONG)).length < 4 * (225 - len(bench.model.store.pages))
     bench.submit("again", LONG, max_tokens=1)
     bench.run()
     assert bench.cached("again") == 896
@@ -72,7 +72,8 @@ def test_pages_that_are_evicted_again_and_again_are_computed(monkeypatch: pytest
     bench.run()
     bench.submit("again", PROMPT, max_tokens=1)
     asked = []
-    monkeypatch.setattr(bench.cache, "whole_pages", lambda *_: [])
+    match = bench.cache.match
+    monkeypatch.setattr(bench.cache, "match", lambda *of: match(*of)._replace(full_pages=0))
     for _ in range(100):
         asked += [message for message in bench.model.store.asked if isinstance(message, FindPages)]
         bench.answer_fetches(rounds=1)

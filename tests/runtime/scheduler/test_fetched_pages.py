@@ -171,8 +171,8 @@ def test_requests_that_wait_for_the_store_are_not_tried_in_each_step() -> None:
     for number in range(20):
         bench.submit(f"again{number}", PROMPT, max_tokens=1)
     looked_up = []
-    matched = bench.cache.matched
-    bench.cache.matched = lambda *of: looked_up.append(of) or matched(*of)  # type: ignore
+    match = bench.cache.match
+    bench.cache.match = lambda *of: looked_up.append(of) or match(*of)  # type: ignore
     bench.plan()
     assert looked_up == []
     bench.run()
