@@ -38,15 +38,14 @@ def replay(trace: Trace, blocks: int, policy: EvictionPolicy) -> float:
     for request in trace:
         tokens = _tokens(request)
         lock = cache.acquire(cache.match("", tokens, len(tokens) // TOKEN_BYTES))
-        fresh = cache.allocate(min(len(request.prompt) - len(lock.pages), cache.available()))
-        assert fresh is not None
+        pages = min(len(request.prompt), len(lock.pages) + cache.available())
+        assert cache.extend(lock, PAGE * pages)
         hits += -(-lock.matched // PAGE)
-        pages = [*lock.pages, *fresh]
-        computed = tokens[: PAGE * TOKEN_BYTES * len(pages)]
-        cache.commit(lock, computed, pages)
+        computed = tokens[: PAGE * TOKEN_BYTES * pages]
+        cache.commit(lock, computed)
         if lock.copy is not None:
             cache.copied(lock)
-        cache.release(lock, computed, pages, request.generated)
+        cache.release(lock, computed, request.generated)
     return hits / sum(len(request.prompt) for request in trace)
 
 

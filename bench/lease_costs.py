@@ -60,24 +60,23 @@ class Conversations:
         self.prompts = [packed(-number, tokens) for number in range(number)]
         self.leases = [self.serve(owner, prompt) for owner, prompt in enumerate(self.prompts)]
 
-    def begin(self, prompt: bytes) -> tuple[Lock, list[int]]:
+    def begin(self, prompt: bytes) -> Lock:
         tokens = len(prompt) // 4
         lock = self.cache.acquire(self.cache.match("", prompt, tokens))
-        pages = self.cache.allocate(tokens // PAGE - len(lock.pages))
-        assert pages is not None, "the cache has enough pages for all conversations"
-        return lock, lock.pages + pages
+        assert self.cache.extend(lock, tokens), "the cache has enough pages for all conversations"
+        return lock
 
     def serve(self, owner: int, prompt: bytes) -> object:
-        lock, pages = self.begin(prompt)
-        self.cache.release(lock, prompt, pages)
+        lock = self.begin(prompt)
+        self.cache.release(lock, prompt)
         return self.cache.lease(f"o{owner}", "", prompt, float(owner), len(prompt))
 
     def turn_us(self) -> float:
         prompt, times = self.prompts[0], []
         for _ in range(RUNS):
             prompt += packed(0, PAGE)
-            lock, pages = self.begin(prompt)
-            self.cache.release(lock, prompt, pages)
+            lock = self.begin(prompt)
+            self.cache.release(lock, prompt)
             begun = time.perf_counter()
             lease = self.cache.lease("o0", "", prompt, 0.0, len(prompt))
             self.cache.end_lease(self.leases[0])  # type: ignore[arg-type]

@@ -136,8 +136,6 @@ class World:
 def measure(given: argparse.Namespace, readers_per_s: float, *, leased: bool) -> None:
     limits = Limits(
         max_model_len=1 << 17,
-        num_pages=given.pages,
-        page_size=PAGE,
         slots=64,
         max_waiting=1 << 16,
         max_pinned=given.pages // 2,

@@ -21,11 +21,10 @@ def grown(conversations: int, turns: int) -> PrefixCache:
             tokens += [number, turn, *range(30)]
             packed = array("i", tokens).tobytes()
             lock = cache.acquire(cache.match("", packed, len(tokens) - 1))
-            fresh = cache.allocate(-(-len(tokens) // PAGE) - len(lock.pages))
-            assert fresh is not None
+            assert cache.extend(lock, len(tokens))
             if lock.copy:
                 cache.copied(lock)
-            cache.release(lock, packed, [*lock.pages, *fresh])
+            cache.release(lock, packed)
     return cache
 
 

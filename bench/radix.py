@@ -68,15 +68,13 @@ def serve(cache: PrefixCache, prompt: bytes, answer: bytes = b"", generated: int
     times.append(time.perf_counter_ns())
     lock = cache.acquire(found)
     times.append(time.perf_counter_ns())
-    fresh = cache.allocate(-(-len(tokens) // (4 * PAGE)) - len(lock.pages))
+    assert cache.extend(lock, len(tokens) // 4)
     times.append(time.perf_counter_ns())
-    assert fresh is not None
-    pages = [*lock.pages, *fresh]
-    cache.commit(lock, prompt, pages)
+    cache.commit(lock, prompt)
     times.append(time.perf_counter_ns())
     if lock.copy is not None:
         cache.copied(lock)
-    cache.release(lock, tokens, pages, generated)
+    cache.release(lock, tokens, generated)
     times.append(time.perf_counter_ns())
     return Times(*((end - start) / 1_000 for start, end in pairwise(times)))
 

@@ -66,8 +66,6 @@ class Machine:
     def scheduler(self, bounds: Bounds) -> Scheduler:
         limits = Limits(
             max_model_len=MAX_LENGTH,
-            num_pages=self.pages,
-            page_size=self.page_size,
             slots=self.slots,
             max_waiting=1 << 20,
         )

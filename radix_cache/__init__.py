@@ -3,11 +3,11 @@
 from .divergence import Divergence
 from .eviction import EvictionPolicy, LeastRecentlyUsed
 from .gittins import GittinsPolicy
-from .keyed_pages import KeyedPages, Missing
 from .leases import Lease, Leases
 from .lock import Copy, Lock
 from .outline import Outline, OutlinedNode
 from .packed import KEY_BYTES, common_tokens, split_keys
+from .page_keys import KeyedPages, Missing
 from .popular import Prefix
 from .prefix_cache import CacheStats, Dropped, PrefixCache, PrefixMatch
 

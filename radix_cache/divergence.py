@@ -24,7 +24,7 @@ def divergence(tree: RadixTree, namespace: str | None, tokens: bytes, most: int)
     if root is None:
         return Divergence(0, 0, b"")
     match = tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-    matched = match.depth + match.pages * tree.page_size + match.tail
+    matched = match.depth + match.full_pages * tree.page_size + match.tail
     remembered = max(matched, _remembered(tree, match, tokens))
     return Divergence(matched, remembered, _behind(tree, match, most * TOKEN_BYTES))
 
@@ -32,8 +32,8 @@ def divergence(tree: RadixTree, namespace: str | None, tokens: bytes, most: int)
 def _remembered(tree: RadixTree, match: Match, tokens: bytes) -> int:
     """How many leading tokens are in matched nodes or in the ghosts that continue the match."""
     node, position = match.node, match.depth * TOKEN_BYTES
-    if match.inside is not None and match.pages == len(match.inside.tokens) // tree.page_bytes:
-        node, position = match.inside, position + match.pages * tree.page_bytes
+    if match.inside is not None and match.full_pages == len(match.inside.tokens) // tree.page_bytes:
+        node, position = match.inside, position + match.full_pages * tree.page_bytes
     while ghost := node.ghosts.get(tokens[position : position + tree.page_bytes]):
         size = len(ghost.tokens)
         while size and not tokens.startswith(ghost.tokens[:size], position):
@@ -49,7 +49,7 @@ def _behind(tree: RadixTree, match: Match, most: int) -> bytes:
     node, found = match.node, b""
     if match.inside is not None:
         node = match.inside
-        found = node.tokens[match.pages * tree.page_bytes + match.tail * TOKEN_BYTES :]
+        found = node.tokens[match.full_pages * tree.page_bytes + match.tail * TOKEN_BYTES :]
     while len(found) < most and node.children:
         node = max(node.children.values(), key=_last_used)
         found += node.tokens

@@ -36,6 +36,10 @@ class Lease:
     is_broken: bool = False  # it ended early because only leased pages were left to evict
 
     @property
+    def num_pages(self) -> int:
+        return len(self.pages)
+
+    @property
     def break_order(self) -> tuple[bool, float]:
         """Sort key of the order in which leases are broken: first estimates, the latest use first; then
         promised times, the first to end first."""

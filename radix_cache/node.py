@@ -174,6 +174,11 @@ class Node:
             yield node
             node = node.parent
 
+    @property
+    def first_page(self) -> int | None:
+        """The id of its first page; None without pages."""
+        return self.pages[0] if self.pages else None
+
     def subtree(self) -> Iterator[Node]:
         """This node and all its descendants."""
         stack = [self]

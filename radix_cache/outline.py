@@ -84,7 +84,7 @@ def outline(
     lease_sums = _sums([node.leases - pins.get(node, 0) for node in visited], parents)
     nodes = [
         OutlinedNode(
-            page=node.pages[0] if node.pages else None,
+            page=node.first_page,
             parent=index.get(parents[place]),
             namespace=node.namespace or "",
             head=node.tokens[: shown_tokens * TOKEN_BYTES],
@@ -112,7 +112,7 @@ def ends_of_matches(tree: RadixTree, prompts: Iterable[Prompt]) -> Counter[Node]
         root = tree.roots.get(namespace)
         if root is not None:
             match = tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-            partly = match.inside if match.pages or match.tail else None
+            partly = match.inside if match.full_pages or match.tail else None
             ends[partly or match.node] += 1
     return ends
 

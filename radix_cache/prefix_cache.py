@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
-from .held_pages import HeldPages
 from .invariants import check, check_continues
-from .keyed_pages import KeyedPages, Missing, everything, keyed, missing
 from .leases import Lease, Leases
 from .lock import Copy, Lock
 from .node import Node
 from .packed import TOKEN_BYTES
-from .page_allocator import PageAllocator
-from .page_keys import PageKeys
+from .page_allocator import HeldPages, PageAllocator
+from .page_keys import KeyedPages, Missing, PageKeys, find_missing, key_node, list_all
 from .tree import Match, RadixTree
 from .views import CacheViews
 
@@ -58,7 +55,7 @@ class PrefixCache:
     Token sequences are packed little-endian int32. Prefixes are shared within a namespace. Requests in the
     namespace None share nothing: they match nothing and leave nothing. A page is free, held by a request, or
     in the tree, where requests and pins lock the nodes that they use, and leases delay the eviction of
-    others. Pages from `allocate` belong to the caller until `commit`, `release` or `discard` lists them.
+    others. A request's pages are in its lock's page table until `commit` or `release` gives them to the tree.
 
     model: identifies everything else that the pages' contents depend on (see `PageKeys`). With it the cache
         reports evicted pages and the keys of missing ones
@@ -75,6 +72,7 @@ class PrefixCache:
     ) -> None:
         assert num_pages >= 0 and page_size >= 1, f"{num_pages} pages of {page_size} tokens"
         self.page_size = page_size
+        self.num_pages = num_pages
         self.enabled = enabled
         self._check_invariants = check_invariants
         self._allocator = PageAllocator(num_pages)
@@ -97,7 +95,7 @@ class PrefixCache:
         if root is None:
             return PrefixMatch(namespace, num_tokens, 0, 0, None)
         end = self._tree.find(root, tokens, num_tokens if limit is None else limit)
-        full_pages = end.depth // self.page_size + end.pages
+        full_pages = end.depth // self.page_size + end.full_pages
         return PrefixMatch(namespace, num_tokens, full_pages * self.page_size + end.tail, full_pages, end)
 
     def acquire(self, found: PrefixMatch, whole_pages: bool = False) -> Lock:
@@ -134,6 +132,25 @@ class PrefixCache:
         """Pages that `allocate` can return: free pages and pages of unlocked nodes."""
         return self._allocator.num_free + self._tree.num_evictable
 
+    def count_pages(self, tokens: int) -> int:
+        """How many pages hold `tokens` tokens."""
+        return -(-tokens // self.page_size)
+
+    def extend(self, lock: Lock, tokens: int, reserve: int = 0) -> bool:
+        """Allocates pages until the request's page table holds `tokens` tokens.
+
+        Returns False, without allocating, if fewer pages than that and `reserve` are available.
+        """
+        count = self.count_pages(tokens) - len(lock.pages)
+        if count + reserve > self.available():
+            return False
+        if count > 0:
+            has_own_pages = lock.capacity > lock.matched
+            pages = self.allocate(count, after=lock.pages[-1] if has_own_pages else None)
+            assert pages is not None, "pages were counted before"
+            lock.pages += pages
+        return True
+
     def allocate(self, count: int, after: int | None = None) -> list[int] | None:
         """Allocates `count` pages and evicts as many as needed; None, without evicting any, if too few.
 
@@ -163,7 +180,7 @@ class PrefixCache:
         assert self._keys is not None, "pages have no keys without a model's name"
         root = self._tree.roots.get(namespace) or Node(namespace, None, b"", b"", (), 0)
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-        return missing(self._keys, self._tree, match, tokens)
+        return find_missing(self._keys, self._tree, match, tokens)
 
     def keys(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
         """Keys of all full pages of `tokens`, cached or not, concatenated.
@@ -175,49 +192,47 @@ class PrefixCache:
 
     def everything(self) -> list[KeyedPages]:
         """All full pages in the tree, most recently used first, parents before their children."""
-        return list(everything(self._keys, self._tree)) if self._keys is not None else []
+        return list(list_all(self._keys, self._tree)) if self._keys is not None else []
 
-    def commit(self, lock: Lock, tokens: bytes, pages: Sequence[int]) -> None:
+    def commit(self, lock: Lock, tokens: bytes) -> None:
         """Inserts the full pages of `tokens` into the tree; steps that are planned later may read them.
 
         tokens: the request's tokens from position 0 up to the end of its planned steps
-        pages: its page table, at least as long
 
         If the tree already has a page from another request, this request keeps its own copy until `release`.
         """
         self._use(lock)
-        self._insert_full_pages(lock, tokens, pages)
+        self._insert_full_pages(lock, tokens)
         self._verify()
 
-    def release(self, lock: Lock, tokens: bytes, pages: Sequence[int], generated: int = 0) -> None:
+    def release(self, lock: Lock, tokens: bytes, generated: int = 0) -> None:
         """Ends a lock: inserts `tokens`, frees the pages that the tree does not take, and unlocks nodes.
 
         tokens: tokens whose KV exists, from position 0; they may end inside a page
-        pages: the request's whole page table
         generated: length of the request's output in tokens, which the eviction policy learns from
 
-        No step in flight may use the pages. To undo an `acquire`, release the lock with the matched tokens
-        and `lock.pages`. Without a call of `copied` the copy counts as not made.
+        No step in flight may use the pages. To undo an `acquire`, release the lock with the matched tokens.
+        Without a call of `copied` the copy counts as not made.
         """
         if lock.source is not None:
             tokens = tokens[: lock.depth * TOKEN_BYTES]
             self.copied(lock)
         if len(tokens) > lock.matched * TOKEN_BYTES:
             self._use(lock)
-        self._insert_full_pages(lock, tokens, pages)
-        rest = self._insert_tail(lock, tokens, pages)
+        self._insert_full_pages(lock, tokens)
+        rest = self._insert_tail(lock, tokens)
         self._held.free(lock.duplicates + rest)
         self._unlock(lock, generated)
         self._verify()
 
-    def discard(self, lock: Lock, pages: Sequence[int]) -> None:
+    def discard(self, lock: Lock) -> None:
         """Ends a lock whose KV is wrong: its nodes leave the tree, unless others lock them.
 
-        This includes the matched nodes, because the fault may have come from them. `pages` as in `release`.
+        This includes the matched nodes, because the fault may have come from them.
         """
         if lock.source is not None:
             self._tree.unlock(lock.source)
-        self._held.free(lock.duplicates + list(pages[lock.depth // self.page_size :]))
+        self._held.free(lock.duplicates + lock.pages[lock.depth // self.page_size :])
         self._tree.prune(self._unlock(lock))
         self._verify()
 
@@ -228,7 +243,7 @@ class PrefixCache:
             return []
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         pages = _pages_to(match.node)
-        return [*pages, *match.inside.pages[: match.pages]] if match.inside else pages
+        return [*pages, *match.inside.pages[: match.full_pages]] if match.inside else pages
 
     def lease(
         self,
@@ -277,9 +292,9 @@ class PrefixCache:
 
     def stats(self) -> CacheStats:
         return CacheStats(
-            total=self._allocator.num_pages,
+            total=self.num_pages,
             free=self._allocator.num_free,
-            held=self._allocator.num_pages - self._allocator.num_free - self._tree.num_pages,
+            held=self.num_pages - self._allocator.num_free - self._tree.num_pages,
             evictable=self._tree.num_evictable,
             locked=self._tree.num_pages - self._tree.num_evictable,
             pinned=self.leases.num_pinned,
@@ -289,16 +304,20 @@ class PrefixCache:
         )
 
     def _note_evicted(self, leaf: Node) -> None:
-        pages = keyed(self._keys, leaf) if self._keys is not None else None
+        pages = key_node(self._keys, leaf) if self._keys is not None else None
         if pages is not None:
             self._evicted.append(pages)
 
     def _lock_whole_pages(self, match: Match) -> Lock:
-        node = self._tree.split(match.inside, match.pages) if match.inside and match.pages else match.node
+        node = (
+            self._tree.split(match.inside, match.full_pages)
+            if match.inside and match.full_pages
+            else match.node
+        )
         self._tree.lock(node)
         pages = _pages_to(node)
         depth = len(pages) * self.page_size
-        lock = Lock(depth, pages, None, node, depth, None)
+        lock = Lock(self.page_size, depth, pages, None, node, depth, None)
         self._locks.add(lock)
         return lock
 
@@ -331,15 +350,15 @@ class PrefixCache:
         self._locks.remove(lock)
         return node
 
-    def _insert_full_pages(self, lock: Lock, tokens: bytes, pages: Sequence[int]) -> None:
+    def _insert_full_pages(self, lock: Lock, tokens: bytes) -> None:
         assert lock.node is not None, "the lock has ended"
         if self._check_invariants:
             check_continues(lock, tokens)
         first, last = lock.depth // self.page_size, len(tokens) // self._tree.page_bytes
         if not self._keeps(lock) or last <= first:
             return
-        assert last <= len(pages), f"{last} full pages of tokens, a page table of {len(pages)}"
-        own = tuple(pages[first:last])
+        assert last <= len(lock.pages), f"{last} full pages of tokens, a page table of {len(lock.pages)}"
+        own = tuple(lock.pages[first:last])
         self._held.remove(own)
         chunk = tokens[first * self._tree.page_bytes : last * self._tree.page_bytes]
         lock.node, duplicates = self._tree.insert(lock.node, chunk, own)
@@ -347,18 +366,18 @@ class PrefixCache:
         lock.duplicates += duplicates
         self._held.add(duplicates)
 
-    def _insert_tail(self, lock: Lock, tokens: bytes, pages: Sequence[int]) -> list[int]:
+    def _insert_tail(self, lock: Lock, tokens: bytes) -> list[int]:
         """Inserts a partial last page; returns the request's pages that the tree did not take."""
         assert lock.node is not None
         first = lock.depth // self.page_size
         tail = tokens[lock.depth * TOKEN_BYTES :]
         if self._keeps(lock) and tail:
-            leaf = self._tree.insert_tail(lock.node, tail, pages[first])
+            leaf = self._tree.insert_tail(lock.node, tail, lock.pages[first])
             if leaf is not None:
-                self._held.remove(pages[first : first + 1])
+                self._held.remove(lock.pages[first : first + 1])
                 lock.node = leaf
                 first += 1
-        return list(pages[first:])
+        return lock.pages[first:]
 
     def _keeps(self, lock: Lock) -> bool:
         assert lock.node is not None

@@ -24,7 +24,7 @@ class Match(NamedTuple):
     node: Node  # matched to its end
     depth: int  # tokens from the root to the end of `node`
     inside: Node | None  # the child of `node` that the match enters
-    pages: int  # whole pages of `inside` that match
+    full_pages: int  # whole pages of `inside` that match
     tail: int  # tokens that match in the page after those, which need not be a leaf's tail
 
 
@@ -93,7 +93,7 @@ class RadixTree:
     def observe_tail(self, match: Match) -> None:
         """Tells the policy how much of a tail is used, if the match reaches one."""
         leaf = match.inside
-        if leaf is not None and match.pages and match.pages == len(leaf.pages) - 1:
+        if leaf is not None and match.full_pages and match.full_pages == len(leaf.pages) - 1:
             size = len(leaf.tokens) % self.page_bytes
             if size:
                 self.policy.observe_tail(match.tail * TOKEN_BYTES / size)
@@ -271,9 +271,9 @@ class RadixTree:
         leaf = match.inside
         if leaf is None:
             return match.node
-        if match.pages * self.page_size + match.tail == len(leaf.tokens) // TOKEN_BYTES:
+        if match.full_pages * self.page_size + match.tail == len(leaf.tokens) // TOKEN_BYTES:
             return leaf
-        return self.split(leaf, match.pages) if match.pages else match.node
+        return self.split(leaf, match.full_pages) if match.full_pages else match.node
 
     def add_lease(self, lease: Lease) -> None:
         """Has the lease's node evicted after all nodes without leases, or not at all."""

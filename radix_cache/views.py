@@ -49,5 +49,5 @@ class CacheViews:
         """The first `most` tokens of the node whose first page is `page`; None if it is not found in time."""
         root = self._tree.roots.get(namespace)
         nodes = visit([root]) if root is not None else []
-        found = (node.tokens[: most * TOKEN_BYTES] for node in nodes if node.pages[:1] == (page,))
+        found = (node.tokens[: most * TOKEN_BYTES] for node in nodes if node.first_page == page)
         return next(found, None)

@@ -23,10 +23,6 @@ from ...radix_cache import Lock
 from .rank import InheritedRank
 
 
-def pages_for(tokens: int, page_size: int) -> int:
-    return -(-tokens // page_size)
-
-
 @dataclass(slots=True, eq=False)
 class Allocation:
     """Everything that a request gets when it starts and gives back with its slot.
@@ -35,17 +31,16 @@ class Allocation:
     """
 
     slot: int
-    lock: Lock  # locks the matched prefix in the tree
+    lock: Lock  # its pages, and the matched prefix in the tree
 
     # StepPlanner; Results and Lifecycle change the positions when tokens are forced or a reply ends:
-    pages: list[int]  # page table, by position // page size
     prefill_end: int  # tokens known when the request started, or when tokens were last forced
     planned: int
     restore_end: int = 0
     sampling: int = 0  # tokens that steps in flight sample, without those of steps up to `superseded`
     last_step: int = 0  # last step that names the request
     copy_step: int | None = None  # the step in flight that copies the partly matched page
-    sent_pages: int = 0  # entries of `pages` that the model process knows
+    sent_tokens: int = 0  # the model process knows the page table for so many tokens
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
 
     # Results:
@@ -54,7 +49,7 @@ class Allocation:
     faulty: bool = False  # its KV led to NaN and must not be used again
 
     # PageSaver:
-    saved_pages: int = 0  # entries of `pages` that were offered to the page store
+    saved_pages: int = 0  # pages of its page table that were offered to the page store
 
     # Admission:
     preempted: int = 0  # how often other prompts started before the rest of this one
@@ -85,6 +80,11 @@ class Allocation:
         """Some forced tokens are still to be computed."""
         return self.prefilling and self.superseded > 0
 
+    def take_new_pages(self) -> list[int]:
+        """Returns the part of the page table that the model process does not know, and counts it as sent."""
+        start, self.sent_tokens = self.sent_tokens, self.lock.capacity
+        return self.lock.pages_at(start, self.sent_tokens)
+
     def inherit(self, new: InheritedRank) -> None:
         if any(each.rank <= new.rank and each.tokens >= new.tokens for each in self.inherited):
             return
@@ -110,4 +110,4 @@ class Allocation:
         self.sampling = 0
         self.superseded = self.last_step
         self.is_set_up = False
-        self.sent_pages = 0
+        self.sent_tokens = 0

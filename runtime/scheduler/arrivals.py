@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...grammars import BusyError, CompilerError, GrammarError
+from ...radix_cache import PrefixCache
 from ..messages import Accepted, Generate, LeftOut, Refused
 from .completion import Completion
 from .grammar_loader import GrammarLoader
@@ -21,6 +22,7 @@ class Arrivals:
 
     def __init__(
         self,
+        cache: PrefixCache,
         limits: Limits,
         key_rates: KeyRates,
         places: QueuePlaces,
@@ -32,6 +34,7 @@ class Arrivals:
         replies: Replies,
         wait_budget: WaitBudget,
     ) -> None:
+        self._cache = cache
         self._limits = limits
         self._key_rates = key_rates
         self._places = places
@@ -93,7 +96,7 @@ class Arrivals:
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
     def _find_refusal(self, message: Generate) -> Refused | None:
-        refused = refusal(message, self._limits, self._leases.count_withheld(message))
+        refused = refusal(message, self._limits, self._cache, self._leases.count_withheld(message))
         if refused is None and not self._places.admits(message.tenant):
             retry_after = self._places.retry_after(message.tenant, hash(message.prompt))
             refused = queue_full(message, self._places, retry_after)

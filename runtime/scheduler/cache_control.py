@@ -23,7 +23,6 @@ from ..messages import (
     QueryTree,
     UnpinPrefix,
 )
-from .allocation import pages_for
 from .counts import HitRate
 from .lease_registry import LeaseRegistry
 from .lifecycle import Lifecycle
@@ -139,8 +138,8 @@ class CacheController:
 
     def _count_spare_pages(self) -> int:
         """Pages that no open request can need."""
-        needs = [pages_for(request.max_length, self._cache.page_size) for request in self._requests.open]
-        return self._cache.stats().total - max(needs, default=0)
+        needs = [self._cache.count_pages(request.max_length) for request in self._requests.open]
+        return self._cache.num_pages - max(needs, default=0)
 
     def _report(self, message: QueryCache) -> CacheReport:
         pages = self._cache.stats()

@@ -67,7 +67,7 @@ class _Pin:
 
     def describe(self) -> PinnedPrefix:
         lease = self.lease
-        return PinnedPrefix(self.name, self.namespace, lease.tokens, len(lease.pages), lease.ends_at)
+        return PinnedPrefix(self.name, self.namespace, lease.tokens, lease.num_pages, lease.ends_at)
 
 
 class LeaseRegistry:
@@ -212,7 +212,7 @@ class LeaseRegistry:
                 claim.key.name,
                 claim.key.namespace,
                 lease.tokens,
-                len(lease.pages),
+                lease.num_pages,
                 lease.ends_at,
             )
             for lease, claim in nlargest(MAX_LISTED, found, key=lambda each: each[0].ends_at)

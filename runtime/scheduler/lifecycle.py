@@ -24,7 +24,7 @@ from enum import Enum, auto
 
 from ...radix_cache import Lock, PrefixCache, PrefixMatch
 from ..messages import EndLease, Generate
-from .allocation import Allocation, pages_for
+from .allocation import Allocation
 from .fairness import Fairness
 from .grammar_loader import GrammarLoader
 from .lease_registry import LeaseRegistry
@@ -136,7 +136,7 @@ class Lifecycle:
         if not self._grammars.load(request.constraint):
             return Start.NO_GRAMMAR_MEMORY
         others = len(self.residents)
-        reserve = others * max(1, STEPS_IN_FLIGHT // self._cache.page_size)
+        reserve = others * self._cache.count_pages(STEPS_IN_FLIGHT)
         allocation = allocate(request, self._free_slots[0], self._cache, found, reserve)
         if allocation is None:
             self._grammars.unload(request.constraint)
@@ -225,14 +225,14 @@ class Lifecycle:
         """Ends the allocation. The tree keeps the tokens whose KV exists; others are not charged."""
         allocation = request.allocation
         if allocation.faulty:
-            self._cache.discard(allocation.lock, allocation.pages)
+            self._cache.discard(allocation.lock)
             self._stored.discard(request)
         else:
             self._stored.release(request)
             has_run = allocation.last_step > 0
             existing = min(allocation.planned, request.length) if has_run else allocation.lock.matched
             tokens = request.slice(0, existing)
-            self._cache.release(allocation.lock, tokens, allocation.pages, generated=request.output_length)
+            self._cache.release(allocation.lock, tokens, generated=request.output_length)
             if request.phase is Phase.ENDED:
                 self._leases.take(request, tokens)
         self._fairness.charge(request, -request.uncomputed)
@@ -262,15 +262,7 @@ def allocate(
     lock = _acquire(request, cache, found, reserve, whole_pages=restoring)
     if lock is None:
         return None
-    pages = cache.allocate(_needed_pages(request, lock, cache.page_size))
-    assert pages is not None, "pages were counted before"
-    allocation = Allocation(
-        slot=slot,
-        lock=lock,
-        pages=lock.pages + pages,
-        prefill_end=request.length,
-        planned=lock.matched,
-    )
+    allocation = Allocation(slot=slot, lock=lock, prefill_end=request.length, planned=lock.matched)
     if restoring:
         allocation.restore_end = fetched
     allocation.saved_pages = allocation.ready // cache.page_size
@@ -280,17 +272,13 @@ def allocate(
 def _acquire(
     request: Request, cache: PrefixCache, found: PrefixMatch, reserve: int, whole_pages: bool
 ) -> Lock | None:
-    """Locks the matched prefix; None if too few pages are available for the rest."""
+    """Locks the matched prefix and allocates the rest; None if too few pages are available."""
     lock = cache.acquire(found, whole_pages)
-    if _needed_pages(request, lock, cache.page_size) + reserve <= cache.available():
+    more = 1 if request.length < request.max_length else 0
+    if cache.extend(lock, request.length + more, reserve):
         return lock
-    cache.release(lock, request.slice(0, lock.matched), lock.pages)
+    cache.release(lock, request.slice(0, lock.matched))
     if lock.copy is None:
         return None
     found = cache.match(request.namespace, bytes(request.tokens), request.most_cached)
     return _acquire(request, cache, found, reserve, whole_pages=True)
-
-
-def _needed_pages(request: Request, lock: Lock, page_size: int) -> int:
-    more = 1 if request.length < request.max_length else 0
-    return pages_for(request.length + more, page_size) - len(lock.pages)

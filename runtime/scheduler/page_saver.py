@@ -35,7 +35,7 @@ class PageSaver:
         self._take_evicted()
         if not self._evicted:
             return []
-        chosen = self._evicted.take(_overwritten(plan, flight, self._cache.page_size), self._most)
+        chosen = self._evicted.take(_overwritten(plan, flight), self._most)
         self._copied_by[plan.step] = frozenset(key for group in chosen for key in split_keys(group.keys))
         return [_saved(group) for group in chosen]
 
@@ -89,7 +89,9 @@ class PageSaver:
         allocation.saved_pages = last
         assert request.namespace is not None
         keys = self._keys(request, last)[first * KEY_BYTES :]
-        return _saved(KeyedPages(request.namespace, keys, allocation.pages[first:last]))
+        size = self._cache.page_size
+        pages = allocation.lock.pages_at(first * size, last * size)
+        return _saved(KeyedPages(request.namespace, keys, pages))
 
     def _full(self, request: Request) -> int:
         """How many full pages the request has once its planned steps are done; 0 if none are to be saved."""
@@ -114,11 +116,11 @@ class PageSaver:
         return request.stored.keys[: pages * KEY_BYTES]
 
 
-def _overwritten(plan: StepPlan, flight: StepInFlight, page_size: int) -> Iterator[int]:
+def _overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[int]:
     """The pages that a step writes."""
     for row, request in zip(plan.rows, flight.rows, strict=True):
         end = request.allocation.planned
-        yield from request.allocation.pages[row.start // page_size : -(-end // page_size)]
+        yield from request.allocation.lock.pages_at(row.start, end)
     for part in plan.restores:
         yield from np.frombuffer(part.pages, np.int32).tolist()
     for copy in plan.copies:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...radix_cache import PrefixCache
 from ..messages import GroupCost, PageCopy, RestoredPages, Row, RowGroup, StepMasks, StepPlan
-from .allocation import Allocation, pages_for
+from .allocation import Allocation
 from .budget import StepBudget
 from .groups import order_and_group
 from .request import Phase, Request
@@ -48,13 +48,12 @@ class StepPlanner:
     def __init__(
         self,
         cache: PrefixCache,
-        num_pages: int,
         banned_tokens: Callable[[Request], bytes],
         group_cost: GroupCost,
     ) -> None:
         self._cache = cache
         self._page_size = cache.page_size
-        self._many_available = int(MANY_AVAILABLE * num_pages)
+        self._many_available = int(MANY_AVAILABLE * cache.num_pages)
         self._banned_tokens = banned_tokens
         self._group_cost = group_cost
         self._step = 0
@@ -73,18 +72,12 @@ class StepPlanner:
     def ensure_pages(self, request: Request) -> bool:
         """Allocates the pages that its next tokens need; False if too few are available."""
         allocation = request.allocation
-        next_end = max(allocation.planned + 1, allocation.prefill_end)
-        needed = pages_for(next_end, self._page_size) - len(allocation.pages)
-        if needed <= 0:
+        end = max(allocation.planned + 1, allocation.prefill_end)
+        if end <= allocation.lock.capacity:
             return True
         if self._cache.available() > self._many_available:
-            end = min(allocation.planned + GROWTH_TOKENS, request.max_length)
-            needed = max(needed, pages_for(end, self._page_size) - len(allocation.pages))
-        pages = self._cache.allocate(needed, after=allocation.pages[-1] if allocation.pages else None)
-        if pages is None:
-            return False
-        allocation.pages += pages
-        return True
+            end = max(end, min(allocation.planned + GROWTH_TOKENS, request.max_length))
+        return self._cache.extend(allocation.lock, end)
 
     def build(
         self, decoding: list[Request], prefilling: Sequence[Request], streams_text: bool, budget: StepBudget
@@ -149,14 +142,14 @@ class StepPlanner:
         allocation, fetch = request.allocation, request.stored.fetch
         assert fetch is not None, "restored pages were fetched"
         fetch.restored = True
-        start = allocation.planned // self._page_size
-        table = allocation.pages[start : start + pages]
-        plan.restores.append(RestoredPages(fetch.id, start - fetch.first, _packed(table)))
-        allocation.planned += pages * self._page_size
+        start, end = allocation.planned, allocation.planned + pages * self._page_size
+        first = start // self._page_size - fetch.first
+        plan.restores.append(RestoredPages(fetch.id, first, _pack(allocation.lock.pages_at(start, end))))
+        allocation.planned = end
         allocation.last_step = plan.step
         flight.restored.append(request)
         flight.restored_tokens += pages * self._page_size
-        self._cache.commit(allocation.lock, request.slice(0, allocation.planned), allocation.pages)
+        self._cache.commit(allocation.lock, request.slice(0, allocation.planned))
 
     def _add_chunk(self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int) -> None:
         allocation = request.allocation
@@ -169,7 +162,7 @@ class StepPlanner:
             first = max(row.start + 1, request.sampling.first_scored)
             row.targets = request.slice(first, end + 1)
             row.untargeted = first - 1 - row.start
-        self._cache.commit(allocation.lock, request.slice(0, end), allocation.pages)
+        self._cache.commit(allocation.lock, request.slice(0, end))
 
     def _add_row(
         self, plan: StepPlan, flight: StepInFlight, request: Request, tokens: int, sample: bool
@@ -184,10 +177,9 @@ class StepPlanner:
             slot=allocation.slot,
             start=allocation.planned,
             sample=sample,
-            new_pages=_packed(allocation.pages[allocation.sent_pages :]),
+            new_pages=_pack(allocation.take_new_pages()),
             host_mask=sample and request.constraint is not None and request.constraint.host_masked,
         )
-        allocation.sent_pages = len(allocation.pages)
         allocation.planned += tokens
         allocation.last_step = plan.step
         plan.rows.append(row)
@@ -198,10 +190,10 @@ class StepPlanner:
         return row
 
     def _copy_partial_page(self, plan: StepPlan, allocation: Allocation) -> None:
-        """Copies the page inside which the match ended to the first page of the request's own."""
+        """Copies the page inside which the match ended to the request's own."""
         copy = allocation.lock.copy
         if copy is not None:
-            plan.copies.append(PageCopy(copy.source, allocation.pages[len(allocation.lock.pages)]))
+            plan.copies.append(PageCopy(copy.source, allocation.lock.copy_target))
             allocation.copy_step = plan.step
 
     def _grouped_rows(
@@ -216,7 +208,7 @@ class StepPlanner:
         long = [chunk for chunk in chunks if not self._may_join(*chunk)]
         if short or self._order is None or [request.arrival for request in decoding] != [*self._tables]:
             self._tables = {
-                request.arrival: self._tables.get(request.arrival) or _packed(request.allocation.pages)
+                request.arrival: self._tables.get(request.arrival) or _pack(request.allocation.lock.pages)
                 for request in decoding
             }
             tables = [*self._tables.values(), *(self._computed_pages(request) for request, _ in short)]
@@ -237,7 +229,8 @@ class StepPlanner:
     def _computed_pages(self, request: Request) -> bytes:
         """The whole pages before the tokens that come next, as a page table."""
         allocation = request.allocation
-        return _packed(allocation.pages[: allocation.planned // self._page_size])
+        whole = allocation.planned // self._page_size * self._page_size
+        return _pack(allocation.lock.pages_at(0, whole))
 
 
 def step_masks(flight: StepInFlight, words: int) -> StepMasks:
@@ -255,5 +248,5 @@ def step_masks(flight: StepInFlight, words: int) -> StepMasks:
     return StepMasks(flight.step, slots.tobytes(), masks.tobytes())
 
 
-def _packed(pages: list[int]) -> bytes:
+def _pack(pages: list[int]) -> bytes:
     return np.array(pages, np.int32).tobytes() if pages else b""

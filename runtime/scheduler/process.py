@@ -172,8 +172,6 @@ def _build_scheduler(
     )
     limits = Limits(
         max_model_len=ready.max_model_len,
-        num_pages=ready.num_pages,
-        page_size=ready.page_size,
         slots=ready.slots,
         max_waiting=config.max_waiting,
         max_pinned=_max_pinned(ready, config),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ...grammars import BusyError, CompilerError, GrammarError
+from ...radix_cache import PrefixCache
 from ..messages import (
     CheckPin,
     Generate,
@@ -15,7 +16,6 @@ from ..messages import (
     ReplyError,
     UnpinPrefix,
 )
-from .allocation import pages_for
 from .queue_places import QueuePlaces
 from .request import TOKEN_BYTES, Request
 
@@ -26,8 +26,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The capacity of one replica."""
 
     max_model_len: int  # tokens
-    num_pages: int
-    page_size: int  # tokens
     slots: int  # requests that hold pages at once
     max_waiting: int
     max_pinned: int = 0  # pages in a scope
@@ -36,11 +34,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     group_cost: GroupCost = msgspec.field(default_factory=GroupCost)
 
 
-def refusal(message: Generate, limits: Limits, withheld: int) -> Refused | None:
+def refusal(message: Generate, limits: Limits, cache: PrefixCache, withheld: int) -> Refused | None:
     """Why a request can never start; None if it can. `withheld` pages are pinned for others."""
     prompt = len(message.prompt) // TOKEN_BYTES
     length = prompt + message.sampling.max_tokens
-    pages = pages_for(length, limits.page_size)
+    pages = cache.count_pages(length)
     if prompt == 0:
         return Refused(message.request, 400, "The prompt has no tokens; send at least one.", "prompt")
     if length > limits.max_model_len:
@@ -53,8 +51,8 @@ def refusal(message: Generate, limits: Limits, withheld: int) -> Refused | None:
             "max_tokens" if prompt < limits.max_model_len else "messages",
             "context_length_exceeded",
         )
-    if pages > limits.num_pages - withheld:
-        return _over_memory(message.request, length, limits, withheld if pages <= limits.num_pages else 0)
+    if pages > cache.num_pages - withheld:
+        return _over_memory(message.request, length, cache, withheld if pages <= cache.num_pages else 0)
     return None
 
 
@@ -71,15 +69,15 @@ def queue_full(message: Generate, places: QueuePlaces, retry_after: int) -> Refu
     )
 
 
-def _over_memory(request: str, length: int, limits: Limits, pinned: int) -> Refused:
+def _over_memory(request: str, length: int, cache: PrefixCache, pinned: int) -> Refused:
     """pinned: pages pinned for others, if the request would fit without these pins; otherwise 0"""
     taken = f", {pinned} of them pinned for others" if pinned else ""
     unpin = "end pins (GET /cache lists them, DELETE /cache/pin/ID ends one), " if pinned else ""
     return Refused(
         request,
         400,
-        f"The request needs {pages_for(length, limits.page_size)} pages of KV cache ({length} tokens), but "
-        f"the server has {limits.num_pages} ({limits.num_pages * limits.page_size} tokens){taken}. Lower "
+        f"The request needs {cache.count_pages(length)} pages of KV cache ({length} tokens), but "
+        f"the server has {cache.num_pages} ({cache.num_pages * cache.page_size} tokens){taken}. Lower "
         f"max_tokens, {unpin}or start the server with a larger --kv-memory.",
         None if pinned else "max_tokens",
         "kv_cache_exceeded",

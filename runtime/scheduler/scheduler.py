@@ -106,9 +106,7 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         eos = frozenset(eos_tokens)
-        self._planner = StepPlanner(
-            cache, limits.num_pages, lambda request: banned_tokens(request, eos), limits.group_cost
-        )
+        self._planner = StepPlanner(cache, lambda request: banned_tokens(request, eos), limits.group_cost)
         self._fairness = Fairness(
             bounds.ahead, own_priorities=limits.keys > 1 and not limits.bounded_priorities
         )
@@ -140,6 +138,7 @@ class Scheduler:
             completion, segments, eos, self._replies, self._counts, self._fairness, self._wait_budget
         )
         self._arrivals = Arrivals(
+            cache,
             limits,
             self._key_rates,
             self._places,

@@ -29,9 +29,8 @@ def deep_cache() -> tuple[PrefixCache, bytes]:
     for length in range(1, DEPTH + 1):
         prompt = tokens[: 4 * length]
         lock = cache.acquire(cache.match("", prompt, length))
-        pages = cache.allocate(length - lock.matched)
-        assert pages is not None
-        cache.release(lock, prompt, lock.pages + pages, generated=1)
+        assert cache.extend(lock, length)
+        cache.release(lock, prompt, generated=1)
     return cache, tokens
 
 

@@ -19,13 +19,11 @@ def packed(ids: Sequence[int]) -> bytes:
 
 def store(cache: PrefixCache, ids: Sequence[int], namespace: str = "") -> None:
     """Computes a prompt, as a request does."""
-    lease = cache.acquire(cache.match(namespace, packed(ids), len(ids)))
-    pages = list(lease.pages)
-    if lease.copy is not None:
-        cache.copied(lease)
-    more = cache.allocate(-(-len(ids) // PAGE) - len(pages))
-    assert more is not None
-    cache.release(lease, packed(ids), pages + more)
+    lock = cache.acquire(cache.match(namespace, packed(ids), len(ids)))
+    if lock.copy is not None:
+        cache.copied(lock)
+    assert cache.extend(lock, len(ids))
+    cache.release(lock, packed(ids))
 
 
 @given(stored=st.lists(TOKENS, max_size=6), prompt=TOKENS)

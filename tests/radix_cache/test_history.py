@@ -139,7 +139,7 @@ def test_discarded_nodes_leave_no_ghosts() -> None:
     cache.allocate(2)
     assert remembered(cache)
     lock = cache.acquire(cache.match("", pack(DOCUMENT), 8))
-    cache.discard(lock, lock.pages)
+    cache.discard(lock)
     assert remembered(cache) == []
 
 
@@ -148,17 +148,17 @@ def test_a_match_without_computing_is_no_hit() -> None:
     serve(cache, DOCUMENT)
     for _ in range(3):
         lock = cache.acquire(cache.match("", pack((*DOCUMENT, 1)), 12))
-        cache.release(lock, pack(DOCUMENT), lock.pages)
+        cache.release(lock, pack(DOCUMENT))
     assert only_child(cache).hits == 0
 
 
 def test_ghosts_stay_in_place_when_a_sequence_extends_the_node_above_them() -> None:
     cache = new_cache(num_pages=7)
-    going_on, pages = start(cache, DOCUMENT[:9], commit=False)
-    other, others = start(cache, (*DOCUMENT[:8], 7, 7, 7, 7), commit=False)
-    cache.commit(going_on, pack(DOCUMENT[:8]), pages)
-    cache.release(other, pack((*DOCUMENT[:8], 7, 7, 7, 7)), others)
+    going_on = start(cache, DOCUMENT[:9], commit=False)
+    other = start(cache, (*DOCUMENT[:8], 7, 7, 7, 7), commit=False)
+    cache.commit(going_on, pack(DOCUMENT[:8]))
+    cache.release(other, pack((*DOCUMENT[:8], 7, 7, 7, 7)))
     assert cache.allocate(4) is not None
     [memory] = remembered(cache)
-    cache.commit(going_on, pack(DOCUMENT), pages)
+    cache.commit(going_on, pack(DOCUMENT))
     assert memory.sequence() == pack((*DOCUMENT[:8], 7, 7, 7, 7))

@@ -17,21 +17,19 @@ class Served:
     def __init__(self, num_pages: int) -> None:
         self.cache = PrefixCache(num_pages, 4, LeastRecentlyUsed(), check_invariants=True)
 
-    def begin(self, tokens: list[int]) -> tuple[Lock, list[int]]:
+    def begin(self, tokens: list[int]) -> Lock:
         """A running request, which has computed all its tokens."""
         packed = pack(tokens)
         lock = self.cache.acquire(self.cache.match("", packed, len(tokens)))
-        pages = self.cache.allocate(-(-len(tokens) // 4) - len(lock.pages))
-        assert pages is not None
-        table = lock.pages + pages
-        self.cache.commit(lock, packed, table)
+        assert self.cache.extend(lock, len(tokens))
+        self.cache.commit(lock, packed)
         if lock.source is not None:
             self.cache.copied(lock)
-        return lock, table
+        return lock
 
     def serve(self, tokens: list[int]) -> None:
-        lock, table = self.begin(tokens)
-        self.cache.release(lock, pack(tokens), table)
+        lock = self.begin(tokens)
+        self.cache.release(lock, pack(tokens))
 
     def lease(
         self, tokens: list[int], ends_at: float, owner: str = "", *, is_estimate: bool = False
@@ -110,9 +108,9 @@ def test_a_leased_tail_stays_in_the_tree_for_its_owner() -> None:
     served.serve(tokens(1, 6))
     lease = served.lease(tokens(1, 6), ends_at=1.0)
     other = [*tokens(1, 6), 7, 8, 9]
-    lock, table = served.begin(other)
+    lock = served.begin(other)
     assert lease.tokens == 6
-    served.cache.discard(lock, table)
+    served.cache.discard(lock)
     assert lease.tokens == 6
     assert served.matched(tokens(1, 6)) == 6
 

@@ -27,12 +27,12 @@ def serve(cache: PrefixCache, namespace: str, tokens: list[int]) -> dict[int, li
     lock = cache.acquire(cache.match(namespace, pack(tokens), len(tokens)))
     if lock.copy is not None:
         cache.copied(lock)
-    own = cache.allocate(-(-len(tokens) // PAGE) - len(lock.pages))
-    assert own is not None
-    pages = lock.pages + own
-    cache.release(lock, pack(tokens), pages)
+    assert cache.extend(lock, len(tokens))
+    cache.release(lock, pack(tokens))
     return {
-        page: tokens[: (at + 1) * PAGE] for at, page in enumerate(pages) if (at + 1) * PAGE <= len(tokens)
+        page: tokens[: (at + 1) * PAGE]
+        for at, page in enumerate(lock.pages)
+        if (at + 1) * PAGE <= len(tokens)
     }
 
 

@@ -24,11 +24,9 @@ def hit_share(prompts: Iterable[tuple[tuple[int, ...], int]], policy: EvictionPo
     shares = []
     for prompt, generated in prompts:
         lock = cache.acquire(cache.match("", pack(prompt), len(prompt)))
-        fresh = cache.allocate(len(prompt) - len(lock.pages))
-        assert fresh is not None
-        pages = [*lock.pages, *fresh]
-        cache.commit(lock, pack(prompt), pages)
-        cache.release(lock, pack(prompt), pages, generated)
+        assert cache.extend(lock, len(prompt))
+        cache.commit(lock, pack(prompt))
+        cache.release(lock, pack(prompt), generated)
         shares.append(lock.matched / len(prompt))
     if isinstance(policy, GittinsPolicy):
         check(cache)
@@ -103,11 +101,10 @@ def test_a_node_in_use_has_no_age() -> None:
     cache = PrefixCache(PAGES, 1)
     prompt = pack(new_prompt())
     lock = cache.acquire(cache.match("", prompt, 4))
-    pages = cache.allocate(4)
-    assert pages is not None
-    cache.commit(lock, prompt, pages)
+    assert cache.extend(lock, 4)
+    cache.commit(lock, prompt)
     assert lock.node is not None and lock.node.mark is None
-    cache.release(lock, prompt, pages)
+    cache.release(lock, prompt)
     check(cache)
 
 
@@ -125,14 +122,13 @@ def test_no_group_is_lost_when_stale_entries_are_dropped() -> None:
     for _ in range(300):
         recent.append(random.choice(recent[-12:]) if random.random() < 0.5 else new_prompt())
         lock = cache.acquire(cache.match("", pack(recent[-1]), 4))
-        fresh = cache.allocate(4 - len(lock.pages))
-        assert fresh is not None
-        cache.release(lock, pack(recent[-1]), [*lock.pages, *fresh], random.choice([5, 50, 500]))
+        assert cache.extend(lock, 4)
+        cache.release(lock, pack(recent[-1]), random.choice([5, 50, 500]))
         check(cache)
 
 
 def test_a_cache_without_pages_works() -> None:
     cache = PrefixCache(0, 16)
     assert cache.allocate(1) is None
-    cache.release(cache.acquire(cache.match("", pack((1, 2)), 1)), b"", [])
+    cache.release(cache.acquire(cache.match("", pack((1, 2)), 1)), b"")
     assert len(GittinsPolicy(0, 16)) == 0

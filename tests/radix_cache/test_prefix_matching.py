@@ -70,10 +70,10 @@ def test_looking_up_leaves_no_trace() -> None:
 def test_a_partial_page_is_copied_on_write() -> None:
     cache = new_cache()
     pages = serve(cache, DOCUMENT)
-    lock, own = start(cache, (*DOCUMENT[:6], 7, 7, 7))
+    lock = start(cache, (*DOCUMENT[:6], 7, 7, 7))
     assert lock.copy == Copy(pages[1], 2)
-    assert own[0] == pages[0]
-    assert own[1] not in pages
+    assert lock.pages[0] == pages[0]
+    assert lock.pages[1] not in pages
 
 
 def test_a_copy_locks_its_source_until_it_is_made() -> None:
@@ -103,9 +103,9 @@ def test_an_adopted_leaf_is_out_of_reach_until_its_page_is_committed() -> None:
     cache = new_cache()
     serve(cache, (*DOCUMENT, 1, 2))
     conversation = (*DOCUMENT, 1, 2, 3, 4, 5)
-    lock, pages = start(cache, conversation, commit=False)
+    lock = start(cache, conversation, commit=False)
     assert match(cache, conversation) == 12
-    cache.commit(lock, pack(conversation), pages)
+    cache.commit(lock, pack(conversation))
     assert match(cache, conversation) == 16
 
 
@@ -114,7 +114,7 @@ def test_undoing_an_adoption_restores_the_leaf() -> None:
     serve(cache, (*DOCUMENT, 1, 2))
     before = cache.stats()
     lock = cache.acquire(cache.match("", pack((*DOCUMENT, 1, 2, 3)), 14))
-    cache.release(lock, pack((*DOCUMENT, 1, 2)), lock.pages)
+    cache.release(lock, pack((*DOCUMENT, 1, 2)))
     assert match(cache, (*DOCUMENT, 1, 2)) == 14
     assert cache.stats().evictable == before.evictable
 
@@ -138,29 +138,29 @@ def test_a_partial_leaf_that_is_being_copied_is_copied_again() -> None:
 
 def test_a_full_page_drops_the_partial_leaf_that_it_continues() -> None:
     cache = new_cache()
-    longer, pages = start(cache, (*DOCUMENT, 1, 2, 3, 4), commit=False)
+    longer = start(cache, (*DOCUMENT, 1, 2, 3, 4), commit=False)
     serve(cache, (*DOCUMENT, 1, 2))
     assert cache.stats().evictable == 4
-    cache.release(longer, pack((*DOCUMENT, 1, 2, 3, 4)), pages)
+    cache.release(longer, pack((*DOCUMENT, 1, 2, 3, 4)))
     assert cache.stats().evictable == 4
     assert match(cache, (*DOCUMENT, 1, 2, 3, 4)) == 16
 
 
 def test_a_partial_leaf_drops_the_shorter_one_that_it_continues() -> None:
     cache = new_cache()
-    longer, pages = start(cache, (*DOCUMENT, 1, 2, 3), commit=False)
+    longer = start(cache, (*DOCUMENT, 1, 2, 3), commit=False)
     serve(cache, (*DOCUMENT, 1))
-    cache.release(longer, pack((*DOCUMENT, 1, 2, 3)), pages)
+    cache.release(longer, pack((*DOCUMENT, 1, 2, 3)))
     assert cache.stats().evictable == 4
     assert match(cache, (*DOCUMENT, 1, 2, 3)) == 15
 
 
 def test_a_covered_partial_leaf_that_is_being_copied_is_dropped_after_the_copy() -> None:
     cache = new_cache()
-    longer, pages = start(cache, (*DOCUMENT, 1, 2, 3), commit=False)
+    longer = start(cache, (*DOCUMENT, 1, 2, 3), commit=False)
     serve(cache, (*DOCUMENT, 1, 2))
     copying = cache.acquire(cache.match("", pack((*DOCUMENT, 1, 9, 9)), 14))
-    cache.release(longer, pack((*DOCUMENT, 1, 2, 3)), pages)
+    cache.release(longer, pack((*DOCUMENT, 1, 2, 3)))
     assert cache.stats().locked == 4
     cache.copied(copying)
     assert (cache.stats().locked, cache.stats().evictable) == (3, 1)
@@ -168,17 +168,17 @@ def test_a_covered_partial_leaf_that_is_being_copied_is_dropped_after_the_copy()
 
 def test_a_partial_page_that_the_tree_covers_is_freed() -> None:
     cache = new_cache()
-    shorter, pages = start(cache, (*DOCUMENT, 1), commit=False)
+    shorter = start(cache, (*DOCUMENT, 1), commit=False)
     serve(cache, (*DOCUMENT, 1, 2, 3))
-    cache.release(shorter, pack((*DOCUMENT, 1)), pages)
+    cache.release(shorter, pack((*DOCUMENT, 1)))
     assert (cache.stats().free, cache.stats().evictable) == (28, 4)
 
 
 def test_a_release_before_the_copy_was_made_keeps_nothing_of_it() -> None:
     cache = new_cache()
     serve(cache, DOCUMENT)
-    lock, pages = start(cache, (*DOCUMENT[:6], 7, 7), commit=False)
-    cache.release(lock, pack(DOCUMENT[:6]), pages)
+    lock = start(cache, (*DOCUMENT[:6], 7, 7), commit=False)
+    cache.release(lock, pack(DOCUMENT[:6]))
     assert match(cache, (*DOCUMENT[:6], 7)) == 6
     assert cache.stats().evictable == 3
     assert cache.stats().free == 29

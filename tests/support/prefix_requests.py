@@ -12,26 +12,22 @@ def new_cache(num_pages: int = 32, enabled: bool = True, policy: EvictionPolicy 
     return PrefixCache(num_pages, page_size=4, policy=policy, enabled=enabled, check_invariants=True)
 
 
-def start(
-    cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "", commit: bool = True
-) -> tuple[Lock, list[int]]:
+def start(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "", commit: bool = True) -> Lock:
     """A request for `tokens` of which all are planned."""
     lock = cache.acquire(cache.match(namespace, pack(tokens), len(tokens) - 1))
-    fresh = cache.allocate(-(-len(tokens) // 4) - len(lock.pages))
-    assert fresh is not None
-    pages = [*lock.pages, *fresh]
+    assert cache.extend(lock, len(tokens))
     if commit:
-        cache.commit(lock, pack(tokens), pages)
-    return lock, pages
+        cache.commit(lock, pack(tokens))
+    return lock
 
 
 def serve(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> list[int]:
     """A request from beginning to end; returns its page table."""
-    lock, pages = start(cache, tokens, namespace)
+    lock = start(cache, tokens, namespace)
     if lock.copy:
         cache.copied(lock)
-    cache.release(lock, pack(tokens), pages)
-    return pages
+    cache.release(lock, pack(tokens))
+    return lock.pages
 
 
 def match(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> int:

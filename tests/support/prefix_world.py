@@ -35,10 +35,13 @@ class Request:
     tokens: tuple[int, ...]
     prompt_length: int
     lock: Lock
-    pages: list[int]
     planned: int
     steps_in_flight: int = 0
     cancelled: bool = False
+
+    @property
+    def pages(self) -> list[int]:
+        return self.lock.pages
 
 
 @dataclass
@@ -92,15 +95,21 @@ class World:
         assert adopted or not lost
         assert all(len(prefix) > whole * self.cache.page_size for _, prefix in lost)
         self.cached -= lost
-        request = Request(namespace, tokens, prompt_length, lock, list(lock.pages), lock.matched)
+        request = Request(namespace, tokens, prompt_length, lock, lock.matched)
         self.requests.append(request)
         return request
 
-    def allocate(self, count: int, after: int | None = None) -> list[int] | None:
+    def allocate(self, count: int, lock: Lock | None = None) -> list[int] | None:
+        """Allocates pages, for a request if its lock is given."""
         before, available = self.cache.stats(), self.cache.available()
         leased, unleased = self.leased_tokens(), available - self.leased_pages()
         ends = self.lease_ends()
-        pages = self.cache.allocate(count, after)
+        if lock is None:
+            pages = self.cache.allocate(count)
+        else:
+            before_end = len(lock.pages)
+            done = self.cache.extend(lock, lock.capacity + count * self.cache.page_size)
+            pages = lock.pages[before_end:] if done else None
         if pages is None:
             assert count > available
             assert self.cache.stats() == before
@@ -124,10 +133,8 @@ class World:
         if end == request.planned:
             return
         missing = -(-end // self.cache.page_size) - len(request.pages)
-        fresh = self.allocate(missing, request.pages[-1] if request.pages else None)
-        if fresh is None:
+        if self.allocate(missing, request.lock) is None:
             return
-        request.pages += fresh
         copies = request.lock.copy is not None and request.planned == request.lock.matched
         self.steps.append(Step(request, request.planned, end, list(request.pages), copies))
         request.steps_in_flight += 1
@@ -137,7 +144,7 @@ class World:
 
     def commit(self, request: Request) -> None:
         tokens = request.tokens[: request.planned]
-        self.cache.commit(request.lock, pack(tokens), request.pages)
+        self.cache.commit(request.lock, pack(tokens))
         whole = len(tokens) // self.cache.page_size * self.cache.page_size
         self.keep(request.namespace, tokens[:whole])
         assert self.reachable() == self.cached
@@ -148,7 +155,7 @@ class World:
         if step.copies:
             copy = request.lock.copy
             assert copy is not None
-            target = step.pages[len(request.lock.pages)]
+            target = request.lock.copy_target
             self.slots[target][: copy.tokens] = self.slots[copy.source][: copy.tokens]
         for position in range(step.start):
             assert self.read(step.pages, position) == (request.namespace, request.tokens[: position + 1])
@@ -175,7 +182,7 @@ class World:
         never_copied = request.lock.copy is not None and request.planned == request.lock.matched
         length = request.planned - (request.lock.copy.tokens if never_copied and request.lock.copy else 0)
         tokens = request.tokens[: request.planned]
-        self.cache.release(request.lock, pack(tokens), request.pages)
+        self.cache.release(request.lock, pack(tokens))
         self.requests.remove(request)
         self.keep(request.namespace, tokens[:length])
         assert self.reachable() == self.cached
@@ -286,7 +293,7 @@ class World:
     def discard(self, request: Request) -> None:
         """Ends a request whose KV is wrong, after its last step."""
         assert not request.steps_in_flight
-        self.cache.discard(request.lock, request.pages)
+        self.cache.discard(request.lock)
         self.requests.remove(request)
         remaining = self.reachable()
         assert remaining <= self.cached
@@ -297,16 +304,14 @@ class World:
         """All available pages can be allocated, and not one more."""
         count = self.cache.available()
         assert self.allocate(count + 1) is None
-        pages = self.allocate(count)
-        assert pages is not None
-        self.cache.release(self.cache.acquire(self.cache.match("", b"", 0)), b"", pages)
+        self.evict(count - self.cache.stats().free)
         assert self.cache.stats().free == count
 
     def evict(self, count: int) -> None:
         """Allocates so many pages that `count` of the tree's are evicted, and frees them at once."""
-        pages = self.allocate(self.cache.stats().free + count)
-        if pages is not None:
-            self.cache.release(self.cache.acquire(self.cache.match("", b"", 0)), b"", pages)
+        lock = self.cache.acquire(self.cache.match("", b""))
+        self.allocate(self.cache.stats().free + count, lock)
+        self.cache.release(lock, b"")
 
     def sequences(self) -> list[tuple[str | None, tuple[int, ...], list[int]]]:
         """The contents of the tree: namespace, tokens and pages down to each node."""

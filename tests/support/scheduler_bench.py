@@ -157,8 +157,6 @@ class SchedulerBench:
         self.scheduler = Scheduler(
             Limits(
                 max_model_len=1000,
-                num_pages=num_pages,
-                page_size=page_size,
                 slots=slots,
                 max_waiting=max_waiting,
                 max_pinned=max_pinned,

@@ -22,15 +22,15 @@ def flushed_namespaces(stored: StoredPages) -> list[str]:
 def test_evicted_pages_of_a_dropped_namespace_are_not_saved() -> None:
     cache = PrefixCache(2, 4, model=b"model")
     lock = cache.acquire(cache.match("a", pack([1, 2, 3, 4]), 4))
-    cache.release(lock, pack([1, 2, 3, 4]), cache.allocate(1) or [])
-    held = cache.allocate(2)
-    assert held is not None
+    assert cache.extend(lock, 4)
+    cache.release(lock, pack([1, 2, 3, 4]))
+    other = cache.acquire(cache.match("a", b""))
+    assert cache.extend(other, 8)
     stored = StoredPages(cache, host_pages=8)
     stored.forget(DropCache(0, 1, "b", None), CacheDropped(1, 0, 0), [])
     assert flushed_namespaces(stored) == ["a"]
-    lock = cache.acquire(cache.match("a", pack([1, 2, 3, 4]), 4))
-    cache.release(lock, pack([1, 2, 3, 4]), held[:1])
-    assert cache.allocate(1) is not None
+    cache.release(other, pack([1, 2, 3, 4]))
+    assert cache.allocate(2) is not None
     stored.forget(DropCache(0, 1, "a", None), CacheDropped(1, 0, 0), [])
     assert flushed_namespaces(stored) == []
 
