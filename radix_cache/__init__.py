@@ -1,6 +1,6 @@
 """The prefix cache: a radix tree over token sequences whose nodes own pages of KV cache."""
 
-from .divergence import Divergence
+from .cache_reports import Divergence
 from .eviction import EvictionPolicy, LeastRecentlyUsed
 from .gittins import GittinsPolicy
 from .leases import Lease, Leases
@@ -8,8 +8,8 @@ from .lock import Copy, Lock
 from .outline import Outline, OutlinedNode
 from .packed import KEY_BYTES, common_tokens, split_keys
 from .page_keys import KeyedPages, Missing
-from .popular import Prefix
 from .prefix_cache import CacheStats, Dropped, PrefixCache, PrefixMatch
+from .top_prefixes import Prefix
 
 __all__ = [
     "KEY_BYTES",

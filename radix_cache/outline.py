@@ -16,7 +16,7 @@ from .tree import RadixTree
 Prompt: TypeAlias = tuple[str | None, bytes]
 """the namespace of a request, None if it shares nothing, and its tokens as packed int32"""
 
-MOST_VISITED = 4_096  # nodes, so that an outline never takes long
+MAX_VISITED = 4_096  # nodes, so that an outline never takes long
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Outline:
     is_complete: bool
 
 
-def outline(
+def draw_outline(
     roots: Iterable[Node],
     most: int,
     requests: Mapping[Node, int],
@@ -61,8 +61,7 @@ def outline(
 ) -> Outline:
     """At most `most` nodes below `roots`, each with its first `shown_tokens` tokens.
 
-    `requests`, `waiting` and `pins` are the numbers of those that end at a node. Nodes near the roots are
-    visited first.
+    `requests`, `waiting` and `pins`: how many of each end at a node. Nodes near the roots are visited first.
     """
     visited = visit(roots)
     order = {node: place for place, node in enumerate(visited)}
@@ -102,10 +101,10 @@ def outline(
         )
         for place, node in ((place, visited[place]) for place in listed)
     ]
-    return Outline(nodes, len(visited) < MOST_VISITED)
+    return Outline(nodes, len(visited) < MAX_VISITED)
 
 
-def ends_of_matches(tree: RadixTree, prompts: Iterable[Prompt]) -> Counter[Node]:
+def find_ends(tree: RadixTree, prompts: Iterable[Prompt]) -> Counter[Node]:
     """How many of the prompts' longest matches end in each node, or at a root if nothing matches."""
     ends = Counter[Node]()
     for namespace, tokens in prompts:
@@ -127,8 +126,8 @@ def _sums(values: Sequence[int], parents: Sequence[int]) -> list[int]:
 
 
 def visit(roots: Iterable[Node]) -> list[Node]:
-    """At most `MOST_VISITED` nodes and ghosts, parents before their children, level by level."""
-    found = list(islice(roots, MOST_VISITED))
+    """At most `MAX_VISITED` nodes and ghosts, parents before their children, level by level."""
+    found = list(islice(roots, MAX_VISITED))
     for node in found:
-        found += islice(chain(node.children.values(), node.ghosts.values()), MOST_VISITED - len(found))
+        found += islice(chain(node.children.values(), node.ghosts.values()), MAX_VISITED - len(found))
     return found

@@ -6,6 +6,7 @@ from bisect import bisect
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .cache_reports import CacheReports
 from .eviction import EvictionPolicy
 from .gittins import GittinsPolicy
 from .invariants import check, check_continues
@@ -16,7 +17,6 @@ from .packed import TOKEN_BYTES
 from .page_allocator import HeldPages, PageAllocator
 from .page_keys import KeyedPages, Missing, PageKeys, find_missing, key_node, list_all
 from .tree import Match, RadixTree
-from .views import CacheViews
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class PrefixCache:
         self._evicted: list[KeyedPages] = []
         self._held = HeldPages(self._allocator, check_invariants)
         self._locks: set[Lock] = set()
-        self.views = CacheViews(self._tree, self._locks)
+        self.reports = CacheReports(self._tree, self._locks)
         self._looked_up_tokens = 0
         self._matched_tokens = 0
         self._evicted_pages = 0

@@ -6,7 +6,9 @@ from collections import deque
 from heapq import nlargest
 from typing import TypeAlias, assert_never
 
-from ...radix_cache import Prefix, PrefixCache
+import msgspec
+
+from ...radix_cache import PrefixCache
 from ..messages import (
     AwaitTools,
     CacheControl,
@@ -122,7 +124,7 @@ class CacheController:
         self.carry_out()
 
     def _drop(self, message: DropCache) -> None:
-        in_scope = self._cache.views.namespaces(message.scope)
+        in_scope = self._cache.reports.namespaces(message.scope)
         names = [*in_scope] if message.namespace is None else [message.namespace]
         dropped = [self._cache.drop(name) for name in names]
         pages, tokens = sum(each.pages for each in dropped), sum(each.tokens for each in dropped)
@@ -133,7 +135,7 @@ class CacheController:
             self._replies.add(message.client, answer)
 
     def _explain(self, message: ExplainPrompt) -> PromptExplained:
-        found = self._cache.views.divergence(message.namespace, message.tokens, SHOWN_TOKENS)
+        found = self._cache.reports.divergence(message.namespace, message.tokens, SHOWN_TOKENS)
         return PromptExplained(message.query, *found)
 
     def _count_spare_pages(self) -> int:
@@ -144,7 +146,7 @@ class CacheController:
     def _report(self, message: QueryCache) -> CacheReport:
         pages = self._cache.stats()
         total, recent = self.hit_rate.total, self.hit_rate.sum_recent()
-        sizes = self._cache.views.namespaces(message.scope)
+        sizes = self._cache.reports.namespaces(message.scope)
         largest = nlargest(MAX_NAMESPACES, sizes, key=sizes.__getitem__)
         return CacheReport(
             query=message.query,
@@ -162,17 +164,16 @@ class CacheController:
             evicted_pages=pages.evicted_pages,
             store=self._stored.counts,
             namespaces={name: sizes[name] for name in largest},
-            prefixes=self._list_popular(message, list(sizes)),
+            prefixes=self._list_prefixes(message, list(sizes)),
             pins=self._leases.list_pins(message.scope),
             leases=self._leases.list_leases(message.scope, message.tenant),
             pages_leased=self._leases.leased_pages(message.scope),
         )
 
-    def _list_popular(self, message: QueryCache, names: list[str]) -> list[CachedPrefix]:
-        found = self._cache.views.popular(names, MAX_PREFIXES, SHOWN_TOKENS)
-        return [_show_prefix(prefix, is_own=prefix.namespace == message.own) for prefix in found]
-
-
-def _show_prefix(prefix: Prefix, *, is_own: bool) -> CachedPrefix:
-    head, tail = (prefix.head, prefix.tail) if is_own else (b"", b"")
-    return CachedPrefix(prefix.namespace, head, tail, prefix.tokens, prefix.hits, prefix.idle)
+    def _list_prefixes(self, message: QueryCache, names: list[str]) -> list[CachedPrefix]:
+        found = self._cache.reports.top_prefixes(names, MAX_PREFIXES, SHOWN_TOKENS)
+        prefixes = [msgspec.convert(prefix, CachedPrefix, from_attributes=True) for prefix in found]
+        for prefix in prefixes:
+            if prefix.namespace != message.own:
+                prefix.head = prefix.tail = b""
+        return prefixes

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
 
+import msgspec
 import numpy as np
 
-from ...radix_cache import KEY_BYTES, OutlinedNode, PrefixCache
+from ...radix_cache import KEY_BYTES, PrefixCache
 from ..messages import Located, LocatePages, QueryTree, TreeNode, TreeReport
 from .replies import Replies
 from .request import Request
 
-MOST_NAMESPACES = 100
-MOST_NODES = 400  # in one report
-MOST_LOCATED = 32  # the page store is asked about so many pages of one node at most
-LONGEST_WAIT_S = 1.0  # for the page store, which may be busy with a slow disk
-MOST_UNANSWERED = 4  # questions; while so many are open, further reports are sent without tiers
-MOST_WAITING = 256  # requests whose matches are looked up for one report
+MAX_NAMESPACES = 100
+MAX_NODES = 400  # in one report
+MAX_LOCATED = 32  # the page store is asked about so many pages of one node at most
+MAX_WAIT_S = 1.0  # for the page store, which may be busy with a slow disk
+MAX_UNANSWERED = 4  # questions; while so many are open, further reports are sent without tiers
+MAX_WAITING = 256  # requests whose matches are looked up for one report
 HEAD_TOKENS = 24
 NODE_TOKENS = 4_096  # of the one node whose tokens are asked for
 
@@ -34,7 +35,7 @@ class _UnsentReport:
 
 class TreeReports:
     """Answers `QueryTree` with a report. If it has evicted nodes, the page store is asked in which tiers
-    their pages are. The report waits `LONGEST_WAIT_S` at most for the answer, and is then sent without it."""
+    their pages are. The report waits `MAX_WAIT_S` at most for the answer, and is then sent without it."""
 
     def __init__(self, cache: PrefixCache, replies: Replies, has_store: bool) -> None:
         self._cache = cache
@@ -50,12 +51,12 @@ class TreeReports:
             self._replies.add(message.client, self._edge(message, message.page))
             return
         report, keys = self._outline(message, waiting)
-        if not self._has_store or not keys or len(self._unsent) == MOST_UNANSWERED:
+        if not self._has_store or not keys or len(self._unsent) == MAX_UNANSWERED:
             self._replies.add(message.client, report)
             return
         self._last += 1
         evicted = [report.nodes[index] for index in keys]
-        self._unsent[self._last] = _UnsentReport(message.client, report, evicted, now + LONGEST_WAIT_S)
+        self._unsent[self._last] = _UnsentReport(message.client, report, evicted, now + MAX_WAIT_S)
         self._to_store.append(LocatePages(self._last, [_sample(each) for each in keys.values()]))
 
     def located(self, message: Located) -> None:
@@ -86,45 +87,29 @@ class TreeReports:
 
     def _edge(self, message: QueryTree, page: int) -> TreeReport:
         is_visible = message.own.startswith(message.scope)
-        tokens = self._cache.views.edge(message.own, page, NODE_TOKENS) if is_visible else None
+        tokens = self._cache.reports.edge(message.own, page, NODE_TOKENS) if is_visible else None
         return TreeReport(message.query, [], tokens=tokens)
 
     def _outline(self, message: QueryTree, waiting: Iterable[Request]) -> tuple[TreeReport, dict[int, bytes]]:
         """The report, and the page keys of its evicted nodes by their index."""
-        sizes = self._cache.views.namespaces(message.scope)
-        largest = nlargest(MOST_NAMESPACES, sizes, key=lambda name: (name == message.own, sizes[name]))
+        sizes = self._cache.reports.namespaces(message.scope)
+        largest = nlargest(MAX_NAMESPACES, sizes, key=lambda name: (name == message.own, sizes[name]))
         shown = set(largest)
         prompts = (
             (each.namespace, bytes(each.tokens))
-            for each in islice(waiting, MOST_WAITING)
+            for each in islice(waiting, MAX_WAITING)
             if each.namespace in shown
         )
-        found = self._cache.views.outline(largest, MOST_NODES, HEAD_TOKENS, prompts)
-        nodes = [_tree_node(node, is_shown=node.namespace == message.own) for node in found.nodes]
+        found = self._cache.reports.outline(largest, MAX_NODES, HEAD_TOKENS, prompts)
+        nodes = [msgspec.convert(node, TreeNode, from_attributes=True) for node in found.nodes]
+        for node in nodes:
+            if node.namespace != message.own:
+                node.head = b""
         report = TreeReport(message.query, nodes, found.is_complete and len(largest) == len(sizes))
         return report, {index: node.keys for index, node in enumerate(found.nodes) if node.keys}
 
 
 def _sample(keys: bytes) -> bytes:
-    """At most `MOST_LOCATED` of the keys, evenly spaced."""
-    step = -(-len(keys) // (KEY_BYTES * MOST_LOCATED))
+    """At most `MAX_LOCATED` of the keys, evenly spaced."""
+    step = -(-len(keys) // (KEY_BYTES * MAX_LOCATED))
     return np.frombuffer(keys, f"V{KEY_BYTES}")[::step].tobytes() if step > 1 else keys
-
-
-def _tree_node(node: OutlinedNode, *, is_shown: bool) -> TreeNode:
-    return TreeNode(
-        page=node.page,
-        parent=node.parent,
-        namespace=node.namespace,
-        head=node.head if is_shown else b"",
-        tokens=node.tokens,
-        pages=node.pages,
-        hits=node.hits,
-        idle=node.idle,
-        requests=node.requests,
-        waiting=node.waiting,
-        pins=node.pins,
-        leases=node.leases,
-        tokens_below=node.tokens_below,
-        folded=node.folded,
-    )

@@ -9,7 +9,7 @@ from prefix_world import pack
 
 
 def listed(cache: PrefixCache, most: int = 100, names: tuple[str, ...] = ("",)) -> list[OutlinedNode]:
-    return cache.views.outline(names, most, 2).nodes
+    return cache.reports.outline(names, most, 2).nodes
 
 
 def test_a_shared_prefix_is_the_parent_of_the_nodes_that_continue_it() -> None:
@@ -55,7 +55,7 @@ def test_a_waiting_request_counts_at_the_nodes_that_it_would_use() -> None:
     prompts = [(*DOCUMENT, 50, 1, 1, 1, 9), (*DOCUMENT, 51, 1, 8), DOCUMENT, (*DOCUMENT, 77), (99, 98)]
     waiting: list[outline.Prompt] = [("", pack(prompt)) for prompt in prompts]
     waiting += [(None, pack(DOCUMENT)), ("unknown", pack(DOCUMENT))]
-    root, shared, *ends = cache.views.outline([""], 100, 2, waiting).nodes
+    root, shared, *ends = cache.reports.outline([""], 100, 2, waiting).nodes
     assert (root.waiting, shared.waiting) == (5, 4)
     assert {end.head: end.waiting for end in ends} == {pack([50, 1]): 1, pack([51, 1]): 1}
     assert not any(node.waiting or node.requests for node in listed(cache))
@@ -75,9 +75,9 @@ def test_an_outline_visits_a_limited_number_of_nodes(monkeypatch: pytest.MonkeyP
     cache = new_cache(num_pages=64)
     for first in range(20):
         serve(cache, (first, 1, 1, 1))
-    assert cache.views.outline([""], 100, 2).is_complete
-    monkeypatch.setattr(outline, "MOST_VISITED", 10)
-    few = cache.views.outline([""], 100, 2)
+    assert cache.reports.outline([""], 100, 2).is_complete
+    monkeypatch.setattr(outline, "MAX_VISITED", 10)
+    few = cache.reports.outline([""], 100, 2)
     assert (len(few.nodes), few.is_complete) == (10, False)
 
 
@@ -93,7 +93,7 @@ def test_the_tokens_of_a_node_are_found_by_its_first_page() -> None:
         serve(cache, (*DOCUMENT, last, 1, 1, 1))
     _, shared, end, _ = listed(cache)
     assert shared.page is not None and end.page is not None
-    assert cache.views.edge("", shared.page, 100) == pack(DOCUMENT)
-    assert cache.views.edge("", end.page, 3) == pack([50, 1, 1])
-    assert cache.views.edge("", 10_000, 100) is None
-    assert cache.views.edge("other", shared.page, 100) is None
+    assert cache.reports.edge("", shared.page, 100) == pack(DOCUMENT)
+    assert cache.reports.edge("", end.page, 3) == pack([50, 1, 1])
+    assert cache.reports.edge("", 10_000, 100) is None
+    assert cache.reports.edge("other", shared.page, 100) is None

@@ -283,7 +283,7 @@ class World:
         assert {kv for kv in self.cached if kv[0] != namespace} <= remaining <= self.cached
         assert len(self.cached) - len(remaining) <= dropped.tokens
         self.cached = remaining
-        kept = self.cache.views.namespaces().get(namespace, 0)
+        kept = self.cache.reports.namespaces().get(namespace, 0)
         assert kept == sum(len(node.pages) for node in self.nodes(namespace) if node.locks)
 
     def nodes(self, namespace: str) -> list[Node]:

@@ -46,7 +46,7 @@ def test_the_tree_shows_the_tokens_of_the_own_namespace_alone() -> None:
 def test_the_tree_counts_a_limited_number_of_waiting_requests_at_what_they_would_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tree_reports, "MOST_WAITING", 3)
+    monkeypatch.setattr(tree_reports, "MAX_WAITING", 3)
     bench = SchedulerBench(16, max_pinned=10, slots=1)
     served(bench, DOCUMENT)
     bench.submit("runs", DOCUMENT, max_tokens=9)
@@ -150,7 +150,7 @@ def test_at_most_32_evenly_spaced_pages_of_a_node_are_looked_up() -> None:
     ask(bench)
     [question] = bench.model.store.asked
     assert isinstance(question, LocatePages)
-    [node] = [node for node in bench.cache.views.outline([""], 400, 1).nodes if node.keys]
+    [node] = [node for node in bench.cache.reports.outline([""], 400, 1).nodes if node.keys]
     assert len(node.keys) > 32 * 16
     [keys] = question.groups
     whole, step = keys_of(node.keys), -(-len(node.keys) // (16 * 32))
@@ -160,8 +160,8 @@ def test_at_most_32_evenly_spaced_pages_of_a_node_are_looked_up() -> None:
 def test_a_report_is_sent_without_tiers_if_the_store_does_not_answer_in_time() -> None:
     bench = evicting_bench()
     ask(bench)
-    assert bench.scheduler.max_wait_s(bench.now) == tree_reports.LONGEST_WAIT_S
-    bench.wait(tree_reports.LONGEST_WAIT_S)
+    assert bench.scheduler.max_wait_s(bench.now) == tree_reports.MAX_WAIT_S
+    bench.wait(tree_reports.MAX_WAIT_S)
     bench.deliver()
     assert all(node.stored is None for node in evicted(answered(bench)))
     assert bench.scheduler.max_wait_s(bench.now) is None

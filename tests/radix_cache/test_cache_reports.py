@@ -33,7 +33,7 @@ def test_the_match_is_that_of_a_lookup_and_other_tokens_follow_it(
     cache = PrefixCache(64, PAGE, check_invariants=True)
     for ids in stored:
         store(cache, ids)
-    found = cache.views.divergence("", packed(prompt), 8)
+    found = cache.reports.divergence("", packed(prompt), 8)
     assert found.matched == found.remembered == cache.match("", packed(prompt)).length
     behind = array("i", found.behind).tolist()
     assert len(behind) <= 8
@@ -47,7 +47,7 @@ def test_evicted_pages_are_remembered() -> None:
     cache = PrefixCache(8, PAGE)
     store(cache, range(20))
     store(cache, range(100, 132))
-    found = cache.views.divergence("", packed(range(20)), 8)
+    found = cache.reports.divergence("", packed(range(20)), 8)
     assert found.matched < 20
     assert found.remembered == 20
 
@@ -55,7 +55,7 @@ def test_evicted_pages_are_remembered() -> None:
 def test_other_namespaces_are_not_looked_at() -> None:
     cache = PrefixCache(8, PAGE)
     store(cache, range(20), "first")
-    assert cache.views.divergence("second", packed(range(20)), 8) == (0, 0, b"")
+    assert cache.reports.divergence("second", packed(range(20)), 8) == (0, 0, b"")
 
 
 def test_the_path_that_was_used_last_is_shown() -> None:
@@ -63,5 +63,5 @@ def test_the_path_that_was_used_last_is_shown() -> None:
     store(cache, [*range(8), *range(50, 58)])
     store(cache, [*range(8), *range(60, 68)])
     store(cache, [*range(8), *range(50, 58)])
-    found = cache.views.divergence("", packed([*range(8), *range(90, 98)]), 4)
+    found = cache.reports.divergence("", packed([*range(8), *range(90, 98)]), 4)
     assert found == (8, 8, packed(range(50, 54)))

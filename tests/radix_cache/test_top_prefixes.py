@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heappush
 
-from arbora.radix_cache import Prefix, PrefixCache, popular
+from arbora.radix_cache import Prefix, PrefixCache, top_prefixes
 from prefix_requests import DOCUMENT, new_cache, serve, start
 from prefix_world import pack
 from pytest import MonkeyPatch
@@ -12,7 +12,7 @@ from pytest import MonkeyPatch
 
 def found(cache: PrefixCache, most: int = 10) -> list[tuple[int, int]]:
     """The tokens and hits of the most popular prefixes."""
-    return [(prefix.tokens, prefix.hits) for prefix in cache.views.popular([""], most, 4)]
+    return [(prefix.tokens, prefix.hits) for prefix in cache.reports.top_prefixes([""], most, 4)]
 
 
 def test_a_prefix_counts_later_requests_that_begin_with_it() -> None:
@@ -50,12 +50,12 @@ def test_a_prefix_is_reported_with_its_first_and_last_tokens_and_its_idle_time()
     cache = new_cache()
     serve(cache, DOCUMENT)
     start(cache, (*DOCUMENT, 1, 2))
-    [used] = cache.views.popular([""], 1, 2)
+    [used] = cache.reports.top_prefixes([""], 1, 2)
     assert used == Prefix("", pack(DOCUMENT[:2]), pack(DOCUMENT[-2:]), 12, 1, 0)
 
 
 def test_a_limited_number_of_nodes_is_visited_the_most_hit_first(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(popular, "MOST_NODES", 12)
+    monkeypatch.setattr(top_prefixes, "MAX_NODES", 12)
     cache = new_cache(num_pages=64)
     for first in range(10):
         for _ in range(first + 2):
@@ -78,7 +78,7 @@ def test_of_many_children_only_those_to_be_visited_are_sorted(monkeypatch: Monke
         queued.append(item)
         heappush(heap, item)  # type: ignore[type-var]
 
-    monkeypatch.setattr(popular, "MOST_NODES", 12)
-    monkeypatch.setattr(popular, "heappush", count)
+    monkeypatch.setattr(top_prefixes, "MAX_NODES", 12)
+    monkeypatch.setattr(top_prefixes, "heappush", count)
     assert found(cache, most=5) == expected
     assert len(queued) == 12
