@@ -44,7 +44,7 @@ def replay(trace: Trace, blocks: int, policy: EvictionPolicy) -> float:
         computed = tokens[: PAGE * TOKEN_BYTES * pages]
         cache.commit(lock, computed)
         if lock.copy is not None:
-            cache.copied(lock)
+            cache.end_copy(lock)
         cache.release(lock, computed, request.generated)
     return hits / sum(len(request.prompt) for request in trace)
 

@@ -23,7 +23,7 @@ def grown(conversations: int, turns: int) -> PrefixCache:
             lock = cache.acquire(cache.match("", packed, len(tokens) - 1))
             assert cache.extend(lock, len(tokens))
             if lock.copy:
-                cache.copied(lock)
+                cache.end_copy(lock)
             cache.release(lock, packed)
     return cache
 

@@ -73,7 +73,7 @@ def serve(cache: PrefixCache, prompt: bytes, answer: bytes = b"", generated: int
     cache.commit(lock, prompt)
     times.append(time.perf_counter_ns())
     if lock.copy is not None:
-        cache.copied(lock)
+        cache.end_copy(lock)
     cache.release(lock, tokens, generated)
     times.append(time.perf_counter_ns())
     return Times(*((end - start) / 1_000 for start, end in pairwise(times)))

@@ -19,31 +19,31 @@ class EvictionPolicy(Protocol):
     history: int
 
     def advance(self, now: int) -> None:
-        """`now` accesses have been made."""
+        """Tells the policy the time, in accesses."""
 
     def hit(self, node: Node) -> None:
-        """A request uses a node or ghost that existed before."""
+        """Tells the policy that a request uses a node or ghost that existed before."""
 
     def rest(self, node: Node, generated: int) -> None:
-        """The node's last lock was removed; its last request generated that many tokens."""
+        """Tells the policy that the node's last lock ended, that of a request with `generated` tokens."""
 
     def shorten(self, node: Node, size: int) -> None:
-        """The last `size` bytes of the node's edge will be removed."""
+        """Tells the policy that the tree is about to remove the last `size` bytes of the node's edge."""
 
     def forget(self, node: Node) -> None:
-        """The node is removed and leaves no ghost."""
+        """Tells the policy that the node is removed and leaves no ghost."""
 
     def add(self, leaf: Node) -> None:
-        """The leaf may be evicted from now on."""
+        """Makes the leaf evictable."""
 
     def discard(self, leaf: Node) -> None:
-        """The leaf may not be evicted any more; no effect if it was not evictable."""
+        """Makes the leaf not evictable. No effect if it was not."""
 
     def observe_tail(self, share: float) -> None:
-        """A request uses all full pages of a leaf, and that share of its tail."""
+        """Tells the policy that a request uses all full pages of a leaf, and that share of its tail."""
 
     def pop_tail(self) -> Node | None:
-        """A leaf whose tail is to be evicted before any leaf; the leaf stays evictable. None: no tail."""
+        """Returns a leaf whose tail is evicted before any leaf, or None. The leaf stays evictable."""
         ...
 
     def pop(self) -> Node:

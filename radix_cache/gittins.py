@@ -11,14 +11,14 @@ from math import inf
 from .node import Node
 from .packed import TOKEN_BYTES
 from .reuse_table import Kind, ReuseTable, Traits
-from .tails import Tails
+from .tail_queue import TailQueue
 
-# In tokens, relative to the whole cache:
-BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # upper ends; older: in the last
+# Numbers of tokens, relative to those that the whole cache holds:
+BANDS = (0.125, 0.25, 0.5, 0.6875, 1, 1.375, 2, 2.8125, 4, 8, 16, 32)  # upper ends; the last has no end
 WEIGHT = 1 / 16  # observed tokens at which the evidence outweighs the prior
-HALF_LIFE = 16  # of counts
-HISTORY = 32  # ghosts
-TICKS = 16  # per cache size of accesses: the resolution of ages
+HALF_LIFE = 16  # accesses after which a count weighs half
+HISTORY = 32  # tokens of ghosts
+TICKS = 16  # steps of age while the cache's tokens are accessed once
 CYCLE = 1 / 2  # accesses between two updates of a kind, while requests are frequent enough
 
 
@@ -49,7 +49,7 @@ class GittinsPolicy:
         widths = [capacity * (end - start) for start, end in pairwise((0.0, *BANDS))]
         self._table = ReuseTable(widths, capacity * WEIGHT * TOKEN_BYTES, capacity * HALF_LIFE)
         self._page_bytes = page_size * TOKEN_BYTES
-        self._tails = Tails()
+        self._tails = TailQueue()
         self._tick_length = capacity / TICKS
         self._tick = 0
         self._cycle = capacity * CYCLE
@@ -89,7 +89,7 @@ class GittinsPolicy:
         self._grow_older(node.last_use)
         group = self._youngest(_traits(node, generated))
         group.packed += len(node.tokens)
-        group.kind.rested(len(node.tokens), self._table.scale)
+        group.kind.count_rested(len(node.tokens), self._table.scale)
         node.mark = group
 
     def forget(self, node: Node) -> None:

@@ -26,7 +26,7 @@ class History:
         self._horizon = policy.history * page_bytes
         self._page_bytes = page_bytes
         self._evicted = 0  # bytes so far
-        self._passed_over = 0  # evicted nodes since the last one that was kept
+        self._passed_over = 0  # nodes evicted since the last one that became a ghost
 
     def keep(self, node: Node) -> None:
         """Makes a ghost of a node that has just left its parent's children, if it belongs to the sample."""
@@ -46,7 +46,7 @@ class History:
         if len(node.tokens) % self._page_bytes:
             self.drop_tail(node)
         if len(node.ghosts) == 1:
-            node = self._joined(node)
+            node = self._join(node)
         assert node.parent is not None
         node.parent.link_ghost(node)
         self.nodes[node] = self._evicted + self._horizon
@@ -94,7 +94,7 @@ class History:
         self.num_pages -= position // self._page_bytes
         return upper
 
-    def _joined(self, node: Node) -> Node:
+    def _join(self, node: Node) -> Node:
         """`node` joined with the ghost that was cut off its end earlier, if both have the same history."""
         [below] = node.ghosts.values()
         if below.mark is not node.mark or (below.hits, below.last_use) != (node.hits, node.last_use):

@@ -89,7 +89,7 @@ class Leases:
         """Leased leaves that no request locks. They are evicted only when no other leaf is left."""
         return self._evictable.keys()
 
-    def pages_of(self, owner: str, *, is_breakable: bool = True) -> int:
+    def count_pages(self, owner: str, *, is_breakable: bool = True) -> int:
         return len(self._pages.get((is_breakable, owner), ()))
 
     def owners(self) -> dict[str, int]:
@@ -170,9 +170,11 @@ class Leases:
         """Makes an unlocked leaf evictable by breaking its leases."""
         self._tickets += 1
         self._evictable[leaf] = self._tickets
-        heappush(self._breaks, (self._order_of(leaf), self._tickets, leaf))
+        heappush(self._breaks, (self._find_order(leaf), self._tickets, leaf))
         if len(self._breaks) > 64 + 2 * len(self._evictable):
-            self._breaks = [(self._order_of(leaf), ticket, leaf) for leaf, ticket in self._evictable.items()]
+            self._breaks = [
+                (self._find_order(leaf), ticket, leaf) for leaf, ticket in self._evictable.items()
+            ]
             heapify(self._breaks)
 
     def withhold(self, leaf: Node) -> None:
@@ -218,7 +220,7 @@ class Leases:
         ended, self._ended = self._ended, []
         return ended
 
-    def _order_of(self, leaf: Node) -> tuple[bool, float]:
+    def _find_order(self, leaf: Node) -> tuple[bool, float]:
         return self.at[leaf][-1].break_order
 
     def _place(self, lease: Lease, node: Node) -> None:

@@ -119,7 +119,7 @@ class Node:
             return
         del self.children[child.key]
         if self.order is not None:
-            self.order.removed()
+            self.order.count_removed()
 
     def link_ghost(self, ghost: Node) -> None:
         if self.ghosts is _NO_CHILDREN:
@@ -132,7 +132,7 @@ class Node:
         In sorted order the longest common prefix is found at one of the two neighbours.
         """
         best, best_common = None, 0
-        for key in self._around(tokens):
+        for key in self._find_around(tokens):
             if key:
                 common = common_bytes(key, tokens)
                 if common > best_common:
@@ -141,14 +141,14 @@ class Node:
 
     def covers(self, tokens: bytes) -> bool:
         """Whether the first page of a child begins with `tokens`."""
-        _, key = self._around(tokens)
+        _, key = self._find_around(tokens)
         return key is not None and key.startswith(tokens)
 
     @property
     def is_covered(self) -> bool:
         """Whether a sibling's first page begins with the tokens of this node, a tail of less than a page."""
         assert self.parent is not None
-        _, key = self.parent._around(self.key + b"\0")
+        _, key = self.parent._find_around(self.key + b"\0")
         return key is not None and key.startswith(self.key)
 
     def tails_beside(self) -> Iterator[Node]:
@@ -159,10 +159,10 @@ class Node:
                 if (tail := siblings.get(self.key[:end])) is not None:
                     yield tail
 
-    def _around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
+    def _find_around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
         """The children's last key before `key` and the first from `key` on; None where no token is shared."""
         if self.order is not None:
-            return self.order.around(key)
+            return self.order.find_around(key)
         for only in self.children:
             return (only, None) if only < key else (None, only)
         return None, None

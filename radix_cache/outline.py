@@ -36,7 +36,7 @@ class OutlinedNode:
     waiting: int
     pins: int
     leases: int
-    tokens_below: int  # in its descendants
+    tokens_below: int  # tokens of its descendants
     folded: int  # descendants that the outline leaves out
     keys: bytes  # page keys of an evicted node, concatenated; empty if the cache has no keys
 

@@ -41,7 +41,7 @@ class PageKeys:
         """The start of a namespace's hash chain."""
         return blake2b(namespace.encode(), digest_size=KEY_BYTES, key=self._model).digest()
 
-    def following(self, key: bytes, tokens: bytes) -> bytes:
+    def follow(self, key: bytes, tokens: bytes) -> bytes:
         """The keys of the full pages of `tokens`, which follow the page with `key`; concatenated."""
         keys, size = [], self._page_bytes
         for at in range(0, len(tokens) - size + 1, size):
@@ -49,7 +49,7 @@ class PageKeys:
             keys.append(key)
         return b"".join(keys)
 
-    def of(self, node: Node) -> bytes:
+    def compute(self, node: Node) -> bytes:
         """The keys of a node's full pages; computed once."""
         unnamed = []
         for above in node.path():
@@ -60,19 +60,19 @@ class PageKeys:
             self._complete(each)
         return node.keys
 
-    def last(self, node: Node) -> bytes:
+    def find_last(self, node: Node) -> bytes:
         """The key at the end of a node of full pages, or of a root."""
         if node.parent is None:
             assert node.namespace is not None, "nodes without a namespace have no keys"
             return self.start(node.namespace)
-        return self.of(node)[-KEY_BYTES:]
+        return self.compute(node)[-KEY_BYTES:]
 
     def _complete(self, node: Node) -> None:
         if node.parent is None:
             return
-        before = node.keys[-KEY_BYTES:] or node.parent.keys[-KEY_BYTES:] or self.last(node.parent)
+        before = node.keys[-KEY_BYTES:] or node.parent.keys[-KEY_BYTES:] or self.find_last(node.parent)
         known = len(node.keys) // KEY_BYTES * self._page_bytes
-        node.keys += self.following(before, node.tokens[known:])
+        node.keys += self.follow(before, node.tokens[known:])
 
     def _full_pages(self, node: Node) -> int:
         return len(node.tokens) // self._page_bytes
@@ -82,7 +82,7 @@ def key_node(keys: PageKeys, node: Node) -> KeyedPages | None:
     """A node's full pages; None if it has none, or no namespace."""
     if node.namespace is None:
         return None
-    names = keys.of(node)
+    names = keys.compute(node)
     full = list(node.pages[: len(names) // KEY_BYTES])
     return KeyedPages(node.namespace, names, full) if full else None
 
@@ -91,10 +91,10 @@ def find_missing(keys: PageKeys, tree: RadixTree, match: Match, tokens: bytes) -
     """The full pages of `tokens` after `match`, its longest match."""
     first = match.depth // tree.page_size + match.full_pages
     if match.inside is not None and match.full_pages:
-        before = keys.of(match.inside)[: match.full_pages * KEY_BYTES][-KEY_BYTES:]
+        before = keys.compute(match.inside)[: match.full_pages * KEY_BYTES][-KEY_BYTES:]
     else:
-        before = keys.last(match.node)
-    return Missing(first, keys.following(before, tokens[first * tree.page_size * TOKEN_BYTES :]))
+        before = keys.find_last(match.node)
+    return Missing(first, keys.follow(before, tokens[first * tree.page_size * TOKEN_BYTES :]))
 
 
 def list_all(keys: PageKeys, tree: RadixTree) -> Iterator[KeyedPages]:

@@ -25,7 +25,7 @@ class CacheStats:
 
     total: int
     free: int
-    held: int  # by requests, not in the tree
+    held: int  # held by requests and not in the tree
     evictable: int  # in the tree, unlocked
     locked: int  # in the tree, locked by a request or a pin
     pinned: int  # locked by a pin
@@ -38,9 +38,9 @@ class PrefixMatch(NamedTuple):
     """The longest match of a sequence in the tree. It holds until the tree changes."""
 
     namespace: str | None
-    num_tokens: int  # of the whole sequence
+    num_tokens: int  # length of the whole sequence
     length: int  # leading tokens in the tree
-    full_pages: int  # of these tokens
+    full_pages: int  # full pages of the leading tokens
     end: Match | None  # None: the namespace has no tree
 
 
@@ -102,7 +102,7 @@ class PrefixCache:
         """Locks a match, with `whole_pages` only its full pages.
 
         If the match ends inside a page, the caller copies that page before its first step (`Lock.copy`)
-        and then calls `copied`. A partial page that matches to its end and is neither locked nor leased is
+        and then calls `end_copy`. A partial page that matches to its end and is neither locked nor leased is
         adopted instead: it moves from the tree to the request as the last of `Lock.pages`, without a copy.
         """
         root = self._tree.open_root(found.namespace)
@@ -120,7 +120,7 @@ class PrefixCache:
         self._verify()
         return lock
 
-    def copied(self, lock: Lock) -> None:
+    def end_copy(self, lock: Lock) -> None:
         """The step that made `Lock.copy` is done: its source may be evicted from now on."""
         assert lock.source is not None, "the lock has no copy to make"
         self._tree.unlock(lock.source)
@@ -175,22 +175,22 @@ class PrefixCache:
         evicted, self._evicted = self._evicted, []
         return evicted
 
-    def missing(self, namespace: str, tokens: bytes) -> Missing:
+    def find_missing(self, namespace: str, tokens: bytes) -> Missing:
         """The full pages of `tokens` that are not in the tree. Changes nothing."""
         assert self._keys is not None, "pages have no keys without a model's name"
         root = self._tree.roots.get(namespace) or Node(namespace, None, b"", b"", (), 0)
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
         return find_missing(self._keys, self._tree, match, tokens)
 
-    def keys(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
+    def compute_keys(self, namespace: str, tokens: bytes, after: bytes = b"") -> bytes:
         """Keys of all full pages of `tokens`, cached or not, concatenated.
 
         after: key of the preceding page if `tokens` does not start at the beginning
         """
         assert self._keys is not None, "pages have no keys without a model's name"
-        return self._keys.following(after or self._keys.start(namespace), tokens)
+        return self._keys.follow(after or self._keys.start(namespace), tokens)
 
-    def everything(self) -> list[KeyedPages]:
+    def list_pages(self) -> list[KeyedPages]:
         """All full pages in the tree, most recently used first, parents before their children."""
         return list(list_all(self._keys, self._tree)) if self._keys is not None else []
 
@@ -212,11 +212,11 @@ class PrefixCache:
         generated: length of the request's output in tokens, which the eviction policy learns from
 
         No step in flight may use the pages. To undo an `acquire`, release the lock with the matched tokens.
-        Without a call of `copied` the copy counts as not made.
+        Without a call of `end_copy` the copy counts as not made.
         """
         if lock.source is not None:
             tokens = tokens[: lock.depth * TOKEN_BYTES]
-            self.copied(lock)
+            self.end_copy(lock)
         if len(tokens) > lock.matched * TOKEN_BYTES:
             self._use(lock)
         self._insert_full_pages(lock, tokens)
@@ -242,7 +242,7 @@ class PrefixCache:
         if root is None:
             return []
         match = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES)
-        pages = _pages_to(match.node)
+        pages = _list_pages_to(match.node)
         return [*pages, *match.inside.pages[: match.full_pages]] if match.inside else pages
 
     def lease(
@@ -267,7 +267,7 @@ class PrefixCache:
         if node is root:
             return None
         length = sum(len(each.tokens) for each in node.path()) // TOKEN_BYTES
-        lease = Lease(owner, ends_at, node, _pages_to(node), length, is_estimate, is_breakable)
+        lease = Lease(owner, ends_at, node, _list_pages_to(node), length, is_estimate, is_breakable)
         self._tree.add_lease(lease)
         self._verify()
         return lease
@@ -315,7 +315,7 @@ class PrefixCache:
             else match.node
         )
         self._tree.lock(node)
-        pages = _pages_to(node)
+        pages = _list_pages_to(node)
         depth = len(pages) * self.page_size
         lock = Lock(self.page_size, depth, pages, None, node, depth, None)
         self._locks.add(lock)
@@ -388,7 +388,7 @@ class PrefixCache:
             check(self._tree, self._allocator, self._held.pages, self._locks)
 
 
-def _pages_to(node: Node) -> list[int]:
+def _list_pages_to(node: Node) -> list[int]:
     """All pages from the root to the end of `node`."""
     pages: list[int] = []
     for above in reversed(list(node.path())):

@@ -8,13 +8,13 @@ from operator import mul
 from typing import NamedTuple
 
 ASSUMED = 0.1  # prior chance of reuse in each band of age; equal chances mean LRU
-MOST = 0.9  # the highest chance
+MAX_CHANCE = 0.9  # the highest chance
 NEAR = 0.6  # weight of an observation in the next band of age, relative to its own
 NODES = 16  # observed nodes at which the evidence outweighs the prior
 OWN = 1 / 4  # weight of the prior of factors that only one kind has, relative to those of a trait
-COMPARED_EVERY = 16  # at least so many updates of kinds between two updates of the traits' factors
+COMPARED_EVERY = 16  # updates of kinds between two updates of the traits' factors, at least
 STEPS = 4  # per doubling of the index: smaller differences count as equal
-LARGEST_SCALE = 1e60
+MAX_SCALE = 1e60
 
 
 class Traits(NamedTuple):
@@ -38,7 +38,7 @@ class Kind:
         self.nodes = 0.0  # nodes that reached the first band
         self.rates: list[float] = []  # Gittins index by band
 
-    def rested(self, size: float, scale: float) -> None:
+    def count_rested(self, size: float, scale: float) -> None:
         """A node of that size was unlocked and enters the first band."""
         self.seen[0] += size * scale
         self.nodes += scale
@@ -61,7 +61,7 @@ class ReuseTable:
     def __init__(self, widths: Sequence[float], weight: float, half_life: float) -> None:
         """
         widths: accesses in each band of age
-        weight: at least so many observed bytes outweigh the prior
+        weight: observed bytes that outweigh the prior, at least
         half_life: accesses after which a count weighs half
         """
         self.scale = 1.0
@@ -88,7 +88,7 @@ class ReuseTable:
 
     def advance(self, now: int) -> None:
         self.scale = 2.0 ** ((now - self._origin) / self._half_life)
-        if self.scale > LARGEST_SCALE:
+        if self.scale > MAX_SCALE:
             largest, self._origin, self.scale = self.scale, now, 1.0
             for kind in self._kinds.values():
                 kind.shrink(largest)  # the index depends only on ratios
@@ -110,7 +110,7 @@ class ReuseTable:
     def _update(self, kind: Kind) -> None:
         factor = self._factor(kind.traits)
         prior = [factor * chance for chance in self._base]
-        assumed = OWN * self._needed(_node_size([kind])) * ASSUMED
+        assumed = OWN * self._count_needed(_node_size([kind])) * ASSUMED
         expected = list(map(mul, kind.seen, prior))
         chances = list(map(mul, prior, _near_ratios(kind.used, expected, assumed)))
         kind.rates = [_step_below(rate) for rate in gittins_indices(chances, self._widths)]
@@ -120,7 +120,7 @@ class ReuseTable:
         kinds = list(self._kinds.values())
         if not kinds:
             return
-        weight = self._needed(_node_size(kinds))
+        weight = self._count_needed(_node_size(kinds))
         totals = zip(_totals(kind.used for kind in kinds), _totals(kind.seen for kind in kinds), strict=True)
         self._base = [(used + weight * ASSUMED) / (seen + weight) for used, seen in totals]
         used = [sum(kind.used) for kind in kinds]
@@ -130,7 +130,7 @@ class ReuseTable:
             factors = self._factors[trait] = _ratios(levels, used, expected, weight * ASSUMED)
             expected = [tokens * factors[level] for tokens, level in zip(expected, levels, strict=True)]
 
-    def _needed(self, node_size: float) -> float:
+    def _count_needed(self, node_size: float) -> float:
         """Observed bytes at which the evidence outweighs the prior.
 
         The tokens of a node are used together, so each node is one example.
@@ -202,8 +202,8 @@ def gittins_indices(chances: Sequence[float], widths: Sequence[float]) -> list[f
     joined: list[tuple[float, float, float, float]] = []
     rates = []
     for hits, width in zip(reversed(chances), reversed(widths), strict=True):
-        if hits > MOST:
-            hits = MOST
+        if hits > MAX_CHANCE:
+            hits = MAX_CHANCE
         time, alive = width * (1 - hits / 2), 1 - hits
         rate = hits / time
         while joined and joined[-1][0] >= rate:

@@ -45,13 +45,13 @@ class SortedKeys:
             del chunk[_CHUNK:]
         return before
 
-    def removed(self) -> None:
+    def count_removed(self) -> None:
         """A key was removed from the dict."""
         self._gone += 1
         if 2 * self._gone > len(self._chunks[self._swept_next]):
             self._sweep()
 
-    def around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
+    def find_around(self, key: bytes) -> tuple[bytes | None, bytes | None]:
         """The last key below `key` and the first from it on; None unless it begins with the same token."""
         index = bisect_right(self._firsts, key) if self._firsts else 0
         position = bisect_left(self._chunks[index], key)

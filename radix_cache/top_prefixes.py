@@ -21,7 +21,7 @@ class Prefix:
 
     namespace: str
     head: bytes  # first tokens, packed int32
-    tail: bytes  # as many of its last tokens
+    tail: bytes  # last tokens, equally many
     tokens: int  # length
     hits: int  # requests that began with it
     idle: int  # accesses since its last use; 0 while it is locked

@@ -153,8 +153,8 @@ class RadixTree:
         return None if node.covers(tokens) else self._append(node, tokens, (page,))
 
     def _extend(self, node: Node, tokens: bytes, position: int, pages: tuple[int, ...]) -> tuple[Node, int]:
-        """Inserts `pages` below `node`, which has no such child: all, or as many as a ghost with
-        these tokens has.
+        """Inserts `pages` below `node`, which has no such child: all of them, or if a ghost has these tokens,
+        the ghost's number of pages.
 
         Returns the node where they end, and their number.
         """

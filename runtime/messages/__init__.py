@@ -10,9 +10,10 @@
     | scheduler → model | StepPlan, StepMasks, LoadGrammar, DropGrammar | steps |
     | | SavePages, ForgetPages, DiscardPages, FlushPages | page_store |
     | model → scheduler | ModelReady, StepResult | steps |
-    | | Flushed | page_store |
+    | | PagesFlushed | page_store |
     | scheduler → page store | FindPages, FetchPages, EndFetch, UsedPages, LocatePages | page_store |
-    | page store → scheduler | Found, Fetched, Located, Forgotten, StoreReport | page_store |
+    | page store → scheduler | PagesFound, PagesFetched, PagesLocated, PagesForgotten | page_store |
+    | | StoreReport | page_store |
     | supervisor → tokenizer | PeerUp, PeerDown, PeerResponds, NewKeys, Drain, GiveUp | supervision |
     | supervisor → scheduler | PeerDown, Drain | supervision |
     | tokenizer → other tokenizers | RememberReply, ForgetPrompts | tokenizers |
@@ -71,16 +72,16 @@ from .generation import (
 from .page_store import (
     DiscardPages,
     EndFetch,
-    Fetched,
     FetchPages,
     FindPages,
-    Flushed,
     FlushPages,
     ForgetPages,
-    Forgotten,
-    Found,
-    Located,
     LocatePages,
+    PagesFetched,
+    PagesFlushed,
+    PagesForgotten,
+    PagesFound,
+    PagesLocated,
     RestoredPages,
     SavedPages,
     SavePages,
@@ -125,7 +126,16 @@ CacheAnswer = (
 FromSupervisor = PeerUp | PeerDown | PeerResponds | NewKeys | Drain | GiveUp
 FromTokenizer = RememberReply | ForgetPrompts
 TokenizerInbox = Accepted | Refused | Outputs | Stats | CacheAnswer | FromSupervisor | FromTokenizer
-FromModel = ModelReady | StepResult | Found | Fetched | Located | Forgotten | StoreReport | Flushed
+FromModel = (
+    ModelReady
+    | StepResult
+    | PagesFound
+    | PagesFetched
+    | PagesLocated
+    | PagesForgotten
+    | StoreReport
+    | PagesFlushed
+)
 SchedulerInbox = (
     Generate
     | Abort
@@ -166,16 +176,12 @@ __all__ = [
     "ExplainPrompt",
     "Failed",
     "FetchPages",
-    "Fetched",
     "FindPages",
     "Finish",
     "FinishReason",
     "FlushPages",
-    "Flushed",
     "ForgetPages",
     "ForgetPrompts",
-    "Forgotten",
-    "Found",
     "FromModel",
     "FromSupervisor",
     "FromTokenizer",
@@ -190,7 +196,6 @@ __all__ = [
     "LeftOut",
     "LoadGrammar",
     "LocatePages",
-    "Located",
     "Logprobs",
     "Message",
     "ModelInbox",
@@ -200,7 +205,12 @@ __all__ = [
     "Outputs",
     "PageCopy",
     "PageStoreInbox",
+    "PagesFetched",
+    "PagesFlushed",
+    "PagesForgotten",
+    "PagesFound",
     "PagesInTiers",
+    "PagesLocated",
     "Part",
     "PeerDown",
     "PeerResponds",

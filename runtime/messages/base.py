@@ -12,7 +12,7 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class Message(msgspec.Struct, tag=True, array_like=True):
-    """Base of structs that are sent alone."""
+    """Base of top-level messages. Each carries a type tag, by which the receiver decodes it."""
 
 
 class Part(msgspec.Struct, array_like=True):

@@ -112,9 +112,9 @@ class CacheReport(Message):
     pages_pinned: int  # of the scope; among the used pages
     pages_pinnable: int  # quota of the scope
     prompt_tokens: int  # since the start
-    cached_tokens: int  # of `prompt_tokens`, found in the cache
+    cached_tokens: int  # those of `prompt_tokens` that were found in the cache
     recent_requests: int
-    recent_prompt_tokens: int  # of the `recent_requests`
+    recent_prompt_tokens: int  # tokens of the `recent_requests`
     recent_cached_tokens: int
     evicted_pages: int
     store: StoreCounts
@@ -122,7 +122,7 @@ class CacheReport(Message):
     prefixes: list[CachedPrefix]
     pins: list[PinnedPrefix]
     leases: list[LeasedPrefix] = []  # those that end last, except pins
-    pages_leased: int = 0  # by all tenants of the scope
+    pages_leased: int = 0  # pages that the scope's tenants lease
 
 
 class PagesInTiers(Part):
@@ -131,7 +131,7 @@ class PagesInTiers(Part):
 
     pages: int  # that were looked up
     host: int
-    disk: int  # and not in host memory
+    disk: int  # those that are not in host memory
 
 
 class TreeNode(Part):
@@ -150,9 +150,11 @@ class TreeNode(Part):
     waiting: int  # of at most 256 waiting requests
     pins: int
     leases: int
-    tokens_below: int  # in its descendants
+    tokens_below: int  # tokens of its descendants
     folded: int  # descendants that the report leaves out
-    stored: PagesInTiers | None = None  # of an evicted node, if the page store has answered in time
+    stored: PagesInTiers | None = (
+        None  # where an evicted node's pages are; None if the page store has not answered in time
+    )
 
 
 class TreeReport(Message):

@@ -20,8 +20,9 @@ class LeaseTerms(Part):
     kind: LeaseKind
     ttl_s: float  # from the end of the request
     key: str = ""  # a later request of the tenant with this key replaces the lease; empty: none does
-    end: int | None = None  # leases so many tokens of the prompt; None: the whole prompt and reply
-    most: int = 1  # leases under the key; a new one replaces those that it extends, then the oldest
+    end: int | None = None  # tokens of the prompt to lease; None: the whole prompt and reply
+    most: int = 1
+    """most leases under the key. A new lease first replaces the leases on its own prefix, then the oldest."""
 
 
 class Generate(Message):
@@ -88,7 +89,7 @@ class LeftOut(Part):
 class Accepted(Message):
     request: str
     left_out: list[LeftOut] = []
-    allowances: Allowances | None = None  # of its key, with this request
+    allowances: Allowances | None = None  # what its key has left after this request
 
 
 class Refused(Message):
@@ -100,7 +101,7 @@ class Refused(Message):
     param: str | None = None  # the field at fault
     code: str | None = None
     retry_after: int | None = None  # seconds, if known
-    allowances: Allowances | None = None  # of its key
+    allowances: Allowances | None = None  # what its key has left
 
 
 class Logprobs(Part):
@@ -129,8 +130,8 @@ class Output(Part):
     finish: FinishReason | None = None
     stop_token: int | None = None  # the last of `tokens`, if that end-of-sequence or stop id ended the reply
     error: ReplyError | None = None
-    cached_tokens: int | None = None  # of the prompt; in the first output
-    prompt_logprobs: Logprobs | None = None  # of the prompt's last tokens, up to its end; in the first output
+    cached_tokens: int | None = None  # cached tokens of the prompt; in the first output
+    prompt_logprobs: Logprobs | None = None  # for the prompt's last tokens; in the first output
     queued_s: float | None = None  # from its arrival to its start; in the first output
 
 

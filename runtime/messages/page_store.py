@@ -1,7 +1,8 @@
 """Scheduler ↔ page store, a thread of the model process that keeps pages in the slower tiers.
 
-A fetch takes two requests: `FindPages` when a prompt is queued (answer: `Found`), then `FetchPages` to bring
-the found pages to host memory (answer: `Fetched`). A step plan restores them. Page keys have 16 bytes.
+A fetch takes two requests: `FindPages` when a prompt is queued (answer: `PagesFound`), then `FetchPages` to
+copy the found pages to host memory (answer: `PagesFetched`). A step plan restores them. Page keys have 16
+bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class ForgetPages(Message):
     scope: str
     namespace: str | None
     client: int
-    dropped: CacheDropped  # the answer to `client`; comes back in `Forgotten` with the store's numbers
+    dropped: CacheDropped  # the answer to `client`; comes back in `PagesForgotten` with the store's numbers
 
 
 class DiscardPages(Message):
@@ -52,7 +53,7 @@ class DiscardPages(Message):
 
 
 class FlushPages(Message):
-    """Save these pages too, make all saved pages outlive the process, then answer `Flushed`."""
+    """Save these pages too, make all saved pages outlive the process, then answer `PagesFlushed`."""
 
     saves: list[SavedPages]  # most recently used first
     fetches_over: list[int] = []  # see `StepPlan`
@@ -97,26 +98,26 @@ class LocatePages(Message):
 # page store → scheduler
 
 
-class Found(Message):
+class PagesFound(Message):
     """The first `pages` are stored. With 0 pages the fetch is over."""
 
     fetch: int
     pages: int
 
 
-class Fetched(Message):
+class PagesFetched(Message):
     """The first `pages` are ready, until a step's `fetches_over` names the fetch, or `EndFetch`."""
 
     fetch: int
     pages: int
 
 
-class Located(Message):
+class PagesLocated(Message):
     question: int
     groups: list[PagesInTiers]
 
 
-class Forgotten(Message):
+class PagesForgotten(Message):
     """The pages are erased, also on disk."""
 
     client: int
@@ -127,5 +128,5 @@ class StoreReport(Message):
     counts: StoreCounts
 
 
-class Flushed(Message):
+class PagesFlushed(Message):
     """All pages that could be saved are."""

@@ -22,8 +22,8 @@ class SlotSetup(Part):
     output: Tokens = b""  # only for rows with penalties
     banned_tokens: Tokens = b""  # may not be sampled before output position `min_tokens`
     grammar: int | None = None  # a loaded automaton; None for rows without, or masked by the host
-    state: int = 0  # of the automaton
-    stack: bytes = b""  # of the automaton: int32, first push first
+    state: int = 0  # the automaton's state
+    stack: bytes = b""  # the automaton's stack: int32, first push first
 
 
 class Row(Part):
@@ -53,7 +53,7 @@ class RowGroup(Part):
 
     first_row: int
     rows: int
-    shared_tokens: int  # in whole pages
+    shared_tokens: int  # tokens of the shared pages, which are whole
 
 
 class StepPlan(Message):
@@ -94,12 +94,12 @@ class GroupCost(Part):
     """What groups of rows cost on the model's device. The defaults are a CPU's."""
 
     merged_tokens: float = 16.0
-    """a further partial result of a row costs as much as reading so many tokens"""
+    """One more partial result of a row costs as much as reading this many tokens."""
     min_shared_tokens: int = 128
-    """A group that is in no other group shares at least so many tokens. With fewer, it mostly costs less to
-    read them once for each row than to merge the rows' partial results."""
+    """A group that is in no other group shares at least this many tokens. With fewer, reading them once for
+    each row mostly costs less than merging the rows' partial results."""
     chunk_tokens: int = 8
-    """chunks of more tokens are in no group"""
+    """Chunks of more tokens are in no group."""
     levels: int = 0
     """groups that may be nested; 0: any number"""
 

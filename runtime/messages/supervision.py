@@ -68,7 +68,7 @@ class Failed(Message):
     """The process cannot start, and exits after this."""
 
     role: Literal["tokenizer", "scheduler", "model"]
-    message: str  # for the user
+    message: str  # shown to the user
     client: int = 0
 
 

@@ -23,11 +23,11 @@ from ..messages import (
     DiscardPages,
     DropGrammar,
     Failed,
-    Flushed,
     FlushPages,
     ForgetPages,
     LoadGrammar,
     ModelInbox,
+    PagesFlushed,
     PageStoreInbox,
     SavePages,
     StepMasks,
@@ -155,7 +155,7 @@ def serve(runner: Runner, queue: StepQueue, scheduler: Outbox) -> None:
                 assert mover is not None, "the process has no page store"
                 mover.handle(message)
                 if isinstance(message, FlushPages):
-                    scheduler.send(Flushed())
+                    scheduler.send(PagesFlushed())
 
 
 def _next(mover: PageMover | None, running: RunningStep | None, queue: StepQueue) -> Work | None:

@@ -108,7 +108,7 @@ class Admission:
         """Starts the first request that can start; None if none can. A request that lacks a slot is
         returned without a start."""
 
-        def matched(request: Request) -> int:
+        def count_ready(request: Request) -> int:
             if request.id not in round_.matches:
                 round_.matches[request.id] = self._count_ready(request, self._match(request))
             return round_.matches[request.id]
@@ -116,13 +116,13 @@ class Admission:
         def has_tokens(rank: Rank) -> bool:
             return self._tokens_before(rank, round_.busy) < round_.tokens
 
-        while candidates := self._waiting.candidates(matched, has_tokens, round_.tried):
+        while candidates := self._waiting.find_candidates(count_ready, has_tokens, round_.tried):
             for request in candidates:
                 round_.tried.add(request.id)
                 attempt = self._try_start(request, round_)
                 if attempt is _Attempt.LACKS_SLOT:
                     self.shortage.slots += 1
-                    round_.tokens -= request.length - matched(request)
+                    round_.tokens -= request.length - count_ready(request)
                 if attempt in (_Attempt.STARTED, _Attempt.LACKS_SLOT):
                     return request
                 if attempt is _Attempt.BLOCKS:

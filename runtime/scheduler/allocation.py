@@ -37,15 +37,17 @@ class Allocation:
     prefill_end: int  # tokens known when the request started, or when tokens were last forced
     planned: int
     restore_end: int = 0
-    sampling: int = 0  # tokens that steps in flight sample, without those of steps up to `superseded`
+    sampling: int = 0  # tokens that steps in flight sample, without those of steps up to `discard_until_step`
     last_step: int = 0  # last step that names the request
     copy_step: int | None = None  # the step in flight that copies the partly matched page
-    sent_tokens: int = 0  # the model process knows the page table for so many tokens
+    sent_tokens: int = 0  # the model process knows the page table up to this position
     is_set_up: bool = False  # the model process has the slot's sampling and grammar state
 
     # Results:
-    superseded: int = 0  # last step whose sampled token is discarded
-    sits_out: bool = False  # its grammar's process has not answered yet, so no step may sample its next token
+    discard_until_step: int = 0  # last step whose sampled token is discarded
+    is_stalled: bool = (
+        False  # its grammar's process has not answered yet, so no step may sample its next token
+    )
     faulty: bool = False  # its KV led to NaN and must not be used again
 
     # PageSaver:
@@ -78,7 +80,7 @@ class Allocation:
     @property
     def has_forced(self) -> bool:
         """Some forced tokens are still to be computed."""
-        return self.prefilling and self.superseded > 0
+        return self.prefilling and self.discard_until_step > 0
 
     def take_new_pages(self) -> list[int]:
         """Returns the part of the page table that the model process does not know, and counts it as sent."""
@@ -91,11 +93,11 @@ class Allocation:
         kept = [each for each in self.inherited if each.rank < new.rank or each.tokens > new.tokens]
         self.inherited = [*kept, new]
 
-    def sit_out(self) -> None:
+    def stall(self) -> None:
         """Discards the tokens that are being sampled. No step names the request until `resume`."""
-        self.sits_out = True
+        self.is_stalled = True
         self.sampling = 0
-        self.superseded = self.last_step
+        self.discard_until_step = self.last_step
 
     def resume(self, length: int) -> None:
         """The next step computes the last of `length` known tokens again, to sample the token after it."""
@@ -106,8 +108,8 @@ class Allocation:
         """Has forced tokens up to `end` computed, and discards the tokens that are being sampled."""
         assert self.planned < end, (self.planned, end)
         self.prefill_end = end
-        self.sits_out = False
+        self.is_stalled = False
         self.sampling = 0
-        self.superseded = self.last_step
+        self.discard_until_step = self.last_step
         self.is_set_up = False
         self.sent_tokens = 0

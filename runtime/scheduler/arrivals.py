@@ -11,7 +11,7 @@ from .key_rates import KeyRates
 from .lease_registry import LeaseRegistry
 from .lifecycle import Lifecycle
 from .queue_places import QueuePlaces
-from .refusals import Limits, grammar_refusal, queue_full, refusal
+from .refusals import Limits, find_refusal, refuse_for_queue, refuse_grammar
 from .replies import Replies
 from .request import Request
 from .results import Results, WaitBudget
@@ -78,12 +78,12 @@ class Arrivals:
         All constraints are made before the first is used. Each sends a question to its grammar's process when
         it is made, so the processes work on their answers side by side.
         """
-        for request_id, compiled in list(self._grammars.finished()):
+        for request_id, compiled in list(self._grammars.take_finished()):
             request = self._requests.find(request_id)
             if request is None:
                 continue
             if isinstance(compiled, GrammarError | CompilerError | BusyError):
-                self._refuse(request, grammar_refusal(request, compiled))
+                self._refuse(request, refuse_grammar(request, compiled))
             else:
                 request.constraint = compiled
                 self._compiled[request.id] = request
@@ -92,14 +92,14 @@ class Arrivals:
                 del self._compiled[request.id]
             elif self._wait_budget.is_ready(request):
                 del self._compiled[request.id]
-                refused = self._completion.refusal(request)
+                refused = self._completion.find_refusal(request)
                 self._accept(request) if refused is None else self._refuse(request, refused)
 
     def _find_refusal(self, message: Generate) -> Refused | None:
-        refused = refusal(message, self._limits, self._cache, self._leases.count_withheld(message))
+        refused = find_refusal(message, self._limits, self._cache, self._leases.count_withheld(message))
         if refused is None and not self._places.admits(message.tenant):
             retry_after = self._places.retry_after(message.tenant, hash(message.prompt))
-            refused = queue_full(message, self._places, retry_after)
+            refused = refuse_for_queue(message, self._places, retry_after)
         return refused
 
     def _accept(self, request: Request) -> None:

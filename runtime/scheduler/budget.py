@@ -55,7 +55,7 @@ class StepBudget:
         return max(MIN_RESTORE, int(share_ms / self._restored_token_ms))
 
     def observe(self, prefill_tokens: int, elapsed_ms: float) -> None:
-        """A step computed so many prompt tokens in that time."""
+        """Learns from the time of a step that computed `prefill_tokens` prompt tokens."""
         if not prefill_tokens:
             self._base_ms = _average(self._base_ms or None, elapsed_ms)
         elif prefill_tokens >= MIN_CHUNK:
@@ -65,7 +65,7 @@ class StepBudget:
                 self._token_ms = _average(self._token_ms, token_ms)
 
     def observe_restore(self, restored_tokens: int, copying_ms: float) -> None:
-        """A step restored so many tokens; copying took that time."""
+        """Learns from the copying time of a step that restored `restored_tokens` tokens."""
         if restored_tokens >= MIN_RESTORE:
             token_ms = max(copying_ms / restored_tokens, 1e-4)
             self._restored_token_ms = _average(self._restored_token_ms, token_ms)

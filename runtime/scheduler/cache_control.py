@@ -57,7 +57,8 @@ class CacheController:
         self._stored = stored
         self._requests = requests
         self._replies = replies
-        self._deferred: deque[tuple[Deferred, set[str]]] = deque()  # with the ids of the requests that ended
+        self._deferred: deque[tuple[Deferred, set[str]]] = deque()
+        """each with the ids of the requests that had ended when it came"""
 
     def handle(self, message: CacheControl | AwaitTools | EndLease, now: float) -> None:
         """`now` is in seconds since 1970."""

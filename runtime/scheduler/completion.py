@@ -16,7 +16,7 @@ class Completion:
         self._segments = segments
         self._eos_tokens = eos_tokens
 
-    def refusal(self, request: Request) -> Refused | None:
+    def find_refusal(self, request: Request) -> Refused | None:
         """Why the request's limit allows no complete reply; None if it does."""
         if not request.sampling.complete_json:
             return None

@@ -53,10 +53,10 @@ class EvictedPages:
         """Removes and returns the pages of `due` that are in this queue, and others up to `most` in all."""
         taken = [self._remove(page) for page in due if page in self._pages]
         more = list(islice(self._pages, max(0, most - len(taken))))
-        return _grouped([*taken, *map(self._remove, more)])
+        return _group([*taken, *map(self._remove, more)])
 
-    def everything(self) -> list[KeyedPages]:
-        return _grouped(self._pages.values())
+    def list_pages(self) -> list[KeyedPages]:
+        return _group(self._pages.values())
 
     def forget(self, matches: Callable[[str], bool]) -> None:
         """Drops pages of matching namespaces."""
@@ -70,7 +70,7 @@ class EvictedPages:
         return evicted
 
 
-def _grouped(evicted: Iterable[_Evicted]) -> list[KeyedPages]:
+def _group(evicted: Iterable[_Evicted]) -> list[KeyedPages]:
     """Joins consecutive evictions of one namespace, the newest first. So the earlier pages of a prefix, which
     are evicted after the later ones, come first."""
     newest_first = sorted(evicted, reverse=True)

@@ -36,10 +36,10 @@ class ForcedRuns:
         forced = request.constraint.forced_text()
         if forced is None:
             return []
-        run = self._permitted(request, self._segments.sure_tokens(forced))
+        run = self._cut_to_permitted(request, self._segments.sure_tokens(forced))
         return run if len(run) >= MIN_RUN or self._eos_tokens.intersection(run) else []
 
-    def _permitted(self, request: Request, tokens: Sequence[int]) -> list[int]:
+    def _cut_to_permitted(self, request: Request, tokens: Sequence[int]) -> list[int]:
         """The leading tokens that the request's limits, stop ids and biases do not affect."""
         sampling = request.sampling
         disputed = {*sampling.stop_token_ids, *sampling.logit_bias}

@@ -33,7 +33,7 @@ class GrammarLoader:
         self._isolated = isolated
         # by the automaton's key, least recently used first
         self._loaded: OrderedDict[str, _Loaded] = OrderedDict()
-        self._nbytes = 0  # of all loaded automata
+        self._nbytes = 0  # bytes of all loaded automata
         self._bytes_in_use = 0
         self._next_id = 0
         self._loads: list[LoadGrammar | DropGrammar] = []
@@ -51,7 +51,7 @@ class GrammarLoader:
     def cancel(self, request: str) -> None:
         self._compiler.cancel(request)
 
-    def finished(self) -> Iterator[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
+    def take_finished(self) -> Iterator[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
         """Requests whose grammars are ready, each with its own constraint or the error."""
         for request, compiled in self._compiler.finished():
             if isinstance(compiled, GrammarError | CompilerError | BusyError):

@@ -27,7 +27,7 @@ def order_and_group(
     """Returns an order of the rows (indices into `page_tables`) and the groups, outer ones first.
 
     page_tables: int32 page ids of each row, packed; of a chunk those before its first token
-    chunks: so many rows, the last ones, have several query tokens. They join the groups that the others form.
+    chunks: number of rows, the last ones, with several query tokens. They join groups that other rows form.
     """
     by_first_page: dict[bytes, list[int]] = defaultdict(list)
     for row, table in enumerate(page_tables):

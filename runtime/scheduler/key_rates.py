@@ -48,8 +48,8 @@ class _Key:
     open: Counter[str] = field(default_factory=Counter)  # choices that run, by request
 
     def renew(self, quota: Quota, now: float) -> None:
-        self.requests = _renewed(self.requests, quota.requests_per_minute, now)
-        self.tokens = _renewed(self.tokens, quota.tokens_per_minute, now)
+        self.requests = _renew(self.requests, quota.requests_per_minute, now)
+        self.tokens = _renew(self.tokens, quota.tokens_per_minute, now)
 
     def allowances(self) -> Allowances:
         return Allowances(
@@ -85,10 +85,10 @@ class KeyRates:
         if quota is None:
             return True
         key = self._keys[quota.key]
-        request = _request_of(message.request)
+        request = _find_request(message.request)
         if quota.prompt_tokens is not None:
             key.renew(quota, now)
-            if (refused := _refusal(message.request, key, quota)) is not None:
+            if (refused := _find_refusal(message.request, key, quota)) is not None:
                 return refused
             _take(key.requests, 1)
             _take(key.tokens, quota.prompt_tokens)
@@ -103,7 +103,7 @@ class KeyRates:
         ended = self._choices.pop(choice, None)
         if ended is None:
             return
-        request = _request_of(choice)
+        request = _find_request(choice)
         ended.key.open[request] -= 1
         if not ended.key.open[request]:
             del ended.key.open[request]
@@ -142,7 +142,7 @@ class KeyRates:
             self.end(output.request)
 
 
-def _renewed(bucket: _Bucket | None, limit: int | None, now: float) -> _Bucket | None:
+def _renew(bucket: _Bucket | None, limit: int | None, now: float) -> _Bucket | None:
     if limit is None:
         return None
     if bucket is None:
@@ -156,12 +156,12 @@ def _take(bucket: _Bucket | None, amount: int) -> None:
         bucket.left -= amount
 
 
-def _request_of(choice: str) -> str:
+def _find_request(choice: str) -> str:
     """The id of a request; its choices have a number after it."""
     return choice.rpartition("-")[0]
 
 
-def _refusal(choice: str, key: _Key, quota: Quota) -> Refused | None:
+def _find_refusal(choice: str, key: _Key, quota: Quota) -> Refused | None:
     prompt = quota.prompt_tokens or 0
     if key.tokens is not None and prompt > key.tokens.limit:
         return Refused(

@@ -25,20 +25,20 @@ from ..messages import (
     UnpinPrefix,
 )
 from .refusals import (
-    no_pin,
-    no_prefix_cache,
-    pages_in_use,
-    pin_over_quota,
-    prefix_not_cached,
-    too_many_pins,
+    refuse_more_pins,
+    refuse_over_quota,
+    refuse_pages_in_use,
+    refuse_uncached,
+    refuse_unknown_pin,
+    refuse_without_cache,
 )
 from .request import TOKEN_BYTES, Request
 from .tool_pauses import ToolPauses
 
-MAX_LEASES = 1000  # of a tenant
-MAX_PINS = 1000  # of a scope
+MAX_LEASES = 1000  # leases of one tenant
+MAX_PINS = 1000  # pins of one scope
 MAX_LISTED = 100
-QUEUE_S = 60.0  # after the results of tools have come: time for the prompt to start
+QUEUE_S = 60.0  # time for a prompt to start after the results of its tools have come
 
 
 class Key(NamedTuple):
@@ -62,7 +62,7 @@ class _Pin:
 
     name: str
     namespace: str
-    tokens: Tokens  # in whole pages
+    tokens: Tokens  # whole pages of them
     lease: Lease
 
     def describe(self) -> PinnedPrefix:
@@ -87,8 +87,10 @@ class LeaseRegistry:
         self._claims: dict[Lease, _Claim] = {}
         self._by_key: dict[Key, list[Lease]] = {}
         self._by_owner: dict[str, dict[Lease, None]] = {}
-        self._of_replies: dict[str, Lease] = {}  # `tool_pause` leases by request id
-        self._undecided: dict[str, Request] = {}  # with such a lease; perhaps they ended in tool calls
+        self._of_replies: dict[str, Lease] = {}  # `tool_pause` leases, by request id
+        self._undecided: dict[
+            str, Request
+        ] = {}  # requests with a `tool_pause` lease, which may have ended in tool calls
 
     def arrive(self, message: Generate) -> None:
         """Renews the leases that the request uses: those under its keys, and of a pause that it ends."""
@@ -105,9 +107,9 @@ class LeaseRegistry:
         if not request.leases or request.namespace is None:
             return
         self._note_ended()
-        scope = scope_of(request.namespace)
+        scope = find_scope(request.namespace)
         for terms in request.leases:
-            self._take(request, terms, tokens, self._allowed(scope))
+            self._take(request, terms, tokens, self._count_allowed(scope))
         self.enforce_quota(scope)
 
     def check_pin(self, message: CheckPin) -> PinFits | QueryRefused:
@@ -136,7 +138,7 @@ class LeaseRegistry:
     def unpin(self, message: UnpinPrefix) -> PrefixPinned | QueryRefused:
         pin = self._pins.get(message.pin)
         if pin is None or not pin.namespace.startswith(message.scope):
-            return no_pin(message)
+            return refuse_unknown_pin(message)
         self._end(pin.lease)
         return PrefixPinned(message.query, pin.describe())
 
@@ -157,7 +159,7 @@ class LeaseRegistry:
             self._extend(self._of_replies[request_id], self._pauses.estimate(request.tenant, tools))
 
     def end(self, order: EndLease) -> None:
-        for lease in list(self._by_owner.get(scope_of(order.namespace) + order.tenant, ())):
+        for lease in list(self._by_owner.get(find_scope(order.namespace) + order.tenant, ())):
             claim = self._claims[lease]
             if claim.key.namespace == order.namespace and order.ends(claim.kind, claim.key.name):
                 self._end(lease)
@@ -182,17 +184,17 @@ class LeaseRegistry:
 
     def enforce_quota(self, scope: str) -> None:
         self._note_ended()
-        allowed = self._allowed(scope)
+        allowed = self._count_allowed(scope)
         owners = {
             owner: pages
             for owner, pages in self._cache.leases.owners().items()
-            if scope_of(owner) == scope and pages
+            if find_scope(owner) == scope and pages
         }
         while sum(owners.values()) > allowed:
             largest = max(owners, key=owners.__getitem__)
             for lease in self._cache.leases.first_to_free(self._by_owner[largest]):
                 self._break(lease)
-            owners[largest] = self._cache.leases.pages_of(largest)
+            owners[largest] = self._cache.leases.count_pages(largest)
 
     def list_pins(self, scope: str) -> list[PinnedPrefix]:
         return [pin.describe() for pin in self._pins.values() if pin.namespace.startswith(scope)]
@@ -219,7 +221,7 @@ class LeaseRegistry:
         ]
 
     def pinned_pages(self, scope: str) -> int:
-        return self._cache.leases.pages_of(scope, is_breakable=False)
+        return self._cache.leases.count_pages(scope, is_breakable=False)
 
     def leased_pages(self, scope: str) -> int:
         """Pages that the scope's tenants lease; a page that several lease counts for each."""
@@ -231,7 +233,7 @@ class LeaseRegistry:
         self._note_ended()
         return dict(Counter(claim.kind for lease, claim in self._claims.items() if lease.node is not None))
 
-    def _allowed(self, scope: str) -> int:
+    def _count_allowed(self, scope: str) -> int:
         return max(0, self.limit - self.pinned_pages(scope))
 
     def _add_pin(self, message: PinPrefix, tokens: Tokens, ends_at: float) -> _Pin:
@@ -257,15 +259,15 @@ class LeaseRegistry:
         more = wanted - leases.count_pinned(cached)
         pinned = self.pinned_pages(message.scope)
         if not self._cache.enabled:
-            return no_prefix_cache(query)
+            return refuse_without_cache(query)
         if sum(pin.lease.owner == message.scope for pin in self._pins.values()) >= MAX_PINS:
-            return too_many_pins(query, MAX_PINS)
+            return refuse_more_pins(query, MAX_PINS)
         if pinned + more > self.limit:
-            return pin_over_quota(message, wanted, more, pinned, self.limit, self._cache.page_size)
+            return refuse_over_quota(message, wanted, more, pinned, self.limit, self._cache.page_size)
         if spare is not None and leases.num_pinned + more > spare:
-            return pages_in_use(query, more)
+            return refuse_pages_in_use(query, more)
         if spare is not None and len(cached) < wanted:
-            return prefix_not_cached(query, wanted, len(cached))
+            return refuse_uncached(query, wanted, len(cached))
         return None
 
     def _count_pages(self, tokens: Tokens) -> int:
@@ -274,14 +276,14 @@ class LeaseRegistry:
     def _cut_to_pages(self, tokens: Tokens) -> Tokens:
         return tokens[: self._count_pages(tokens) * self._cache.page_size * TOKEN_BYTES]
 
-    def _take(self, request: Request, terms: LeaseTerms, tokens: Tokens, most_pages: int) -> None:
+    def _take(self, request: Request, terms: LeaseTerms, tokens: Tokens, max_pages: int) -> None:
         assert request.namespace is not None
         if terms.end is not None:
             tokens = tokens[: min(terms.end, request.prompt_length) * TOKEN_BYTES]
-        owner = scope_of(request.namespace) + request.tenant
+        owner = find_scope(request.namespace) + request.tenant
         ends_at = self.now + terms.ttl_s
         is_pause = terms.kind == "tool_pause"
-        lease = self._cache.lease(owner, request.namespace, tokens, ends_at, most_pages, is_pause)
+        lease = self._cache.lease(owner, request.namespace, tokens, ends_at, max_pages, is_pause)
         if lease is None:
             return
         claim = _Claim(terms.kind, Key(request.namespace, request.tenant, terms.key), request.id)
@@ -355,6 +357,6 @@ class LeaseRegistry:
                 del self._by_key[claim.key]
 
 
-def scope_of(name: str) -> str:
+def find_scope(name: str) -> str:
     """The scope at the beginning of a namespace's or an owner's name (`frontend/http/tenants.py`)."""
     return name[: name.rfind("/") + 1]

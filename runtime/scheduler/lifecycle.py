@@ -28,7 +28,7 @@ from .allocation import Allocation
 from .fairness import Fairness
 from .grammar_loader import GrammarLoader
 from .lease_registry import LeaseRegistry
-from .plan import STEPS_IN_FLIGHT, StepInFlight
+from .plan import MAX_STEPS_IN_FLIGHT, StepInFlight
 from .queue_places import QueuePlaces
 from .rank import is_background
 from .request import Phase, Request
@@ -136,7 +136,7 @@ class Lifecycle:
         if not self._grammars.load(request.constraint):
             return Start.NO_GRAMMAR_MEMORY
         others = len(self.residents)
-        reserve = others * self._cache.count_pages(STEPS_IN_FLIGHT)
+        reserve = others * self._cache.count_pages(MAX_STEPS_IN_FLIGHT)
         allocation = allocate(request, self._free_slots[0], self._cache, found, reserve)
         if allocation is None:
             self._grammars.unload(request.constraint)
@@ -200,7 +200,7 @@ class Lifecycle:
                 owed[other.tenant] += other.uncomputed
         self._fairness.contend(request, owed)
         self.waiting.add(request, first)
-        self._stored.queued(request)
+        self._stored.note_queued(request)
 
     def _release_if_done(self, request: Request) -> None:
         """Releases slot and pages, unless the request stays or a step in flight names it."""

@@ -30,14 +30,14 @@ class PageSaver:
         self._evicted = EvictedPages()
         self._copied_by: dict[int, frozenset[bytes]] = {}  # keys by step in flight
 
-    def before(self, plan: StepPlan, flight: StepInFlight) -> list[SavedPages]:
+    def choose_before(self, plan: StepPlan, flight: StepInFlight) -> list[SavedPages]:
         """The evicted pages to copy to the store before a step runs."""
         self._take_evicted()
         if not self._evicted:
             return []
-        chosen = self._evicted.take(_overwritten(plan, flight), self._most)
+        chosen = self._evicted.take(_list_overwritten(plan, flight), self._most)
         self._copied_by[plan.step] = frozenset(key for group in chosen for key in split_keys(group.keys))
-        return [_saved(group) for group in chosen]
+        return [_pack(group) for group in chosen]
 
     def step_done(self, step: int) -> None:
         """The store can find the pages that were copied with this step from now on."""
@@ -58,20 +58,22 @@ class PageSaver:
 
         at_once: save even a few
         """
-        fresh = sum(max(0, self._full(request) - request.allocation.saved_pages) for request in requests)
+        fresh = sum(
+            max(0, self._count_full(request) - request.allocation.saved_pages) for request in requests
+        )
         if fresh < (1 if at_once else self._most):
             return []
-        return [SavePages([save for request in requests if (save := self._fresh(request)) is not None])]
+        return [SavePages([save for request in requests if (save := self._take_fresh(request)) is not None])]
 
-    def keys(self, request: Request) -> bytes:
+    def find_keys(self, request: Request) -> bytes:
         """Keys of a request's full pages that may be stored; empty without write-through."""
-        pages = self._full(request)
+        pages = self._count_full(request)
         return self._keys(request, pages) if pages else b""
 
-    def at_the_end(self) -> list[SavedPages]:
+    def list_remaining(self) -> list[SavedPages]:
         """All full pages in the KV cache, those used last first."""
         self._take_evicted()
-        return [_saved(group) for group in [*self._cache.everything(), *self._evicted.everything()]]
+        return [_pack(group) for group in [*self._cache.list_pages(), *self._evicted.list_pages()]]
 
     def forget(self, matches: Callable[[str], bool]) -> None:
         """Drops evicted pages of matching namespaces."""
@@ -81,9 +83,9 @@ class PageSaver:
     def _take_evicted(self) -> None:
         self._evicted.add(self._cache.take_evicted())
 
-    def _fresh(self, request: Request) -> SavedPages | None:
+    def _take_fresh(self, request: Request) -> SavedPages | None:
         allocation = request.allocation
-        first, last = allocation.saved_pages, self._full(request)
+        first, last = allocation.saved_pages, self._count_full(request)
         if last <= first:
             return None
         allocation.saved_pages = last
@@ -91,9 +93,9 @@ class PageSaver:
         keys = self._keys(request, last)[first * KEY_BYTES :]
         size = self._cache.page_size
         pages = allocation.lock.pages_at(first * size, last * size)
-        return _saved(KeyedPages(request.namespace, keys, pages))
+        return _pack(KeyedPages(request.namespace, keys, pages))
 
-    def _full(self, request: Request) -> int:
+    def _count_full(self, request: Request) -> int:
         """How many full pages the request has once its planned steps are done; 0 if none are to be saved."""
         allocation = request.allocation
         kept = (
@@ -110,13 +112,13 @@ class PageSaver:
         size = self._cache.page_size
         known = len(request.stored.keys) // KEY_BYTES
         tokens = request.slice(known * size, pages * size)
-        request.stored.keys += self._cache.keys(
+        request.stored.keys += self._cache.compute_keys(
             request.namespace, tokens, after=request.stored.keys[-KEY_BYTES:]
         )
         return request.stored.keys[: pages * KEY_BYTES]
 
 
-def _overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[int]:
+def _list_overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[int]:
     """The pages that a step writes."""
     for row, request in zip(plan.rows, flight.rows, strict=True):
         end = request.allocation.planned
@@ -127,5 +129,5 @@ def _overwritten(plan: StepPlan, flight: StepInFlight) -> Iterator[int]:
         yield copy.destination
 
 
-def _saved(pages: KeyedPages) -> SavedPages:
+def _pack(pages: KeyedPages) -> SavedPages:
     return SavedPages(pages.namespace, pages.keys, np.array(pages.pages, np.int32).tobytes())

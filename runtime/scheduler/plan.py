@@ -14,9 +14,9 @@ from .budget import StepBudget
 from .groups import order_and_group
 from .request import Phase, Request
 
-STEPS_IN_FLIGHT = 2  # at most
+MAX_STEPS_IN_FLIGHT = 2
 GROWTH_TOKENS = 64  # tokens for which pages are allocated ahead while many are available
-MANY_AVAILABLE = 0.25  # of all pages
+MANY_AVAILABLE = 0.25  # many pages are available if more than this share is
 
 
 @dataclass(slots=True)
@@ -24,12 +24,14 @@ class StepInFlight:
     """A planned step until its result."""
 
     step: int
-    rows: list[Request] = field(default_factory=list)  # the request of each row
-    sampled: list[Request] = field(default_factory=list)  # of each row that samples, in the rows' order
+    rows: list[Request] = field(default_factory=list)  # each row's request
+    sampled: list[Request] = field(
+        default_factory=list
+    )  # the requests of rows that sample, in the rows' order
     restored: list[Request] = field(default_factory=list)  # requests whose pages it restores
     restored_tokens: int = 0
-    prefill_tokens: int = 0  # in chunks of prompts and of forced tokens
-    forced_tokens: int = 0  # of `prefill_tokens`
+    prefill_tokens: int = 0  # tokens of prompts and forced tokens that it computes
+    forced_tokens: int = 0  # the forced ones among `prefill_tokens`
     masks_sent: bool = False
 
     @property
@@ -105,12 +107,12 @@ class StepPlanner:
                 self._add_chunk(plan, flight, request, tokens)
         return plan, flight
 
-    def copies_made(self, flight: StepInFlight) -> None:
+    def end_copies(self, flight: StepInFlight) -> None:
         """The step is done: the sources of its page copies may be evicted from now on."""
         for request in flight.rows:
             allocation = request.allocation
             if allocation.copy_step == flight.step:
-                self._cache.copied(allocation.lock)
+                self._cache.end_copy(allocation.lock)
                 allocation.copy_step = None
 
     def _chunks(self, prefilling: Sequence[Request], budget: int) -> list[tuple[Request, int]]:
@@ -238,7 +240,7 @@ def step_masks(flight: StepInFlight, words: int) -> StepMasks:
     alive = [
         request
         for request in flight.host_masked
-        if request.phase is not Phase.ENDED and flight.step > request.allocation.superseded
+        if request.phase is not Phase.ENDED and flight.step > request.allocation.discard_until_step
     ]
     masks = np.empty((len(alive), words), np.int32)
     for request, mask in zip(alive, masks, strict=True):

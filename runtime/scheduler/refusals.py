@@ -19,7 +19,7 @@ from ..messages import (
 from .queue_places import QueuePlaces
 from .request import TOKEN_BYTES, Request
 
-MOST_CHARACTERS = 2000  # of a message about a grammar, which may quote it
+MAX_CHARACTERS = 2000  # of a message about a grammar, which may quote it
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     group_cost: GroupCost = msgspec.field(default_factory=GroupCost)
 
 
-def refusal(message: Generate, limits: Limits, cache: PrefixCache, withheld: int) -> Refused | None:
+def find_refusal(message: Generate, limits: Limits, cache: PrefixCache, withheld: int) -> Refused | None:
     """Why a request can never start; None if it can. `withheld` pages are pinned for others."""
     prompt = len(message.prompt) // TOKEN_BYTES
     length = prompt + message.sampling.max_tokens
@@ -52,11 +52,13 @@ def refusal(message: Generate, limits: Limits, cache: PrefixCache, withheld: int
             "context_length_exceeded",
         )
     if pages > cache.num_pages - withheld:
-        return _over_memory(message.request, length, cache, withheld if pages <= cache.num_pages else 0)
+        return _refuse_over_memory(
+            message.request, length, cache, withheld if pages <= cache.num_pages else 0
+        )
     return None
 
 
-def queue_full(message: Generate, places: QueuePlaces, retry_after: int) -> Refused:
+def refuse_for_queue(message: Generate, places: QueuePlaces, retry_after: int) -> Refused:
     """`retry_after` is in seconds."""
     return Refused(
         message.request,
@@ -69,7 +71,7 @@ def queue_full(message: Generate, places: QueuePlaces, retry_after: int) -> Refu
     )
 
 
-def _over_memory(request: str, length: int, cache: PrefixCache, pinned: int) -> Refused:
+def _refuse_over_memory(request: str, length: int, cache: PrefixCache, pinned: int) -> Refused:
     """pinned: pages pinned for others, if the request would fit without these pins; otherwise 0"""
     taken = f", {pinned} of them pinned for others" if pinned else ""
     unpin = "end pins (GET /cache lists them, DELETE /cache/pin/ID ends one), " if pinned else ""
@@ -84,7 +86,7 @@ def _over_memory(request: str, length: int, cache: PrefixCache, pinned: int) -> 
     )
 
 
-def grammar_refusal(request: Request, error: GrammarError | CompilerError | BusyError) -> Refused:
+def refuse_grammar(request: Request, error: GrammarError | CompilerError | BusyError) -> Refused:
     """The grammar is wrong or cannot be enforced, the compiler failed, or too many grammars are queued."""
     if isinstance(error, BusyError):
         return Refused(
@@ -96,37 +98,37 @@ def grammar_refusal(request: Request, error: GrammarError | CompilerError | Busy
             request.id, 500, f"{request.grammar_param}: {message}", request.grammar_param, "internal_error"
         )
     param = request.grammar_params.get(error.function, request.grammar_param)
-    return Refused(request.id, 400, f"{param}: {_shortened(error)}", param, "invalid_grammar")
+    return Refused(request.id, 400, f"{param}: {_shorten(error)}", param, "invalid_grammar")
 
 
-def grammar_error(request: Request, error: GrammarError | CompilerError) -> ReplyError:
+def describe_grammar_error(request: Request, error: GrammarError | CompilerError) -> ReplyError:
     """The error of a reply whose grammar failed: the request's fault (400) or the server's (500)."""
     param = request.grammar_param
     if isinstance(error, CompilerError):
-        return ReplyError(f"{param}: {_shortened(error)}")
-    return ReplyError(f"{param}: {_shortened(error)}", 400, param, "invalid_grammar")
+        return ReplyError(f"{param}: {_shorten(error)}")
+    return ReplyError(f"{param}: {_shorten(error)}", 400, param, "invalid_grammar")
 
 
-def _shortened(error: Exception) -> str:
+def _shorten(error: Exception) -> str:
     reason = str(error)
-    return reason if len(reason) <= MOST_CHARACTERS else f"{reason[:MOST_CHARACTERS]}…"
+    return reason if len(reason) <= MAX_CHARACTERS else f"{reason[:MAX_CHARACTERS]}…"
 
 
-def no_pin(message: UnpinPrefix) -> QueryRefused:
+def refuse_unknown_pin(message: UnpinPrefix) -> QueryRefused:
     reason = f"There is no pin {message.pin}; it may have expired."
     return QueryRefused(message.query, 404, reason, "id", "pin_not_found")
 
 
-def no_prefix_cache(query: int) -> QueryRefused:
+def refuse_without_cache(query: int) -> QueryRefused:
     return QueryRefused(query, 409, "The server runs with --no-prefix-cache.", None, "no_prefix_cache")
 
 
-def too_many_pins(query: int, limit: int) -> QueryRefused:
+def refuse_more_pins(query: int, limit: int) -> QueryRefused:
     message = f"{limit} prefixes are pinned, which is the limit. Unpin others (DELETE /cache/pin/ID)."
     return QueryRefused(query, 409, message, None, "too_many_pins")
 
 
-def pin_over_quota(
+def refuse_over_quota(
     message: CheckPin | PinPrefix, wanted: int, more: int, pinned: int, limit: int, page_size: int
 ) -> QueryRefused:
     """`wanted`: pages of the prefix. `more`: those of them that are not pinned yet. `pinned`, `limit`: of the
@@ -145,11 +147,11 @@ def pin_over_quota(
     return QueryRefused(message.query, 409, reason, None, "pin_quota_exceeded")
 
 
-def pages_in_use(query: int, more: int) -> QueryRefused:
+def refuse_pages_in_use(query: int, more: int) -> QueryRefused:
     message = f"The prefix takes {more} more pages of KV cache, which open requests may need. Try again."
     return QueryRefused(query, 409, message, None, "kv_cache_in_use")
 
 
-def prefix_not_cached(query: int, wanted: int, cached: int) -> QueryRefused:
+def refuse_uncached(query: int, wanted: int, cached: int) -> QueryRefused:
     message = f"Only {cached} of the prefix's {wanted} pages are cached; others were evicted. Try again."
     return QueryRefused(query, 503, message, None, "prefix_not_cached")

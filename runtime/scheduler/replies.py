@@ -18,7 +18,7 @@ class Replies:
     def add(self, client: int, message: Message) -> None:
         self._messages[client].append(message)
 
-    def tokens(self, request: Request, logprobs: Logprobs | None, finish: FinishReason | None) -> None:
+    def add_tokens(self, request: Request, logprobs: Logprobs | None, finish: FinishReason | None) -> None:
         """Sends the tokens not sent yet; with `finish` "stop" the last one ended the reply."""
         stop_token = request.last_token if finish == "stop" else None
         self._put(request, Output(request.id, _unsent(request), logprobs, finish, stop_token))
@@ -32,7 +32,7 @@ class Replies:
             request.has_replied = True
             output.cached_tokens, output.queued_s = request.cached_tokens, request.queued_s
             if request.prompt_logprobs:
-                output.prompt_logprobs = joined(request.prompt_logprobs)
+                output.prompt_logprobs = join_logprobs(request.prompt_logprobs)
                 request.prompt_logprobs = []
         self._outputs[request.client].append(output)
 
@@ -57,7 +57,7 @@ def _unsent(request: Request) -> Tokens:
     return request.slice(start, request.length)
 
 
-def joined(parts: list[Logprobs]) -> Logprobs:
+def join_logprobs(parts: list[Logprobs]) -> Logprobs:
     return Logprobs(
         b"".join(part.chosen for part in parts),
         b"".join(part.top_ids for part in parts),
@@ -65,7 +65,7 @@ def joined(parts: list[Logprobs]) -> Logprobs:
     )
 
 
-def ending(request: Request, eos_tokens: frozenset[int]) -> FinishReason | None:
+def find_ending(request: Request, eos_tokens: frozenset[int]) -> FinishReason | None:
     """Why the request's newest token ends its reply; None if it does not."""
     sampling, token = request.sampling, request.last_token
     if token in sampling.stop_token_ids:
@@ -75,7 +75,7 @@ def ending(request: Request, eos_tokens: frozenset[int]) -> FinishReason | None:
     return "length" if request.length >= request.max_length else None
 
 
-def banned_tokens(request: Request, eos_tokens: frozenset[int]) -> Tokens:
+def list_banned_tokens(request: Request, eos_tokens: frozenset[int]) -> Tokens:
     """Tokens that would end the reply, packed; they may not be sampled before `min_tokens`."""
     banned = set(request.sampling.stop_token_ids)
     if not request.sampling.ignore_eos:

@@ -31,7 +31,7 @@ class AwaitedPrefix:
     """The first `tokens` of a waiting request, which the running request `by` computes too."""
 
     by: Request
-    allocation: Allocation  # of `by` when this was found
+    allocation: Allocation  # the one that `by` had when this was found
     tokens: int
 
     @property
@@ -48,13 +48,13 @@ class Request:
     client: int  # the tokenizer process
     namespace: str | None  # None: shares no prefixes
     tenant: str  # the request counts towards this tenant's fair share
-    priority: int  # lower numbers first
+    priority: int  # lower numbers start first
     sampling: SamplingParams
     prompt_length: int  # tokens
     arrival: int  # counts requests
     grammar_param: str | None  # the field that the grammar came from, for errors
-    grammar_params: Mapping[str, str]  # the same by function of a structural tag
-    leases: Sequence[LeaseTerms]  # to take when it ends
+    grammar_params: Mapping[str, str]  # the same field for each function of a structural tag
+    leases: Sequence[LeaseTerms]  # taken when it ends
     is_text_stream: bool  # the client gets tokens as they come, and people may read them
 
     tokens: bytes | bytearray  # prompt and output, packed int32; grown by `Results`

@@ -14,8 +14,8 @@ from .counts import Counts
 from .fairness import OUTPUT_WEIGHT, Fairness
 from .forced_runs import ForcedRuns, Segments
 from .plan import StepInFlight
-from .refusals import grammar_error
-from .replies import Replies, ending
+from .refusals import describe_grammar_error
+from .replies import Replies, find_ending
 from .request import Phase, Request
 
 MAX_WAIT_S = 0.05  # of a turn of the loop, for all grammars' processes; an answer usually takes 0.0001
@@ -65,7 +65,7 @@ class _Late:
 class Results:
     """Appends a step's tokens to its requests and to their replies.
 
-    A request whose grammar's process has not answered in time sits out: the last token that was sampled for
+    A request whose grammar's process has not answered in time is stalled: the last token that was sampled for
     it waits for the answer, and tokens of steps in flight are discarded.
     """
 
@@ -118,14 +118,14 @@ class Results:
         self._replies.close_step()
         return outcome
 
-    def sit_out(self, flight: StepInFlight) -> None:
-        """Makes requests sit out if their masks for the step are not known in time."""
+    def stall(self, flight: StepInFlight) -> None:
+        """Stalls requests whose masks for the step are not known in time."""
         for request in flight.host_masked:
-            is_discarded = request.is_answered or flight.step <= request.allocation.superseded
+            is_discarded = request.is_answered or flight.step <= request.allocation.discard_until_step
             # A late request's sampled token comes first, even if the answer has come since the turn began.
             is_late = request.id in self._late
             if not is_discarded and (is_late or not self._wait_budget.is_ready(request)):
-                request.allocation.sit_out()
+                request.allocation.stall()
                 self._late.setdefault(request.id, _Late(request, None))
 
     def _resume(self, late: _Late, outcome: StepOutcome) -> None:
@@ -134,7 +134,7 @@ class Results:
             self._take_token(request, *late.sampled, outcome)
         if request.held is None or outcome.is_over(request) or request in outcome.answered:
             return
-        if late.sampled is not None or request.held.sits_out:
+        if late.sampled is not None or request.held.is_stalled:
             request.held.resume(request.length)
 
     def force(self, request: Request) -> FinishReason | None:
@@ -144,18 +144,18 @@ class Results:
             return None
         self._counts.forced_tokens += len(run)
         self._append(request, run)
-        return ending(request, self._eos)
+        return find_ending(request, self._eos)
 
     def _take_tokens(self, flight: StepInFlight, result: StepResult, outcome: StepOutcome) -> None:
         tokens = np.frombuffer(result.tokens, np.int32).tolist()
         states = np.frombuffer(result.states, np.int32).tolist()
         logprobs = {part.slot: part.logprobs for part in result.logprobs}
         for request, token in zip(flight.sampled, tokens, strict=True):
-            if flight.step > request.allocation.superseded and not outcome.is_over(request):
+            if flight.step > request.allocation.discard_until_step and not outcome.is_over(request):
                 self._expect(request, token)
         for request, token, state in zip(flight.sampled, tokens, states, strict=True):
             allocation = request.allocation
-            if flight.step <= allocation.superseded:
+            if flight.step <= allocation.discard_until_step:
                 continue
             allocation.sampling -= 1
             if outcome.is_over(request):
@@ -164,7 +164,7 @@ class Results:
             if self._wait_budget.is_ready(request):
                 self._take_token(request, *sampled, outcome)
             else:
-                allocation.sit_out()
+                allocation.stall()
                 self._late[request.id] = _Late(request, sampled)
 
     def _expect(self, request: Request, token: int) -> None:
@@ -184,10 +184,10 @@ class Results:
         self._count_output(request, 1)
         error = request.constraint.accept(token, state) if request.constraint else None
         if error is not None:
-            self._fail(request, grammar_error(request, error), outcome)
+            self._fail(request, describe_grammar_error(request, error), outcome)
             return
-        finish = ending(request, self._eos) or self.force(request)
-        self._replies.tokens(request, logprobs, finish)
+        finish = find_ending(request, self._eos) or self.force(request)
+        self._replies.add_tokens(request, logprobs, finish)
         if finish is not None:
             outcome.answered.append(request)
 
@@ -202,7 +202,7 @@ class Results:
         allocation.planned = min(allocation.planned, request.length)
         end = self._completion.end(request) or ()
         self._append(request, end[: request.max_length - request.length])
-        self._replies.tokens(request, None, "length")
+        self._replies.add_tokens(request, None, "length")
 
     def _append(self, request: Request, tokens: Sequence[int]) -> None:
         """Appends forced tokens in place of tokens that are being sampled."""

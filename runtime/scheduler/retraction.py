@@ -38,7 +38,7 @@ class Retraction:
     def secure_pages(self, request: Request) -> bool:
         """Allocates pages for the next tokens, and retracts requests until there are enough.
 
-        False: the request sits out this step, until the steps in flight release the retracted pages.
+        False: the request skips this step, because the steps in flight still use the retracted pages.
         """
         while request.phase is Phase.RUNNING and not self._planner.ensure_pages(request):
             if self._is_retracting:

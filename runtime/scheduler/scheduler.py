@@ -21,15 +21,15 @@ from ..messages import (
     DropCache,
     EndLease,
     ExplainPrompt,
-    Fetched,
     Finish,
-    Flushed,
-    Forgotten,
-    Found,
     Generate,
-    Located,
     Message,
     ModelReady,
+    PagesFetched,
+    PagesFlushed,
+    PagesForgotten,
+    PagesFound,
+    PagesLocated,
     PageStoreInbox,
     PeerDown,
     PinPrefix,
@@ -54,10 +54,10 @@ from .grammar_loader import GrammarLoader
 from .key_rates import KeyRates
 from .lease_registry import LeaseRegistry
 from .lifecycle import Lifecycle
-from .plan import STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
+from .plan import MAX_STEPS_IN_FLIGHT, StepInFlight, StepPlanner, step_masks
 from .queue_places import QueuePlaces
 from .refusals import Limits
-from .replies import Replies, banned_tokens
+from .replies import Replies, list_banned_tokens
 from .request import Phase, Request
 from .results import Results, StepOutcome, WaitBudget
 from .retraction import Retraction
@@ -106,7 +106,9 @@ class Scheduler:
         self._grammars = grammars
         self._mask_words = -(-vocab_size // 32)
         eos = frozenset(eos_tokens)
-        self._planner = StepPlanner(cache, lambda request: banned_tokens(request, eos), limits.group_cost)
+        self._planner = StepPlanner(
+            cache, lambda request: list_banned_tokens(request, eos), limits.group_cost
+        )
         self._fairness = Fairness(
             bounds.ahead, own_priorities=limits.keys > 1 and not limits.bounded_priorities
         )
@@ -191,17 +193,17 @@ class Scheduler:
                 self._drop_client(message.client)
             case Drain():
                 self._is_draining = True
-            case Found():
-                self._stored.found(message)
-            case Fetched():
-                self._stored.fetched(message)
-            case Located():
-                self._cache_control.tree_reports.located(message)
-            case Forgotten():
+            case PagesFound():
+                self._stored.take_found(message)
+            case PagesFetched():
+                self._stored.take_fetched(message)
+            case PagesLocated():
+                self._cache_control.tree_reports.take_located(message)
+            case PagesForgotten():
                 self._replies.add(message.client, message.dropped)
             case StoreReport():
                 self._stored.counts = message.counts
-            case Flushed():
+            case PagesFlushed():
                 self._is_flushed = True
             case ModelReady():
                 log.warning("the model process said twice that it is ready")
@@ -271,7 +273,7 @@ class Scheduler:
 
     def plan(self, now: Now) -> bool:
         """Plans the next step; False if there is nothing to do or enough steps are in flight."""
-        if len(self._in_flight) >= STEPS_IN_FLIGHT:
+        if len(self._in_flight) >= MAX_STEPS_IN_FLIGHT:
             return False
         self._admit(now.monotonic)
         decoding, prefilling = self._choose_rows()
@@ -302,7 +304,7 @@ class Scheduler:
             self._budget.observe_restore(flight.restored_tokens, result.restored_ms)
         else:
             self._budget.observe(flight.prefill_tokens, result.elapsed_ms)
-        self._planner.copies_made(flight)
+        self._planner.end_copies(flight)
         self._conclude(self._results.take(flight, result))
         self._in_flight.popleft()
         self._send_masks()
@@ -361,9 +363,9 @@ class Scheduler:
         forced = [request for request in ready if request.allocation.has_forced]
         decoding = [request for request in ready if not request.allocation.has_forced]
         prompts = [request for request in self._requests.residents.values() if request.computes_prompt]
-        return decoding, forced + self._answered() + self._admission.in_order(prompts)
+        return decoding, forced + self._choose_answered() + self._admission.in_order(prompts)
 
-    def _answered(self) -> list[Request]:
+    def _choose_answered(self) -> list[Request]:
         """Answered requests with forced tokens to compute. They end early if pages run short."""
         residents = list(self._requests.residents.values())
         answered = [each for each in residents if each.phase is Phase.ANSWERED and each.allocation.prefilling]
@@ -379,5 +381,5 @@ class Scheduler:
         flight = self._in_flight[0]
         flight.masks_sent = True
         if flight.host_masked:
-            self._results.sit_out(flight)
+            self._results.stall(flight)
             self._to_model.append(step_masks(flight, self._mask_words))

@@ -10,12 +10,12 @@ from ..messages import (
     DiscardPages,
     DropCache,
     EndFetch,
-    Fetched,
     FetchPages,
     FindPages,
     FlushPages,
     ForgetPages,
-    Found,
+    PagesFetched,
+    PagesFound,
     PageStoreInbox,
     StepPlan,
     StoreCounts,
@@ -27,8 +27,8 @@ from .plan import StepInFlight
 from .request import Phase, Request
 from .stored_prefix import Fetch, StoreLookup
 
-AHEAD_DIVISOR = 2  # of host memory: the part for pages that are fetched before their requests can start
-MOST_LOOKUPS = 4  # before a start; a prompt whose pages are evicted again and again is computed
+AHEAD_DIVISOR = 2  # pages fetched before their requests can start take this part of host memory
+MAX_LOOKUPS = 4  # before a start; then a prompt is computed even if its pages are stored
 
 
 class StoredPages:
@@ -64,7 +64,7 @@ class StoredPages:
 
     def _look_up(self, request: Request, attempt: int) -> None:
         assert request.namespace is not None, "a request without a namespace shares no pages"
-        missing = self._cache.missing(request.namespace, request.slice(0, request.most_cached))
+        missing = self._cache.find_missing(request.namespace, request.slice(0, request.most_cached))
         keys = split_keys(missing.keys)
         in_copy = {key for key in keys if self._saver.is_in_copy(key)}
         request.stored.lookup = StoreLookup(missing.first, keys, in_copy, attempt)
@@ -76,7 +76,7 @@ class StoredPages:
         self._unanswered[self._last] = request
         self._to_store.append(FindPages(self._last, request.namespace, missing.keys))
 
-    def found(self, message: Found) -> None:
+    def take_found(self, message: PagesFound) -> None:
         request = self._unanswered.pop(message.fetch, None)
         if request is None:
             return  # the fetch was ended
@@ -89,7 +89,7 @@ class StoredPages:
         else:
             request.stored.fetch = None
 
-    def queued(self, request: Request) -> None:
+    def note_queued(self, request: Request) -> None:
         """The request waits from now on, so its pages may be fetched."""
         self._may_fetch |= request.stored.fetch is not None
 
@@ -111,7 +111,7 @@ class StoredPages:
         self._held_pages += fetch.size
         self._to_store.append(FetchPages(fetch.id))
 
-    def fetched(self, message: Fetched) -> None:
+    def take_fetched(self, message: PagesFetched) -> None:
         request = self._unanswered.pop(message.fetch, None)
         if request is None:
             return  # the fetch was ended
@@ -144,13 +144,13 @@ class StoredPages:
             return True
         if full_pages < lookup.first or self._store_has_more(lookup):
             self.end(request)
-            if lookup.attempt < MOST_LOOKUPS:
+            if lookup.attempt < MAX_LOOKUPS:
                 self._look_up(request, lookup.attempt + 1)
         return request.stored.fetch is not None and request.stored.fetch.unanswered
 
     def _store_has_more(self, lookup: StoreLookup) -> bool:
         """Whether the store has got pages since the look-up and may be asked again."""
-        if not lookup.in_copy or lookup.attempt == MOST_LOOKUPS:
+        if not lookup.in_copy or lookup.attempt == MAX_LOOKUPS:
             return False
         return not self._saver.is_in_copy(next(iter(lookup.in_copy)))
 
@@ -171,7 +171,7 @@ class StoredPages:
 
     def attach(self, plan: StepPlan, flight: StepInFlight) -> None:
         """Adds the pages to save before the step runs, and the fetches that are over after it."""
-        plan.saves = self._saver.before(plan, flight)
+        plan.saves = self._saver.choose_before(plan, flight)
         plan.fetches_over, self._over = self._over, []
 
     def save(self, flight: StepInFlight) -> None:
@@ -184,7 +184,7 @@ class StoredPages:
     def release(self, request: Request) -> None:
         """Tells the store which pages were used, before the request gives them back. With write-through,
         saves its last pages."""
-        keys = self._saver.keys(request)
+        keys = self._saver.find_keys(request)
         if keys:
             self._to_store.append(UsedPages(keys))
         self._to_model += self._saver.write_through([request], at_once=True)
@@ -192,7 +192,7 @@ class StoredPages:
     def flush(self) -> None:
         """Saves the pages that would be lost with the KV cache. All fetches are over."""
         over, self._over = self._over, []
-        self._to_model.append(FlushPages(self._saver.at_the_end(), over))
+        self._to_model.append(FlushPages(self._saver.list_remaining(), over))
 
     def forget(self, order: DropCache, dropped: CacheDropped, requests: Iterable[Request]) -> None:
         """Forgets the pages of a namespace or scope, and the look-ups of waiting `requests` in it."""
@@ -212,7 +212,7 @@ class StoredPages:
     def discard(self, request: Request) -> None:
         """Has the store drop the pages of a request whose KV is wrong; the fault may come from them."""
         if self.enabled and request.namespace is not None:
-            keys = self._cache.keys(request.namespace, bytes(request.tokens))
+            keys = self._cache.compute_keys(request.namespace, bytes(request.tokens))
             if keys:
                 self._to_model.append(DiscardPages(request.namespace, keys))
 

@@ -13,8 +13,8 @@ class Fetch:
 
     id: int
     first: int
-    found: int | None = None  # pages that are stored; None until `Found` arrives
-    pages: int | None = None  # pages that are ready to be restored; None until `Fetched` arrives
+    found: int | None = None  # pages that are stored; None until `PagesFound` arrives
+    pages: int | None = None  # pages that are ready to be restored; None until `PagesFetched` arrives
     requested: bool = False  # `FetchPages` was sent
     restored: bool = False  # a step in flight or done restores some of them
 

@@ -44,8 +44,8 @@ class AwaitedResults:
 
     request_id: str
     caller: _Caller
-    end: _End  # of its prompt
-    digest: bytes  # of its prompt
+    end: _End  # the end of its prompt
+    digest: bytes  # SHA-256 of its prompt
     tools: Sequence[str]
     since: float  # seconds since 1970
 
@@ -101,7 +101,7 @@ class ToolPauses:
 
     def estimate(self, tenant: str, tools: Sequence[str]) -> float:
         """Seconds within which nine of ten results of the slowest of the tools came."""
-        return max((self._estimate(tenant, tool) for tool in tools), default=FIRST_GUESS_S)
+        return max((self._estimate_tool(tenant, tool) for tool in tools), default=FIRST_GUESS_S)
 
     def begin(self, request: Request, tools: Sequence[str], now: float) -> None:
         assert request.namespace is not None, "a request without a namespace leaves nothing to lease"
@@ -121,14 +121,14 @@ class ToolPauses:
         """Ends the pauses that the prompt ends, and learns from them; returns their requests' ids."""
         if message.namespace is None:
             return []
-        ended = self._continued(_Caller(message.tenant, message.namespace), message.prompt)
+        ended = self._find_continued(_Caller(message.tenant, message.namespace), message.prompt)
         for awaited in ended:
             for tool in awaited.tools:
                 self._learn(message.tenant, tool, now - awaited.since)
             self._forget(awaited)
         return [awaited.request_id for awaited in ended]
 
-    def _continued(self, caller: _Caller, prompt: Tokens) -> list[AwaitedResults]:
+    def _find_continued(self, caller: _Caller, prompt: Tokens) -> list[AwaitedResults]:
         """The awaited results whose prompts begin this longer one. Each byte is hashed at most once."""
         by_end = self._by_prompt.get(caller, {})
         found: list[AwaitedResults] = []
@@ -145,7 +145,7 @@ class ToolPauses:
             learned.append(seconds)
             self._seconds.put(tenant, tool, learned)
 
-    def _estimate(self, tenant: str, tool: str) -> float:
+    def _estimate_tool(self, tenant: str, tool: str) -> float:
         seconds = sorted(self._seconds.get(tenant, tool) or ())
         if not seconds:
             return FIRST_GUESS_S

@@ -11,18 +11,18 @@ import msgspec
 import numpy as np
 
 from ...radix_cache import KEY_BYTES, PrefixCache
-from ..messages import Located, LocatePages, QueryTree, TreeNode, TreeReport
+from ..messages import LocatePages, PagesLocated, QueryTree, TreeNode, TreeReport
 from .replies import Replies
 from .request import Request
 
 MAX_NAMESPACES = 100
-MAX_NODES = 400  # in one report
-MAX_LOCATED = 32  # the page store is asked about so many pages of one node at most
-MAX_WAIT_S = 1.0  # for the page store, which may be busy with a slow disk
-MAX_UNANSWERED = 4  # questions; while so many are open, further reports are sent without tiers
-MAX_WAITING = 256  # requests whose matches are looked up for one report
+MAX_NODES = 400  # nodes in one report
+MAX_LOCATED = 32  # pages of one node that the page store is asked about
+MAX_WAIT_S = 1.0  # a wait for the page store, which may be busy with a slow disk
+MAX_UNANSWERED = 4  # questions to the page store; with more, reports are sent without tiers
+MAX_WAITING = 256  # waiting requests whose matches are looked up for one report
 HEAD_TOKENS = 24
-NODE_TOKENS = 4_096  # of the one node whose tokens are asked for
+NODE_TOKENS = 4_096  # tokens shown of the one node that is asked for
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class TreeReports:
         self._unsent[self._last] = _UnsentReport(message.client, report, evicted, now + MAX_WAIT_S)
         self._to_store.append(LocatePages(self._last, [_sample(each) for each in keys.values()]))
 
-    def located(self, message: Located) -> None:
+    def take_located(self, message: PagesLocated) -> None:
         unsent = self._unsent.pop(message.question, None)
         if unsent is None:
             return  # it was sent without tiers, or its client has died

@@ -72,7 +72,7 @@ class WaitingQueue:
 
     def add(self, request: Request, first: bool = False) -> None:
         """first: before the tenant's other requests of its priority, because it was retracted"""
-        scope = self._scopes.setdefault(self._scope_of(request.tenant), {})
+        scope = self._scopes.setdefault(self._find_scope(request.tenant), {})
         lines = scope.setdefault(request.priority, _PriorityClass()).lines
         if first:
             lines[request.tenant] = {request.id: request, **lines.get(request.tenant, {})}
@@ -81,7 +81,7 @@ class WaitingQueue:
         self._count += 1
 
     def remove(self, request: Request) -> None:
-        name = self._scope_of(request.tenant)
+        name = self._find_scope(request.tenant)
         priority_class = self._scopes[name][request.priority]
         del priority_class.lines[request.tenant][request.id]
         self._count -= 1
@@ -94,9 +94,9 @@ class WaitingQueue:
 
     def rank(self, request: Request) -> Rank:
         """A waiting request's rank among the prompts that are computed."""
-        return self._rank_of(request.priority, request.tenant)
+        return self._find_rank(request.priority, request.tenant)
 
-    def candidates(
+    def find_candidates(
         self, matched: Callable[[Request], int], has_tokens: Callable[[Rank], bool], tried: Set[str]
     ) -> list[Request]:
         """The requests to try next, in order; empty if every request that may start was tried.
@@ -113,88 +113,88 @@ class WaitingQueue:
             ahead = self._fairness.ahead(request.priority, request.tenant)
             return ahead, not overdue, 0 if overdue else -matched(request), request.arrival
 
-        for offers in self._offers(tried):
-            oldest = self._oldest(offers, has_tokens, tried)
+        for offers in self._group_offers(tried):
+            oldest = self._choose_oldest(offers, has_tokens, tried)
             if oldest:
                 return sorted(oldest, key=order)
         return []
 
     def remove_started(self, request: Request) -> None:
         """Removes a request that starts, and counts that it overtook the requests that came before it."""
-        scope = self._scopes[self._scope_of(request.tenant)]
+        scope = self._scopes[self._find_scope(request.tenant)]
         for priority, other_class in scope.items():
             other_class.passed_over += priority > request.priority and not is_background(priority)
         scope[request.priority].passed_over = 0
-        for line in self._competing_lines(request):
+        for line in self._find_competing_lines(request):
             some = next(iter(line.values()))
             if self._fairness.is_within_bound(request, some):
                 for other in line.values():
                     other.overtaken += other.arrival < request.arrival
         self.remove(request)
 
-    def _rank_of(self, priority: int, tenant: str) -> Rank:
-        priority_class = self._scopes[self._scope_of(tenant)][priority]
+    def _find_rank(self, priority: int, tenant: str) -> Rank:
+        priority_class = self._scopes[self._find_scope(tenant)][priority]
         return self._fairness.rank(priority, tenant, not self._is_overdue(priority_class))
 
-    def _offers(self, tried: Set[str]) -> Iterator[list[_Offer]]:
+    def _group_offers(self, tried: Set[str]) -> Iterator[list[_Offer]]:
         """Groups of tenants' queues that compete with each other, the best group first."""
         if self._fairness.own_priorities:
-            own = [self._own_offer(tenant, scope, tried) for tenant, scope in self._scopes.items()]
+            own = [self._find_own_offer(tenant, scope, tried) for tenant, scope in self._scopes.items()]
             for background in (False, True):
                 yield [
                     each for each in own if each is not None and is_background(each.priority) == background
                 ]
             return
         for scope in self._scopes.values():
-            for priority in self._priorities(scope):
+            for priority in self._sort_priorities(scope):
                 lines = scope[priority].lines
                 yield [_Offer(tenant, priority, line) for tenant, line in lines.items()]
 
-    def _own_offer(self, tenant: str, scope: _Scope, tried: Set[str]) -> _Offer | None:
+    def _find_own_offer(self, tenant: str, scope: _Scope, tried: Set[str]) -> _Offer | None:
         """The tenant's best line that has a request to try."""
-        for priority in self._priorities(scope):
+        for priority in self._sort_priorities(scope):
             line = scope[priority].lines[tenant]
-            if next(_may_start(line, tried), None) is not None:
+            if next(_find_startable(line, tried), None) is not None:
                 return _Offer(tenant, priority, line)
         return None
 
-    def _oldest(
+    def _choose_oldest(
         self, offers: list[_Offer], has_tokens: Callable[[Rank], bool], tried: Set[str]
     ) -> list[Request]:
         """About `Bounds.look_ahead` requests, equally many of each tenant; the least served tenant first."""
-        ranks = {offer.tenant: self._rank_of(offer.priority, offer.tenant) for offer in offers}
+        ranks = {offer.tenant: self._find_rank(offer.priority, offer.tenant) for offer in offers}
         fits = {rank: has_tokens(rank) for rank in set(ranks.values())}
         offers = [offer for offer in offers if fits[ranks[offer.tenant]]]
         offers.sort(key=lambda offer: self._fairness.counter(offer.priority, offer.tenant))
         oldest: list[Request] = []
         for offer in offers:
-            oldest += islice(_may_start(offer.line, tried), -(-self._bounds.look_ahead // len(offers)))
+            oldest += islice(_find_startable(offer.line, tried), -(-self._bounds.look_ahead // len(offers)))
             if len(oldest) >= self._bounds.look_ahead:
                 break
         return oldest
 
-    def _competing_lines(self, request: Request) -> Iterator[Line]:
+    def _find_competing_lines(self, request: Request) -> Iterator[Line]:
         """The lines that the request may overtake because of its match: those of its priority in its scope,
         and those that other scopes offer beside these."""
-        own = self._scope_of(request.tenant)
+        own = self._find_scope(request.tenant)
         yield from self._scopes[own][request.priority].lines.values()
         for name, scope in self._scopes.items():
-            offer = self._own_offer(name, scope, frozenset()) if name != own else None
+            offer = self._find_own_offer(name, scope, frozenset()) if name != own else None
             if offer is not None and is_background(offer.priority) == is_background(request.priority):
                 yield offer.line
 
-    def _priorities(self, scope: _Scope) -> list[int]:
+    def _sort_priorities(self, scope: _Scope) -> list[int]:
         """Overdue priorities first, then the best ones."""
         return sorted(scope, key=lambda priority: (not self._is_overdue(scope[priority]), priority))
 
     def _is_overdue(self, priority_class: _PriorityClass) -> bool:
         return priority_class.passed_over >= self._bounds.overtaken
 
-    def _scope_of(self, tenant: str) -> str:
+    def _find_scope(self, tenant: str) -> str:
         return tenant if self._fairness.own_priorities else ""
 
 
-def _may_start(line: Line, tried: Set[str]) -> Iterator[Request]:
+def _find_startable(line: Line, tried: Set[str]) -> Iterator[Request]:
     """The requests of a line that wait for no other request's pages and for no answer of the page store."""
     for request in line.values():
         if request.id not in tried and not request.stored.awaits_answer and not request.waits_for_prefix:

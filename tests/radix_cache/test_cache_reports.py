@@ -21,7 +21,7 @@ def store(cache: PrefixCache, ids: Sequence[int], namespace: str = "") -> None:
     """Computes a prompt, as a request does."""
     lock = cache.acquire(cache.match(namespace, packed(ids), len(ids)))
     if lock.copy is not None:
-        cache.copied(lock)
+        cache.end_copy(lock)
     assert cache.extend(lock, len(ids))
     cache.release(lock, packed(ids))
 

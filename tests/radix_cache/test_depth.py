@@ -37,7 +37,7 @@ def deep_cache() -> tuple[PrefixCache, bytes]:
 def test_a_deep_branch_is_matched_listed_and_evicted() -> None:
     cache, tokens = deep_cache()
     assert cache.match("", tokens).length == DEPTH
-    assert sum(len(part.pages) for part in cache.everything()) == DEPTH
+    assert sum(len(part.pages) for part in cache.list_pages()) == DEPTH
     assert cache.reports.top_prefixes([""], most=5, shown_tokens=3)
     held = cache.allocate(DEPTH // 2)
     assert held is not None and len(held) == DEPTH // 2

@@ -39,12 +39,12 @@ def test_keys_stay_sorted_and_find_their_neighbours_as_they_come_and_go(seed: in
                 insort(model, fresh)
             else:
                 del members[model.pop(0 if in_order else random.randrange(len(model)))]
-                keys.removed()
+                keys.count_removed()
         assert list(keys) == model
         strangers = [key(random.randrange(5_000)) for _ in range(50)]
         for asked in [*random.choices(model or [b""], k=50), *strangers]:
-            assert keys.around(asked) == neighbours(model, asked)
+            assert keys.find_around(asked) == neighbours(model, asked)
 
 
 def test_nothing_is_around_a_key_where_there_are_none() -> None:
-    assert SortedKeys({}).around(b"key") == (None, None)
+    assert SortedKeys({}).find_around(b"key") == (None, None)

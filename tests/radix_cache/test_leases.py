@@ -24,7 +24,7 @@ class Served:
         assert self.cache.extend(lock, len(tokens))
         self.cache.commit(lock, packed)
         if lock.source is not None:
-            self.cache.copied(lock)
+            self.cache.end_copy(lock)
         return lock
 
     def serve(self, tokens: list[int]) -> None:
@@ -171,10 +171,10 @@ def test_the_first_lease_to_free_pages_of_an_owner_is_the_one_after_which_it_has
         served.lease(tokens(start, 4 * pages), ends_at, owner) for owner, start, pages, ends_at in taken
     ]
     mine = [lease for lease in leases if lease.owner == "a"]
-    while served.cache.leases.pages_of("a") > allowed:
+    while served.cache.leases.count_pages("a") > allowed:
         group = served.cache.leases.first_to_free(mine)
-        left = served.cache.leases.pages_of("a")
+        left = served.cache.leases.count_pages("a")
         for lease in group:
             served.cache.end_lease(lease)
-        assert served.cache.leases.pages_of("a") < left
+        assert served.cache.leases.count_pages("a") < left
     assert all(lease.node is not None for lease in leases if lease.owner == "b")

@@ -19,14 +19,14 @@ def pack(tokens: list[int]) -> bytes:
 
 def keys_alone(namespace: str, tokens: list[int], model: bytes = b"model") -> bytes:
     keys = PageKeys(model, PAGE * 4)
-    return keys.following(keys.start(namespace), pack(tokens))
+    return keys.follow(keys.start(namespace), pack(tokens))
 
 
 def serve(cache: PrefixCache, namespace: str, tokens: list[int]) -> dict[int, list[int]]:
     """Serves a sequence; returns for each full page the tokens up to its end."""
     lock = cache.acquire(cache.match(namespace, pack(tokens), len(tokens)))
     if lock.copy is not None:
-        cache.copied(lock)
+        cache.end_copy(lock)
     assert cache.extend(lock, len(tokens))
     cache.release(lock, pack(tokens))
     return {
@@ -49,7 +49,7 @@ def test_every_evicted_page_has_the_key_of_its_tokens(sequences: list[list[int]]
                 key = evicted.keys[at * KEY_BYTES : (at + 1) * KEY_BYTES]
                 assert key == keys_alone("a", tokens_then)[-KEY_BYTES:]
         contents |= served
-    for kept in cache.everything():
+    for kept in cache.list_pages():
         keys = [kept.keys[at : at + KEY_BYTES] for at in range(0, len(kept.keys), KEY_BYTES)]
         assert keys == [keys_alone("a", contents[page])[-KEY_BYTES:] for page in kept.pages]
 
@@ -80,7 +80,7 @@ def test_the_missing_pages_of_a_sequence_have_their_keys(
     cache = PrefixCache(100, PAGE, check_invariants=True, model=b"model")
     for tokens in sequences:
         serve(cache, "a", tokens)
-    missing = cache.missing("a", pack(wanted))
+    missing = cache.find_missing("a", pack(wanted))
     assert missing.first == len(cache.whole_pages("a", pack(wanted)))
     assert missing.keys == keys_alone("a", wanted)[missing.first * KEY_BYTES :]
 
@@ -93,7 +93,7 @@ def test_everything_lists_parents_before_their_children(sequences: list[list[int
     for tokens in sequences:
         contents |= serve(cache, "a", tokens)
     told: list[list[int]] = [[]]
-    for kept in cache.everything():
+    for kept in cache.list_pages():
         for page in kept.pages:
             assert contents[page][:-PAGE] in told
             told.append(contents[page])
@@ -116,4 +116,4 @@ def test_a_cache_without_a_model_has_no_keys() -> None:
     serve(cache, "a", [1, 2, 3, 4])
     serve(cache, "a", [5, 6, 7, 8, 9, 10])
     assert cache.take_evicted() == []
-    assert cache.everything() == []
+    assert cache.list_pages() == []

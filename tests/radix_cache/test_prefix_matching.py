@@ -81,7 +81,7 @@ def test_a_copy_locks_its_source_until_it_is_made() -> None:
     serve(cache, DOCUMENT)
     lock = cache.acquire(cache.match("", pack((*DOCUMENT[:6], 7)), 6))
     assert cache.allocate(3) is None
-    cache.copied(lock)
+    cache.end_copy(lock)
     assert cache.allocate(3) is not None
 
 
@@ -162,7 +162,7 @@ def test_a_covered_partial_leaf_that_is_being_copied_is_dropped_after_the_copy()
     copying = cache.acquire(cache.match("", pack((*DOCUMENT, 1, 9, 9)), 14))
     cache.release(longer, pack((*DOCUMENT, 1, 2, 3)))
     assert cache.stats().locked == 4
-    cache.copied(copying)
+    cache.end_copy(copying)
     assert (cache.stats().locked, cache.stats().evictable) == (3, 1)
 
 

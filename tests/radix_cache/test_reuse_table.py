@@ -44,7 +44,7 @@ def test_the_index_of_a_sure_later_reuse_rises_with_age() -> None:
 def count(kind: Kind, seen: float, used: float, nodes: float = 1000, scale: float = 1) -> None:
     """Counts bytes of `nodes` nodes that were seen and used."""
     for _ in range(round(nodes)):
-        kind.rested(seen / nodes, scale)
+        kind.count_rested(seen / nodes, scale)
     kind.used[0] += used * scale
 
 

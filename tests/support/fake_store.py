@@ -8,15 +8,15 @@ import numpy as np
 from arbora.runtime.messages import (
     DiscardPages,
     EndFetch,
-    Fetched,
     FetchPages,
     FindPages,
     ForgetPages,
-    Forgotten,
-    Found,
-    Located,
     LocatePages,
+    PagesFetched,
+    PagesForgotten,
+    PagesFound,
     PagesInTiers,
+    PagesLocated,
     PageStoreInbox,
     RestoredPages,
     SavedPages,
@@ -42,8 +42,8 @@ class FakeStore:
         self.held: dict[int, list[Page]] = {}
         self.found: dict[int, list[bytes]] = {}
         self.asked: list[PageStoreInbox] = []
-        self.forgotten: list[Forgotten] = []
-        self.located: list[Located] = []
+        self.forgotten: list[PagesForgotten] = []
+        self.located: list[PagesLocated] = []
         self.restored = 0
         self.saved = 0
         self.used: list[list[bytes]] = []
@@ -61,25 +61,27 @@ class FakeStore:
         for key in list(self.pages)[: -self.most or None]:
             del self.pages[key]
 
-    def answer(self) -> list[Found | Fetched]:
+    def answer(self) -> list[PagesFound | PagesFetched]:
         """The answers to all questions so far; those to `LocatePages` are in `located`."""
         asked, self.asked = self.asked, []
-        answers: list[Found | Fetched] = []
+        answers: list[PagesFound | PagesFetched] = []
         for message in asked:
             match message:
                 case FindPages():
-                    answers.append(Found(message.fetch, self._find(message)))
+                    answers.append(PagesFound(message.fetch, self._find(message)))
                 case FetchPages():
                     keys = self._stored(self.found.pop(message.fetch))
                     self.held[message.fetch] = [self.pages[key][1] for key in keys]
-                    answers.append(Fetched(message.fetch, len(keys)))
+                    answers.append(PagesFetched(message.fetch, len(keys)))
                 case EndFetch():
                     self.found.pop(message.fetch, None)
                     self.held.pop(message.fetch, None)
                 case UsedPages():
                     self.used.append(keys_of(message.keys))
                 case LocatePages():
-                    self.located.append(Located(message.question, list(map(self._located, message.groups))))
+                    self.located.append(
+                        PagesLocated(message.question, list(map(self._located, message.groups)))
+                    )
         return answers
 
     @property
@@ -111,7 +113,7 @@ class FakeStore:
             del self.held[fetch]
 
     def forget(self, message: ForgetPages) -> None:
-        self.forgotten.append(Forgotten(message.client, message.dropped))
+        self.forgotten.append(PagesForgotten(message.client, message.dropped))
         for key, (namespace, _) in list(self.pages.items()):
             if namespace == message.namespace or (
                 message.namespace is None and namespace.startswith(message.scope)

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 import zmq
 from arbora.runtime.messages import (
-    Fetched,
     FetchPages,
     FindPages,
     FlushPages,
-    Forgotten,
-    Found,
-    Located,
     LocatePages,
+    PagesFetched,
+    PagesForgotten,
+    PagesFound,
     PagesInTiers,
+    PagesLocated,
     PageStoreInbox,
     RestoredPages,
     SavedPages,
@@ -38,7 +38,7 @@ from interpreted_triton import DEVICE
 PAGES, LAYERS, HEADS, PAGE_SIZE, HEAD_DIM = 32, 3, 2, 4, 8
 PAGE_BYTES = LAYERS * 2 * HEADS * PAGE_SIZE * HEAD_DIM * 4
 LIMIT = 64 << 20
-Answer = Found | Fetched | Located | Forgotten | StoreReport
+Answer = PagesFound | PagesFetched | PagesLocated | PagesForgotten | StoreReport
 
 
 class World:
@@ -78,21 +78,21 @@ class World:
         """The fetch's number, and how many pages are stored."""
         self._fetches += 1
         self.outbox.send(FindPages(self._fetches, namespace, key_bytes(keys)))
-        while not isinstance(message := self.receive(), Found):
+        while not isinstance(message := self.receive(), PagesFound):
             pass
         assert message.fetch == self._fetches
         return message.fetch, message.pages
 
     def locate(self, *groups: list[int]) -> list[PagesInTiers]:
         self.outbox.send(LocatePages(7, [key_bytes(keys) for keys in groups]))
-        while not isinstance(message := self.receive(), Located):
+        while not isinstance(message := self.receive(), PagesLocated):
             pass
         assert message.question == 7
         return message.groups
 
     def fetched(self) -> tuple[int, int]:
         """The next fetch that has its pages, and how many."""
-        while not isinstance(message := self.receive(), Fetched):
+        while not isinstance(message := self.receive(), PagesFetched):
             pass
         return message.fetch, message.pages
 

@@ -25,7 +25,7 @@ def serve(cache: PrefixCache, tokens: tuple[int, ...], namespace: str = "") -> l
     """A request from beginning to end; returns its page table."""
     lock = start(cache, tokens, namespace)
     if lock.copy:
-        cache.copied(lock)
+        cache.end_copy(lock)
     cache.release(lock, pack(tokens))
     return lock.pages
 

@@ -164,7 +164,7 @@ class World:
             self.slots[step.pages[page]][slot] = (request.namespace, request.tokens[: position + 1])
         request.steps_in_flight -= 1
         if step.copies:
-            self.cache.copied(request.lock)
+            self.cache.end_copy(request.lock)
         if request.cancelled and not request.steps_in_flight:
             self.release(request)
 

@@ -36,7 +36,7 @@ class QueueWorld:
 
     def start(self) -> Request:
         """Starts the first request in order, and computes its prompt at once."""
-        request = self.queue.candidates(lambda r: self.matches[r.id], lambda rank: True, set())[0]
+        request = self.queue.find_candidates(lambda r: self.matches[r.id], lambda rank: True, set())[0]
         self.queue.remove_started(request)
         self.fairness.charge(request, request.prompt_length - self.matches[request.id])
         self.fairness.rest(request)

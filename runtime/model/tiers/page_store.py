@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 from ...messages import (
     DiscardPages,
     EndFetch,
-    Fetched,
     FetchPages,
     FindPages,
     ForgetPages,
-    Forgotten,
-    Found,
-    Located,
     LocatePages,
+    PagesFetched,
+    PagesForgotten,
+    PagesFound,
     PagesInTiers,
+    PagesLocated,
     PageStoreInbox,
     StoreCounts,
     StoreReport,
@@ -192,7 +192,7 @@ class PageStore:
             case FindPages():
                 keys = split_keys(message.keys)
                 scheduler.send(
-                    Found(message.fetch, self._fetches.find(message.fetch, message.namespace, keys))
+                    PagesFound(message.fetch, self._fetches.find(message.fetch, message.namespace, keys))
                 )
             case FetchPages():
                 self._fetches.read(message.fetch)
@@ -202,7 +202,7 @@ class PageStore:
                 self._uses.add(message.keys)
             case LocatePages():
                 groups = [self._locate(split_keys(keys)) for keys in message.groups]
-                scheduler.send(Located(message.question, groups))
+                scheduler.send(PagesLocated(message.question, groups))
 
     def _locate(self, keys: list[bytes]) -> PagesInTiers:
         """The remote tier is not asked: that would take a round trip."""
@@ -213,7 +213,7 @@ class PageStore:
     def _fetch(self, scheduler: Outbox) -> None:
         ready = self._fetches.advance()
         if ready is not None:
-            scheduler.send(Fetched(*ready))
+            scheduler.send(PagesFetched(*ready))
 
     def _forget(self, scheduler: Outbox) -> None:
         """Removes pages from all tiers; on disk only some at a time, so that fetches do not wait long."""
@@ -231,7 +231,7 @@ class PageStore:
             dropped.disk_pages = self.tiers.forget_on_disk(*names)
         if self._forgotten and not self.tiers.erase():
             for done in self._forgotten:
-                scheduler.send(Forgotten(done.client, done.dropped))
+                scheduler.send(PagesForgotten(done.client, done.dropped))
             self._forgotten.clear()
 
     def _write(self) -> None:

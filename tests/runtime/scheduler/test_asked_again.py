@@ -6,7 +6,7 @@ import pytest
 from arbora.radix_cache import KeyedPages
 from arbora.runtime.messages import Abort, FindPages
 from arbora.runtime.scheduler.evicted_pages import EvictedPages
-from arbora.runtime.scheduler.stored_pages import MOST_LOOKUPS
+from arbora.runtime.scheduler.stored_pages import MAX_LOOKUPS
 from evicted_prompts import BIG, LONG, PROMPT, with_evicted_prompt
 from fake_model import pack, reply_alone
 from scheduler_bench import SchedulerBench
@@ -80,7 +80,7 @@ def test_pages_that_are_evicted_again_and_again_are_computed(monkeypatch: pytest
         if bench.plan():
             bench.step()
     assert bench.tokens("again") == reply_alone(PROMPT, 1)
-    assert len(asked) == MOST_LOOKUPS
+    assert len(asked) == MAX_LOOKUPS
     assert not bench.model.store.held
 
 

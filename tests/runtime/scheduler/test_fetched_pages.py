@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbora.runtime.messages import Abort, EndFetch, FindPages, Found
+from arbora.runtime.messages import Abort, EndFetch, FindPages, PagesFound
 from arbora.runtime.scheduler.rank import Rank
 from arbora.runtime.scheduler.request import Request
 from evicted_prompts import PROMPT, evict_all, with_evicted_prompt
@@ -112,7 +112,7 @@ def test_fetching_ahead_ranks_each_request_once() -> None:
     for salt in range(6):
         bench.submit(f"again{salt}", prompt_of(salt), max_tokens=1)
     for answer in bench.model.store.answer():
-        assert isinstance(answer, Found)
+        assert isinstance(answer, PagesFound)
         bench.handle(answer)
     ordered: list[str] = []
 

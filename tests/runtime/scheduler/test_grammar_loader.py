@@ -42,7 +42,7 @@ class Ready:
 
 def ask(loader: GrammarLoader, text: str) -> Constraint:
     loader.submit("request", GrammarSpec("regex", text, "regex"))
-    ((_, constraint),) = loader.finished()
+    ((_, constraint),) = loader.take_finished()
     assert not isinstance(constraint, Exception)
     return constraint
 
@@ -85,7 +85,7 @@ def test_the_tables_of_the_stack_are_loaded_with_the_automaton() -> None:
     numbers = np.arange(ACTION_COLUMNS, dtype=np.int32)
     stacked = structs.replace(plain.tables, actions=numbers[None], returns=numbers[:1])
     compiler.done = [(ticket, replace(plain, tables=stacked))]
-    ((_, constraint),) = loader.finished()
+    ((_, constraint),) = loader.take_finished()
     assert not isinstance(constraint, Exception)
     assert loader.load(constraint)
     (load,) = loader.take_loads()
@@ -125,7 +125,7 @@ def test_an_automaton_that_can_never_fit_is_refused_with_the_numbers(monkeypatch
     monkeypatch.setattr(grammar_loader, "DEVICE_BYTES", 100_000)
     loader = GrammarLoader(Ready(200_000))  # type: ignore[arg-type]
     loader.submit("request", GrammarSpec("regex", "a", "regex"))
-    ((_, refused),) = loader.finished()
+    ((_, refused),) = loader.take_finished()
     assert isinstance(refused, GrammarError)
     assert "100,000" in str(refused) and "200," in str(refused)
 
@@ -150,7 +150,7 @@ def test_a_schema_is_sent_to_the_device_once_and_no_mask_after_it(kind: GrammarK
 def finished(
     loader: GrammarLoader,
 ) -> list[tuple[str, Constraint | GrammarError | CompilerError | BusyError]]:
-    while not (made := list(loader.finished())):
+    while not (made := list(loader.take_finished())):
         time.sleep(0.001)
     return made
 

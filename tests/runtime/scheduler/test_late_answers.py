@@ -1,4 +1,4 @@
-"""Requests sit out while the process of their grammar has not answered; the others go on."""
+"""Requests are stalled while the process of their grammar has not answered; others are not."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def replies(
 def test_late_answers_change_no_reply(
     requests: list[tuple[int, int]], pages: int, page_size: int, jumps: bool, seed: int, late: float
 ) -> None:
-    """Few pages, so that requests are retracted while they sit out."""
+    """Few pages, so that requests are retracted while they are stalled."""
     chance = Random(seed)
     options = {"num_pages": pages * (4 // page_size), "page_size": page_size, "slots": 4}
     expected = replies(lambda: True, requests, jumps, **options)
@@ -188,7 +188,7 @@ def test_a_request_whose_process_fails_after_a_wait_ends_with_its_error() -> Non
     assert bench.finish("a") == "error" and len(bench.tokens("a")) < 20
 
 
-def test_a_request_that_sits_out_can_be_dropped() -> None:
+def test_a_stalled_request_can_be_dropped() -> None:
     bench, grammars = bench_with(lambda: True)
     for name in "ab":
         bench.submit(name, [1, 2, 3], 20, "late")

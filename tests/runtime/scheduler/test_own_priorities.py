@@ -70,7 +70,7 @@ def test_all_are_tried_however_many_wait() -> None:
     world = QueueWorld(own_priorities=True)
     requests = [world.add(tenant, priority) for _ in range(60) for tenant in TENANTS for priority in (0, 1)]
     tried: list[Request] = []
-    while candidates := world.queue.candidates(lambda r: 0, lambda rank: True, {r.id for r in tried}):
+    while candidates := world.queue.find_candidates(lambda r: 0, lambda rank: True, {r.id for r in tried}):
         tried += candidates
     assert sorted(request.arrival for request in tried) == [request.arrival for request in requests]
 

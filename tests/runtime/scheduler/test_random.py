@@ -272,7 +272,7 @@ class AnyOrder(RuleBasedStateMachine):
         self.bench.wait(1000)
         assert not self.bench.scheduler.stats().leases
         assert self.bench.scheduler.stats().pages_used == 0
-        cached = self.bench.cache.everything()
+        cached = self.bench.cache.list_pages()
         self.bench.answer_fetches()
         self.bench.drain()
         assert not self.bench.model.store.held

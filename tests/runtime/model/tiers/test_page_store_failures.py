@@ -13,7 +13,7 @@ from arbora.runtime.messages import (
     CacheDropped,
     DiscardPages,
     ForgetPages,
-    Forgotten,
+    PagesForgotten,
 )
 from arbora.runtime.model.tiers import disk, lower_tiers, open_page_store
 from arbora.runtime.model.tiers.disk import FILE_NAME, DiskStore, StoredPage
@@ -42,10 +42,10 @@ def test_a_namespace_is_forgotten_in_memory_and_on_disk(world: World) -> None:
     world.save([2], [2], "bob/")
     world.wait_for_counts(host_pages=2)
     world.mover.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
-    while not isinstance(message := world.receive(), Forgotten):
+    while not isinstance(message := world.receive(), PagesForgotten):
         pass
     on_disk = int(world.store.tiers.disk is not None)
-    assert message == Forgotten(0, CacheDropped(7, 3, 48, host_pages=1, disk_pages=on_disk))
+    assert message == PagesForgotten(0, CacheDropped(7, 3, 48, host_pages=1, disk_pages=on_disk))
     assert world.fetch([1], "ann/")[1] == 0
     assert world.fetch([2], "bob/")[1] == 1
 
@@ -64,7 +64,7 @@ def test_fetches_are_answered_while_forgotten_pages_are_erased(
     world.mover.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
     world.wait_for_counts(host_pages=1, disk_pages=1)
     answered += world.fetch([2], "bob/")
-    while not isinstance(message := world.receive(), Forgotten):
+    while not isinstance(message := world.receive(), PagesForgotten):
         pass
     assert (answered[1], message.dropped.disk_pages) == (1, 1)
 
@@ -82,7 +82,7 @@ def test_the_answer_to_a_drop_says_that_the_disk_failed_and_may_still_have_pages
 
     def forget() -> CacheDropped:
         world.mover.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
-        while not isinstance(message := world.receive(), Forgotten):
+        while not isinstance(message := world.receive(), PagesForgotten):
             pass
         return message.dropped
 
@@ -153,7 +153,7 @@ def test_a_disk_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
     world.restore(fetch, 0, [5])
     assert torch.equal(world.content(5), expected)
     world.mover.forget(ForgetPages("ann/", None, 0, CacheDropped(7, 3, 48)))
-    while not isinstance(message := world.receive(), Forgotten):
+    while not isinstance(message := world.receive(), PagesForgotten):
         pass
     assert message.dropped.disk_pages == 2
 

@@ -11,7 +11,7 @@ RARE = 0.25  # while the reused share of tails is lower, they count as rarely re
 SPARED = 16  # one tail in this many is kept to learn from
 
 
-class Tails:
+class TailQueue:
     """Learns from requests that match all full pages of a leaf: each uses some share of its tail, or none.
 
     While tails are reused often, as in conversations, a tail is evicted with the pages before it. An evicted
