@@ -42,7 +42,16 @@ from arbora.frontend.core.service import Service
 from arbora.frontend.core.text.tokenizer import Tokenizer
 from arbora.frontend.http.http_service import HttpService
 from arbora.runtime.config import BUILTIN_MODEL, ServeConfig
-from arbora.runtime.messages import Accepted, Generate, ModelReady, Output, Outputs, PeerUp, SchedulerInbox
+from arbora.runtime.messages import (
+    Accepted,
+    CacheGroup,
+    Generate,
+    ModelReady,
+    Output,
+    Outputs,
+    PeerUp,
+    SchedulerInbox,
+)
 from arbora.runtime.processes.garbage import leave_out_existing_objects
 from arbora.runtime.processes.sockets import (
     ANY_EPOCH,
@@ -138,7 +147,8 @@ class TokenSource:
         )
         self._outbox = Outbox(context, tokenizer_address(directory, 0), EPOCH)
         supervisor = Outbox(context, tokenizer_address(directory, 0), ANY_EPOCH)
-        supervisor.send(PeerUp(EPOCH, ModelReady(4096, 16, 1 << 15, 256, tokenizer.vocab_size, "cpu", 1024)))
+        group = CacheGroup(2, None, 4096, 1024)
+        supervisor.send(PeerUp(EPOCH, ModelReady([group], 16, 1 << 15, 256, tokenizer.vocab_size, "cpu")))
         text = "The quick brown fox jumps over the lazy dog, and then it rests. "
         ids = tokenizer.encode(text * 40, add_special_tokens=False)
         self._ids = [ids[at : at + 4] for at in range(0, len(ids), 4)]

@@ -89,6 +89,7 @@ from .page_store import (
     UsedPages,
 )
 from .steps import (
+    CacheGroup,
     DropGrammar,
     GroupCost,
     LoadGrammar,
@@ -163,6 +164,7 @@ __all__ = [
     "CacheAnswer",
     "CacheControl",
     "CacheDropped",
+    "CacheGroup",
     "CacheReport",
     "CachedPrefix",
     "CheckPin",

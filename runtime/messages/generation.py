@@ -69,7 +69,7 @@ class EndLease(Message):
     key: str | None
     kind: LeaseKind | None = None
 
-    def ends(self, kind: LeaseKind, key: str) -> bool:
+    def ends(self, kind: str, key: str) -> bool:
         """Whether a lease of the tenant in the namespace is one of them."""
         return kind == self.kind if self.key is None else key == self.key
 

@@ -104,21 +104,39 @@ class GroupCost(Part):
     """groups that may be nested; 0: any number"""
 
 
+class CacheGroup(Part):
+    """Layers whose attention reaches equally far. They have pages of their own."""
+
+    layers: int
+    reach: int | None  # tokens that attention reads, up to the current one; None: all
+    num_pages: int
+    page_bytes: int  # a page of all these layers
+
+
 class ModelReady(Message):
     """The model is loaded and can run steps with up to `slots` rows."""
 
-    num_pages: int
-    page_size: int  # tokens
+    groups: list[CacheGroup]  # one today
+    page_size: int  # tokens, the same in all groups
     max_model_len: int  # tokens
     slots: int
     vocab_size: int
     device: str
-    page_bytes: int
     page_model: bytes = b""
     """names what a page's content depends on beside its tokens, for page keys; empty: no page store"""
     host_pages: int = 0  # pages of the page store's host memory
     group_cost: GroupCost = field(default_factory=GroupCost)
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that every group has."""
+        return min(group.num_pages for group in self.groups)
+
+    @property
+    def page_bytes(self) -> int:
+        """Memory of one page in all groups."""
+        return sum(group.page_bytes for group in self.groups)
 
 
 class RowError(Part):

@@ -15,7 +15,7 @@ from ...kernels.pages.cells import CellFormat
 from ..byte_sizes import in_units
 from ..config import ServeConfig
 from ..errors import ConfigError
-from ..messages import GroupCost, ModelReady
+from ..messages import CacheGroup, GroupCost, ModelReady
 from ..vocabulary import Vocabulary
 from .cache_spec import CacheSpec
 from .cpu_executor import CpuExecutor
@@ -77,13 +77,12 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     state = DeviceState(model, kvs, tables, states)
     runner = _start_runner(config, source, state, pool, store, graphs)
     ready = ModelReady(
-        num_pages=pool.num_pages,
+        groups=[CacheGroup(model.cache_spec.layers, None, pool.num_pages, bytes_per_page)],
         page_size=config.page_size,
         max_model_len=pool.max_model_len,
         slots=config.max_running,
         vocab_size=shape.vocab_size,
         device=str(device),
-        page_bytes=bytes_per_page,
         group_cost=group_cost(model.cache_spec, cells, device),
         sampling=source.sampling,
     )

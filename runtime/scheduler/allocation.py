@@ -85,7 +85,7 @@ class Allocation:
     def take_new_pages(self) -> list[int]:
         """Returns the part of the page table that the model process does not know, and counts it as sent."""
         start, self.sent_tokens = self.sent_tokens, self.lock.capacity
-        return self.lock.pages_at(start, self.sent_tokens)
+        return self.lock.pages_at(start, self.sent_tokens) if start < self.sent_tokens else []
 
     def inherit(self, new: InheritedRank) -> None:
         if any(each.rank <= new.rank and each.tokens >= new.tokens for each in self.inherited):

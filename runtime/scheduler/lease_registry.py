@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ...radix_cache import Lease, PrefixCache
 from ..messages import (
@@ -51,23 +51,12 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    kind: LeaseKind
+    """What a lease is for. A pin belongs to a scope, as its pages' owner, and its name is its key."""
+
+    kind: LeaseKind | Literal["pin"]
     key: Key
-    request_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Pin:
-    """A lease that the cache may not break. It belongs to a scope, as its pages' owner."""
-
-    name: str
-    namespace: str
-    tokens: Tokens  # whole pages of them
-    lease: Lease
-
-    def describe(self) -> PinnedPrefix:
-        lease = self.lease
-        return PinnedPrefix(self.name, self.namespace, lease.tokens, lease.num_pages, lease.ends_at)
+    request_id: str = ""
+    tokens: Tokens = b""  # of a pin, in whole pages
 
 
 class LeaseRegistry:
@@ -82,15 +71,14 @@ class LeaseRegistry:
         self.num_broken = 0
         self.limit = limit
         self._cache = cache
-        self._pins: dict[str, _Pin] = {}  # by name
+        self._pins: dict[str, Lease] = {}  # by name
         self._pauses = ToolPauses()
         self._claims: dict[Lease, _Claim] = {}
         self._by_key: dict[Key, list[Lease]] = {}
         self._by_owner: dict[str, dict[Lease, None]] = {}
         self._of_replies: dict[str, Lease] = {}  # `tool_pause` leases, by request id
-        self._undecided: dict[
-            str, Request
-        ] = {}  # requests with a `tool_pause` lease, which may have ended in tool calls
+        self._undecided: dict[str, Request] = {}
+        """requests with a `tool_pause` lease that may have ended in tool calls, by id"""
 
     def arrive(self, message: Generate) -> None:
         """Renews the leases that the request uses: those under its keys, and of a pause that it ends."""
@@ -131,16 +119,17 @@ class LeaseRegistry:
                 return refused
             pin = self._add_pin(message, tokens, ends_at)
         else:
-            self._cache.leases.renew(pin.lease, ends_at)
+            self._cache.leases.renew(pin, ends_at)
         self.enforce_quota(message.scope)
-        return PrefixPinned(message.query, pin.describe())
+        return PrefixPinned(message.query, self._describe_pin(pin))
 
     def unpin(self, message: UnpinPrefix) -> PrefixPinned | QueryRefused:
         pin = self._pins.get(message.pin)
-        if pin is None or not pin.namespace.startswith(message.scope):
+        if pin is None or not self._claims[pin].key.namespace.startswith(message.scope):
             return refuse_unknown_pin(message)
-        self._end(pin.lease)
-        return PrefixPinned(message.query, pin.describe())
+        described = self._describe_pin(pin)
+        self._end(pin)
+        return PrefixPinned(message.query, described)
 
     def count_withheld(self, request: Generate) -> int:
         """Pinned pages that the request cannot use: all except those of its own prefix."""
@@ -197,7 +186,8 @@ class LeaseRegistry:
             owners[largest] = self._cache.leases.count_pages(largest)
 
     def list_pins(self, scope: str) -> list[PinnedPrefix]:
-        return [pin.describe() for pin in self._pins.values() if pin.namespace.startswith(scope)]
+        pins = map(self._describe_pin, self._pins.values())
+        return [pin for pin in pins if pin.namespace.startswith(scope)]
 
     def list_leases(self, scope: str, tenant: str | None) -> list[LeasedPrefix]:
         """The leases that end last, of one tenant or of all."""
@@ -205,6 +195,7 @@ class LeaseRegistry:
             (lease, claim)
             for lease, claim in self._claims.items()
             if lease.node is not None
+            and lease.is_breakable
             and claim.key.namespace.startswith(scope)
             and tenant in (None, claim.key.tenant)
         ]
@@ -231,24 +222,34 @@ class LeaseRegistry:
     def counts(self) -> dict[str, int]:
         """Leases by kind."""
         self._note_ended()
-        return dict(Counter(claim.kind for lease, claim in self._claims.items() if lease.node is not None))
+        return dict(
+            Counter(claim.kind for lease, claim in self._claims.items() if lease.node and lease.is_breakable)
+        )
 
     def _count_allowed(self, scope: str) -> int:
         return max(0, self.limit - self.pinned_pages(scope))
 
-    def _add_pin(self, message: PinPrefix, tokens: Tokens, ends_at: float) -> _Pin:
+    def _add_pin(self, message: PinPrefix, tokens: Tokens, ends_at: float) -> Lease:
         assert message.pin not in self._pins, f"the name {message.pin} is taken"
         pages = self._count_pages(tokens)
         lease = self._cache.lease(
             message.scope, message.namespace, tokens, ends_at, pages, is_breakable=False
         )
         assert lease is not None, "the prefix is cached"
-        pin = self._pins[message.pin] = _Pin(message.pin, message.namespace, tokens, lease)
-        return pin
+        self._pins[message.pin] = lease
+        self._claims[lease] = _Claim("pin", Key(message.namespace, "", message.pin), tokens=tokens)
+        return lease
 
-    def _find_pin(self, namespace: str, tokens: Tokens) -> _Pin | None:
-        pins = self._pins.values()
-        return next((pin for pin in pins if (pin.namespace, pin.tokens) == (namespace, tokens)), None)
+    def _find_pin(self, namespace: str, tokens: Tokens) -> Lease | None:
+        for pin in self._pins.values():
+            claim = self._claims[pin]
+            if (claim.key.namespace, claim.tokens) == (namespace, tokens):
+                return pin
+        return None
+
+    def _describe_pin(self, pin: Lease) -> PinnedPrefix:
+        key = self._claims[pin].key
+        return PinnedPrefix(key.name, key.namespace, pin.tokens, pin.num_pages, pin.ends_at)
 
     def _refuse_pin(
         self, message: CheckPin | PinPrefix, tokens: Tokens, spare: int | None
@@ -260,7 +261,7 @@ class LeaseRegistry:
         pinned = self.pinned_pages(message.scope)
         if not self._cache.enabled:
             return refuse_without_cache(query)
-        if sum(pin.lease.owner == message.scope for pin in self._pins.values()) >= MAX_PINS:
+        if sum(pin.owner == message.scope for pin in self._pins.values()) >= MAX_PINS:
             return refuse_more_pins(query, MAX_PINS)
         if pinned + more > self.limit:
             return refuse_over_quota(message, wanted, more, pinned, self.limit, self._cache.page_size)
@@ -341,7 +342,9 @@ class LeaseRegistry:
     def _forget(self, lease: Lease) -> None:
         claim = self._claims.pop(lease, None)
         if claim is None:
-            self._pins = {name: pin for name, pin in self._pins.items() if pin.lease is not lease}
+            return
+        if claim.kind == "pin":
+            del self._pins[claim.key.name]
             return
         owned = self._by_owner[lease.owner]
         del owned[lease]

@@ -25,9 +25,7 @@ class StepInFlight:
 
     step: int
     rows: list[Request] = field(default_factory=list)  # each row's request
-    sampled: list[Request] = field(
-        default_factory=list
-    )  # the requests of rows that sample, in the rows' order
+    sampled: list[Request] = field(default_factory=list)  # the requests of the rows that sample
     restored: list[Request] = field(default_factory=list)  # requests whose pages it restores
     restored_tokens: int = 0
     prefill_tokens: int = 0  # tokens of prompts and forced tokens that it computes

@@ -100,9 +100,8 @@ class Loop:
         messages = [*([] if first is None else [first]), *self._inbox.waiting()]
         for message in messages:
             if isinstance(message, PeerDown) and message.client in self._clients:
-                self._clients.pop(message.client).close(
-                    linger_ms=0
-                )  # drops the messages that it did not read
+                # Messages that the dead client did not read are dropped.
+                self._clients.pop(message.client).close(linger_ms=0)
         return messages
 
     def _send(self, outgoing: Outgoing) -> None:

@@ -27,7 +27,12 @@ from arbora.runtime.processes.child import ChildArguments, child_arguments
 Role = Literal["tokenizer", "scheduler", "model"]
 Context = zmq.Context[zmq.Socket[bytes]]
 READY = messages.ModelReady(
-    num_pages=100, page_size=16, max_model_len=512, slots=8, vocab_size=256, device="cpu", page_bytes=1024
+    [messages.CacheGroup(2, None, 100, 1024)],
+    page_size=16,
+    max_model_len=512,
+    slots=8,
+    vocab_size=256,
+    device="cpu",
 )
 
 

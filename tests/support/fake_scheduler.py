@@ -16,6 +16,7 @@ from arbora.runtime.messages import (
     Accepted,
     CacheAnswer,
     CacheControl,
+    CacheGroup,
     CheckPin,
     Drain,
     DropCache,
@@ -76,7 +77,7 @@ async def one_turn() -> None:
 
 
 def ready(vocab_size: int, context_length: int) -> ModelReady:
-    return ModelReady(64, PAGE_SIZE, context_length, 8, vocab_size, "cpu", 1024)
+    return ModelReady([CacheGroup(2, None, 64, 1024)], PAGE_SIZE, context_length, 8, vocab_size, "cpu")
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from arbora.runtime.messages import (
     CacheDropped,
+    CacheGroup,
     DropCache,
     ExplainPrompt,
     ModelReady,
@@ -187,7 +188,7 @@ def test_a_request_that_may_not_read_the_cache_has_no_use_of_the_pinned_pages() 
 def test_a_quota_over_the_whole_cache_is_logged_and_cut_to_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ready = ModelReady(64, 16, 256, 8, 512, "cpu", 1024)
+    ready = ModelReady([CacheGroup(2, None, 64, 1024)], 16, 256, 8, 512, "cpu")
     assert process._pinnable(ready, 64 * 1024) == 64
     assert caplog.messages == []
     assert process._pinnable(ready, 1 << 20) == 64

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from arbora.runtime.api_keys import plain_key
 from arbora.runtime.config import ServeConfig
-from arbora.runtime.messages import ModelReady, PinFits, PrefixPinned, QueryRefused, UnpinPrefix
+from arbora.runtime.messages import CacheGroup, ModelReady, PinFits, PrefixPinned, QueryRefused, UnpinPrefix
 from arbora.runtime.scheduler import lease_registry, process
 from scheduler_bench import SchedulerBench
 
@@ -87,7 +87,7 @@ def test_a_key_with_the_most_pins_leaves_others_theirs(
     [((), False, 16), (("a", "b"), False, 16), (("a", "b"), True, 8), (("a", "b", "a"), True, 8)],
 )
 def test_isolated_keys_share_the_quota_evenly(keys: tuple[str, ...], isolated: bool, pages: int) -> None:
-    ready = ModelReady(64, 16, 256, 8, 512, "cpu", 1024)
+    ready = ModelReady([CacheGroup(2, None, 64, 1024)], 16, 256, 8, 512, "cpu")
     config = ServeConfig(
         model=Path("model"),
         served_model_name="model",
