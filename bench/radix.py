@@ -113,14 +113,12 @@ def measure_mix(name: str) -> None:
     requests = Mix(seed=1).requests()
     for asked in islice(requests, MIX_BEFORE):
         serve(cache, asked.prompt, asked.answer, len(asked.answer) // 4)
-    before = cache.stats()
-    samples = [
-        serve(cache, asked.prompt, asked.answer, len(asked.answer) // 4)
-        for asked in islice(requests, MIX_SAMPLES)
-    ]
-    stats = cache.stats()
-    asked_for = stats.looked_up_tokens - before.looked_up_tokens
-    share = (stats.matched_tokens - before.matched_tokens) / asked_for
+    samples, asked_for, matched = [], 0, 0
+    for asked in islice(requests, MIX_SAMPLES):
+        asked_for += len(asked.prompt) // 4
+        matched += cache.match("", asked.prompt, len(asked.prompt) // 4 - 1).length
+        samples.append(serve(cache, asked.prompt, asked.answer, len(asked.answer) // 4))
+    share = matched / asked_for
     columns = list(zip(*((*times, needed(times)) for times in samples), strict=True))
     label = f"{name:8}mix, {asked_for / MIX_SAMPLES:,.0f} tokens, {share:.2f} hit  "
     print(row(label + "mean", map(fmean, columns)))

@@ -21,7 +21,7 @@ from .tree import Match, RadixTree
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Pages by state (free + held + evictable + locked = total), and counters since the start."""
+    """Pages by state: free + held + evictable + locked = total."""
 
     total: int
     free: int
@@ -29,16 +29,13 @@ class CacheStats:
     evictable: int  # in the tree, unlocked
     locked: int  # in the tree, locked by a request or a pin
     pinned: int  # locked by a pin
-    looked_up_tokens: int
-    matched_tokens: int
-    evicted_pages: int
+    evicted_pages: int  # since the start
 
 
 class PrefixMatch(NamedTuple):
     """The longest match of a sequence in the tree. It holds until the tree changes."""
 
     namespace: str | None
-    num_tokens: int  # length of the whole sequence
     length: int  # leading tokens in the tree
     full_pages: int  # full pages of the leading tokens
     end: Match | None  # None: the namespace has no tree
@@ -84,19 +81,16 @@ class PrefixCache:
         self._held = HeldPages(self._allocator, check_invariants)
         self._locks: set[Lock] = set()
         self.reports = CacheReports(self._tree, self._locks)
-        self._looked_up_tokens = 0
-        self._matched_tokens = 0
         self._evicted_pages = 0
 
     def match(self, namespace: str | None, tokens: bytes, limit: int | None = None) -> PrefixMatch:
         """The longest match of the first `limit` tokens, or of all. Changes nothing."""
-        num_tokens = len(tokens) // TOKEN_BYTES
         root = self._tree.roots.get(namespace)
         if root is None:
-            return PrefixMatch(namespace, num_tokens, 0, 0, None)
-        end = self._tree.find(root, tokens, num_tokens if limit is None else limit)
+            return PrefixMatch(namespace, 0, 0, None)
+        end = self._tree.find(root, tokens, len(tokens) // TOKEN_BYTES if limit is None else limit)
         full_pages = end.depth // self.page_size + end.full_pages
-        return PrefixMatch(namespace, num_tokens, full_pages * self.page_size + end.tail, full_pages, end)
+        return PrefixMatch(namespace, full_pages * self.page_size + end.tail, full_pages, end)
 
     def acquire(self, found: PrefixMatch, whole_pages: bool = False) -> Lock:
         """Locks a match, with `whole_pages` only its full pages.
@@ -114,9 +108,6 @@ class PrefixCache:
         if match.inside and match.tail:
             lock.matched += match.tail
             self._take_tail(lock, match)
-        if found.namespace is not None:
-            self._looked_up_tokens += found.num_tokens
-            self._matched_tokens += lock.matched
         self._verify()
         return lock
 
@@ -298,8 +289,6 @@ class PrefixCache:
             evictable=self._tree.num_evictable,
             locked=self._tree.num_pages - self._tree.num_evictable,
             pinned=self.leases.num_pinned,
-            looked_up_tokens=self._looked_up_tokens,
-            matched_tokens=self._matched_tokens,
             evicted_pages=self._evicted_pages,
         )
 

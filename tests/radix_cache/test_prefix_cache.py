@@ -255,14 +255,6 @@ def test_statistics_count_each_page_once() -> None:
     assert (stats.free, stats.held, stats.evictable, stats.locked) == (27, 1, 1, 3)
 
 
-def test_statistics_count_the_tokens_requested_and_found() -> None:
-    cache = new_cache()
-    serve(cache, DOCUMENT)
-    serve(cache, (*DOCUMENT, 1, 2))
-    assert cache.stats().looked_up_tokens == 26
-    assert cache.stats().matched_tokens == 12
-
-
 # Discarding
 
 
