@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from ...runtime.messages import Tokens
 from .text.reasoning import ReasoningParser
-from .tools.tool_calls import ContentDelta, Delta, ToolCallDelta
-
-
-class ToolReader(Protocol):
-    """Separates calls from content."""
-
-    def push(self, text: str, final: bool, cut: bool) -> list[Delta]: ...
-
-    def may_check(self, several: bool) -> bool: ...
+from .tools.tool_calls import ContentDelta, ToolCallDelta, ToolCallParser
 
 
 class ChatReader:
@@ -28,7 +19,7 @@ class ChatReader:
     def __init__(
         self,
         reasoning: ReasoningParser | None,
-        tools: ToolReader | None,
+        tools: ToolCallParser | None,
         remember: Callable[[str, Tokens], None],
     ) -> None:
         self._reasoning = reasoning

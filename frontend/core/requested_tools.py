@@ -10,12 +10,12 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import GrammarSpec, LeftOut
-from .chat_reader import ToolReader
 from .constraint import as_format
 from .schema_keywords import misspelt_keywords
 from .text.tokenizer import Tokenizer
-from .tools.answer_or_calls import AnswerOrCalls
-from .tools.tool_calls import ToolCallParser, ToolFormat, check_against
+from .tools.tool_calls import ToolCallParser
+from .tools.tool_check import check_against
+from .tools.tool_formats import ToolFormat
 from .tools.tool_grammar import (
     ToolError,
     calls_or_answer,
@@ -51,21 +51,20 @@ class ToolUse(NamedTuple):
     tools: Sequence[dict[str, Any]] = ()
     grammar: GrammarSpec | None = None
 
-    def new_parser(self, left_out: Sequence[LeftOut], *, allowed: bool) -> ToolReader | None:
+    def new_parser(self, left_out: Sequence[LeftOut], *, allowed: bool) -> ToolCallParser | None:
         """`left_out` are the keywords that the grammar doesn't enforce. Unless that is `allowed`, complete
         calls are checked for these keywords, except for formats, which the check does not know either."""
         if self.mode == "none":
             return None
         loosened = partly_enforced_names([each.path for each in left_out if each.keyword != "format"])
-        names = [tool["function"]["name"] for tool in self.tools]
-        calls = ToolCallParser(
+        return ToolCallParser(
             self.format,
             check_against(self.tools, loosened if allowed else ()),
             enforced_names(self.tools, self.format, loosened),
-            names=names,
+            names=[tool["function"]["name"] for tool in self.tools],
             calls_only=self.mode == "required",
+            may_answer=self.mode == "either",
         )
-        return AnswerOrCalls(calls, self.format, names) if self.mode == "either" else calls
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
         return frozenset() if self.mode == "none" else self.format.shown_special(tokenizer)

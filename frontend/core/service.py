@@ -19,7 +19,7 @@ from .text.prompt_memo import PromptMemo
 from .text.prompt_rules import PromptRules
 from .text.reasoning import ReasoningFormat, detect_reasoning
 from .text.tokenizer import Tokenizer
-from .tools.tool_calls import ToolFormat, detect_format
+from .tools.tool_formats import ToolFormat, detect_format
 from .validation import check_token_ids, shorten, too_long
 from .work.caller import Caller
 from .work.fair_threads import FairThreads

@@ -5,24 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ....runtime.errors import RequestError
 from ..text.chat_template import ChatTemplate
 from ..text.tokenizer import Tokenizer
-
-Dialect = Literal["hermes", "llama_json", "pythonic", "mistral", "mistral_named"]
-
-TAGS: dict[Dialect, tuple[str, ...]] = {
-    "hermes": ("<tool_call>",),
-    "llama_json": ("<|python_tag|>",),
-    "pythonic": ("<|python_start|>", "<|python_tag|>"),
-    "mistral": ("[TOOL_CALLS]",),
-    "mistral_named": ("[TOOL_CALLS]",),
-}
-CLOSING_TAGS: dict[Dialect, str] = {"hermes": "</tool_call>", "pythonic": "<|python_end|>"}
-BETWEEN_TAGS: dict[Dialect, str] = {"hermes": "\n", "mistral_named": ""}
-"""stands between two calls that have a prefix each; other dialects know no such calls"""
+from .call_syntax import SYNTAXES, Dialect, Syntax, parse_object
 
 _SAMPLE_NAME = "sample_function"
 _SAMPLE_TOOL = {
@@ -78,16 +66,17 @@ class ToolFormat(NamedTuple):
         bodies = [f"{self.begin(name)}{self._arguments(given)}{self.tail}" for name, given in calls]
         if self.between is not None:
             return f"{self.prefix}{self.between.join(bodies)}{self.suffix}"
-        return BETWEEN_TAGS.get(self.name, "").join(f"{self.prefix}{body}{self.suffix}" for body in bodies)
+        return (self.syntax.between_tags or "").join(f"{self.prefix}{body}{self.suffix}" for body in bodies)
 
     def _arguments(self, given: str | Mapping[str, Any]) -> str:
         item, key = self.separators
-        if self.name == "pythonic" and (found := _parsed_object(given)) is not None:
+        found = parse_object(given) if isinstance(given, str) else given
+        if self.name == "pythonic" and found is not None:
             members = (f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in found.items())
             return ", ".join(members)
         if not isinstance(given, str):
             return json.dumps(given, ensure_ascii=False, separators=self.separators)
-        if _parsed_object(given) is None:
+        if found is None:
             return given
 
         def spaced(part: re.Match[str]) -> str:
@@ -96,13 +85,17 @@ class ToolFormat(NamedTuple):
         return _SPACED_PARTS.sub(spaced, given)
 
     @property
+    def syntax(self) -> Syntax:
+        return SYNTAXES[self.name]
+
+    @property
     def tag(self) -> str | None:
         """The tag that begins the prefix."""
-        return next((tag for tag in TAGS[self.name] if self.prefix.startswith(tag)), None)
+        return next((tag for tag in self.syntax.tags if self.prefix.startswith(tag)), None)
 
     def shown_special(self, tokenizer: Tokenizer) -> frozenset[int]:
         """Special tokens that the detokenizer must not skip when a request has tools."""
-        tags = (*TAGS[self.name], CLOSING_TAGS.get(self.name, ""), "[ARGS]", "[CALL_ID]")
+        tags = (*self.syntax.tags, self.syntax.closing_tag, "[ARGS]", "[CALL_ID]")
         ids = (tokenizer.token_id(tag) for tag in tags)
         return frozenset(token for token in ids if token is not None) & tokenizer.special_tokens
 
@@ -153,16 +146,6 @@ def detect_format(template: ChatTemplate | None) -> ToolFormat:
     )
 
 
-def _parsed_object(given: str | Mapping[str, Any]) -> Mapping[str, Any] | None:
-    if not isinstance(given, str):
-        return given
-    try:
-        value = json.loads(given)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _dialect(source: str) -> Dialect:
     if "[TOOL_CALLS]" in source:
         return "mistral"
@@ -194,13 +177,13 @@ def _sample_rendering(template: ChatTemplate) -> str:
 
 
 def _from_last_tag(text: str, dialect: Dialect) -> str:
-    starts = [text.rfind(tag) for tag in TAGS[dialect]]
+    starts = [text.rfind(tag) for tag in SYNTAXES[dialect].tags]
     return text[max(starts) :] if max(starts) >= 0 else ""
 
 
 def _suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
     """The text after a call, up to its closing tag or the special token that ends the turn."""
-    call, closing_tag, _ = text.partition(CLOSING_TAGS.get(dialect, "\0"))
+    call, closing_tag, _ = text.partition(SYNTAXES[dialect].closing_tag or "\0")
     specials = [text.find(token) for token in special if token in text]
     if closing_tag:
         return call + closing_tag

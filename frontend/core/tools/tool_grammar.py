@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .tool_check import mistake_in
-from .tool_formats import BETWEEN_TAGS, ToolFormat
+from .tool_formats import ToolFormat
 
 Tool = dict[str, Any]
 Format = dict[str, Any]
@@ -46,7 +46,7 @@ def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
     """The format of any text that may have calls in it. Each call has the form and arguments of its tool."""
     calls = _Calls(format, must_enforce=False)
     known = [tool for tool in tools if calls.can_enforce(tool)]
-    again = several and format.name in BETWEEN_TAGS
+    again = several and format.syntax.between_tags is not None
     found: Format = {"type": "triggered_tags", "triggers": [], "tags": [], "stop_after_first": not again}
     if not known:
         return {"type": "any_text"}
@@ -99,9 +99,9 @@ class _Calls:
         return {
             "type": "tags_with_separator",
             "tags": [self.tag(tool, self._format.prefix, self._format.suffix) for tool in tools],
-            "separator": BETWEEN_TAGS.get(self._format.name, ""),
+            "separator": self._format.syntax.between_tags or "",
             "at_least_one": True,
-            "stop_after_first": not (several and self._format.name in BETWEEN_TAGS),
+            "stop_after_first": not (several and self._format.syntax.between_tags is not None),
         }
 
     def block(self, tools: Sequence[Tool], prefix: str, suffix: str, *, several: bool) -> Format:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple, get_args
 
 import pytest
-from arbora.frontend.core.tools.answer_or_calls import AnswerOrCalls
-from arbora.frontend.core.tools.tool_calls import (
-    ContentDelta,
-    ToolCallDelta,
-    ToolCallParser,
-    check_against,
-)
-from arbora.frontend.core.tools.tool_formats import Dialect, default_format
+from arbora.frontend.core.tools.call_syntax import Dialect
+from arbora.frontend.core.tools.tool_calls import ContentDelta, ToolCallDelta, ToolCallParser
+from arbora.frontend.core.tools.tool_check import check_against
+from arbora.frontend.core.tools.tool_formats import default_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,9 +93,7 @@ CASES = {
 }
 
 
-def parse(
-    parser: ToolCallParser | AnswerOrCalls, parts: list[str], cut: bool = False
-) -> list[str | tuple[str, str]]:
+def parse(parser: ToolCallParser, parts: list[str], cut: bool = False) -> list[str | tuple[str, str]]:
     found: list[str | tuple[str, str]] = []
     for index, part in enumerate(parts):
         final = index == len(parts) - 1
@@ -250,9 +244,8 @@ def test_a_required_call_that_a_limit_cuts_has_no_content(text: str) -> None:
     assert parse(parser, [*text], cut=True) == []
 
 
-def answer_or_calls(dialect: Dialect) -> AnswerOrCalls:
-    format = default_format(dialect)
-    return AnswerOrCalls(ToolCallParser(format, FITS, NAMES, names=NAMES), format, NAMES)
+def answer_or_calls(dialect: Dialect) -> ToolCallParser:
+    return ToolCallParser(default_format(dialect), FITS, NAMES, names=NAMES, may_answer=True)
 
 
 @pytest.mark.parametrize("dialect", get_args(Dialect))

@@ -10,8 +10,8 @@ import pytest
 import tokenizers
 from arbora.frontend.core.text.chat_template import ChatTemplate
 from arbora.frontend.core.text.tokenizer import Tokenizer
+from arbora.frontend.core.tools.call_syntax import Dialect
 from arbora.frontend.core.tools.tool_formats import (
-    Dialect,
     ToolFormat,
     default_format,
     detect_format,

@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any, get_args
 
 import pytest
-from arbora.frontend.core.tools.tool_formats import Dialect, default_format
+from arbora.frontend.core.tools.call_syntax import Dialect
+from arbora.frontend.core.tools.tool_formats import default_format
 from arbora.frontend.core.tools.tool_grammar import (
     ToolError,
     calls_or_answer,
