@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import re._constants as op
+import re._parser as parser
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
@@ -25,11 +27,9 @@ STEPS_OF_A_SLOW_SEARCH = 5_000
 MAX_PATTERN = 4_096  # characters
 PATTERN_IN_A_STEP = 5  # characters of a pattern that is compiled in one step; `a{3}` counts as `aaa`
 _COUNTED = re.compile(r"\{(\d*)(?:,(\d*))?\}")
-_PART = re.compile(
-    r"\\[pP]\{[^}]*\}|\\.|\[\^?\]?(?:[^\]\\]|\\.)*\]|\{(?P<least>\d*)(?:,(?P<most>\d*))?\}|.", re.DOTALL
-)
-# Flags, comments, nested classes and other braces may change which part a repeat applies to.
-_ODD = re.compile(r"\(\?(?![:=!]|<[=!])|\[\^?\]?[^\]]*\[|(?<!\\)(?<!\\[pP])\{(?!\d*(?:,\d*)?\})")
+_UNKNOWN_TO_RE = re.compile(r"\\[pP]\{[^}]*\}")
+_NESTED_CLASS = re.compile(r"\[\^?\]?[^\]]*\[")
+_REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 Keyword = Callable[[Any, Any, Any, Any], "Iterator[ValidationError] | None"]
 
 
@@ -80,7 +80,7 @@ class BoundedValidator:
             self._spend(said.count("/"))  # a pointer is followed part by part
         return keyword(validator, said, instance, schema)
 
-    def _found(self, pattern: str, text: str) -> bool:
+    def _matches(self, pattern: str, text: str) -> bool:
         if pattern not in self._patterns:
             if len(pattern) > MAX_PATTERN:
                 raise TooSlowError
@@ -93,7 +93,7 @@ class BoundedValidator:
             raise TooSlowError from None
 
     def _pattern(self, validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-        if isinstance(instance, str) and not self._found(pattern, instance):
+        if isinstance(instance, str) and not self._matches(pattern, instance):
             yield ValidationError("it does not match")
 
     def _pattern_properties(
@@ -103,7 +103,7 @@ class BoundedValidator:
             for pattern, subschema in patterns.items():
                 for name, value in instance.items():
                     self._spend(1)
-                    if self._found(pattern, name):
+                    if self._matches(pattern, name):
                         yield from validator.descend(value, subschema)
 
     def _additional_properties(
@@ -114,7 +114,7 @@ class BoundedValidator:
         patterns = schema.get("patternProperties", {})
         for name in instance.keys() - schema.get("properties", {}).keys():
             self._spend(1 + len(patterns))
-            if not any(self._found(pattern, name) for pattern in patterns):
+            if not any(self._matches(pattern, name) for pattern in patterns):
                 yield from validator.descend(instance[name], allowed)
 
     def _unique_items(
@@ -141,32 +141,24 @@ def _members(value: Any) -> int:
 
 def _written_out(pattern: str) -> int:
     """An upper bound for the pattern's characters with its counted repeats written out."""
-    if _ODD.search(pattern):
-        counts = [_times(*found) for found in _COUNTED.findall("".join(pattern.split()))]
+    try:
+        if _NESTED_CLASS.search(pattern):
+            raise re.error("re has no nested classes")
+        return max(len(pattern), _parts_of(parser.parse(_UNKNOWN_TO_RE.sub(".", pattern))))
+    except (re.error, RecursionError, OverflowError):  # its repeats may be nested in any way
+        counts = [max(int(least or 0), int(most or 0), 1) for least, most in _COUNTED.findall(pattern)]
         return len(pattern) * prod(counts)
-    sums, last = [0], 0  # of each open group, and of the part that a repeat would apply to
-    for part in _PART.finditer(pattern):
-        text = part[0]
-        if text == "(":
-            sums.append(1)
-            last = 0
-        elif text == ")":
-            last = sums.pop() if len(sums) > 1 else sum(sums)
-            sums[-1] += last
-        elif part["least"] is not None:
-            more = last * (_times(part["least"], part["most"]) - 1)
-            sums[-1] += more
-            last += more
-        elif text in "*+?":
-            sums[-1] += 1
-        else:
-            last = len(text)
-            sums[-1] += last
-    return sum(sums)
 
 
-def _times(least: str, most: str | None) -> int:
-    return max(int(least or 0), int(most or 0), 1)
+def _parts_of(parsed: Any) -> int:
+    """The number of parts of what `re` has parsed, with its counted repeats written out."""
+    match parsed:
+        case (kind, (least, most, inner)) if kind in _REPEATS:
+            times = int(max(least, 1) if most is op.MAXREPEAT else max(most, 1))
+            return times * _parts_of(inner)
+        case parser.SubPattern() | list() | tuple():
+            return 1 + sum(map(_parts_of, parsed))
+    return 0
 
 
 def _of_one_draft(schema: Any) -> Any:

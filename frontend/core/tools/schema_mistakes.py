@@ -1,146 +1,158 @@
-"""Finds values that a JSON schema's keywords can't have, in time linear in the schema's size.
+"""Finds mistakes in a JSON schema, in time linear in its size.
 
 jsonschema checks a schema against its meta-schema, which takes 0.2 ms for each subschema and recurses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+import json
+from collections.abc import Iterator
+from typing import Any
 
+from jsonschema.validators import validator_for
+
+from .bounded_validator import resolver_of
+
+MAX_SHOWN = 60  # characters of a value
+MAX_WITH_REFERENCES = 20_000  # characters of a schema whose references are looked up, which takes about 0.1 s
 _TYPES = frozenset(("null", "boolean", "number", "integer", "string", "object", "array"))
-_SCHEMAS = frozenset(
-    (
-        "additionalProperties",
-        "contains",
-        "contentSchema",
-        "else",
-        "if",
-        "items",
-        "not",
-        "propertyNames",
-        "then",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-    )
-)
-_SCHEMA_LISTS = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_SCHEMA_MAPS = frozenset(("$defs", "definitions", "dependentSchemas", "patternProperties", "properties"))
-_LATEST = "2020-12"
-_BOUNDS = {"exclusiveMaximum": "maximum", "exclusiveMinimum": "minimum"}
-"""Keywords that draft 4 allows only beside another one, and that are true or false there."""
+_KEYWORDS = {
+    "a schema": "additionalItems additionalProperties contains contentSchema else if items not propertyNames "
+    "then unevaluatedItems unevaluatedProperties",
+    "schemas": "allOf anyOf oneOf prefixItems",
+    "schemas by name": "$defs definitions dependentSchemas patternProperties properties",
+    "names or schemas by name": "dependencies",
+    "names by name": "dependentRequired",
+    "names": "required",
+    "types": "type",
+    "a list": "enum examples",
+    "a number": "maximum minimum",
+    "a bound": "exclusiveMaximum exclusiveMinimum",
+    "a number above 0": "multipleOf",
+    "a count": "maxContains maxItems maxLength maxProperties minContains minItems minLength minProperties",
+    "a boolean": "deprecated readOnly uniqueItems writeOnly",
+    "a text": "$anchor $comment $dynamicAnchor $dynamicRef $id $ref $schema contentEncoding contentMediaType "
+    "description format pattern title",
+}
+_KINDS = {keyword: kind for kind, keywords in _KEYWORDS.items() for keyword in keywords.split()}
 
 
-class Mistake(NamedTuple):
-    """A value that its keyword can't have. `place` is a JSON pointer."""
+def describe_mistake(schema: Any) -> str | None:
+    """Describes a value that its keyword can't have, or a reference that leads nowhere; None without any.
 
-    place: str
-    value: object
+    The references of a long schema are not looked up.
+    """
+    mistake = find_mistake(schema)
+    if mistake is not None:
+        place, value = mistake
+        is_draft4 = _KINDS.get(place.rpartition("/")[2]) == "a bound" and value is True
+        hint = (
+            ' (draft 4 allows it, if "$schema" names that)' if is_draft4 and "$schema" not in schema else ""
+        )
+        return f"the value at #{place} makes no sense: {json.dumps(value)[:MAX_SHOWN]}{hint}"
+    if len(json.dumps(schema)) > MAX_WITH_REFERENCES:
+        return None
+    try:
+        resolver = resolver_of(schema, validator_for(schema))
+    except Exception as error:  # the linear check may accept what the libraries do not expect
+        return f"it can't be read: {str(error)[:MAX_SHOWN]}"
+    for reference in _references_within(schema):
+        try:
+            resolver.lookup(reference)
+        except Exception:  # a pointer into a value that is no object raises others than `Unresolvable`
+            return f"the reference {reference!r} leads nowhere"
+    return None
 
 
-def find_mistake(schema: Any) -> Mistake | None:
-    """A mistake in the schema, or None. References are not followed.
+def find_mistake(schema: Any) -> tuple[str, object] | None:
+    """The place (a JSON pointer) and the value of a keyword that can't have that value; None without any.
 
-    Drafts before 2020-12 also allow lists of `items` and have `additionalItems`. In draft 4 exclusive bounds
-    are true or false, a list of names or values must not be empty, and `id` is a keyword.
+    References are not followed. In drafts before 2020-12 `items` may be a list, and in draft 4 exclusive
+    bounds are true or false.
     """
     named = schema.get("$schema") if isinstance(schema, dict) else None
-    is_older = isinstance(named, str) and _LATEST not in named
+    is_older = isinstance(named, str) and "2020-12" not in named
     is_draft4 = isinstance(named, str) and "draft-04" in named
-    values = _VALUES_IN_DRAFT_4 if is_draft4 else _VALUES
     pending = [("", schema)]
     while pending:
         place, value = pending.pop()
         if isinstance(value, bool):
             continue
         if not isinstance(value, dict):
-            return Mistake(place, value)
+            return place, value
         inner: list[tuple[str, Any]] = []
         for name, said in value.items():
-            is_schema = name in _SCHEMAS or (name == "additionalItems" and is_older)
-            if is_schema and not (name == "items" and is_older and isinstance(said, list)):
-                inner.append((f"{place}/{name}", said))
-            elif name in _SCHEMA_LISTS or name == "items":
-                if not isinstance(said, list) or not said:
-                    return Mistake(f"{place}/{name}", said)
-                inner += ((f"{place}/{name}/{number}", each) for number, each in enumerate(said))
-            elif name in _SCHEMA_MAPS:
-                if not isinstance(said, dict):
-                    return Mistake(f"{place}/{name}", said)
-                inner += ((f"{place}/{name}/{key}", each) for key, each in said.items())
-            elif name == "dependencies":
-                if not isinstance(said, dict):
-                    return Mistake(f"{place}/{name}", said)
-                inner += (
-                    (f"{place}/{name}/{key}", each) for key, each in said.items() if not _are_names(each)
-                )
-            elif (name in values and not values[name](said)) or (is_draft4 and _lacks_bound(name, value)):
-                return Mistake(f"{place}/{name}", said)
+            kind = _KINDS.get(name, "")
+            if name == "items" and is_older and isinstance(said, list):
+                kind = "schemas"
+            elif kind == "a bound":
+                kind = "a boolean" if is_draft4 else "a number"
+            if kind and not _fits(kind, said):
+                return f"{place}/{name}", said
+            if "schema" in kind:
+                inner += _schemas_in(f"{place}/{name}", kind, said)
         pending += reversed(inner)
     return None
 
 
-def _lacks_bound(name: str, schema: Mapping[str, Any]) -> bool:
-    return name in _BOUNDS and _BOUNDS[name] not in schema
+def _schemas_in(place: str, kind: str, said: Any) -> list[tuple[str, Any]]:
+    """The schemas in the value of a keyword of that kind, with their places."""
+    match kind:
+        case "a schema":
+            return [(place, said)]
+        case "schemas":
+            return [(f"{place}/{number}", each) for number, each in enumerate(said)]
+        case "schemas by name":
+            return [(f"{place}/{name}", each) for name, each in said.items()]
+        case "names or schemas by name":
+            return [(f"{place}/{name}", each) for name, each in said.items() if not _are_names(each)]
+    return []
+
+
+def _fits(kind: str, said: Any) -> bool:
+    """Whether a keyword of that kind can have the value, but for the schemas in it."""
+    match kind:
+        case "schemas":
+            return isinstance(said, list) and bool(said)
+        case "schemas by name" | "names or schemas by name":
+            return isinstance(said, dict)
+        case "names by name":
+            return isinstance(said, dict) and all(map(_are_names, said.values()))
+        case "names":
+            return _are_names(said)
+        case "types":
+            if isinstance(said, str):
+                return said in _TYPES
+            return bool(said) and _are_names(said) and _TYPES.issuperset(said)
+        case "a list":
+            return isinstance(said, list)
+        case "a number":
+            return _is_number(said)
+        case "a number above 0":
+            return _is_number(said) and said > 0
+        case "a count":
+            return _is_number(said) and said >= 0 and said % 1 == 0
+        case "a boolean":
+            return isinstance(said, bool)
+        case "a text":
+            return isinstance(said, str)
+    return True
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_count(value: Any) -> bool:
-    return _is_number(value) and value >= 0 and (isinstance(value, int) or value.is_integer())
-
-
-def _is_above_zero(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value)
+    is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return is_list and len(set(value)) == len(value)
 
 
-def _are_lists_of_names(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_are_names, value.values()))
-
-
-def _is_type(value: Any) -> bool:
-    if isinstance(value, str):
-        return value in _TYPES
-    return bool(value) and _are_names(value) and _TYPES.issuperset(value)
-
-
-def _rules() -> Iterator[tuple[tuple[str, ...], Callable[[Any], bool]]]:
-    yield ("type",), _is_type
-    yield ("required",), _are_names
-    yield ("dependentRequired",), _are_lists_of_names
-    yield ("enum", "examples"), _is_list
-    yield ("maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"), _is_number
-    yield ("multipleOf",), _is_above_zero
-    yield ("maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"), _is_count
-    yield ("maxContains", "minContains"), _is_count
-    yield ("uniqueItems", "deprecated", "readOnly", "writeOnly"), _is_bool
-    yield ("$id", "$ref", "$anchor", "$dynamicRef", "$dynamicAnchor", "$comment", "$schema"), _is_text
-    yield ("title", "description", "pattern", "format", "contentEncoding", "contentMediaType"), _is_text
-
-
-_VALUES: Mapping[str, Callable[[Any], bool]] = {name: rule for names, rule in _rules() for name in names}
-_VALUES_IN_DRAFT_4: Mapping[str, Callable[[Any], bool]] = {
-    **_VALUES,
-    **dict.fromkeys(_BOUNDS, _is_bool),
-    "id": _is_text,
-    "required": lambda names: _are_names(names) and names != [],
-    "enum": lambda values: _is_list(values) and values != [],
-}
+def _references_within(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference.startswith("#"):
+            yield reference
+    if isinstance(schema, dict | list):
+        for part in schema.values() if isinstance(schema, dict) else schema:
+            yield from _references_within(part)

@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Sequence
 from typing import Any
 
-from .tool_check import mistake_in
+from .schema_mistakes import describe_mistake
 from .tool_formats import ToolFormat
 
 Tool = dict[str, Any]
@@ -147,7 +147,7 @@ def check_unenforceable(format: ToolFormat, tools: Sequence[Tool]) -> None:
         problem = _not_as_keywords(tool) if format.name == "pythonic" else None
         if problem is None:
             continue
-        if (mistake := mistake_in(_parameters(tool))) is not None:
+        if (mistake := describe_mistake(_parameters(tool))) is not None:
             raise ToolError(_name(tool), f"The parameters of the function {_name(tool)!r}: {mistake}.")
         if tool["function"].get("strict"):
             raise _unenforceable(tool, problem)

@@ -12,7 +12,8 @@ import pytest
 import regex
 from arbora.frontend.core.tools.bounded_validator import BoundedValidator
 from arbora.frontend.core.tools.call_syntax import Call
-from arbora.frontend.core.tools.tool_check import check_against, mistake_in
+from arbora.frontend.core.tools.schema_mistakes import describe_mistake
+from arbora.frontend.core.tools.tool_check import check_against
 from counted_calls import at_most_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -95,7 +96,7 @@ def test_anchors_are_looked_for_once() -> None:
     with at_most_calls(MOST_CALLS):
         validator = BoundedValidator(schema)
         assert validator.is_valid({"l": 1}) and not validator.is_valid({"l": "1"})
-        assert mistake_in({**schema, "properties": {"l": {"allOf": references[:1_000]}}}) is None
+        assert describe_mistake({**schema, "properties": {"l": {"allOf": references[:1_000]}}}) is None
 
 
 EMAIL = r"^[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,255}\.[A-Za-z]{2,63}$"
@@ -166,7 +167,7 @@ def test_a_reference_out_of_the_schema_is_never_fetched() -> None:
             schema = {"properties": {"a": {"$ref": f"http://127.0.0.1:{server.server_port}/secret"}}}
             fits = check_against([{"type": "function", "function": {"name": "f", "parameters": schema}}])
             assert not fits(Call("f", '{"a": 1}'))
-            assert mistake_in({**schema, "items": {"$ref": "#/properties/a"}}) is None
+            assert describe_mistake({**schema, "items": {"$ref": "#/properties/a"}}) is None
         finally:
             server.shutdown()
             thread.join()
@@ -175,4 +176,4 @@ def test_a_reference_out_of_the_schema_is_never_fetched() -> None:
 
 def test_references_that_double_lead_somewhere_and_are_found_in_time() -> None:
     with at_most_calls(MOST_CALLS):
-        assert mistake_in(doubling(60)) is None
+        assert describe_mistake(doubling(60)) is None

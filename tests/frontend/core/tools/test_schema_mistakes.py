@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from arbora.frontend.core.tools.schema_mistakes import find_mistake
-from arbora.frontend.core.tools.tool_check import mistake_in
+from arbora.frontend.core.tools.schema_mistakes import describe_mistake, find_mistake
 from counted_calls import at_most_calls
 from hypothesis import given
 from hypothesis import strategies as st
@@ -111,8 +110,6 @@ def test_older_drafts_have_their_own_forms() -> None:
         {"minLength": True},
         {"maximum": 3, "exclusiveMaximum": True},
         {"maximum": 3, "exclusiveMaximum": 2},
-        {"properties": {"a": {"exclusiveMinimum": True}}},
-        {"exclusiveMinimum": 2},
         {"exclusiveMinimum": "2", "minimum": 1},
         {"items": [{}], "required": ["a"]},
         {"definitions": {"a": {"type": "strng"}}},
@@ -124,24 +121,7 @@ def test_an_older_draft_has_the_mistakes_of_its_meta_schema(draft: str, schema: 
     kind = validator_for(named)
     is_schema = kind(kind.META_SCHEMA).is_valid(named)
     assert (find_mistake(named) is None) == is_schema
-    assert (mistake_in(named) is None) == is_schema
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"id": 5},
-        {"id": "http://a.b/c"},
-        {"properties": {"id": {"type": "string"}}},
-        {"definitions": {"a": {"id": True}}},
-        {"required": []},
-        {"enum": []},
-    ],
-)
-def test_draft_4_has_the_mistakes_of_its_meta_schema(schema: dict[str, Any]) -> None:
-    named = {"$schema": "http://json-schema.org/draft-04/schema#", **schema}
-    kind = validator_for(named)
-    assert (find_mistake(named) is None) == kind(kind.META_SCHEMA).is_valid(named)
+    assert (describe_mistake(named) is None) == is_schema
 
 
 @pytest.mark.parametrize("draft", ["04", "06", "07"])
@@ -151,5 +131,5 @@ def test_the_id_of_a_schema_is_text_in_every_draft(draft: str) -> None:
 
 
 def test_a_bound_of_draft_4_is_refused_with_a_hint() -> None:
-    assert "draft 4 allows it" in str(mistake_in({"minimum": 1, "exclusiveMinimum": True}))
-    assert "draft 4" not in str(mistake_in({"minimum": True}))
+    assert "draft 4 allows it" in str(describe_mistake({"minimum": 1, "exclusiveMinimum": True}))
+    assert "draft 4" not in str(describe_mistake({"minimum": True}))

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from arbora.frontend.core.tools.call_syntax import Call
-from arbora.frontend.core.tools.tool_check import check_against, mistake_in
+from arbora.frontend.core.tools.schema_mistakes import describe_mistake
+from arbora.frontend.core.tools.tool_check import check_against
 from counted_calls import at_most_calls
 
 DOUBLING = {
@@ -51,7 +52,7 @@ def test_no_schema_makes_a_check_take_long(name: str) -> None:
     schema, arguments = HOSTILE[name]
     with at_most_calls(1_500_000):  # a few tenths of a second
         fits(schema, arguments)
-        mistake_in(schema)
+        describe_mistake(schema)
 
 
 def test_a_call_that_takes_too_long_to_check_is_not_made() -> None:
@@ -99,8 +100,8 @@ def test_a_call_whose_pattern_backtracks_too_long_is_not_made() -> None:
 
 
 def test_mistakes_are_still_named() -> None:
-    assert mistake_in({"type": "object", "properties": {"a": {"type": 3}}}) == (
+    assert describe_mistake({"type": "object", "properties": {"a": {"type": 3}}}) == (
         "the value at #/properties/a/type makes no sense: 3"
     )
-    assert mistake_in({"$ref": "#/$defs/none"}) == "the reference '#/$defs/none' leads nowhere"
-    assert mistake_in({"$ref": "#"}) is None
+    assert describe_mistake({"$ref": "#/$defs/none"}) == "the reference '#/$defs/none' leads nowhere"
+    assert describe_mistake({"$ref": "#"}) is None
