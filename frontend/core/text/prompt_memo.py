@@ -76,7 +76,6 @@ class PromptMemo:
         """
         if not self.enabled or namespace is None:
             return (yield from self._long_texts.steps(text, most=most))
-        yield from self._long_texts.check(text, most)
         data = text.encode()
         with self._lock:
             place = self._tree.find(namespace, data)

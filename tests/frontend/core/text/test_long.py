@@ -1,4 +1,4 @@
-"""Long texts: a sound lower bound of their tokens, and pieces that have the tokens of the whole."""
+"""Long texts are tokenized in pieces that have the tokens of the whole, and given up with too many tokens."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from functools import partial
 import numpy as np
 import pytest
 import tokenizers
-from arbora.frontend.core.text import text_pieces
-from arbora.frontend.core.text.long_texts import LONG_TEXT, LongTexts, TooLongError
+from arbora.frontend.core.text import long_texts
+from arbora.frontend.core.text.long_texts import LONG_TEXT, LongTexts, TextPieces, TooLongError
 from arbora.frontend.core.text.prompt_memo import PromptMemo
-from arbora.frontend.core.text.text_pieces import TextPieces
-from arbora.frontend.core.text.token_floor import TokenFloor
 from arbora.frontend.core.text.tokenizer import CONTROL_MARK, Tokenizer
 from arbora.frontend.core.work.steps import run_now
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, pre_tokenizers, processors
 from tokenizers_for_tests import KINDS, byte_level_json, tokenizer_of_kind
 
 PATTERNS = {
@@ -31,7 +29,6 @@ PATTERNS = {
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
 KIND_NAMES = [*KINDS, *PATTERNS, "eats-spaces", "joins-words"]
-SHRINKING = (normalizers.NFKC(), normalizers.Strip(), normalizers.Replace("aa", ""))
 each_kind = pytest.mark.parametrize("kind", KIND_NAMES)
 PARTS = (
     *(
@@ -97,44 +94,6 @@ def tokenizer(kind: str) -> Tokenizer:
 
 
 @each_kind
-@settings(max_examples=150, deadline=None)
-@given(text=awkward, times=st.integers(1, 30))
-def test_a_text_never_has_fewer_tokens_than_its_floor(kind: str, text: str, times: int) -> None:
-    text *= times
-    floor = run_now(floor_of(kind).of(text))
-    assert floor <= len(tokenizer(kind).encode(text, add_special_tokens=False)) // 4
-
-
-@functools.cache
-def floor_of(kind: str) -> TokenFloor:
-    return TokenFloor(tokenizer(kind))
-
-
-@each_kind
-def test_the_floor_of_a_repeated_character_is_near_its_tokens(kind: str) -> None:
-    for text in ("a" * 5000, "The quick brown fox " * 250):
-        tokens = len(tokenizer(kind).encode(text, add_special_tokens=False)) // 4
-        assert tokens / 8 < run_now(floor_of(kind).of(text)) <= tokens
-
-
-def test_a_tokenizer_with_an_unknown_token_has_no_floor() -> None:
-    backend = tokenizers.Tokenizer(models.BPE({"<unk>": 0, "a": 1}, [], unk_token="<unk>", fuse_unk=True))
-    backend.decoder = tokenizers.decoders.Metaspace(prepend_scheme="never")
-    lone = Tokenizer(backend, {}, ())
-    assert run_now(TokenFloor(lone).of("b" * 1000)) == 0
-
-
-@pytest.mark.parametrize("normalizer", SHRINKING)
-def test_a_tokenizer_that_may_leave_out_text_has_no_floor(
-    normalizer: normalizers.Normalizer,
-) -> None:
-    backend = tokenizers.Tokenizer.from_str(byte_level_json())
-    backend.normalizer = normalizer
-    shrinking = Tokenizer(backend, {}, ())
-    assert run_now(TokenFloor(shrinking).of("a" * 1000)) == 0
-
-
-@each_kind
 @settings(max_examples=100, deadline=None)
 @given(texts=st.lists(awkward, min_size=1, max_size=8))
 def test_the_pieces_of_a_text_have_the_tokens_of_the_whole(kind: str, texts: list[str]) -> None:
@@ -151,9 +110,9 @@ def pieces_of(kind: str) -> TextPieces:
 
 def small_pieces(kind: str, text: str) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_pieces, "PIECE_CHARACTERS", 3)
-        patch.setattr(text_pieces, "_WINDOW", 5)
-        return list(pieces_of(kind).of(text))
+        patch.setattr(long_texts, "PIECE_CHARACTERS", 3)
+        patch.setattr(long_texts, "_WINDOW", 5)
+        return list(pieces_of(kind).cut(text))
 
 
 def test_all_kinds_but_the_one_whose_tokens_join_words_have_pieces() -> None:
@@ -174,25 +133,29 @@ def test_a_long_text_is_tokenized_in_steps_with_special_tokens_around_it(kind: s
         assert run_now(steps) == own.encode(text, special)
 
 
-def test_a_long_text_is_given_up_when_it_has_too_many_tokens() -> None:
+@pytest.mark.parametrize("text", ["xylophones, fox ", "xylophones, ", "a", "你好"])
+def test_a_long_text_is_given_up_as_soon_as_it_has_too_many_tokens(text: str) -> None:
+    """With and without seams, where it can be cut."""
     counting = Counting(tokenizers.Tokenizer.from_str(byte_level_json()), {}, ())
-    long_texts = LongTexts(counting)
-    counting.characters = 0
-    with pytest.raises(TooLongError) as raised:
-        run_now(long_texts.steps("fox " * 500_000, most=400_000))
-    assert raised.value.tokens > 400_000
-    assert counting.characters < 2_000_000
+    texts = LongTexts(counting)
+    memo = PromptMemo(counting, long_texts=texts)
+    for steps in (texts.steps, partial(memo.steps, "")):
+        counting.characters = 0
+        with pytest.raises(TooLongError) as raised:
+            run_now(steps(text * (2_000_000 // len(text)), most=50_000))
+        assert raised.value.tokens > 50_000
+        assert counting.characters < 700_000
 
 
-def test_a_text_far_too_long_is_given_up_before_anything_is_tokenized() -> None:
-    counting = Counting(tokenizers.Tokenizer.from_str(byte_level_json()), {}, ())
-    long_texts = LongTexts(counting)
-    memo = PromptMemo(counting, long_texts=long_texts)
-    counting.characters = 0
-    for steps in (long_texts.steps, partial(memo.steps, "")):
-        with pytest.raises(TooLongError):
-            run_now(steps("xylophones, 7 " * 100_000, most=1000))
-    assert counting.characters == 0
+@each_kind
+@pytest.mark.parametrize("text", ["<s>,,12 ", "a", "한", "The fox "])
+def test_a_text_that_fits_is_never_given_up(kind: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if its tokens are long, so that they are counted first, and if it is cut inside of them."""
+    monkeypatch.setattr(long_texts, "PIECE_CHARACTERS", 1000)
+    monkeypatch.setattr(long_texts, "CHARACTERS_PER_TOKEN", 0)
+    text *= LONG_TEXT // len(text) + 1
+    whole = tokenizer(kind).encode(text, add_special_tokens=False)
+    assert run_now(LongTexts(tokenizer(kind)).steps(text, most=len(whole) // 4)) == whole
 
 
 class Counting(Tokenizer):
