@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from ..text.moments import DATE, DATED_CLOCK
+from ..text.prompt_rules import DATE, DATED_CLOCK
 
 VolatileKind = Literal["billing_header", "uuid", "time", "date", "id", "several"]
 

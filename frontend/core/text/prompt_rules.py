@@ -6,9 +6,16 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
-from .moments import DATE, DATED_CLOCK
-
 Message = dict[str, Any]
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
+_WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\.?,? )?"
+DATE = (
+    rf"{_WEEKDAY}(?:\d{{4}}[-/]\d{{1,2}}[-/]\d{{1,2}}|\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{2,4}}"
+    rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}|\d{{1,2}}(?:st|nd|rd|th)? {_MONTH},? \d{{4}})"
+)
+_ZONE = r"(?: ?(?:Z|UTC|GMT|[+-]\d{2}:?\d{2}))?"
+CLOCK = rf"\d{{1,2}}:\d{{2}}(?::\d{{2}}(?:[.,]\d+)?)?(?: ?[AaPp](?:[Mm]|\.[Mm]\.))?{_ZONE}"
+DATED_CLOCK = rf"(?:{DATE}(?:T|,? (?:at )?))?{CLOCK}"
 _BULLET = r"[*#\- ]*"
 _TODAY = r"(?:Today's date|The current date|Current date|Today is|Date)"
 _NOW = r"(?:(?:The current|Current|Today's) (?:date and |date & )?time|Current datetime|Timestamp|Now|Time)"

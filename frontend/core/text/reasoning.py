@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .chat_template import ChatTemplate
-from .markers import overlap
 from .tokenizer import Tokenizer
 
 _KNOWN_MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
+
+
+def count_begun(text: str, marker: str) -> int:
+    """The length of the longest suffix of `text` that begins `marker` without completing it."""
+    sizes = range(min(len(text), len(marker) - 1), 0, -1)
+    return next((size for size in sizes if text.endswith(marker[:size])), 0)
 
 
 class ReasoningFormat(NamedTuple):
@@ -88,7 +93,7 @@ class ReasoningParser:
             self._state, self._held, self._trim = "content", after, True
             self.has_ended = True
             return before.rstrip("\n")
-        kept = 0 if final else overlap(self._held, self._format.end)
+        kept = 0 if final else count_begun(self._held, self._format.end)
         ready = self._held[: len(self._held) - kept]
         ready = ready if final else ready.rstrip("\n")
         self._held = self._held[len(ready) :]

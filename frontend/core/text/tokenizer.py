@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +17,18 @@ import tokenizers
 from ....runtime.errors import ConfigError
 from ....runtime.messages import Tokens
 from ....runtime.vocabulary import Vocabulary, build_vocabulary
-from .convert import converted_tokenizer
 from .token_bytes import DecoderRules, decoder_rules
 
 # A noncharacter of Unicode. It is put into text that looks like a special token but must not become one,
 # and removed after special tokens have been found.
 CONTROL_MARK = "\ufdd1"
 SPECIAL_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_CONVERT = """
+import sys
+from transformers import AutoTokenizer
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], local_files_only=True)
+tokenizer.backend_tokenizer.save(sys.argv[2])
+"""
 _TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
@@ -52,7 +62,7 @@ class Tokenizer:
     def load(cls, directory: Path) -> Tokenizer:
         """Reads tokenizer.json, or converts older formats with transformers."""
         path = directory / "tokenizer.json"
-        text = path.read_text("utf-8") if path.is_file() else converted_tokenizer(directory)
+        text = path.read_text("utf-8") if path.is_file() else convert_tokenizer(directory)
         try:
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises nothing more specific
@@ -138,6 +148,31 @@ class Tokenizer:
         special = [token in self.special_tokens or token not in known for token in ids]
         eos = tuple(token for token in self.eos_tokens if token in ids)
         return build_vocabulary([self.token_bytes(token) for token in ids], special, eos)
+
+
+def convert_tokenizer(directory: Path) -> str:
+    """Converts a tokenizer in older formats with transformers, in a child process. Returns the text of
+    tokenizer.json."""
+    if importlib.util.find_spec("transformers") is None:
+        raise ConfigError(
+            f"{directory} has no tokenizer.json, and converting its tokenizer needs transformers: "
+            f"run `{sys.executable} -m pip install transformers`, or choose a model with a tokenizer.json."
+        )
+    with tempfile.TemporaryDirectory(prefix="arbora-convert-") as scratch:
+        path = Path(scratch) / "tokenizer.json"
+        child = subprocess.run(
+            [sys.executable, "-c", _CONVERT, str(directory), str(path)],
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if child.returncode != 0 or not path.is_file():
+            reason = (child.stderr.strip().splitlines() or ["no message"])[-1]
+            raise ConfigError(
+                f"{directory} has no tokenizer.json, and transformers can't convert its tokenizer: {reason}"
+            )
+        return path.read_text("utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import string
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from ..text.markers import overlap
+from ..text.reasoning import count_begun
 from .call_body import CallBody, CallPart
 from .call_syntax import Dialect, parse_calls
 from .tool_check import CallCheck
@@ -135,7 +135,7 @@ class ToolCallParser:
 
     def _take_content(self, final: bool) -> str:
         """The part of the held text that is not markup or the beginning of it."""
-        begun = max(overlap(self._held, tag) for tag in self._syntax.tags)
+        begun = max(count_begun(self._held, tag) for tag in self._syntax.tags)
         if final and not (self._is_cut and begun >= SURELY_MARKUP):
             ready, self._held = self._held, ""
             return ready

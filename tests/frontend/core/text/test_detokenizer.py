@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from arbora.frontend.core.text.detokenizer import Detokenizer, TextDelta
-from arbora.frontend.core.text.stop_strings import StopMatcher
+from arbora.frontend.core.text.detokenizer import Detokenizer, StopMatcher, TextDelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers_for_tests import KINDS, tokenizer_of_kind
