@@ -46,7 +46,7 @@ def render(
         raise RequestError(
             "This model has no chat template; use /v1/completions.", param="messages", code="no_chat_template"
         )
-    ruled = template.ruled(template_messages(conversation.messages))
+    ruled = template.apply_rules(template_messages(conversation.messages))
     messages, printed = write_missing(template, ruled.messages, tools)
     loses = template.loses_system_messages(with_tools=printed is not None)
     try:
@@ -72,7 +72,7 @@ def render_beginning(
     assert template is not None, "the whole conversation was rendered"
     for after in ((), (_NOTHING_SAID,)):
         with contextlib.suppress(RequestError):
-            ruled = template.ruled(template_messages([*beginning.messages, *after]))
+            ruled = template.apply_rules(template_messages([*beginning.messages, *after]))
             messages, printed = write_missing(template, ruled.messages, tools)
             return _render_with(template, _beginning(beginning), printed)(form(messages))
     return None

@@ -10,7 +10,7 @@ from ...runtime.messages import EndLease, LeaseTerms, Tokens
 from .fields import MOST_TTL_S, MOST_UNDER_KEY, CacheLease
 from .replica.engine_client import EngineClient
 from .service import Service
-from .text.passage import common_length
+from .text.tokenized_text import common_length
 from .work.caller import Caller
 
 MOST_BREAKPOINTS = 4

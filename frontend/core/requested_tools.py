@@ -18,12 +18,12 @@ from .tools.tool_check import check_against
 from .tools.tool_formats import ToolFormat
 from .tools.tool_grammar import (
     ToolError,
-    calls_or_answer,
+    build_calls_or_answer,
+    build_optional_calls,
+    build_required_calls,
     check_unenforceable,
-    enforced_names,
-    optional_calls,
-    partly_enforced_names,
-    required_calls,
+    find_enforced,
+    find_partly_enforced,
 )
 
 _NOT_BESIDE_CALLS = ("grammar", "structural_tag")
@@ -56,11 +56,11 @@ class ToolUse(NamedTuple):
         calls are checked for these keywords, except for formats, which the check does not know either."""
         if self.mode == "none":
             return None
-        loosened = partly_enforced_names([each.path for each in left_out if each.keyword != "format"])
+        loosened = find_partly_enforced([each.path for each in left_out if each.keyword != "format"])
         return ToolCallParser(
             self.format,
             check_against(self.tools, loosened if allowed else ()),
-            enforced_names(self.tools, self.format, loosened),
+            find_enforced(self.tools, self.format, loosened),
             names=[tool["function"]["name"] for tool in self.tools],
             calls_only=self.mode == "required",
             may_answer=self.mode == "either",
@@ -109,7 +109,7 @@ def _tool_use(wanted: CallsWanted, format: ToolFormat, grammar: GrammarSpec | No
             param="tool_choice",
             code="invalid_value",
         )
-    calls = required_calls(format, tools, several=wanted.several)
+    calls = build_required_calls(format, tools, several=wanted.several)
     return ToolUse("required", format, tools, _spec(calls))
 
 
@@ -118,7 +118,7 @@ def _optional(
 ) -> ToolUse:
     check_unenforceable(format, tools)
     if answer is None:
-        return ToolUse("allowed", format, tools, _spec(optional_calls(format, tools, several=several)))
+        return ToolUse("allowed", format, tools, _spec(build_optional_calls(format, tools, several=several)))
     calls_are_json = format.name == "llama_json" and answer.kind in ("json_schema", "json_object")
     if calls_are_json or answer.kind in _NOT_BESIDE_CALLS:
         why = ": this model's calls are JSON too" if calls_are_json else ""
@@ -128,7 +128,7 @@ def _optional(
             param=answer.param,
             code="invalid_value",
         )
-    either = calls_or_answer(format, tools, as_format(answer), several=several)
+    either = build_calls_or_answer(format, tools, as_format(answer), several=several)
     return ToolUse("either", format, tools, _spec(either, answer.param))
 
 

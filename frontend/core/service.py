@@ -70,7 +70,8 @@ class Service:
 
         Raises `RequestError` naming `param` for more than `most` tokens, or for one that is not the model's.
         """
-        return await self._run(self.long_texts.steps(text, special, most), text, caller, most, param)
+        steps = self.long_texts.encode_in_steps(text, special, most)
+        return await self._run(steps, text, caller, most, param)
 
     async def encode_rendered(
         self, text: str, special: bool, namespace: str | None, caller: Caller, most: int, param: str
@@ -79,7 +80,7 @@ class Service:
         with."""
         if special:
             return await self.encode(text, True, caller, most, param)
-        return await self._run(self.memo.steps(namespace, text, most), text, caller, most, param)
+        return await self._run(self.memo.encode_in_steps(namespace, text, most), text, caller, most, param)
 
     async def _run(self, steps: Steps[Tokens], text: str, caller: Caller, most: int, param: str) -> Tokens:
         model = self.engine.model

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ....runtime.messages import Tokens
-from ..text.passage import common_length
+from ..text.tokenized_text import common_length
 from .outline import Part
 
 MAX_BYTES = 16 << 20

@@ -12,8 +12,8 @@ from jinja2 import Template, TemplateError
 
 from ....runtime.errors import ConfigError, RequestError
 from .control_texts import ControlTexts
-from .jinja_environment import chat_template_environment, plain_data
-from .prompt_rules import PromptRules, Ruled
+from .jinja_environment import copy_plain, make_jinja_environment
+from .prompt_rules import PromptRules, RuledMessages
 from .tokenizer import SPECIAL_ROLES, Tokenizer, read_json, token_content
 from .tool_support import ToolSupport, find_support
 
@@ -35,7 +35,7 @@ class Copies:
 
     def of(self, message: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
         if id(message) not in self._found:
-            self._found[id(message)] = message, _for_template(message, control)
+            self._found[id(message)] = message, _copy_for_template(message, control)
         return self._found[id(message)][1]
 
 
@@ -54,7 +54,7 @@ class UnrenderableError(RequestError):
 class ChatTemplate:
     """A model's templates by name. `default` is used, or `tool_use` for requests with tools.
 
-    `rules` are those that `ruled` applies; `render` does not.
+    `rules` are those that `apply_rules` applies; `render` does not.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ChatTemplate:
     ) -> None:
         if "default" not in sources:
             raise ConfigError(f'The chat templates {sorted(sources)} have none named "default".')
-        environment = chat_template_environment()
+        environment = make_jinja_environment()
         self._rules = rules or PromptRules()
         self._variables = variables
         self.special_texts = special_texts
@@ -86,20 +86,20 @@ class ChatTemplate:
         cls, directory: Path, tokenizer: Tokenizer, rules: PromptRules | None = None
     ) -> ChatTemplate | None:
         """Reads the model's chat templates; None if it has none."""
-        sources = _template_files(directory) or _configured_templates(tokenizer.config)
+        sources = _read_template_files(directory) or _read_configured_templates(tokenizer.config)
         if not sources:
             return None
         special = frozenset(map(tokenizer.token_text, tokenizer.special_tokens))
-        return cls(sources, _special_token_variables(tokenizer.config), special, rules)
+        return cls(sources, _find_special_token_variables(tokenizer.config), special, rules)
 
     def source(self, tools: list[dict[str, Any]] | None = None) -> str:
         """The source of the template that renders requests with these tools."""
-        return self._sources[self._name(tools)]
+        return self._sources[self._choose_name(tools)]
 
-    def ruled(self, messages: list[dict[str, Any]]) -> Ruled:
+    def apply_rules(self, messages: list[dict[str, Any]]) -> RuledMessages:
         """The messages after the prompt rules."""
         if not self._rules:
-            return Ruled(messages, ())
+            return RuledMessages(messages, ())
         return self._rules.apply(messages, self._keeps_system_messages)
 
     @cached_property
@@ -166,15 +166,15 @@ class ChatTemplate:
             copies = copies or Copies()
             chat = [copies.of(message, control) for message in messages]
             if continue_final_message:
-                chat[-1:] = [_for_template(message, control) for message in messages[-1:]]
+                chat[-1:] = [_copy_for_template(message, control) for message in messages[-1:]]
                 _mark_end(chat, add_generation_prompt)
-            text = self._templates[self._name(tools)].render(
+            text = self._templates[self._choose_name(tools)].render(
                 {
                     **self._variables,
                     "documents": None,
-                    **_plain_dict(kwargs or {}, control.guard),
+                    **_copy_plain_dict(kwargs or {}, control.guard),
                     "messages": chat,
-                    "tools": plain_data(tools, control.guard),
+                    "tools": copy_plain(tools, control.guard),
                     "add_generation_prompt": add_generation_prompt,
                 }
             )
@@ -191,24 +191,24 @@ class ChatTemplate:
             raise UnrenderableError(str(error)) from error
         return _cut_at_mark(text) if continue_final_message else text
 
-    def _name(self, tools: list[dict[str, Any]] | None) -> str:
+    def _choose_name(self, tools: list[dict[str, Any]] | None) -> str:
         return "tool_use" if tools is not None and "tool_use" in self._sources else "default"
 
 
-def _template_files(directory: Path) -> dict[str, str]:
+def _read_template_files(directory: Path) -> dict[str, str]:
     paths = {"default": directory / "chat_template.jinja"}
     paths.update(
         {path.stem: path for path in sorted((directory / "additional_chat_templates").glob("*.jinja"))}
     )
     sources = {name: path.read_text("utf-8") for name, path in paths.items() if path.is_file()}
-    return sources or _named_templates(read_json(directory / "chat_template.json").get("chat_template"))
+    return sources or _name_templates(read_json(directory / "chat_template.json").get("chat_template"))
 
 
-def _configured_templates(tokenizer_config: dict[str, Any]) -> dict[str, str]:
-    return _named_templates(tokenizer_config.get("chat_template"))
+def _read_configured_templates(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+    return _name_templates(tokenizer_config.get("chat_template"))
 
 
-def _named_templates(value: object) -> dict[str, str]:
+def _name_templates(value: object) -> dict[str, str]:
     match value:
         case None:
             return {}
@@ -222,36 +222,36 @@ def _named_templates(value: object) -> dict[str, str]:
             )
 
 
-def _special_token_variables(tokenizer_config: dict[str, Any]) -> dict[str, str]:
+def _find_special_token_variables(tokenizer_config: dict[str, Any]) -> dict[str, str]:
     names = [f"{role}_token" for role in SPECIAL_ROLES]
     contents = {name: token_content(tokenizer_config.get(name)) for name in names}
     return {name: content for name, content in contents.items() if content is not None}
 
 
-def _plain_dict(value: dict[str, Any], write: Callable[[str], str] = str) -> dict[str, Any]:
-    copy = plain_data(value, write)
+def _copy_plain_dict(value: dict[str, Any], write: Callable[[str], str] = str) -> dict[str, Any]:
+    copy = copy_plain(value, write)
     assert isinstance(copy, dict)
     return copy
 
 
-def _for_template(message: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
+def _copy_for_template(message: dict[str, Any], control: ControlTexts) -> dict[str, Any]:
     """A copy that has the reasoning under each of its names, and objects in tool calls. All of it is guarded
     but the role, which templates may put between the parts of a special token."""
-    copy = _plain_dict(message)
+    copy = _copy_plain_dict(message)
     reasoning = next((copy[name] for name in _REASONING_FIELDS if copy.get(name) is not None), None)
     if reasoning is not None:
         copy = {"thinking": reasoning, **copy, "reasoning_content": reasoning}
     for call in copy.get("tool_calls") or ():
         function = call.get("function", call)
         if isinstance(function.get("arguments"), str):
-            function["arguments"] = _arguments(function["arguments"])
+            function["arguments"] = _parse_arguments(function["arguments"])
     for name, value in copy.items():
         if name != "role":
-            copy[name] = plain_data(value, control.guard if name in _TEXT_FIELDS else control.guard_word)
+            copy[name] = copy_plain(value, control.guard if name in _TEXT_FIELDS else control.guard_word)
     return copy
 
 
-def _arguments(text: str) -> object:
+def _parse_arguments(text: str) -> object:
     """Text that is not a JSON object reaches the template unchanged."""
     try:
         value = json.loads(text) if text.strip() else {}

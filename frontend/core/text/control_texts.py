@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 
-from .cut_points import trie_pattern
+from .cut_points import make_trie_pattern
 from .tokenizer import CONTROL_MARK
 
 # Clients may send reasoning back as they received it, because it can't begin a turn.
@@ -24,17 +24,17 @@ class ControlTexts:
         self._last_parts = {text[start:] for text in texts for start in range(1, len(text) - 1)}
         self._middles = "\0".join(text[1:-1] for text in texts)
         self._reach = max(map(len, texts), default=0)
-        self._pattern = re.compile(_first_characters(texts))
+        self._pattern = re.compile(_make_pattern(texts))
 
     def guard(self, text: str) -> str:
         """The text with the marks that it needs; almost always the unchanged text."""
-        return _marked(text, self.places(text))
+        return _put_marks(text, self.find_places(text))
 
     def guard_word(self, text: str) -> str:
         """Like `guard`, also for a text that templates may put between the parts of a special token."""
-        return _marked(text, self.places(text, may_be_inside=True))
+        return _put_marks(text, self.find_places(text, may_be_inside=True))
 
-    def places(self, text: str, *, may_be_inside: bool = False) -> list[int]:
+    def find_places(self, text: str, *, may_be_inside: bool = False) -> list[int]:
         """The positions of the marks, in characters, in order."""
         found = []
         if self._begins_inside(text) or (may_be_inside and text and text in self._middles):
@@ -50,7 +50,7 @@ class ControlTexts:
         return any(
             head[: place + 2] in self._last_parts
             for ending in self._endings
-            for place in _all_places(head, ending)
+            for place in _find_all(head, ending)
         )
 
     def _ends_inside(self, text: str) -> bool:
@@ -58,27 +58,28 @@ class ControlTexts:
         return any(
             tail[place:] in self._first_parts
             for beginning in self._beginnings
-            for place in _all_places(tail, beginning)
+            for place in _find_all(tail, beginning)
         )
 
 
-def _marked(text: str, places: list[int]) -> str:
+def _put_marks(text: str, places: list[int]) -> str:
     if not places:
         return text
     borders = [0, *places, len(text)]
     return CONTROL_MARK.join(text[start:end] for start, end in pairwise(borders))
 
 
-def _all_places(text: str, part: str) -> Iterable[int]:
+def _find_all(text: str, part: str) -> Iterable[int]:
     place = text.find(part)
     while place >= 0:
         yield place
         place = text.find(part, place + 1)
 
 
-def _first_characters(texts: list[str]) -> str:
+def _make_pattern(texts: list[str]) -> str:
     """A pattern that matches the first character of each occurrence of a text, also of overlapping ones."""
     rests: dict[str, list[str]] = {}
     for text in texts:
         rests.setdefault(text[0], []).append(text[1:])
-    return "|".join(f"{re.escape(first)}(?={trie_pattern(rest)})" for first, rest in rests.items()) or "(?!)"
+    patterns = (f"{re.escape(first)}(?={make_trie_pattern(rest)})" for first, rest in rests.items())
+    return "|".join(patterns) or "(?!)"

@@ -30,28 +30,28 @@ class CutPoints:
         raw = {
             token.content: index for index, token in added.items() if token.content and not token.normalized
         }
-        able = {text: index for text, index in raw.items() if _cuts(tokenizer, added[index], index)}
-        unsure = _swallowed(able, raw)
+        able = {text: index for text, index in raw.items() if _is_cut_token(tokenizer, added[index], index)}
+        unsure = _find_swallowed(able, raw)
         ids = {text: index for text, index in able.items() if text not in unsure}
         if any(token.single_word for token in added.values()) or not _parts_add_up(tokenizer, ids):
             ids = {}
         self.ids = frozenset(ids.values())
         self._longest = max((len(text.encode()) for text in ids), default=0)
-        self._pattern = re.compile(trie_pattern(ids).encode())
+        self._pattern = re.compile(make_trie_pattern(ids).encode())
 
-    def at(self, text: bytes, offset: int) -> bool:
+    def is_cut(self, text: bytes, offset: int) -> bool:
         """True if the text can be cut at the offset. Its end counts as a cut."""
         return offset == len(text) or self._pattern.match(text, offset) is not None
 
-    def after(self, text: bytes, offset: int) -> int:
+    def find_after(self, text: bytes, offset: int) -> int:
         """The first cut after `offset`, or the text's end."""
-        return next(self._found(text, offset + 1), len(text))
+        return next(self._find(text, offset + 1), len(text))
 
-    def all(self, text: bytes) -> list[int]:
+    def find_all(self, text: bytes) -> list[int]:
         """All cuts but the text's end."""
-        return list(self._found(text, 0))
+        return list(self._find(text, 0))
 
-    def _found(self, text: bytes, start: int) -> Iterator[int]:
+    def _find(self, text: bytes, start: int) -> Iterator[int]:
         """The cuts at or after `start`. Each search is short, because no other thread can run during it."""
         for window in range(start, len(text), _WINDOW):
             end = min(window + _WINDOW, len(text))
@@ -60,7 +60,7 @@ class CutPoints:
                     yield found.start()
 
 
-def trie_pattern(words: Iterable[str]) -> str:
+def make_trie_pattern(words: Iterable[str]) -> str:
     """A pattern for any of the words, the longest first. Common beginnings are matched once."""
     trie: dict[str, dict] = {}  # type: ignore[type-arg]
     for word in words:
@@ -68,24 +68,24 @@ def trie_pattern(words: Iterable[str]) -> str:
         for character in word:
             node = node.setdefault(character, {})
         node[""] = {}
-    return _pattern_of(trie) if trie else "(?!)"
+    return _write_pattern(trie) if trie else "(?!)"
 
 
-def _pattern_of(node: dict[str, dict]) -> str:  # type: ignore[type-arg]
-    branches = [re.escape(character) + _pattern_of(rest) for character, rest in node.items() if character]
+def _write_pattern(node: dict[str, dict]) -> str:  # type: ignore[type-arg]
+    branches = [re.escape(character) + _write_pattern(rest) for character, rest in node.items() if character]
     if not branches:
         return ""
     optional = "?" if "" in node else ""
     return f"(?:{'|'.join(branches)}){optional}"
 
 
-def _cuts(tokenizer: Tokenizer, token: AddedToken, index: int) -> bool:
+def _is_cut_token(tokenizer: Tokenizer, token: AddedToken, index: int) -> bool:
     text = token.content
     eats_spaces = token.lstrip or token.rstrip or text != text.strip()
     return bool(text) and not eats_spaces and tokenizer.token_bytes(index) == text.encode()
 
 
-def _swallowed(cuts: Iterable[str], tokens: Iterable[str]) -> set[str]:
+def _find_swallowed(cuts: Iterable[str], tokens: Iterable[str]) -> set[str]:
     """Returns the `cuts` that a token may join to other text: a longer token contains the cut, or a token
     ends with the beginning of the cut."""
     starts: dict[str, set[str]] = {}

@@ -46,7 +46,7 @@ class TemplateNamespace(Namespace):
         super().__setitem__(name, value)
 
 
-def chat_template_environment() -> ImmutableSandboxedEnvironment:
+def make_jinja_environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
     )
@@ -57,7 +57,7 @@ def chat_template_environment() -> ImmutableSandboxedEnvironment:
     return environment
 
 
-def plain_data(value: object, write: Callable[[str], str] = str) -> object:
+def copy_plain(value: object, write: Callable[[str], str] = str) -> object:
     """A copy made of exact JSON types only, from which a template can reach nothing else. `write` converts
     its strings."""
     if type(value) is str:
@@ -65,9 +65,9 @@ def plain_data(value: object, write: Callable[[str], str] = str) -> object:
     if value is None or type(value) in (int, float, bool):
         return value
     if isinstance(value, Mapping):
-        return {plain_data(key, write): plain_data(item, write) for key, item in value.items()}
+        return {copy_plain(key, write): copy_plain(item, write) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_data(item, write) for item in value]
+        return [copy_plain(item, write) for item in value]
     return f"<{type(value).__name__}>"
 
 

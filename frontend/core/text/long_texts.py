@@ -68,9 +68,9 @@ class LongTexts:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._pieces = TextPieces(tokenizer)
-        self._around = _special_tokens_around(tokenizer)
+        self._around = _find_special_tokens_around(tokenizer)
 
-    def steps(self, text: str, special: bool = False, most: int | None = None) -> Steps[Tokens]:
+    def encode_in_steps(self, text: str, special: bool = False, most: int | None = None) -> Steps[Tokens]:
         """Raises `TooLongError` for a long text with more tokens than `most`. `special`: the tokenizer's own
         special tokens are around the text."""
         if not is_long(text) or (special and self._around is None):
@@ -142,8 +142,8 @@ def _may_cut(tokenizer: Tokenizer) -> bool:
     added = tokenizer.added_tokens
     learned = (tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size) if token not in added)
     return (
-        _step_types(tokenizer.normalizer_spec) <= _NORMALIZERS
-        and _step_types(tokenizer.pre_tokenizer_spec) <= _SPLITTERS
+        _list_step_types(tokenizer.normalizer_spec) <= _NORMALIZERS
+        and _list_step_types(tokenizer.pre_tokenizer_spec) <= _SPLITTERS
         and not any(map(_SEAM_BYTES.search, learned))
         and not any(
             token.single_word
@@ -155,7 +155,7 @@ def _may_cut(tokenizer: Tokenizer) -> bool:
     )
 
 
-def _step_types(spec: dict[str, Any] | None) -> set[str]:
+def _list_step_types(spec: dict[str, Any] | None) -> set[str]:
     """The types of a normalizer or pre-tokenizer and of all inside it."""
     found = [] if spec is None else [spec]
     for step in found:
@@ -171,7 +171,7 @@ def _parts_add_up(tokenizer: Tokenizer, skipped: int) -> bool:
     return True
 
 
-def _special_tokens_around(tokenizer: Tokenizer) -> tuple[Tokens, Tokens] | None:
+def _find_special_tokens_around(tokenizer: Tokenizer) -> tuple[Tokens, Tokens] | None:
     """The tokens that the tokenizer puts before and after a text; None if that is unknown."""
     plain = tokenizer.encode(_SAMPLE, add_special_tokens=False)
     before, found, after = tokenizer.encode(_SAMPLE, True).partition(plain)

@@ -18,9 +18,9 @@ from ..work.steps import Steps, run_now
 from .control_texts import ControlTexts
 from .cut_points import CutPoints
 from .long_texts import LongTexts, TooLongError, is_long
-from .passage import Cut, Passage, common_length, moved
 from .prompt_tree import Place, PromptTree
-from .reply_text import guarded_as_sent_back, whole_tokens
+from .reply_text import find_whole_tokens, guard_as_sent_back
+from .tokenized_text import Cut, TokenizedText, common_length, move_cuts
 from .tokenizer import Tokenizer
 
 # Ten bytes a token: six million tokens, of which no tree of pages holds more.
@@ -67,22 +67,22 @@ class PromptMemo:
 
     def encode(self, namespace: str | None, text: str) -> Tokens:
         """The ids of a rendered prompt. Special tokens in it are found; none are added."""
-        return run_now(self.steps(namespace, text))
+        return run_now(self.encode_in_steps(namespace, text))
 
-    def steps(self, namespace: str | None, text: str, most: int | None = None) -> Steps[Tokens]:
+    def encode_in_steps(self, namespace: str | None, text: str, most: int | None = None) -> Steps[Tokens]:
         """As `encode`, in steps, so that other work can run between them.
 
         Raises `TooLongError` for a long text with more tokens than `most`.
         """
         if not self.enabled or namespace is None:
-            return (yield from self._long_texts.steps(text, most=most))
+            return (yield from self._long_texts.encode_in_steps(text, most=most))
         data = text.encode()
         with self._lock:
             place = self._tree.find(namespace, data)
-            rewritten = self._rewritten(place, data)
+            rewritten = self._find_rewritten(place, data)
         known = Cut(place.end, len(place.tokens) // 4)
         fresh, cuts = yield from self._tokenize(data[place.end :], known.tokens, most)
-        whole = Passage(data, place.tokens + fresh, moved(cuts, known))
+        whole = TokenizedText(data, place.tokens + fresh, move_cuts(cuts, known))
         with self._lock:
             self.tokens_remembered += known.tokens
             self.tokens_rewritten += len(rewritten) // 4 - common_length(rewritten, fresh) // 4
@@ -101,7 +101,7 @@ class PromptMemo:
         """Stores the ids of a reply.
 
         `reply_text` is the text that the detokenizer returned, special tokens shown or not. `prompt_tokens`
-        must be what `steps` returns for `prompt_text` in the namespace; otherwise nothing is stored.
+        must be what `encode` returns for `prompt_text` in the namespace; otherwise nothing is stored.
         """
         if not self.enabled or not self._keeps_replies or namespace is None:
             return
@@ -115,7 +115,8 @@ class PromptMemo:
         fresh, cuts = run_now(self._tokenize(rest, known.tokens))
         if place.tokens + fresh != prompt_tokens:
             return
-        self._store(namespace, Passage(prompt, prompt_tokens, moved(cuts, known)), reply_text, reply_tokens)
+        asked = TokenizedText(prompt, prompt_tokens, move_cuts(cuts, known))
+        self._store(namespace, asked, reply_text, reply_tokens)
 
     def adopt(
         self,
@@ -134,16 +135,18 @@ class PromptMemo:
             place = self._tree.find(namespace, prompt)
         if not self.enabled or not self._keeps_replies or not prompt_tokens.startswith(place.tokens):
             return
-        cuts = self._aligned(prompt[place.end :], prompt_tokens[len(place.tokens) :])
+        cuts = self._align(prompt[place.end :], prompt_tokens[len(place.tokens) :])
         if cuts is None:
             return
         known = Cut(place.end, len(place.tokens) // 4)
-        self._store(namespace, Passage(prompt, prompt_tokens, moved(cuts, known)), reply_text, reply_tokens)
+        asked = TokenizedText(prompt, prompt_tokens, move_cuts(cuts, known))
+        self._store(namespace, asked, reply_text, reply_tokens)
 
-    def _store(self, namespace: str, asked: Passage, reply_text: str, reply_tokens: Tokens) -> None:
-        for reply in whole_tokens(self._tokenizer, self._cuts, reply_text, reply_tokens):
-            reply = guarded_as_sent_back(reply, self._control)
-            said = Passage(reply.text, reply_tokens[: 4 * reply.tokens], reply.cuts, [(0, len(reply.text))])
+    def _store(self, namespace: str, asked: TokenizedText, reply_text: str, reply_tokens: Tokens) -> None:
+        for reply in find_whole_tokens(self._tokenizer, self._cuts, reply_text, reply_tokens):
+            reply = guard_as_sent_back(reply, self._control)
+            tokens = reply_tokens[: 4 * reply.tokens]
+            said = TokenizedText(reply.text, tokens, reply.cuts, [(0, len(reply.text))])
             with self._lock:
                 self._tree.insert(namespace, asked + said)
 
@@ -156,44 +159,44 @@ class PromptMemo:
         """The ids and cuts of a whole prompt, or of the rest of one after a cut. `known` ids precede it."""
         try:
             left = None if most is None else most - known
-            tokens = yield from self._long_texts.steps(text.decode(), most=left)
+            tokens = yield from self._long_texts.encode_in_steps(text.decode(), most=left)
         except TooLongError as error:
             raise TooLongError(known + error.tokens) from None
-        cuts = self._aligned(text, tokens)
+        cuts = self._align(text, tokens)
         if cuts is not None:
             return tokens, cuts
-        whole = Passage(b"", b"")
-        for start, end in pairwise([0, *filter(None, self._cuts.all(text)), len(text)]):
+        whole = TokenizedText(b"", b"")
+        for start, end in pairwise([0, *filter(None, self._cuts.find_all(text)), len(text)]):
             part = text[start:end]
-            ids = yield from self._long_texts.steps(part.decode())
-            whole += Passage(part, ids, [Cut(0, 0)] if self._cuts.at(part, 0) else [])
+            ids = yield from self._long_texts.encode_in_steps(part.decode())
+            whole += TokenizedText(part, ids, [Cut(0, 0)] if self._cuts.is_cut(part, 0) else [])
         return whole.tokens, whole.cuts
 
-    def _aligned(self, text: bytes, tokens: Tokens) -> list[Cut] | None:
+    def _align(self, text: bytes, tokens: Tokens) -> list[Cut] | None:
         """The cuts of a text among its ids; None if they can't be matched."""
         ids = np.frombuffer(tokens, "<i4")
-        offsets, indices = self._cuts.all(text), np.flatnonzero(np.isin(ids, self._cut_ids)).tolist()
+        offsets, indices = self._cuts.find_all(text), np.flatnonzero(np.isin(ids, self._cut_ids)).tolist()
         return list(map(Cut, offsets, indices)) if len(offsets) == len(indices) else None
 
-    def _rewritten(self, place: Place, text: bytes) -> Tokens:
+    def _find_rewritten(self, place: Place, text: bytes) -> Tokens:
         """The ids of earlier turns that are lost because the text continues differently at `place`.
 
         They are lost if the memo has a reply after the place, and the text has the same prompt there, or at
         least at its end, but other text in that reply's place in a finished turn.
         """
         rest = text[place.end :]
-        if self._cuts.after(rest, 0) == len(rest):
+        if self._cuts.find_after(rest, 0) == len(rest):
             return b""
         prompt = remembered = b""
-        passages = self._tree.beyond(place)
-        for passage in passages:
-            remembered += passage.tokens
-            if passage.replies:
-                prompt += passage.text[: passage.replies[0][0]]
+        parts = self._tree.walk_beyond(place)
+        for part in parts:
+            remembered += part.tokens
+            if part.replies:
+                prompt += part.text[: part.replies[0][0]]
                 break
-            prompt += passage.text
+            prompt += part.text
         else:
             return b""
         if rest == prompt or not (rest.startswith(prompt) or rest.endswith(prompt)):
             return b""
-        return remembered + b"".join(passage.tokens for passage in passages)
+        return remembered + b"".join(part.tokens for part in parts)

@@ -42,7 +42,7 @@ RULES = {
 }
 
 
-class Ruled(NamedTuple):
+class RuledMessages(NamedTuple):
     """The messages to render, and the names of the rules that changed them."""
 
     messages: list[Message]
@@ -56,7 +56,7 @@ class PromptRules:
     def __bool__(self) -> bool:
         return bool(self._rules)
 
-    def apply(self, messages: list[Message], keeps_system_messages: bool) -> Ruled:
+    def apply(self, messages: list[Message], keeps_system_messages: bool) -> RuledMessages:
         """Applies the rules to the system prompt, the first message.
 
         Moved lines become a system message at the end, or the end of the last user's message if the template
@@ -64,21 +64,21 @@ class PromptRules:
         moved, and nothing after a message that the reply continues.
         """
         if not messages or messages[0]["role"] != "system":
-            return Ruled(messages, ())
-        last_user = _last_of_user(messages)
+            return RuledMessages(messages, ())
+        last_user = _find_last_user(messages)
         can_move = last_user is not None and messages[-1]["role"] != "assistant"
-        kept, moved, applied = self._sorted(messages[0]["content"], can_move)
+        kept, moved, applied = self._sort_lines(messages[0]["content"], can_move)
         if not applied:
-            return Ruled(messages, ())
+            return RuledMessages(messages, ())
         ruled = [{**messages[0], "content": kept}, *messages[1:]]
         if moved and keeps_system_messages:
             ruled.append({"role": "system", "content": "\n".join(moved)})
         elif moved and last_user is not None:
             message = ruled[last_user]
             ruled[last_user] = {**message, "content": "\n\n".join((message["content"], "\n".join(moved)))}
-        return Ruled(ruled, tuple(applied))
+        return RuledMessages(ruled, tuple(applied))
 
-    def _sorted(self, text: str, can_move: bool) -> tuple[str, list[str], list[str]]:
+    def _sort_lines(self, text: str, can_move: bool) -> tuple[str, list[str], list[str]]:
         """The text without the lines that rules match, the lines to move, and the names of these rules."""
         kept: list[str] = []
         moved: list[str] = []
@@ -94,5 +94,5 @@ class PromptRules:
         return "\n".join(kept), moved, list(applied)
 
 
-def _last_of_user(messages: Sequence[Message]) -> int | None:
+def _find_last_user(messages: Sequence[Message]) -> int | None:
     return next((at for at in reversed(range(len(messages))) if messages[at]["role"] == "user"), None)

@@ -10,42 +10,42 @@ from typing import NamedTuple
 
 from ....runtime.messages import Tokens
 from .cut_points import CutPoints
-from .passage import START, Cut, Passage, common_length
+from .tokenized_text import START, Cut, TokenizedText, common_length
 from .tokenizer import CONTROL_MARK
 
 _MARK = CONTROL_MARK.encode()
-_NODE_BYTES = 700  # of a node besides its passage
-_LARGEST_SHARE = 8  # the new part of a text may take 1 / _LARGEST_SHARE of the memory
+_NODE_BYTES = 700  # memory of a node besides its part of a text
+_MAX_SHARE = 1 / 8  # of the memory, for the new part of a text
 
 
 class _Node:
-    """A passage that follows its parent's, and begins at a cut or at the start of a text. `children` are
+    """A part of a text, which follows its parent's and begins at a cut or at the start. `children` are
     found by the hash of their text up to its first cut. `latest` is the child used last."""
 
-    __slots__ = ("children", "latest", "parent", "passage")
+    __slots__ = ("children", "latest", "parent", "part")
 
-    def __init__(self, passage: Passage, parent: _Node | None) -> None:
-        self.passage = passage
+    def __init__(self, part: TokenizedText, parent: _Node | None) -> None:
+        self.part = part
         self.parent = parent
         self.children: dict[int, list[_Node]] = {}
         self.latest: _Node | None = None
 
     @property
     def cost(self) -> int:
-        return self.passage.cost + _NODE_BYTES
+        return self.part.cost + _NODE_BYTES
 
 
 class _Root(_Node):
     __slots__ = ("namespace",)
 
     def __init__(self, namespace: str) -> None:
-        super().__init__(Passage(b"", b""), None)
+        super().__init__(TokenizedText(b"", b""), None)
         self.namespace = namespace
 
 
 class Place(NamedTuple):
     """How much of a text is known: `end` is its length in bytes, `tokens` are its ids. `nodes` lead there
-    from `root`; the place is at `cut` of the last node's passage."""
+    from `root`; the place is at `cut` of the last node's part."""
 
     root: _Root
     nodes: list[_Node]
@@ -74,16 +74,16 @@ class PromptTree:
         node: _Node = root
         start = reach = 0
         while start + reach < len(text):
-            child, common = self._next(node, text, start + reach)
+            child, common = self._find_child(node, text, start + reach)
             if child is None:
                 break
             nodes.append(child)
             node, start, reach = child, start + reach, common
-            if reach < len(node.passage.text):
+            if reach < len(node.part.text):
                 break
-        return self._last_place(root, nodes, text, start, reach)
+        return self._find_last_place(root, nodes, text, start, reach)
 
-    def insert(self, namespace: str, whole: Passage) -> None:
+    def insert(self, namespace: str, whole: TokenizedText) -> None:
         """Stores a text from its beginning. The newest ids of a text replace earlier ones."""
         place = self.find(namespace, whole.text)
         self._touch(place.nodes)
@@ -91,7 +91,7 @@ class PromptTree:
             return
         node, cut, reached = self._fork(place, whole)
         rest = whole.after(reached)
-        if rest.cost * _LARGEST_SHARE > self._max_bytes:
+        if rest.cost > self._max_bytes * _MAX_SHARE:
             return
         if namespace not in self._roots:
             self._roots[namespace] = place.root
@@ -108,99 +108,99 @@ class PromptTree:
                 self._by_use.pop(node, None)
                 self.bytes_used -= node.cost
 
-    def beyond(self, place: Place) -> Iterator[Passage]:
-        """Yields the passages after the place, from each node to the child used last."""
+    def walk_beyond(self, place: Place) -> Iterator[TokenizedText]:
+        """Yields the parts after the place, from each node to the child used last."""
         node: _Node = place.root
         if place.nodes:
             node = place.nodes[-1]
-            if place.cut < node.passage.end:
-                yield node.passage.after(place.cut)
+            if place.cut < node.part.end:
+                yield node.part.after(place.cut)
         while node.latest is not None:
             node = node.latest
-            yield node.passage
+            yield node.part
 
-    def _next(self, node: _Node, text: bytes, start: int) -> tuple[_Node | None, int]:
+    def _find_child(self, node: _Node, text: bytes, start: int) -> tuple[_Node | None, int]:
         """The child that shares most with the text from `start` on, the newest of equals, and the shared
         length."""
-        children = node.children.get(hash(text[start : self._cuts.after(text, start)]))
+        children = node.children.get(hash(text[start : self._cuts.find_after(text, start)]))
         if children is None:
             children = [] if node.latest is None else [node.latest]
         found: tuple[_Node | None, int] = (None, 0)
         for child in children:
-            common = common_length(child.passage.text, text, start)
+            common = common_length(child.part.text, text, start)
             if common and common >= found[1]:
                 found = child, common
         return found
 
-    def _last_place(self, root: _Root, nodes: list[_Node], text: bytes, start: int, reach: int) -> Place:
-        """The last place to cut on the path. `reach` is the shared length of the last passage at `start`."""
+    def _find_last_place(self, root: _Root, nodes: list[_Node], text: bytes, start: int, reach: int) -> Place:
+        """The last place to cut on the path. `reach` is the shared length of the last part at `start`."""
         while nodes:
-            cut = self._last_cut(nodes[-1].passage, text, start, reach)
+            cut = self._find_last_cut(nodes[-1].part, text, start, reach)
             if cut > START:
-                tokens = [node.passage.tokens for node in nodes]
+                tokens = [node.part.tokens for node in nodes]
                 tokens[-1] = tokens[-1][: 4 * cut.tokens]
                 return Place(root, nodes, cut, start + cut.offset, b"".join(tokens))
             nodes = nodes[:-1]
-            reach = len(nodes[-1].passage.text) if nodes else 0
+            reach = len(nodes[-1].part.text) if nodes else 0
             start -= reach
         return Place(root, [], START, 0, b"")
 
-    def _last_cut(self, passage: Passage, text: bytes, start: int, reach: int) -> Cut:
-        cuts = _cuts_up_to(passage, reach)
-        last = next((cut for cut in cuts if self._cuts.at(text, start + cut.offset)), START)
-        following = self._cuts.after(text, start + last.offset) - start
-        inside = self._inside_reply(passage, last, following) if following <= reach else None
+    def _find_last_cut(self, part: TokenizedText, text: bytes, start: int, reach: int) -> Cut:
+        cuts = _list_cuts_up_to(part, reach)
+        last = next((cut for cut in cuts if self._cuts.is_cut(text, start + cut.offset)), START)
+        following = self._cuts.find_after(text, start + last.offset) - start
+        inside = self._find_cut_inside_reply(part, last, following) if following <= reach else None
         return last if inside is None else inside
 
-    def _inside_reply(self, passage: Passage, last: Cut, offset: int) -> Cut | None:
+    def _find_cut_inside_reply(self, part: TokenizedText, last: Cut, offset: int) -> Cut | None:
         """Known text may end between two sampled tokens, because these are not tokenized again."""
-        if not any(start <= offset <= end for start, end in passage.replies):
+        if not any(start <= offset <= end for start, end in part.replies):
             return None
         data, index = bytearray(), last.tokens
-        expected = passage.text[last.offset : offset].replace(_MARK, b"")
-        tokens = memoryview(passage.tokens).cast("i")
+        expected = part.text[last.offset : offset].replace(_MARK, b"")
+        tokens = memoryview(part.tokens).cast("i")
         while len(data) < len(expected) and index < len(tokens):
             data += self._token_bytes(tokens[index])
             index += 1
         return Cut(offset, index) if data == expected else None
 
-    def _fork(self, place: Place, whole: Passage) -> tuple[_Node, Cut, Cut]:
-        """Where the new part of a text begins: the node, the place in its passage, the place in the whole
+    def _fork(self, place: Place, whole: TokenizedText) -> tuple[_Node, Cut, Cut]:
+        """Where the new part of a text begins: the node, the place in its part, the place in the whole
         text."""
         agreed = common_length(place.tokens, whole.tokens) // 4
         start = Cut(place.end - place.cut.offset, len(place.tokens) // 4 - place.cut.tokens)
         reach = place.cut.offset
         for node in reversed(place.nodes):
-            for cut in _cuts_up_to(node.passage, reach):
+            for cut in _list_cuts_up_to(node.part, reach):
                 reached = Cut(start.offset + cut.offset, start.tokens + cut.tokens)
                 if cut > START and reached.offset < len(whole.text) and reached.tokens <= agreed:
                     return node, cut, reached
             assert node.parent is not None
-            reach, tokens = node.parent.passage.end
+            reach, tokens = node.parent.part.end
             start = Cut(start.offset - reach, start.tokens - tokens)
         return place.root, START, START
 
-    def _attach(self, node: _Node, cut: Cut, rest: Passage) -> None:
+    def _attach(self, node: _Node, cut: Cut, rest: TokenizedText) -> None:
         if node.parent is not None:
-            if cut == node.passage.end and not node.children:
+            if cut == node.part.end and not node.children:
                 self.bytes_used += rest.cost
-                node.passage += rest
+                node.part += rest
                 return
-            if cut < node.passage.end:
+            if cut < node.part.end:
                 node = self._split(node, cut)
         new = _Node(rest, node)
         for old in list(node.children.get(self._key(new), ())):
-            if old.passage.text == rest.text and not old.children:
+            if old.part.text == rest.text and not old.children:
                 self._remove(old)
         self._add(new)
 
     def _split(self, node: _Node, cut: Cut) -> _Node:
-        """Moves the beginning of the passage to a node of its own."""
+        """Moves the beginning of the part to a node of its own."""
         parent = node.parent
         assert parent is not None
         self._remove(node)
-        upper = _Node(node.passage.before(cut), parent)
-        node.passage, node.parent = node.passage.after(cut), upper
+        upper = _Node(node.part.before(cut), parent)
+        node.part, node.parent = node.part.after(cut), upper
         self._add(node)
         self._add(upper)
         return upper
@@ -227,8 +227,8 @@ class PromptTree:
         self.bytes_used -= node.cost
 
     def _key(self, node: _Node) -> int:
-        text = node.passage.text
-        return hash(text[: self._cuts.after(text, 0)])
+        text = node.part.text
+        return hash(text[: self._cuts.find_after(text, 0)])
 
     def _touch(self, nodes: list[_Node]) -> None:
         for node in reversed(nodes):
@@ -244,8 +244,8 @@ class PromptTree:
                 self.bytes_used -= self._roots.pop(leaf.parent.namespace).cost
 
 
-def _cuts_up_to(passage: Passage, reach: int) -> Iterator[Cut]:
-    """The cuts in reverse order, with the passage's end among them."""
-    if reach == len(passage.text):
-        yield passage.end
-    yield from reversed(passage.cuts[: bisect_right(passage.cuts, reach, key=lambda cut: cut.offset)])
+def _list_cuts_up_to(part: TokenizedText, reach: int) -> Iterator[Cut]:
+    """The cuts in reverse order, with the part's end among them."""
+    if reach == len(part.text):
+        yield part.end
+    yield from reversed(part.cuts[: bisect_right(part.cuts, reach, key=lambda cut: cut.offset)])

@@ -12,7 +12,7 @@ import numpy as np
 from ....runtime.messages import Tokens
 from .control_texts import ControlTexts
 from .cut_points import CutPoints
-from .passage import START, Cut
+from .tokenized_text import START, Cut
 from .tokenizer import CONTROL_MARK, Tokenizer
 
 
@@ -24,7 +24,7 @@ class ReplyText(NamedTuple):
     cuts: list[Cut]
 
 
-def whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Tokens) -> list[ReplyText]:
+def find_whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Tokens) -> list[ReplyText]:
     """The ids whose text is wholly in `text`, the text that the detokenizer returned; empty if there are
     none.
 
@@ -42,13 +42,13 @@ def whole_tokens(tokenizer: Tokenizer, cuts: CutPoints, text: str, tokens: Token
     return [reply for reply in (found, returned)[: 1 + dropped] if reply.text]
 
 
-def guarded_as_sent_back(reply: ReplyText, control: ControlTexts) -> ReplyText:
+def guard_as_sent_back(reply: ReplyText, control: ControlTexts) -> ReplyText:
     """The reply with the marks that its text gets when the client sends it back as a message's content.
 
     Special tokens that the model sampled get none, because the template writes them and not the client.
     """
     text = reply.text.decode()
-    places = control.places(text)
+    places = control.find_places(text)
     if not places:
         return reply
     sampled = {cut.offset for cut in reply.cuts}

@@ -41,7 +41,7 @@ class DecoderRules(NamedTuple):
         return token.encode("utf-8", "surrogatepass")
 
 
-def decoder_rules(decoder: dict[str, Any] | None) -> DecoderRules:
+def read_decoder_rules(decoder: dict[str, Any] | None) -> DecoderRules:
     """`decoder` is the field of that name in tokenizer.json."""
     byte_level = byte_fallback = fused = False
     replacements: list[tuple[str, str]] = []

@@ -17,7 +17,7 @@ import tokenizers
 from ....runtime.errors import ConfigError
 from ....runtime.messages import Tokens
 from ....runtime.vocabulary import Vocabulary, build_vocabulary
-from .token_bytes import DecoderRules, decoder_rules
+from .token_bytes import DecoderRules, read_decoder_rules
 
 # A noncharacter of Unicode. It is put into text that looks like a special token but must not become one,
 # and removed after special tokens have been found.
@@ -47,16 +47,16 @@ class Tokenizer:
         self._remove_marks()
         self.config = config
         self.eos_tokens = eos_tokens
-        self.rules: DecoderRules = decoder_rules(_spec(backend.decoder))
+        self.rules: DecoderRules = read_decoder_rules(_describe_part(backend.decoder))
         self.added_tokens: dict[int, tokenizers.AddedToken] = backend.get_added_tokens_decoder()
         flagged = {index for index, token in self.added_tokens.items() if token.special}
-        declared = map(backend.token_to_id, declared_special_tokens(config))
+        declared = map(backend.token_to_id, list_special_tokens(config))
         self.special_tokens = frozenset(flagged.union(index for index in declared if index is not None))
         # These are found only after the marks have been removed.
         self._finds_special_late = any(
             token.special and token.normalized for token in self.added_tokens.values()
         )
-        self._bytes = _all_token_bytes(backend.get_vocab(), self.added_tokens, self.rules)
+        self._bytes = _list_token_bytes(backend.get_vocab(), self.added_tokens, self.rules)
 
     @classmethod
     def load(cls, directory: Path) -> Tokenizer:
@@ -70,7 +70,7 @@ class Tokenizer:
         config = read_json(directory / "tokenizer_config.json")
         config = {**read_json(directory / "special_tokens_map.json"), **config}
         _add_missing_tokens(backend, config)
-        return cls(backend, config, _eos_tokens(directory, config, backend))
+        return cls(backend, config, _find_eos_tokens(directory, config, backend))
 
     @property
     def vocab_size(self) -> int:
@@ -80,12 +80,12 @@ class Tokenizer:
     @property
     def normalizer_spec(self) -> dict[str, Any] | None:
         """The field of that name in tokenizer.json."""
-        return _spec(self._normalizer)
+        return _describe_part(self._normalizer)
 
     @property
     def pre_tokenizer_spec(self) -> dict[str, Any] | None:
         """The field of that name in tokenizer.json."""
-        return _spec(self._backend.pre_tokenizer)
+        return _describe_part(self._backend.pre_tokenizer)
 
     def save(self, path: Path) -> None:
         """Writes tokenizer.json. Readers see the whole file or none."""
@@ -188,7 +188,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def declared_special_tokens(config: dict[str, Any]) -> list[str]:
+def list_special_tokens(config: dict[str, Any]) -> list[str]:
     """The special tokens of tokenizer_config.json, whether or not tokenizer.json flags them."""
     single = [config.get(f"{role}_token") for role in SPECIAL_ROLES]
     several = [config.get(name) for name in ("additional_special_tokens", "extra_special_tokens")]
@@ -203,13 +203,13 @@ def token_content(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _spec(part: Any) -> dict[str, Any] | None:
+def _describe_part(part: Any) -> dict[str, Any] | None:
     """The description of a part of the tokenizer in tokenizer.json."""
     spec: dict[str, Any] | None = part and json.loads(part.__getstate__())
     return spec
 
 
-def _all_token_bytes(
+def _list_token_bytes(
     vocab: dict[str, int], added: dict[int, tokenizers.AddedToken], rules: DecoderRules
 ) -> list[bytes]:
     by_id = [b""] * (max(vocab.values()) + 1)
@@ -225,11 +225,11 @@ def _add_missing_tokens(backend: tokenizers.Tokenizer, config: dict[str, Any]) -
         if backend.id_to_token(index) is None and index == backend.get_vocab_size():
             flags = {flag: bool(fields[flag]) for flag in _TOKEN_FLAGS if flag in fields}
             backend.add_tokens([tokenizers.AddedToken(fields["content"], **flags)])
-    declared = declared_special_tokens(config)
+    declared = list_special_tokens(config)
     backend.add_special_tokens([token for token in declared if backend.token_to_id(token) is not None])
 
 
-def _eos_tokens(
+def _find_eos_tokens(
     directory: Path, tokenizer_config: dict[str, Any], backend: tokenizers.Tokenizer
 ) -> tuple[int, ...]:
     """The tokenizer's own first, then those of generation_config.json and config.json."""

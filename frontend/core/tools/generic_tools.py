@@ -52,10 +52,10 @@ def write_missing(
     _warn(template)
     if has_calls and not support.calls:
         format = detect_format(template)
-        messages = [_with_written_calls(message, format) for message in messages]
-    messages = list(_results_as_user(messages))
+        messages = [_write_calls(message, format) for message in messages]
+    messages = list(_make_results_the_users(messages))
     if tools and not support.tools:
-        return _with_tool_prompt(template, messages, tools), None
+        return _add_tool_prompt(template, messages, tools), None
     return messages, tools
 
 
@@ -68,7 +68,7 @@ def _warn(template: ChatTemplate) -> None:
         )
 
 
-def _with_tool_prompt(template: ChatTemplate, messages: Sequence[Message], tools: Tools) -> list[Message]:
+def _add_tool_prompt(template: ChatTemplate, messages: Sequence[Message], tools: Tools) -> list[Message]:
     """A template that would leave out the system message gets the tools from the user."""
     prompt = _PROMPT.format(tools="\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools))
     if template.loses_the_system_message:
@@ -79,7 +79,7 @@ def _with_tool_prompt(template: ChatTemplate, messages: Sequence[Message], tools
     return [{"role": "system", "content": prompt}, *messages]
 
 
-def _with_written_calls(message: Message, format: ToolFormat) -> Message:
+def _write_calls(message: Message, format: ToolFormat) -> Message:
     if "tool_calls" not in message:
         return message
     functions = [call["function"] for call in message["tool_calls"]]
@@ -88,7 +88,7 @@ def _with_written_calls(message: Message, format: ToolFormat) -> Message:
     return {**kept, "content": "\n".join(filter(None, (message["content"], calls)))}
 
 
-def _results_as_user(messages: Sequence[Message]) -> Iterable[Message]:
+def _make_results_the_users(messages: Sequence[Message]) -> Iterable[Message]:
     """The results of one turn are one message."""
     for is_result, group in groupby(messages, lambda message: message["role"] == "tool"):
         if is_result:

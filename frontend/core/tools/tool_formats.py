@@ -63,12 +63,12 @@ class ToolFormat(NamedTuple):
 
     def write(self, calls: Iterable[tuple[str, str | Mapping[str, Any]]]) -> str:
         """The text of calls, each a name and its arguments. JSON text that is no object stays as it is."""
-        bodies = [f"{self.begin(name)}{self._arguments(given)}{self.tail}" for name, given in calls]
+        bodies = [f"{self.begin(name)}{self._write_arguments(given)}{self.tail}" for name, given in calls]
         if self.between is not None:
             return f"{self.prefix}{self.between.join(bodies)}{self.suffix}"
         return (self.syntax.between_tags or "").join(f"{self.prefix}{body}{self.suffix}" for body in bodies)
 
-    def _arguments(self, given: str | Mapping[str, Any]) -> str:
+    def _write_arguments(self, given: str | Mapping[str, Any]) -> str:
         item, key = self.separators
         found = parse_object(given) if isinstance(given, str) else given
         if self.name == "pythonic" and found is not None:
@@ -121,10 +121,10 @@ def detect_format(template: ChatTemplate | None) -> ToolFormat:
     """The template's format, or Hermes', which most models know, if the template has none."""
     if template is None or not template.tool_support(with_tools=True).tools:
         return _DEFAULTS["hermes"]
-    dialect = _dialect(template.source([_SAMPLE_TOOL]))
+    dialect = _detect_dialect(template.source([_SAMPLE_TOOL]))
     if dialect == "pythonic":
         return _DEFAULTS[dialect]
-    text = _sample_rendering(template)
+    text = _render_sample(template)
     found = list(_SAMPLE_CALL.finditer(text))
     if not found and dialect == "mistral":
         found = list(_SAMPLE_NAMED_CALL.finditer(text))
@@ -132,7 +132,7 @@ def detect_format(template: ChatTemplate | None) -> ToolFormat:
     if not found:
         return _DEFAULTS[dialect]
     call = found[-1]
-    prefix = _from_last_tag(text[: call.start()], dialect)
+    prefix = _cut_before_last_tag(text[: call.start()], dialect)
     if not prefix and _DEFAULTS[dialect].prefix:
         return _DEFAULTS[dialect]
     return ToolFormat(
@@ -140,13 +140,13 @@ def detect_format(template: ChatTemplate | None) -> ToolFormat:
         prefix,
         (call["before"], call["after"]),
         call["tail"],
-        _suffix(text[call.end() :], dialect, template.special_texts),
+        _find_suffix(text[call.end() :], dialect, template.special_texts),
         _DEFAULTS[dialect].between,
         (call["comma"], call["colon"]),
     )
 
 
-def _dialect(source: str) -> Dialect:
+def _detect_dialect(source: str) -> Dialect:
     if "[TOOL_CALLS]" in source:
         return "mistral"
     if "<tool_call>" in source:
@@ -158,7 +158,7 @@ def _dialect(source: str) -> Dialect:
     return "hermes"
 
 
-def _sample_rendering(template: ChatTemplate) -> str:
+def _render_sample(template: ChatTemplate) -> str:
     """A conversation that ends with a call; empty if the template can't write one."""
     arguments = {"first": 1, "second": 2}
     call = {
@@ -176,12 +176,12 @@ def _sample_rendering(template: ChatTemplate) -> str:
     return ""
 
 
-def _from_last_tag(text: str, dialect: Dialect) -> str:
+def _cut_before_last_tag(text: str, dialect: Dialect) -> str:
     starts = [text.rfind(tag) for tag in SYNTAXES[dialect].tags]
     return text[max(starts) :] if max(starts) >= 0 else ""
 
 
-def _suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
+def _find_suffix(text: str, dialect: Dialect, special: frozenset[str]) -> str:
     """The text after a call, up to its closing tag or the special token that ends the turn."""
     call, closing_tag, _ = text.partition(SYNTAXES[dialect].closing_tag or "\0")
     specials = [text.find(token) for token in special if token in text]

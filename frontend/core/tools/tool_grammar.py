@@ -26,23 +26,24 @@ class ToolError(ValueError):
         self.function = function
 
 
-def required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
+def build_required_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
     """The format of a reply that is a call of one of the tools, or several calls.
 
     Raises `ToolError` for a tool whose parameters can't be enforced in this format. The tools' names are all
     different.
     """
-    return _Calls(format, must_enforce=True).alone(tools, several=several)
+    return _Calls(format, must_enforce=True).build_alone(tools, several=several)
 
 
-def calls_or_answer(format: ToolFormat, tools: Sequence[Tool], answer: Any, *, several: bool) -> Format:
+def build_calls_or_answer(format: ToolFormat, tools: Sequence[Tool], answer: Any, *, several: bool) -> Format:
     """The format of a reply that is one call, several calls, or an answer that matches `answer`."""
     calls = _Calls(format, must_enforce=False)
     known = [tool for tool in tools if calls.can_enforce(tool)]
-    return {"type": "or", "elements": [answer, calls.alone(known, several=several)]} if known else answer
+    either = {"type": "or", "elements": [answer, calls.build_alone(known, several=several)]}
+    return either if known else answer
 
 
-def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
+def build_optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) -> Format:
     """The format of any text that may have calls in it. Each call has the form and arguments of its tool."""
     calls = _Calls(format, must_enforce=False)
     known = [tool for tool in tools if calls.can_enforce(tool)]
@@ -52,30 +53,30 @@ def optional_calls(format: ToolFormat, tools: Sequence[Tool], *, several: bool) 
         return {"type": "any_text"}
     match format.name:
         case "llama_json":
-            tagged = [calls.tag(tool, "<|python_tag|>", "") for tool in known]
-            bare = [calls.tag(tool, "", "") for tool in known]
+            tagged = [calls.build_tag(tool, "<|python_tag|>", "") for tool in known]
+            bare = [calls.build_tag(tool, "", "") for tool in known]
             found |= {"triggers": [tag["begin"].rstrip() for tag in tagged], "tags": tagged}
             return found | {"at_start": bare, "leads": _LEADS}
         case "pythonic":
             tag, closing = "<|python_start|>", "<|python_end|>"
-            block = calls.block(known, tag + format.prefix, format.suffix + closing, several=several)
-            bare = [calls.block(known, format.prefix, format.suffix, several=several)]
+            block = calls.build_block(known, tag + format.prefix, format.suffix + closing, several=several)
+            bare = [calls.build_block(known, format.prefix, format.suffix, several=several)]
             return found | {"triggers": [tag], "tags": [block], "at_start": bare, "leads": _LEADS}
         case "mistral":
-            block = calls.block(known, format.prefix, format.suffix, several=several)
+            block = calls.build_block(known, format.prefix, format.suffix, several=several)
             return found | {"triggers": [format.tag], "tags": [block]}
-    tags = [calls.tag(tool, format.prefix, format.suffix) for tool in known]
+    tags = [calls.build_tag(tool, format.prefix, format.suffix) for tool in known]
     return found | {"triggers": [format.tag], "tags": tags}
 
 
-def partly_enforced_names(left_out: Sequence[str]) -> frozenset[str]:
+def find_partly_enforced(left_out: Sequence[str]) -> frozenset[str]:
     """The names of tools that are not enforced in full. `left_out` are paths that begin with the tool's
     name."""
     return frozenset(path.partition("#")[0] for path in left_out)
 
 
-def enforced_names(tools: Sequence[Tool], format: ToolFormat, loosened: frozenset[str]) -> frozenset[str]:
-    """The names of tools whose calls `optional_calls` constrains."""
+def find_enforced(tools: Sequence[Tool], format: ToolFormat, loosened: frozenset[str]) -> frozenset[str]:
+    """The names of tools whose calls `build_optional_calls` constrains."""
     calls = _Calls(format, must_enforce=False)
     return frozenset(_name(tool) for tool in tools if calls.can_enforce(tool)) - loosened
 
@@ -86,51 +87,51 @@ class _Calls:
         self._must_enforce = must_enforce
 
     def can_enforce(self, tool: Tool) -> bool:
-        return self._format.name != "pythonic" or _not_as_keywords(tool) is None
+        return self._format.name != "pythonic" or _find_keyword_problem(tool) is None
 
-    def tag(self, tool: Tool, prefix: str, suffix: str) -> Format:
+    def build_tag(self, tool: Tool, prefix: str, suffix: str) -> Format:
         begin = prefix + self._format.begin(_name(tool))
-        return _tag(begin, self._arguments(tool), self._format.tail + suffix)
+        return _make_tag(begin, self._build_arguments(tool), self._format.tail + suffix)
 
-    def alone(self, tools: Sequence[Tool], *, several: bool) -> Format:
+    def build_alone(self, tools: Sequence[Tool], *, several: bool) -> Format:
         """One call or several, without text around them."""
         if self._format.between is not None:
-            return self.block(tools, self._format.prefix, self._format.suffix, several=several)
+            return self.build_block(tools, self._format.prefix, self._format.suffix, several=several)
         return {
             "type": "tags_with_separator",
-            "tags": [self.tag(tool, self._format.prefix, self._format.suffix) for tool in tools],
+            "tags": [self.build_tag(tool, self._format.prefix, self._format.suffix) for tool in tools],
             "separator": self._format.syntax.between_tags or "",
             "at_least_one": True,
             "stop_after_first": not (several and self._format.syntax.between_tags is not None),
         }
 
-    def block(self, tools: Sequence[Tool], prefix: str, suffix: str, *, several: bool) -> Format:
+    def build_block(self, tools: Sequence[Tool], prefix: str, suffix: str, *, several: bool) -> Format:
         """One call or several between a prefix and a suffix."""
         calls = {
             "type": "tags_with_separator",
-            "tags": [self.tag(tool, "", "") for tool in tools],
+            "tags": [self.build_tag(tool, "", "") for tool in tools],
             "separator": self._format.between,
             "at_least_one": True,
             "stop_after_first": not several,
         }
-        return _tag(prefix, calls, suffix)
+        return _make_tag(prefix, calls, suffix)
 
-    def _arguments(self, tool: Tool) -> Format:
+    def _build_arguments(self, tool: Tool) -> Format:
         function, parameters = tool["function"], _parameters(tool)
         if "input_format" in function:
-            return self._input(function["input_format"])
+            return self._build_input(function["input_format"])
         refuse = self._must_enforce or function.get("strict")
         fields = {"separators": self._format.separators, "function": function["name"]}
         if self._format.name != "pythonic":
             otherwise = "refuse" if refuse else "object"
-            schema = _of_an_object(parameters)
+            schema = _move_reference(parameters)
             return {"type": "json_schema", "json_schema": schema, "otherwise": otherwise, **fields}
-        if (problem := _not_as_keywords(tool)) is not None:
-            raise _unenforceable(tool, problem)
+        if (problem := _find_keyword_problem(tool)) is not None:
+            raise _make_error(tool, problem)
         otherwise = "refuse" if refuse else "value"
-        return {"type": "keywords", "members": _members(parameters), "otherwise": otherwise, **fields}
+        return {"type": "keywords", "members": _list_members(parameters), "otherwise": otherwise, **fields}
 
-    def _input(self, quoted: Format) -> Format:
+    def _build_input(self, quoted: Format) -> Format:
         """The arguments of a tool whose only one is the text `input`. `quoted` is the format of that text
         inside its quotes."""
         _, colon = self._format.separators
@@ -144,16 +145,16 @@ def check_unenforceable(format: ToolFormat, tools: Sequence[Tool]) -> None:
     """Raises `ToolError` for a tool that this format can't enforce, if the tool is strict or its schema is
     invalid."""
     for tool in tools:
-        problem = _not_as_keywords(tool) if format.name == "pythonic" else None
+        problem = _find_keyword_problem(tool) if format.name == "pythonic" else None
         if problem is None:
             continue
         if (mistake := describe_mistake(_parameters(tool))) is not None:
             raise ToolError(_name(tool), f"The parameters of the function {_name(tool)!r}: {mistake}.")
         if tool["function"].get("strict"):
-            raise _unenforceable(tool, problem)
+            raise _make_error(tool, problem)
 
 
-def _unenforceable(tool: Tool, problem: str) -> ToolError:
+def _make_error(tool: Tool, problem: str) -> ToolError:
     name = _name(tool)
     return ToolError(
         name,
@@ -162,7 +163,7 @@ def _unenforceable(tool: Tool, problem: str) -> ToolError:
     )
 
 
-def _tag(begin: str, content: Format, end: str) -> Format:
+def _make_tag(begin: str, content: Format, end: str) -> Format:
     return {"type": "tag", "begin": begin, "content": content, "ends": [end]}
 
 
@@ -183,7 +184,7 @@ def _parameters(tool: Tool) -> dict[str, Any]:
     return {**parameters, "type": "object"}
 
 
-def _of_an_object(parameters: dict[str, Any]) -> dict[str, Any]:
+def _move_reference(parameters: dict[str, Any]) -> dict[str, Any]:
     """The schema with its reference moved into `allOf`, because older drafts ignore a type beside a
     reference."""
     if "$ref" not in parameters or "$schema" not in parameters or "allOf" in parameters:
@@ -192,7 +193,7 @@ def _of_an_object(parameters: dict[str, Any]) -> dict[str, Any]:
     return {**others, "allOf": [{"$ref": parameters["$ref"]}]}
 
 
-def _not_as_keywords(tool: Tool) -> str | None:
+def _find_keyword_problem(tool: Tool) -> str | None:
     """The reason why a tool's arguments can't be written as keywords of a Python call, if any."""
     parameters = _parameters(tool)
     unknown = parameters.keys() - _AS_KEYWORDS - _SAYS_NOTHING
@@ -226,7 +227,7 @@ def _refers_outside(value: Any) -> bool:
     return not inside or any(map(_refers_outside, value.values()))
 
 
-def _members(parameters: dict[str, Any]) -> list[dict[str, Any]]:
+def _list_members(parameters: dict[str, Any]) -> list[dict[str, Any]]:
     shared = {name: parameters[name] for name in ("$defs", "definitions") if name in parameters}
     required = parameters.get("required", [])
     return [

@@ -16,7 +16,7 @@ from .steps import Steps
 
 T = TypeVar("T")
 P = ParamSpec("P")
-MOST_THREADS = 8
+MAX_THREADS = 8
 
 
 class FairThreads:
@@ -26,8 +26,8 @@ class FairThreads:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self._most = threads or min(max(len(os.sched_getaffinity(0)) // 2, 2), MOST_THREADS)
-        self._most_of_one = max(self._most - 1, 1)
+        self._max_threads = threads or min(max(len(os.sched_getaffinity(0)) // 2, 2), MAX_THREADS)
+        self._max_of_one = max(self._max_threads - 1, 1)
         self._lock = threading.Lock()
         self._waiting: OrderedDict[str, deque[_Job[Any]]] = OrderedDict()
         self._busy: Counter[str] = Counter()  # threads by client
@@ -62,7 +62,7 @@ class FairThreads:
     def _add(self, client: str, job: _Job[Any]) -> None:
         with self._lock:
             self._waiting.setdefault(client, deque()).append(job)
-            starts = self._threads < self._most
+            starts = self._threads < self._max_threads
             self._threads += starts
         if not starts:
             return
@@ -93,18 +93,18 @@ class FairThreads:
     def _work(self) -> None:
         while (taken := self._take()) is not None:
             client, job = taken
-            goes_on = job.step()
+            has_more = job.step()
             with self._lock:
                 self._busy[client] -= 1
                 if not self._busy[client]:
                     del self._busy[client]
-                if goes_on:
+                if has_more:
                     self._waiting.setdefault(client, deque()).append(job)
 
     def _take(self) -> tuple[str, _Job[Any]] | None:
         """The next job of the client whose turn it is; None if the thread has to end."""
         with self._lock:
-            client = next((each for each in self._waiting if self._busy[each] < self._most_of_one), None)
+            client = next((each for each in self._waiting if self._busy[each] < self._max_of_one), None)
             if client is None:
                 self._threads -= 1
                 return None

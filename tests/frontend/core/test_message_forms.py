@@ -247,7 +247,7 @@ def test_the_number_of_renders_is_bounded(count: int) -> None:
 
 def test_a_message_is_copied_once_for_all_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[Message] = []
-    copy = chat_template._for_template
+    copy = chat_template._copy_for_template
 
     def counted(message: Message, control: ControlTexts) -> Message:
         copied.append(message)
@@ -255,7 +255,7 @@ def test_a_message_is_copied_once_for_all_forms(monkeypatch: pytest.MonkeyPatch)
 
     template = template_of(GEMMA)
     template.loses_system_messages(with_tools=False)
-    monkeypatch.setattr(chat_template, "_for_template", counted)
+    monkeypatch.setattr(chat_template, "_copy_for_template", counted)
     render(template, Conversation(chat("s:A", "u:B", "a:C", "u:D")), None)
     # The last form has the system message as the user's, joined with the first of the user's.
     assert [each["content"] for each in copied] == ["A", "B", "C", "D", "A", "A\n\nB"]

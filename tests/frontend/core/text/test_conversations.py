@@ -47,7 +47,7 @@ def hold(kind: str, template: str, seed: int, opening: str = "") -> list[Turn]:
         texts = [said + space + returned for space in spaces]
         texts = [text for text in texts if conversation.text.startswith(text)]
         new_text = conversation.text.removeprefix(texts[0]) if texts and returned else ""
-        tail = said.encode()[cuts.all(said.encode())[-1] :].decode()
+        tail = said.encode()[cuts.find_all(said.encode())[-1] :].decode()
         turns.append(Turn(before, conversation.prompt, new_text, tail, tokenizer.characters))
     return turns
 

@@ -129,7 +129,7 @@ def test_a_long_text_is_tokenized_in_steps_with_special_tokens_around_it(kind: s
     own = Tokenizer(backend, {}, ())
     text = "The quick brown fox jumps over the lazy dog. " * 4000
     for special in (True, False):
-        steps = LongTexts(own).steps(text, special)
+        steps = LongTexts(own).encode_in_steps(text, special)
         assert run_now(steps) == own.encode(text, special)
 
 
@@ -139,7 +139,7 @@ def test_a_long_text_is_given_up_as_soon_as_it_has_too_many_tokens(text: str) ->
     counting = Counting(tokenizers.Tokenizer.from_str(byte_level_json()), {}, ())
     texts = LongTexts(counting)
     memo = PromptMemo(counting, long_texts=texts)
-    for steps in (texts.steps, partial(memo.steps, "")):
+    for steps in (texts.encode_in_steps, partial(memo.encode_in_steps, "")):
         counting.characters = 0
         with pytest.raises(TooLongError) as raised:
             run_now(steps(text * (2_000_000 // len(text)), most=50_000))
@@ -155,7 +155,7 @@ def test_a_text_that_fits_is_never_given_up(kind: str, text: str, monkeypatch: p
     monkeypatch.setattr(long_texts, "CHARACTERS_PER_TOKEN", 0)
     text *= LONG_TEXT // len(text) + 1
     whole = tokenizer(kind).encode(text, add_special_tokens=False)
-    assert run_now(LongTexts(tokenizer(kind)).steps(text, most=len(whole) // 4)) == whole
+    assert run_now(LongTexts(tokenizer(kind)).encode_in_steps(text, most=len(whole) // 4)) == whole
 
 
 class Counting(Tokenizer):
@@ -179,5 +179,5 @@ def test_a_prompt_that_the_memo_could_not_keep_is_not_tokenized_again() -> None:
 
 def test_ids_of_a_long_text_are_little_endian_int32() -> None:
     text = "The quick brown fox " * 8000
-    ids = np.frombuffer(run_now(LongTexts(tokenizer("byte-level")).steps(text)), "<i4")
+    ids = np.frombuffer(run_now(LongTexts(tokenizer("byte-level")).encode_in_steps(text)), "<i4")
     assert tokenizer("byte-level").decode(ids.tobytes()) == text

@@ -188,16 +188,16 @@ OVERLAPPING = ("<a", "<ab", "<abc>", "c>d", "e<a", "--", "-=-", "]f[")
 def test_texts_are_cut_only_where_no_token_lies_across(tokens: set[str], pieces: list[str]) -> None:
     tokenizer = with_added(*(AddedToken(text, normalized=False) for text in sorted(tokens)))
     cuts, text = CutPoints(tokenizer), "".join(pieces).encode()
-    borders = [0, *filter(None, cuts.all(text)), len(text)]
+    borders = [0, *filter(None, cuts.find_all(text)), len(text)]
     parts = [text[start:end].decode() for start, end in pairwise(borders)]
     ids = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
     assert b"".join(ids) == tokenizer.encode(text.decode(), add_special_tokens=False)
-    assert all(cuts.at(text, border) for border in borders[1:])
+    assert all(cuts.is_cut(text, border) for border in borders[1:])
 
 
 def test_a_token_that_another_can_absorb_is_no_cut() -> None:
     tokenizer = with_added(*(AddedToken(text, normalized=False) for text in OVERLAPPING))
-    cuts = [text for text in OVERLAPPING if CutPoints(tokenizer).at(text.encode() + b" ", 0)]
+    cuts = [text for text in OVERLAPPING if CutPoints(tokenizer).is_cut(text.encode() + b" ", 0)]
     assert cuts == ["e<a", "]f["]
 
 

@@ -21,7 +21,7 @@ START = Cut(0, 0)
 
 
 @dataclass(frozen=True)
-class Passage:
+class TokenizedText:
     """`text` is UTF-8, `cuts` are some of the places where it can be cut, in order.
 
     `replies` are ranges of bytes, in order, whose ids the model produced.
@@ -41,35 +41,35 @@ class Passage:
         """Bytes of memory, roughly: a pair of integers takes 120."""
         return len(self.text) + len(self.tokens) + 120 * (len(self.cuts) + len(self.replies))
 
-    def before(self, cut: Cut) -> Passage:
+    def before(self, cut: Cut) -> TokenizedText:
         offset = cut.offset
-        return Passage(
+        return TokenizedText(
             self.text[:offset],
             self.tokens[: 4 * cut.tokens],
             self.cuts[: bisect_left(self.cuts, cut)],
             [(start, min(end, offset)) for start, end in self.replies if start < offset],
         )
 
-    def after(self, cut: Cut) -> Passage:
+    def after(self, cut: Cut) -> TokenizedText:
         offset = cut.offset
-        return Passage(
+        return TokenizedText(
             self.text[offset:],
             self.tokens[4 * cut.tokens :],
             [Cut(each.offset - offset, each.tokens - cut.tokens) for each in self.cuts if each >= cut],
             [(max(start - offset, 0), end - offset) for start, end in self.replies if end > offset],
         )
 
-    def __add__(self, other: Passage) -> Passage:
+    def __add__(self, other: TokenizedText) -> TokenizedText:
         offset = len(self.text)
-        return Passage(
+        return TokenizedText(
             self.text + other.text,
             self.tokens + other.tokens,
-            self.cuts + moved(other.cuts, self.end),
+            self.cuts + move_cuts(other.cuts, self.end),
             self.replies + [(start + offset, end + offset) for start, end in other.replies],
         )
 
 
-def moved(cuts: Iterable[Cut], by: Cut) -> list[Cut]:
+def move_cuts(cuts: Iterable[Cut], by: Cut) -> list[Cut]:
     return [Cut(cut.offset + by.offset, cut.tokens + by.tokens) for cut in cuts]
 
 
