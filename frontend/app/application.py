@@ -35,9 +35,9 @@ from ..cache_reports.cache_endpoints import (
 from ..cache_reports.cache_explain import PATHS, explain_prompt, generation_endpoints
 from ..cache_reports.cache_tree import CacheTree, NodeText, show_node, show_tree
 from ..core.cache_misses.explanation import Explanation
+from ..core.declared import one_of
 from ..core.service import VERSION
 from ..core.text.close_names import close_name
-from ..core.tools.declared import one_of
 from ..core.work.caller import ClientGoneError
 from ..http.allowance_headers import KeyedAnswers
 from ..http.api_keys import METRICS_PATH, OPEN_PATHS, Guard

@@ -14,8 +14,7 @@ from .parts import Piece
 from .replica.generation import Arrival, Generation
 from .reply import Reply
 from .work.caller import Caller
-from .work.fair_threads import FairThreads
-from .work.steps import Steps
+from .work.thread_pool import FairThreadPool, Steps
 
 T = TypeVar("T")
 P = TypeVar("P", covariant=True)
@@ -96,7 +95,7 @@ class PartWriter(Protocol[W]):
 async def run_attempts(
     generation: Generation,
     begin: Callable[[], Answer[P, C]],
-    work: FairThreads,
+    work: FairThreadPool,
     watch: Callable[[int, Output, float], None] = lambda choice, output, time: None,
     writer: PartWriter[P] | None = None,
 ) -> AsyncIterator[tuple[Answer[P, C], P]]:
@@ -146,7 +145,7 @@ def _take_and_remember(attempt: Answer[P, C], arrivals: Sequence[Arrival]) -> P:
     return part
 
 
-async def run_off_loop(work: FairThreads, make: Callable[[], T]) -> T:
+async def run_off_loop(work: FairThreadPool, make: Callable[[], T]) -> T:
     """The result of `make`, which runs on another thread."""
 
     def steps() -> Steps[T]:

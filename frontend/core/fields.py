@@ -11,7 +11,7 @@ from ...runtime.config import UnenforcedDefault
 from ...runtime.messages import AdditionalProperties as AllowedProperties
 from ...runtime.messages import PropertyOrder
 from ...runtime.messages import Whitespace as JsonWhitespace
-from .tools.declared import one_of, within
+from .declared import one_of, within
 
 MAX_CHOICES = 128
 MAX_STOP_STRINGS = 16

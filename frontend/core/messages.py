@@ -8,8 +8,8 @@ from typing import Annotated
 
 from msgspec import Struct
 
+from .declared import one_of
 from .fields import JsonObject
-from .tools.declared import one_of
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 PART_TYPES = ("text", "refusal")

@@ -22,8 +22,7 @@ from .text.tokenizer import Tokenizer
 from .tools.tool_formats import ToolFormat, detect_format
 from .validation import check_token_ids, shorten, too_long
 from .work.caller import Caller
-from .work.fair_threads import FairThreads
-from .work.steps import Steps, run_now
+from .work.thread_pool import FairThreadPool, Steps, run_now
 
 VERSION = version("arbora")  # read at start, because later no file descriptor may be free
 
@@ -39,7 +38,7 @@ class Service:
     reasoning: ReasoningFormat | None
     tool_format: ToolFormat
     fingerprint: str
-    work: FairThreads
+    work: FairThreadPool
     recent: RecentPrompts = field(default_factory=RecentPrompts)
     started: int = field(default_factory=lambda: int(time.time()))
 
@@ -60,7 +59,7 @@ class Service:
             reasoning,
             tools,
             fingerprint(config),
-            FairThreads(),
+            FairThreadPool(),
         )
         engine.on_shared = partial(_take_shared, memo, service.recent)
         return service

@@ -11,9 +11,9 @@ import msgspec
 
 from ...runtime.errors import RequestError
 from ...runtime.sampling_params import SamplingDefaults, SamplingParams
+from .declared import find_ranges, find_words
 from .fields import MAX_SEED, MAX_STOP_CHARACTERS, MAX_STOP_STRINGS, CacheLease, SamplingFields
-from .text.close_names import LONGEST, close_name
-from .tools.declared import ranges_of, words_of
+from .text.close_names import MAX_COMPARED, close_name
 
 MAX_CHOICES_IN_ALL = 1024
 MAX_BIASED_TOKENS = 1024
@@ -64,7 +64,7 @@ def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
 def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
     """The error for a required field that was not sent. `sent` are the names of the fields that were sent
     beside it; if one of them looks like a misspelling of this field, the error says so."""
-    short = [name for name in islice(sent, MOST_NAMES_COMPARED) if len(name) <= LONGEST]
+    short = [name for name in islice(sent, MOST_NAMES_COMPARED) if len(name) <= MAX_COMPARED]
     field = param.rpartition(".")[2]
     without_unit = (name for name in short if field in (f"{name}_s", f"{name}_ms", f"{name}_seconds"))
     near = close_name(field, short) or next(without_unit, None)
@@ -93,9 +93,9 @@ def check_key(param: str, key: str | None) -> None:
 def check_declared(fields: msgspec.Struct, prefix: str = "") -> None:
     """Raises a `RequestError` for a field outside of the range or words that its type declares. `prefix`
     comes before names in errors."""
-    for name, (low, high, above_low) in ranges_of(type(fields)).items():
+    for name, (low, high, above_low) in find_ranges(type(fields)).items():
         check_range(prefix + name, getattr(fields, name), low, high, above_low=above_low)
-    for name, words in words_of(type(fields)).items():
+    for name, words in find_words(type(fields)).items():
         check_word(prefix + name, getattr(fields, name), words)
 
 

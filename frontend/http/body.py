@@ -15,8 +15,7 @@ from ...runtime.errors import RequestError
 from ...runtime.type_mismatch import in_words
 from ..core.type_errors import STEP_BYTES, json_mistake, type_error
 from ..core.work.caller import LARGE_BODY, Caller, ClientGoneError
-from ..core.work.fair_threads import FairThreads
-from ..core.work.steps import Steps, run_now
+from ..core.work.thread_pool import FairThreadPool, Steps, run_now
 from .body_kind import BodyKind, T
 from .body_limits import check_field_sizes, check_shape
 from .body_memory import BodyMemory, Share
@@ -38,7 +37,7 @@ _SURROGATE_BYTES = re.compile(rb"\xed[\xa0-\xbf]")
 class BodyReader:
     """Reads bodies, large ones on other threads."""
 
-    def __init__(self, work: FairThreads) -> None:
+    def __init__(self, work: FairThreadPool) -> None:
         self.memory = BodyMemory()
         self._work = work
         self._names = FieldNames()

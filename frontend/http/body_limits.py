@@ -8,7 +8,7 @@ from msgspec import MsgspecError, Raw
 from msgspec.json import decode
 
 from ...runtime.errors import RequestError
-from ..core.work.steps import Steps
+from ..core.work.thread_pool import Steps
 from .json_shape import JsonShape, shape_of
 
 MAX_DEPTH = 256

@@ -23,7 +23,7 @@ from ..core.replica.generation import Generation
 from ..core.reply import MANY_TOKENS, Reply
 from ..core.service import Service
 from ..core.work.caller import Caller, ClientGoneError
-from ..core.work.fair_threads import FairThreads
+from ..core.work.thread_pool import FairThreadPool
 from .body_kind import BodyKind
 from .body_writer import BODY_WRITER, BodyWriter
 from .cache_watch import CacheWatch
@@ -240,7 +240,7 @@ async def answer_parts(
     job: HttpJob,
     generation: Generation,
     timer: RequestTimer,
-    work: FairThreads,
+    work: FairThreadPool,
     cache: CacheWatch,
     writer: BodyWriter | None = None,
 ) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import msgspec
-from arbora.frontend.core.work.fair_threads import FairThreads
+from arbora.frontend.core.work.thread_pool import FairThreadPool
 from arbora.frontend.http.keys.key_ring import KeyRing
 from arbora.frontend.stored.batches.batch_run import BatchRun, RunnerContext
 from arbora.frontend.stored.batches.call import Reply
@@ -146,7 +146,7 @@ class CrashWorld:
             self.directory / f"{NAME}.sqlite",
             cast(Any, self.answers),
             slots,
-            FairThreads(),
+            FairThreadPool(),
             runner,
             KeyRing(()),
         )

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from starlette.routing import Route
 
-from ...core.tools.declared import within
+from ...core.declared import within
 from ...http.endpoint import GenerationEndpoint
 from ...http.faces import Face, route
 from ...http.http_service import HttpService

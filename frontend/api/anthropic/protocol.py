@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Raw, Struct
 
+from ...core.declared import one_of, within
 from ...core.fields import (
     NULL,
     AdditionalProperties,
@@ -30,7 +31,6 @@ from ...core.fields import (
     Unenforced,
     Whitespace,
 )
-from ...core.tools.declared import one_of, within
 
 ROLES = ("user", "assistant", "system")
 EFFORTS = ("low", "medium", "high", "xhigh", "max")

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from msgspec import Raw, Struct
 
+from ...core.declared import within
 from ...core.fields import (
     NULL,
     AdditionalProperties,
@@ -31,7 +32,6 @@ from ...core.fields import (
     Whitespace,
 )
 from ...core.messages import MessageToolCall, Tool
-from ...core.tools.declared import within
 
 
 class Options(Struct, kw_only=True):

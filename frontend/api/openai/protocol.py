@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Raw, Struct
 
+from ...core.declared import one_of, within
 from ...core.fields import (
     MAX_CHOICES,
     NULL,
@@ -22,7 +23,6 @@ from ...core.fields import (
     TtlS,
 )
 from ...core.messages import ChatMessage, Tool, ToolChoice
-from ...core.tools.declared import one_of, within
 
 FORMAT_TYPES = ("text", "json_object", "json_schema", "structural_tag")
 REASONING_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

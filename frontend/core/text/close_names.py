@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-CLOSE = 0.8  # of 1.0 for equal names; `difflib`'s 0.6 takes "--tp" for "--port"
-LONGEST = 40  # characters of a name that is compared; comparing longer ones would take time
+CLOSE = 0.8  # 1.0 is equality; `difflib`'s own 0.6 takes "--tp" for "--port"
+MAX_COMPARED = 40  # characters of a name; comparing longer ones would take time
 
 
 def close_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that is most like `name`, None if none is close."""
-    if len(name) > LONGEST:
+    if len(name) > MAX_COMPARED:
         return None
     return next(iter(get_close_matches(name, list(known), 1, CLOSE)), None)
 

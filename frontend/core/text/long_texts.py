@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from ....runtime.messages import Tokens
-from ..work.steps import Steps
+from ..work.thread_pool import Steps
 from .tokenizer import Tokenizer
 
 LONG_TEXT = 16_384  # characters: about 5 ms of tokenizing

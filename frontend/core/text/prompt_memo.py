@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from ....runtime.messages import Tokens
-from ..work.steps import Steps, run_now
+from ..work.thread_pool import Steps, run_now
 from .control_texts import ControlTexts
 from .cut_points import CutPoints
 from .long_texts import LongTexts, TooLongError, is_long

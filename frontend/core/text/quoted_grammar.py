@@ -13,7 +13,7 @@ import re._constants as op
 import re._parser as parser
 from typing import Any
 
-MOST = 0x10FFFF
+MAX_CODE_POINT = 0x10FFFF
 _FIRST_PLAIN = 0x20
 _Ranges = list[tuple[int, int]]
 _CATEGORIES: dict[Any, _Ranges] = {
@@ -232,7 +232,7 @@ def _characters(kind: Any, value: Any, flags: int) -> _Ranges:
     if kind is op.NOT_LITERAL:
         return _others(_cased([(value, value)], flags))
     if kind is op.ANY:
-        return [(0, MOST)] if flags & re.DOTALL else _others([(10, 10)])
+        return [(0, MAX_CODE_POINT)] if flags & re.DOTALL else _others([(10, 10)])
     if kind is op.IN:
         return _set(value, flags)
     if kind is op.AT and value in (op.AT_BEGINNING, op.AT_BEGINNING_STRING, op.AT_END, op.AT_END_STRING):
@@ -278,7 +278,7 @@ def _others(ranges: _Ranges) -> _Ranges:
         if low > next_one:
             found.append((next_one, low - 1))
         next_one = max(next_one, high + 1)
-    return [*found, (next_one, MOST)] if next_one <= MOST else found
+    return [*found, (next_one, MAX_CODE_POINT)] if next_one <= MAX_CODE_POINT else found
 
 
 def _one_of(ranges: _Ranges) -> str:

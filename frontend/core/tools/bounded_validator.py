@@ -20,7 +20,7 @@ from referencing.jsonschema import EMPTY_REGISTRY, specification_with
 if TYPE_CHECKING:
     from referencing._core import Resolver  # it has no public name
 
-MAX_STEPS = 20_000  # of one check, each about 10 µs: a keyword is one step, slower work counts as several
+MAX_STEPS = 20_000  # in a check. A keyword is a step of about 10 µs; slower work counts as several
 MEMBERS_IN_A_STEP = 50
 SEARCH_SECONDS = 0.05  # time limit of one search for a pattern
 STEPS_OF_A_SLOW_SEARCH = 5_000

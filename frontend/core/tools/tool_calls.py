@@ -13,7 +13,7 @@ from .call_syntax import Dialect, parse_calls
 from .tool_check import CallCheck
 from .tool_formats import ToolFormat
 
-SURELY_MARKUP = 3  # characters of a tag: if a limit cuts the text after at least so many, they are dropped
+MIN_MARKUP = 3  # characters of a tag that count as markup where a limit cuts the text
 _BETWEEN_CALLS = " \t\r\n;,"
 
 
@@ -136,7 +136,7 @@ class ToolCallParser:
     def _take_content(self, final: bool) -> str:
         """The part of the held text that is not markup or the beginning of it."""
         begun = max(count_begun(self._held, tag) for tag in self._syntax.tags)
-        if final and not (self._is_cut and begun >= SURELY_MARKUP):
+        if final and not (self._is_cut and begun >= MIN_MARKUP):
             ready, self._held = self._held, ""
             return ready
         ready = self._held[: len(self._held) - begun].rstrip()

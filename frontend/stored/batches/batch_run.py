@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from ...core.work.caller import Caller
-from ...core.work.fair_threads import FairThreads
+from ...core.work.thread_pool import FairThreadPool
 from ...http.keys.key_ring import KeyRing
 from ..database.errors import is_full
 from .call import Endpoints, Reply
@@ -50,7 +50,7 @@ class RunnerContext:
     database: Path
     endpoints: Endpoints
     slots: Slots
-    work: FairThreads
+    work: FairThreadPool
     runner: str
     keys: KeyRing
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ....runtime.errors import RequestError
-from ...core.tools.declared import one_of, within
+from ...core.declared import one_of, within
 from ...core.validation import check_count, check_range, check_word
 from ...http.body_kind import BodyKind
 from ...http.http_service import HttpService

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...core.tools.declared import one_of, within
+from ...core.declared import one_of, within
 from ...http.faces import Applications, Face, Handler, route
 from ...http.http_service import HttpService
 from ...http.operation import Operation

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ...core.type_errors import json_mistake
-from ...core.work.steps import Steps
+from ...core.work.thread_pool import Steps
 from ...http.body import MAX_BODY_BYTES
 from .order import prefix_key
 from .records import LineError

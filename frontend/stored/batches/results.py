@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from ...core.work.steps import Steps
+from ...core.work.thread_pool import Steps
 from .call import Reply
 from .plan import PlannedLine, parse_line
 

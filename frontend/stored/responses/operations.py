@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ...core.tools.declared import one_of, within
+from ...core.declared import one_of, within
 from ...http.operation import GENERATES, Operation
 from .event_types import EVENTS
 from .pages import MOST_ITEMS, ORDERS

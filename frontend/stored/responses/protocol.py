@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ...api.openai.protocol import PromptCacheOptions
+from ...core.declared import one_of, within
 from ...core.fields import (
     AdditionalProperties,
     CacheLease,
@@ -33,7 +34,6 @@ from ...core.fields import (
     Whitespace,
 )
 from ...core.messages import CacheBreakpoint
-from ...core.tools.declared import one_of, within
 from .ids import PREFIXES
 
 ROLES = ("user", "assistant", "system", "developer")

@@ -13,7 +13,7 @@ from arbora.frontend.core.replica.generation import Generation
 from arbora.frontend.core.reply import MANY_TOKENS, ChoiceReply, Reply
 from arbora.frontend.core.text.detokenizer import Detokenizer
 from arbora.frontend.core.text.tokenizer import Tokenizer
-from arbora.frontend.core.work.fair_threads import FairThreads
+from arbora.frontend.core.work.thread_pool import FairThreadPool
 from arbora.runtime.config import BUILTIN_MODEL
 from arbora.runtime.messages import Logprobs, Output, Tokens
 
@@ -62,7 +62,7 @@ async def test_every_stream_gets_the_tokens_of_a_step_before_a_reply_is_remember
     async def read(name: str) -> None:
         generation = generations[name]
         async for _ in run_attempts(
-            generation, lambda: Sent(name, generation, tokenizer, notes), FairThreads(1)
+            generation, lambda: Sent(name, generation, tokenizer, notes), FairThreadPool(1)
         ):
             pass
 
@@ -105,7 +105,7 @@ class Stream:
         def begin() -> Sent:
             return Sent("s", self.generation, self._tokenizer, self.notes, self._choices, self._stop)
 
-        async for _ in run_attempts(self.generation, begin, FairThreads(1), writer=self.writer):
+        async for _ in run_attempts(self.generation, begin, FairThreadPool(1), writer=self.writer):
             self.generation.token_left = self.marks_tokens_as_sent
             self.notes.append("yielded")
             await self.sends.wait()

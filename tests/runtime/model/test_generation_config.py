@@ -6,8 +6,8 @@ import logging
 from pathlib import Path
 
 import pytest
+from arbora.frontend.core.declared import find_ranges
 from arbora.frontend.core.fields import SamplingFields
-from arbora.frontend.core.tools.declared import ranges_of
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.gguf_file import GgufFile
 from arbora.runtime.model.generation_config import sampling_defaults
@@ -62,7 +62,7 @@ def test_a_value_that_no_request_may_have_is_an_error(
 
 
 def test_the_limits_are_those_of_requests(tmp_path: Path) -> None:
-    for name, (low, high, _) in ranges_of(SamplingFields).items():
+    for name, (low, high, _) in find_ranges(SamplingFields).items():
         if name not in SamplingDefaults.__struct_fields__:
             continue
         for limit in (low, high):

@@ -13,7 +13,7 @@ from arbora.frontend.core.text import long_texts
 from arbora.frontend.core.text.long_texts import LONG_TEXT, LongTexts, TextPieces, TooLongError
 from arbora.frontend.core.text.prompt_memo import PromptMemo
 from arbora.frontend.core.text.tokenizer import CONTROL_MARK, Tokenizer
-from arbora.frontend.core.work.steps import run_now
+from arbora.frontend.core.work.thread_pool import run_now
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, pre_tokenizers, processors

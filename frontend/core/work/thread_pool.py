@@ -7,20 +7,32 @@ import contextlib
 import os
 import threading
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Generator
+from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar
 
 from ....runtime.errors import RequestError
 from .caller import Caller, ClientGoneError
-from .steps import Steps
 
 T = TypeVar("T")
 P = ParamSpec("P")
+Steps: TypeAlias = Generator[None, None, T]
+"""work that yields between two steps, where it can stop or wait for other work, and returns its result"""
+
 MAX_THREADS = 8
 
 
-class FairThreads:
-    """Clients take turns step by step, and so do the jobs of one client.
+def run_now(steps: Steps[T]) -> T:
+    """The result of all steps, on the calling thread."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+
+class FairThreadPool:
+    """Runs the steps of jobs. Clients take turns after each step, and so do the jobs of one client.
 
     One client never occupies all threads, as a step may take long. Threads exist while there is work.
     """

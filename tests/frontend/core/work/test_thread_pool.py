@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 from arbora.frontend.core.work.caller import Caller, ClientGoneError
-from arbora.frontend.core.work.fair_threads import FairThreads
-from arbora.frontend.core.work.steps import Steps
+from arbora.frontend.core.work.thread_pool import FairThreadPool, Steps
 from arbora.runtime.errors import RequestError
 from http_world import eventually
 
@@ -24,7 +23,7 @@ def counted(count: int, log: list[str], name: str, gate: threading.Event | None 
 
 
 async def test_a_job_gives_its_result() -> None:
-    assert await FairThreads().run(Caller("a"), counted(3, [], "done")) == "done"
+    assert await FairThreadPool().run(Caller("a"), counted(3, [], "done")) == "done"
 
 
 async def test_an_error_reaches_the_caller() -> None:
@@ -33,7 +32,7 @@ async def test_an_error_reaches_the_caller() -> None:
         raise ValueError("wrong")
 
     with pytest.raises(ValueError, match="wrong"):
-        await FairThreads().run(Caller("a"), fails())
+        await FairThreadPool().run(Caller("a"), fails())
 
 
 class PanicError(BaseException):
@@ -41,7 +40,7 @@ class PanicError(BaseException):
 
 
 async def test_a_panic_is_an_error_and_leaves_the_threads_working() -> None:
-    work = FairThreads(threads=1)
+    work = FairThreadPool(threads=1)
 
     def panics() -> Steps[None]:
         yield
@@ -66,7 +65,7 @@ async def test_a_panic_is_an_error_and_leaves_the_threads_working() -> None:
 
 
 async def test_without_a_thread_the_request_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = FairThreads(threads=2)
+    work = FairThreadPool(threads=2)
 
     def start(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -81,7 +80,7 @@ async def test_without_a_thread_the_request_is_refused(monkeypatch: pytest.Monke
 
 
 async def test_threads_that_run_do_the_work_when_no_more_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    work, log, gate = FairThreads(threads=3), list[str](), threading.Event()
+    work, log, gate = FairThreadPool(threads=3), list[str](), threading.Event()
     first = asyncio.ensure_future(work.run(Caller("a"), counted(1, log, "a", gate)))
     await asyncio.sleep(0)
 
@@ -96,7 +95,7 @@ async def test_threads_that_run_do_the_work_when_no_more_can_start(monkeypatch: 
 
 
 async def test_clients_take_turns_however_many_jobs_one_of_them_has() -> None:
-    work, log, gate = FairThreads(threads=1), list[str](), threading.Event()
+    work, log, gate = FairThreadPool(threads=1), list[str](), threading.Event()
     jobs = [asyncio.ensure_future(work.run(Caller("many"), counted(5, log, "many", gate))) for _ in range(6)]
     await asyncio.sleep(0)
     jobs.append(asyncio.ensure_future(work.run(Caller("one"), counted(5, log, "one", gate))))
@@ -108,7 +107,7 @@ async def test_clients_take_turns_however_many_jobs_one_of_them_has() -> None:
 
 
 async def test_one_client_never_occupies_all_threads() -> None:
-    work, log, gate = FairThreads(threads=2), list[str](), threading.Event()
+    work, log, gate = FairThreadPool(threads=2), list[str](), threading.Event()
     stuck = [
         asyncio.ensure_future(work.run(Caller("stuck"), counted(1, log, "stuck", gate))) for _ in range(4)
     ]
@@ -120,7 +119,7 @@ async def test_one_client_never_occupies_all_threads() -> None:
 
 
 async def test_work_ends_when_its_client_leaves() -> None:
-    work, log, gone = FairThreads(), list[str](), asyncio.Event()
+    work, log, gone = FairThreadPool(), list[str](), asyncio.Event()
 
     async def left() -> None:
         await gone.wait()
@@ -137,7 +136,7 @@ async def test_work_ends_when_its_client_leaves() -> None:
 
 
 async def test_work_that_is_cancelled_ends() -> None:
-    work, log = FairThreads(), list[str]()
+    work, log = FairThreadPool(), list[str]()
     running = asyncio.ensure_future(work.run(Caller("a"), counted(1_000_000, log, "step")))
     await eventually(lambda: len(log) > 10)
     running.cancel()
@@ -146,7 +145,7 @@ async def test_work_that_is_cancelled_ends() -> None:
 
 
 async def test_threads_end_with_the_work_and_start_again() -> None:
-    work = FairThreads()
+    work = FairThreadPool()
     for _ in range(3):
         await work.run(Caller("a"), counted(2, [], "done"))
         await eventually(lambda: not threads_of_ours())

@@ -33,7 +33,7 @@ def one_of(words: Sequence[str]) -> Meta:
 
 
 @cache
-def ranges_of(kind: type[Struct]) -> dict[str, Range]:
+def find_ranges(kind: type[Struct]) -> dict[str, Range]:
     """The ranges of a type's own fields by name."""
     found = {}
     for name, schema in _declared(kind):
@@ -45,7 +45,7 @@ def ranges_of(kind: type[Struct]) -> dict[str, Range]:
 
 
 @cache
-def words_of(kind: type[Struct]) -> dict[str, list[str]]:
+def find_words(kind: type[Struct]) -> dict[str, list[str]]:
     """The words that a type's own fields may be, by name."""
     return {name: schema["enum"] for name, schema in _declared(kind) if "enum" in schema}
 
