@@ -29,6 +29,7 @@ SHARED = (
     "grammar_spec",
     "logs",
     "messages",
+    "option_values",
     "processes",
     "sampling_params",
     "system_memory",
@@ -61,7 +62,7 @@ MAY_IMPORT = {
     "frontend.engine": SHARED_MODULES | {"frontend.core", "frontend.launch", "frontend.model_files"},
     "frontend.language": {"frontend.engine", "frontend.core"},
     "frontend.cli": SHARED_MODULES | {"frontend"},
-    "frontend.cli.bench": SHARED_MODULES | {"frontend.cli", "frontend.launch.option_values"},
+    "frontend.cli.bench": SHARED_MODULES | {"frontend.cli"},
     "frontend.cli.chat": SHARED_MODULES | {"frontend.cli", "frontend.launch", "frontend.core"},
     "frontend.cli.doctor": SHARED_MODULES | {"frontend.cli", "frontend.launch", "runtime.model.devices"},
     "frontend.cli.plan": SHARED_MODULES

@@ -9,7 +9,7 @@ from pathlib import Path
 import arbora
 import pytest
 from arbora.frontend.engine.options import HTTP_ONLY
-from arbora.frontend.launch.option_table import OPTIONS
+from arbora.runtime.config import OPTIONS
 
 ROOT = Path(arbora.__file__).parent
 README = (ROOT / "README.md").read_text()

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from logging import getLogger
 from typing import Any, NamedTuple, NoReturn, Protocol, cast, get_args
 
-from ...runtime.config import LogFormat, ServeConfig
+from ...runtime.config import OPTIONS, LogFormat, ServeConfig
 from ...runtime.errors import ConfigError
 from ...runtime.logs import write_log
 from ..core.text.close_names import did_you_mean
@@ -21,8 +21,7 @@ from ..http.keys.new_key import as_json, line_of, new_key
 from ..launch.closed_output import drop_output
 from ..launch.commands import server_commands
 from ..launch.listening import check_address
-from ..launch.option_table import OPTIONS, Option, Setting
-from ..launch.options import build_config, from_environment, unknown_variables
+from ..launch.options import Setting, build_config, from_environment, unknown_variables
 from ..launch.program_name import program_name
 from ..launch.serve import serve
 from ..model_files.packaged_models import PACKAGED
@@ -138,7 +137,7 @@ def serve_config(
         given = flags[option.name]
         if isinstance(given, list):
             for each in given:
-                option.value_of(Setting(option.flag, each))  # each separately, as none may be empty
+                Setting(option.flag, each).read(option)  # each separately, as none may be empty
             settings[option.name] = Setting(option.flag, " ".join(given))
         elif given is not None:
             settings[option.name] = Setting(option.flag, given)
@@ -251,24 +250,11 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         f"{' or '.join(PACKAGED)}: a small model to begin with (default: the built-in model)",
     )
     for option in OPTIONS:
-        if option.switch:
-            parser.add_argument(option.flag, action="store_const", const="1", help=option_help(option))
-        elif option.repeatable:
-            parser.add_argument(
-                option.flag,
-                action="extend",
-                nargs="+" if option.several else 1,
-                metavar=option.metavar,
-                help=option_help(option),
-            )
+        form: dict[str, Any] = {"metavar": option.metavar}
+        if not option.metavar:
+            form = {"action": "store_const", "const": "1"}
+        elif option.is_repeatable:
+            form |= {"action": "extend", "nargs": "+" if option.takes_several else 1}
         elif option.alone:
-            parser.add_argument(
-                option.flag, nargs="?", const=option.alone, metavar=option.metavar, help=option_help(option)
-            )
-        else:
-            parser.add_argument(option.flag, metavar=option.metavar, help=option_help(option))
-
-
-def option_help(option: Option) -> str:
-    tells = option.switch or "(default:" in option.help
-    return option.help if tells else f"{option.help} (default: {option.default or 'none'})"
+            form |= {"nargs": "?", "const": option.alone}
+        parser.add_argument(option.flag, help=option.full_help, **form)

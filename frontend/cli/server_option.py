@@ -7,7 +7,7 @@ import os
 from urllib.parse import urlsplit
 
 from ...runtime.errors import ConfigError
-from ..launch.option_values import split_keys
+from ...runtime.option_values import split_keys
 from ..launch.program_name import program_name
 
 DEFAULT_URL = "http://127.0.0.1:8000"

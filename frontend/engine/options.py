@@ -7,39 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import TypedDict
 
-from ...runtime.config import ServeConfig
+from ...runtime.config import OPTIONS, ServeConfig
 from ...runtime.errors import ConfigError
 from ..core.text.close_names import did_you_mean
 from ..launch.errors import ServerError
-from ..launch.option_table import OPTIONS, Setting
-from ..launch.options import build_config
-
-HTTP_ONLY = (
-    "host",
-    "port",
-    "uds",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "api_key",
-    "api_key_file",
-    "allowed_host",
-    "allowed_origin",
-    "protect_metrics",
-    "served_model_name",
-    "isolate_keys",
-    "log_requests",
-    "log_texts",
-    "otlp_traces_endpoint",
-    "api_workers",
-    "pin_memory",
-    "reasoning_field",
-    "request_timeout",
-    "data_dir",
-    "data_size",
-)
-
-_FLAG = re.compile("--[a-z-]+")
-_KEYWORDS = {option.flag: option.name for option in OPTIONS if option.name not in HTTP_ONLY}
+from ..launch.options import Setting, build_config
 
 
 class EngineOptions(TypedDict, total=False):
@@ -71,15 +43,20 @@ class EngineOptions(TypedDict, total=False):
     log_level: str
 
 
+_NAMES = tuple(EngineOptions.__annotations__)
+HTTP_ONLY = tuple(option.name for option in OPTIONS if option.name not in _NAMES)
+_FLAG = re.compile("--[a-z-]+")
+_KEYWORDS = {option.flag: option.name for option in OPTIONS if option.name in _NAMES}
+
+
 def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
     """Raises ConfigError, or TypeError for an unknown option."""
-    known = [option.name for option in OPTIONS if option.name not in HTTP_ONLY]
     for name in options:
-        if name not in known:
-            if name in HTTP_ONLY:
-                raise TypeError(f"{name} is an option of `arbora serve` only, as an Engine has no HTTP")
+        if name in HTTP_ONLY:
+            raise TypeError(f"{name} is an option of `arbora serve` only, as an Engine has no HTTP")
+        if name not in _NAMES:
             raise TypeError(
-                f"unknown option {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}."
+                f"unknown option {name!r}.{did_you_mean(name, _NAMES)} There are {', '.join(_NAMES)}."
             )
     settings = {"log_level": Setting("log_level", "warning"), "data_dir": Setting("data_dir", "off")}
     settings |= {name: Setting(name, value) for name, value in options.items()}

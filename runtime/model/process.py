@@ -9,10 +9,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn
 
-import msgspec
 import torch
 import zmq
 
@@ -176,7 +176,7 @@ def main() -> None:
     arguments = child_arguments()
     config = load_config(arguments.directory)
     if WITHOUT_GRAPHS in os.environ:
-        config = msgspec.structs.replace(config, enforce_eager=True)
+        config = replace(config, enforce_eager=True)
     write_log(config.log_level)
     heartbeat = Heartbeat()
     heartbeat.start(arguments)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from arbora.frontend.launch.option_values import size_in_bytes
 from arbora.runtime.byte_sizes import as_given, in_units
+from arbora.runtime.option_values import read_size
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def test_a_size_is_rounded_to_a_tenth_of_its_unit(size: int, down: str, up: str)
 
 def test_a_needed_size_is_enough_when_it_is_given_as_an_option() -> None:
     for size in (5000, 8_000_001, (1 << 30) + 1):
-        assert size_in_bytes(in_units(size, up=True)) >= size >= size_in_bytes(in_units(size))
+        assert read_size(in_units(size, up=True)) >= size >= read_size(in_units(size))
 
 
 @pytest.mark.parametrize("text", ["10TB", "4GiB", "500MB", "1.5GiB", "1.5GB", "2,000TiB", "512KiB", "1B"])
 def test_an_option_is_echoed_as_it_was_written(text: str) -> None:
-    assert as_given(size_in_bytes(text.replace(",", ""))) == text
+    assert as_given(read_size(text.replace(",", ""))) == text
 
 
 def test_an_option_that_is_no_multiple_of_a_unit_is_echoed_rounded() -> None:

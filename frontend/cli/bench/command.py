@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ....runtime.errors import ConfigError
-from ...launch.option_values import token_count, whole_number
+from ....runtime.option_values import read_token_count, whole_number
 from ..output import JSON_HELP, console, print_json, table
 from ..server_option import add_server, server_url
 
@@ -97,7 +97,7 @@ def _whole(flag: str, text: str, least: int = 1) -> int:
 
 def _tokens(flag: str, text: str) -> int:
     try:
-        return token_count(text)
+        return read_token_count(text)
     except ValueError as error:
         raise ConfigError(f"{flag} {text}: {error}") from None
 

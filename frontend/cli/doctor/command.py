@@ -8,8 +8,8 @@ from importlib import import_module
 
 from ....runtime.config import BUILTIN_MODEL, ServeConfig
 from ....runtime.errors import ConfigError
+from ....runtime.option_values import whole_number
 from ...launch.listening import Listening
-from ...launch.option_values import whole_number
 from ...launch.options import visible_device
 from ..output import JSON_HELP, console, print_json
 from .findings import Finding

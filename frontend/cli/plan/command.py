@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, cast, get_args
 from ....runtime.byte_sizes import in_units
 from ....runtime.config import DType, KvDType, QuantizeMethod
 from ....runtime.errors import ConfigError
-from ...launch.option_values import one_of, size_in_bytes, token_count
+from ....runtime.option_values import one_of, read_size, read_token_count
 from ...model_files.model_source import find_config, served_name
 from ..output import JSON_HELP, console, print_json, table
 from .gpus import GPUS, Gpu, gpu_named
@@ -76,8 +76,8 @@ def run(parsed: argparse.Namespace) -> int:
 def _question(parsed: argparse.Namespace) -> Question:
     """Raises ConfigError for an option that can't be used."""
     gpu = None if parsed.gpu is None else gpu_named(parsed.gpu)
-    memory = _read("--memory", parsed.memory, size_in_bytes)
-    context = _read("--context", parsed.context, token_count)
+    memory = _read("--memory", parsed.memory, read_size)
+    context = _read("--context", parsed.context, read_token_count)
     dtype = _read("--dtype", parsed.dtype, one_of(*get_args(DType)))
     quantize = _read("--quantize", parsed.quantize, one_of(*get_args(QuantizeMethod)))
     kv_dtype = _read("--kv-dtype", parsed.kv_dtype, one_of(*get_args(KvDType)))

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
+from ....runtime.config import PromptRule
+
 Message = dict[str, Any]
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _WEEKDAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\.?,? )?"
@@ -26,12 +28,12 @@ _ID = r"(?i:(?:request|session|conversation|trace|message|run)[ _-]?id)"
 class Rule(NamedTuple):
     """Drops each whole line of the system prompt that `line` matches, or moves it behind the conversation."""
 
-    name: str
+    name: PromptRule
     line: re.Pattern[str]
     does: Literal["drop", "move"]
 
 
-RULES = {
+RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
         Rule("billing-header", re.compile(r"x-anthropic-billing-header:.*"), "drop"),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from arbora.frontend.cli.main import main
 from arbora.frontend.cli.unknown_options import ELSEWHERE
-from arbora.frontend.launch.option_table import OPTIONS
+from arbora.runtime.config import OPTIONS
 
 
 @pytest.mark.parametrize(

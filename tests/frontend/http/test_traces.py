@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arbora.frontend.launch import option_checks
-from arbora.frontend.launch.option_table import Setting
-from arbora.frontend.launch.options import build_config
+from arbora.frontend.launch import options
+from arbora.frontend.launch.options import Setting, build_config
 from arbora.runtime.errors import ConfigError
 from http_world import HttpWorld, http_world
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -146,7 +145,7 @@ async def test_a_collector_that_is_away_delays_no_answer() -> None:
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(option_checks, "EXPORTER", "opentelemetry.exporter.absent.http")
+    monkeypatch.setattr(options, "EXPORTER", "opentelemetry.exporter.absent.http")
     settings = {"otlp_traces_endpoint": Setting("--otlp-traces-endpoint", "http://localhost:4318/v1/traces")}
     with pytest.raises(ConfigError, match="-m pip install opentelemetry-sdk opentelemetry-exporter"):
         build_config(None, settings)

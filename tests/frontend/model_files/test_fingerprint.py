@@ -1,11 +1,11 @@
 """`system_fingerprint`: equal where a seed gives the same reply."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from arbora.frontend.core.service import fingerprint
 from arbora.runtime.config import ServeConfig
-from msgspec.structs import replace
 
 
 def test_the_fingerprint_changes_with_what_changes_replies() -> None:

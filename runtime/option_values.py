@@ -1,17 +1,14 @@
-"""Readers of option values. Each turns text into a value, or raises ValueError with the words that complete
-"--flag text: …"."""
+"""The description of an option, and the readers of option values. A reader turns text into a value, or raises
+ValueError with the words that complete "--flag text: …"."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable
+from dataclasses import field, fields
 from pathlib import Path
-from typing import Literal, get_args
-
-from ...runtime.config import LogFormat
-from ..core.text.prompt_rules import RULES
-from ..http.keys.key_file import KeyFile, read_key_file
+from typing import Any, Literal, NamedTuple
 
 MAX_PAGE_SIZE = 256
 MAX_SIZE = 2**63  # bytes
@@ -35,6 +32,60 @@ _TRUTHS = {
 }
 
 
+class Option(NamedTuple):
+    """How the user sets a field of `ServeConfig`: by a flag, a variable or a keyword of `Engine`.
+
+    A switch has no `metavar`, because its flag takes no value.
+    """
+
+    help: str
+    default: object
+    metavar: str
+    read: Callable[[str], object]
+    name: str = ""
+    field: str = ""
+    alone: str = ""
+    """the value of the flag without one; empty if the flag needs a value"""
+    is_repeatable: bool = False
+    takes_several: bool = False
+    """one flag may have several values after it"""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "ARBORA_" + self.name.upper()
+
+    @property
+    def full_help(self) -> str:
+        """The help with the default value."""
+        tells = not self.metavar or "(default:" in self.help
+        return self.help if tells else f"{self.help} (default: {self.default or 'none'})"
+
+
+def option(
+    help: str,
+    default: object,
+    metavar: str = "",
+    read: Callable[[str], object] | None = None,
+    **more: Any,
+) -> Any:
+    """A field of a dataclass that the user can set."""
+    described = Option(help, default, metavar, read or read_truth, **more)
+    return field(default=default, metadata={Option: described})
+
+
+def options_of(config: type[Any]) -> tuple[Option, ...]:
+    """The options of a dataclass, in the order of its fields. An option without a name has the field's."""
+    return tuple(
+        described._replace(name=described.name or each.name, field=each.name)
+        for each in fields(config)
+        if (described := each.metadata.get(Option))
+    )
+
+
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     expected = f"from {least} on" if most is None else f"from {least} to {most}"
 
@@ -46,7 +97,7 @@ def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
-def token_count(text: str) -> int:
+def read_token_count(text: str) -> int:
     """A whole number, or one in thousands: K is 1,024 and k is 1,000, as in vLLM."""
     thousands = {"K": 1024, "k": 1000}.get(text[-1:], 1)
     try:
@@ -55,7 +106,7 @@ def token_count(text: str) -> int:
         raise ValueError("expected a whole number from 1 on, or one such as 8K (8192).") from None
 
 
-def size_in_bytes(text: str) -> int:
+def read_size(text: str) -> int:
     """Bytes. GB is 10^9 bytes, GiB is 2^30. Gb is refused because it may mean bits; gb means GB. So
     is a small number without a unit, because nobody means bytes."""
     match = _SIZE.fullmatch(text.strip())
@@ -70,18 +121,18 @@ def size_in_bytes(text: str) -> int:
     return int(size)
 
 
-def size_or_nothing(text: str) -> int:
-    return 0 if text.strip() == "0" else size_in_bytes(text)
+def read_size_or_zero(text: str) -> int:
+    return 0 if text.strip() == "0" else read_size(text)
 
 
-def page_size(text: str) -> int:
+def read_page_size(text: str) -> int:
     number = whole_number(1, MAX_PAGE_SIZE)(text)
     if number & (number - 1):
         raise ValueError(f"expected a power of two up to {MAX_PAGE_SIZE}.")
     return number
 
 
-def milliseconds(text: str) -> float:
+def read_milliseconds(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -91,7 +142,7 @@ def milliseconds(text: str) -> float:
     return number
 
 
-def seconds(text: str) -> float:
+def read_seconds(text: str) -> float:
     try:
         number = float(text)
     except ValueError:
@@ -110,19 +161,19 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
-def truth(text: str) -> bool:
+def read_truth(text: str) -> bool:
     if text.lower() not in _TRUTHS:
         raise ValueError("expected 1 or 0.")
     return _TRUTHS[text.lower()]
 
 
-def host(text: str) -> str:
+def read_host(text: str) -> str:
     if not text.strip():
         raise ValueError("expected an address such as 127.0.0.1, 0.0.0.0 or ::1.")
     return text.strip()
 
 
-def directory(text: str) -> Path:
+def read_directory(text: str) -> Path:
     if not text.strip():
         raise ValueError("expected a directory's path.")
     path = Path(text).expanduser().absolute()
@@ -131,32 +182,34 @@ def directory(text: str) -> Path:
     return path
 
 
-def directory_or_off(text: str) -> Path | Literal["off"]:
-    return "off" if text == "off" else directory(text)
+def read_directory_or_off(text: str) -> Path | Literal["off"]:
+    return "off" if text == "off" else read_directory(text)
 
 
-def file(text: str) -> Path:
+def read_file(text: str) -> Path:
     if not text.strip():
         raise ValueError("expected a file's path.")
     return Path(text).expanduser().absolute()
 
 
-def http_url(text: str) -> str:
+def read_http_url(text: str) -> str:
     if not text.startswith(("http://", "https://")) or " " in text:
         raise ValueError("expected a URL such as http://localhost:4318/v1/traces.")
     return text
 
 
-def log_format(text: str) -> str | None:
-    """The words of a switch count too."""
-    if text in get_args(LogFormat):
-        return text
-    if text.lower() not in _TRUTHS:
-        raise ValueError(f"expected one of {', '.join(get_args(LogFormat))}.")
-    return "text" if _TRUTHS[text.lower()] else None
+def one_or_off(*words: str) -> Callable[[str], str | None]:
+    """The words of a switch count too: the first word, or None."""
+
+    def read(text: str) -> str | None:
+        if text.lower() in _TRUTHS:
+            return words[0] if _TRUTHS[text.lower()] else None
+        return one_of(*words)(text)
+
+    return read
 
 
-def remote_url(text: str) -> str:
+def read_remote_url(text: str) -> str:
     if not text.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("expected a URL such as redis://HOST:6379/0, rediss://HOST or unix://PATH.")
     return text
@@ -166,19 +219,14 @@ def split_keys(text: str) -> tuple[str, ...]:
     return tuple(text.replace(",", " ").split())
 
 
-def keys(text: str) -> tuple[str, ...]:
+def read_keys(text: str) -> tuple[str, ...]:
     found = split_keys(text)
     if not found:
         raise ValueError("there is no key in it. Leave it out for a server that asks for none.")
     return found
 
 
-def key_file(text: str) -> KeyFile:
-    path = Path(text).expanduser().absolute()
-    return KeyFile(path, read_key_file(path))
-
-
-def host_names(text: str) -> tuple[str, ...]:
+def read_host_names(text: str) -> tuple[str, ...]:
     found = split_keys(text)
     if not found or any("/" in name or name.count(":") == 1 for name in found):
         raise ValueError("expected a host's name alone, such as gpu.example.com, without http:// and port.")
@@ -187,7 +235,7 @@ def host_names(text: str) -> tuple[str, ...]:
     return found
 
 
-def origins(text: str) -> tuple[str, ...]:
+def read_origins(text: str) -> tuple[str, ...]:
     """Origins as browsers write them: in lower case, without the default port of their scheme."""
     found = split_keys(text)
     if not found:
@@ -205,15 +253,19 @@ def _origin(text: str) -> str:
     return text.lower().removesuffix(_DEFAULT_PORTS.get(match[1].lower(), ""))
 
 
-def rule_names(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(split_keys(text)))
-    unknown = [name for name in names if name not in RULES]
-    if unknown:
-        raise ValueError(f"there is no rule {unknown[0]}. The rules are {', '.join(RULES)}.")
-    return names
+def some_of(*words: str) -> Callable[[str], tuple[str, ...]]:
+    """A reader of a list with commas."""
+
+    def read(text: str) -> tuple[str, ...]:
+        found = tuple(dict.fromkeys(split_keys(text)))
+        if unknown := [word for word in found if word not in words]:
+            raise ValueError(f"there is no {unknown[0]}. Choose from {', '.join(words)}.")
+        return found
+
+    return read
 
 
-def model_names(text: str) -> tuple[str, ...]:
+def read_model_names(text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(split_keys(text)))
     if not found:
         raise ValueError("there is no name in it. Leave it out for MODEL's own name.")
