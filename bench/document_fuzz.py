@@ -24,7 +24,7 @@ from rest_check import wrong_at_rest
 from server_process import ServerProcess, exit_on_sigterm, main_pids
 from soak_report import commit, date, machine, table
 
-SERVER = ("--dtype", "float32", "--max-model-len", "384", "--kv-memory", "16MiB", "--check-invariants")
+SERVER = ("--dtype", "float32", "--max-model-len", "384", "--kv-memory", "16MiB", "--debug", "invariants")
 PART = 500
 
 

@@ -40,8 +40,8 @@ ENDED_WITHIN_S = 5.0  # after the server has ended, for child processes that the
 STARVED_S = 4.0  # the duration of a fault that replaces no process
 REDIS_PORT = 16399
 SERVER = (
-    *("--dtype", "float32", "--kv-memory", "16MiB", "--host-cache", "8MiB", "--disk-cache-size", "64MiB"),
-    "--check-invariants",
+    *("--dtype", "float32", "--kv-memory", "16MiB", "--host-cache", "8MiB"),
+    *("--debug", "invariants"),
 )
 
 
@@ -201,7 +201,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, redis_server(Path(directory)) as redis:
         disk = Path(directory) / "disk"
         remote = ("--remote-cache", f"redis://127.0.0.1:{REDIS_PORT}/0") if redis else ()
-        server = ServerProcess(options.out.with_suffix(".log"), *SERVER, "--disk-cache", str(disk), *remote)
+        server = ServerProcess(
+            options.out.with_suffix(".log"), *SERVER, "--disk-cache", f"{disk},64MiB", *remote
+        )
         world = World(server.pid, disk, redis, random.Random(0))
         try:
             well = asyncio.run(run(options, world, server))

@@ -28,7 +28,7 @@ from soak_report import Sample, commit, date, machine, sample_processes, table
 
 MIB = 1 << 20
 PART = 2000
-SERVER = ("--dtype", "float32", "--max-model-len", "384", "--kv-memory", "16MiB", "--check-invariants")
+SERVER = ("--dtype", "float32", "--max-model-len", "384", "--kv-memory", "16MiB", "--debug", "invariants")
 
 
 async def send_in_parts(url: str, cases: list[Case], connections: int, outcome: Outcome) -> None:

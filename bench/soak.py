@@ -48,7 +48,7 @@ SAMPLE_EVERY_S = 10.0
 ROW_EVERY_S = 600.0
 SERVER = (
     *("--dtype", "float32", "--kv-memory", "32MiB", "--pin-memory", "8MiB", "--host-cache", "32MiB"),
-    *("--disk-cache-size", "128MiB", "--isolate-keys", "--check-invariants"),
+    *("--isolate", "keys", "--debug", "invariants"),
 )
 
 
@@ -200,9 +200,9 @@ def main() -> None:
     else:
         with tempfile.TemporaryDirectory() as directory:
             keys = [part for key in (*KEYS, HOSTILE_KEY) for part in ("--api-key", key)]
-            server = ServerProcess(options.log, *SERVER, "--disk-cache", directory, *keys)
+            server = ServerProcess(options.log, *SERVER, "--disk-cache", f"{directory},128MiB", *keys)
             try:
-                command = " ".join([*server.command[:2], *SERVER, "--disk-cache DIRECTORY", *keys])
+                command = " ".join([*server.command[:2], *SERVER, "--disk-cache DIRECTORY,128MiB", *keys])
                 well = asyncio.run(Soak(options, server.url, server.pid, command).run())
             finally:
                 server.stop()

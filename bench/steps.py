@@ -107,7 +107,7 @@ def main() -> None:
         os.execve(sys.executable, [sys.executable, "-P", *sys.argv], {**defaults, **os.environ})
     decodes = [int(rows) for rows in asked.decode.split(",")]
     chunks = [int(tokens) for tokens in asked.chunk.split(",")]
-    options = [*given[split + 1 :], *(["--enforce-eager"] if asked.kernels else [])]
+    options = [*given[split + 1 :], *(["--debug", "eager"] if asked.kernels else [])]
     steps = Steps([asked.model, *options], max(decodes), asked.keys)
     others = [multiprocessing.Process(target=compute, daemon=True) for _ in range(asked.busy)]
     for other in others:

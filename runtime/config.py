@@ -12,27 +12,26 @@ import msgspec
 from .api_keys import ApiKey, are_several
 from .grammar_spec import AdditionalProperties, Whitespace
 from .option_values import (
+    assignments,
+    flags,
     one_of,
     one_or_off,
     option,
     options_of,
-    read_directory,
-    read_directory_or_off,
-    read_file,
+    read_certificate,
+    read_data_dir,
+    read_disk_cache,
     read_host,
-    read_host_names,
     read_http_url,
     read_keys,
     read_milliseconds,
     read_model_names,
     read_origins,
-    read_page_size,
     read_remote_url,
     read_seconds,
     read_size,
     read_size_or_zero,
     read_token_count,
-    read_truth,
     some_of,
     whole_number,
 )
@@ -46,7 +45,7 @@ ReasoningField = Literal["reasoning_content", "reasoning"]
 QuantizeMethod = Literal["int8", "int4", "fp8"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 KvDType = Literal["auto", "int8", "fp8"]
-LogFormat = Literal["text", "json"]
+LogFormat = Literal["text", "json", "json+texts"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 PromptRule = Literal["billing-header", "request-id", "date-line", "time-line"]
 
@@ -71,28 +70,27 @@ class ServeConfig:
     )
     """names that requests may use as well"""
     host: str = option(
-        "address to listen on; 0.0.0.0 for every network interface", "127.0.0.1", "ADDRESS", read_host
+        "address to listen on; 0.0.0.0 for every network interface, unix:PATH for a Unix socket, where the "
+        "umask decides who may connect. A server without keys answers to this name and to those of the "
+        "machine: add more behind commas, such as 0.0.0.0,gpu.example.com, or * for all",
+        "127.0.0.1",
+        "ADDRESS",
+        read_host,
     )
+    allowed_hosts: tuple[str, ...] = ()
+    """names of the server in Host and Origin headers, in addition to `host`"""
+    uds: Path | None = None
+    """the path of a Unix socket to listen on instead of `host` and `port`"""
     port: int = option("port to listen on; 0 lets the system choose", 8000, "PORT", whole_number(0, 65535))
-    uds: Path | None = option(
-        "path of a Unix socket to listen on instead of a port; the umask decides who may connect (default: "
-        "--host and --port)",
-        None,
-        "PATH",
-        read_file,
-    )
     ssl_certfile: Path | None = option(
-        "serve HTTPS with the certificate in this PEM file, followed by its issuers' (default: HTTP)",
+        "serve HTTPS with the certificate in this PEM file, followed by its issuers' and by its private key "
+        "without a password; FILE,KEYFILE if the key has a file of its own (default: HTTP)",
         None,
         "FILE",
-        read_file,
+        read_certificate,
     )
-    ssl_keyfile: Path | None = option(
-        "the private key of that certificate, a PEM file without a password (default: in --ssl-certfile)",
-        None,
-        "FILE",
-        read_file,
-    )
+    ssl_keyfile: Path | None = None
+    """a PEM file with the certificate's private key; None: `ssl_certfile` contains it"""
     device: Device = option(
         "cpu or cuda (default: cuda if there is an NVIDIA GPU)", "cpu", "DEVICE", one_of(*get_args(Device))
     )
@@ -141,11 +139,14 @@ class ServeConfig:
         read_size_or_zero,
     )
     disk_cache: Path | None = option(
-        "directory to keep cached prefixes in: they outlive the server (default: none)",
+        "directory to keep cached prefixes in: they outlive the server; DIRECTORY,SIZE limits it to other "
+        "than 16GiB (default: none)",
         None,
         "DIRECTORY",
-        read_directory,
+        read_disk_cache,
     )
+    disk_cache_size: int = 16 << 30
+    """bytes"""
     remote_cache: str | None = option(
         "a Valkey or Redis server that keeps cached prefixes for many servers, such as redis://HOST:6379/0 "
         "(default: none)",
@@ -153,7 +154,6 @@ class ServeConfig:
         "URL",
         read_remote_url,
     )
-    disk_cache_size: int = option("most bytes of --disk-cache (default: 16GiB)", 16 << 30, "SIZE", read_size)
     write_policy: WritePolicy = option(
         "write_back: the host, disk and remote caches get what is evicted, and what is left at the end; "
         "write_through: they get pages as they are computed, so that a crash loses little and other servers "
@@ -162,9 +162,8 @@ class ServeConfig:
         "POLICY",
         one_of(*get_args(WritePolicy)),
     )
-    page_size: int = option(
-        "tokens in a page of KV cache, a power of two up to 256", 16, "TOKENS", read_page_size
-    )
+    page_size: int = 16
+    """tokens; no option, because no other size is better"""
     max_running: int = option(
         "most requests that generate at the same time", 256, "REQUESTS", whole_number(1, 65536)
     )
@@ -188,23 +187,15 @@ class ServeConfig:
         "MS",
         read_milliseconds,
     )
-    enforce_eager: bool = option(
-        "run kernels one by one, without CUDA graphs or CPU programs; decodes more slowly", False
-    )
     deterministic: bool = option(
         "the same request gives the same tokens in any batch, cached or not, and after a restart; CPU only, "
         "slower",
         False,
     )
-    prefix_cache: bool = option(
-        "compute every prompt from its start",
-        True,
-        "",
-        lambda text: not read_truth(text),
-        name="no_prefix_cache",
-    )
     api_keys: tuple[ApiKey, ...] = option(
-        "a key that clients must send; for more, repeat it or put commas between (default: none needed)",
+        "a key that clients must send, or @FILE: a file of keys, one a line: a key, or a JSON object with "
+        "its name, hash and limits (`arbora key NAME` makes one), which SIGHUP reads again; for more keys, "
+        "repeat it or put commas between (default: none needed)",
         (),
         "KEY",
         read_keys,
@@ -212,24 +203,9 @@ class ServeConfig:
         is_repeatable=True,
     )
     """those at the start; `api_key_file` may change while the server runs"""
-    api_key_file: Path | None = option(
-        "a file of keys, one a line: a key, or a JSON object with its name, hash and limits (`arbora key "
-        "NAME` makes one); SIGHUP reads it again (default: none)",
-        None,
-        "FILE",
-        read_file,
-    )
+    api_key_file: Path | None = None
     keys_of_file: int = 0
     """so many of `api_keys`, the last ones, come from `api_key_file`"""
-    allowed_hosts: tuple[str, ...] = option(
-        "a name of this server, or of the host of web pages that may use it, for a server without keys; for "
-        "more, repeat it; * for all (default: --host and names of this machine)",
-        (),
-        "NAME",
-        read_host_names,
-        name="allowed_host",
-        is_repeatable=True,
-    )
     allowed_origins: tuple[str, ...] = option(
         "origin of web pages that may use the server (CORS), such as https://chat.example.com; for more, "
         "repeat it; * for all, on a server with keys (default: no other origin)",
@@ -239,38 +215,38 @@ class ServeConfig:
         name="allowed_origin",
         is_repeatable=True,
     )
-    protect_metrics: bool = option("/metrics needs a key too", False)
-    additional_properties: AdditionalProperties = option(
-        "properties beside the declared ones of an object whose schema does not mention others, unless the "
-        "request says: none (declared), or any, as JSON Schema has it (schema)",
-        "declared",
-        "WORD",
-        one_of(*get_args(AdditionalProperties)),
-    )
     isolate_keys: bool = option(
-        "clients with different keys share no cached prefixes and no compiled grammars", False
+        "what clients do not share, with commas between: keys (clients with different keys share no cached "
+        "prefixes and no compiled grammars), metrics (/metrics needs a key too) (default: none)",
+        False,
+        "LIST",
+        flags(keys=("isolate_keys", True), metrics=("protect_metrics", True)),
+        name="isolate",
     )
-    whitespace: Whitespace = option(
-        "white space between the tokens of JSON, unless the request says: as the model chooses, with its "
-        "first choices for the whole reply (model), none (compact), after commas and colons (spaced), or "
-        "indented lines (indented)",
-        "model",
-        "WORD",
-        one_of(*get_args(Whitespace)),
+    protect_metrics: bool = False
+    """/metrics needs a key too"""
+    additional_properties: AdditionalProperties = option(
+        "what counts where a request does not say, FIELD=WORD with commas between: additional_properties "
+        "beside the declared ones of a JSON schema that does not mention others, none (declared) or any "
+        "(schema); whitespace between the tokens of JSON, as the model chooses, with its first choices for "
+        "the whole reply (model), none (compact), after commas and colons (spaced) or indented lines "
+        "(indented); unenforced, schema keywords that can't be enforced, which refuse the request, or allow "
+        "it and are named in the reply; reasoning_field of a chat's answer, reasoning_content or reasoning "
+        "(default: "
+        "additional_properties=declared,whitespace=model,unenforced=refuse,reasoning_field=reasoning_content)",
+        "declared",
+        "LIST",
+        assignments(
+            additional_properties=get_args(AdditionalProperties),
+            whitespace=get_args(Whitespace),
+            unenforced=get_args(UnenforcedDefault),
+            reasoning_field=get_args(ReasoningField),
+        ),
+        name="request_defaults",
     )
-    unenforced: UnenforcedDefault = option(
-        "what to do with schema keywords that can't be enforced, unless the request says: refuse the "
-        "request, or allow it and name them in the reply",
-        "refuse",
-        "WORD",
-        one_of(*get_args(UnenforcedDefault)),
-    )
-    reasoning_field: ReasoningField = option(
-        "the member of a chat's answer that has the model's reasoning: reasoning_content or reasoning",
-        "reasoning_content",
-        "NAME",
-        one_of(*get_args(ReasoningField)),
-    )
+    whitespace: Whitespace = "model"
+    unenforced: UnenforcedDefault = "refuse"
+    reasoning_field: ReasoningField = "reasoning_content"
     prompt_rules: tuple[PromptRule, ...] = option(
         "rules, separated by commas, that take lines which change with every request out of system prompts: "
         "billing-header, request-id, date-line, time-line (default: none)",
@@ -279,25 +255,40 @@ class ServeConfig:
         some_of(*get_args(PromptRule)),
     )
     data_dir: Path | None = option(
-        "directory for stored responses, files and batches, which outlive the server; off: store nothing "
-        "(default: ~/.local/share/arbora)",
+        "directory for stored responses, files and batches, which outlive the server; DIRECTORY,SIZE limits "
+        "it to other than 4GiB, ,SIZE the default directory; off: store nothing (default: "
+        "~/.local/share/arbora)",
         None,
         "DIRECTORY",
-        read_directory_or_off,
+        read_data_dir,
     )
-    data_size: int = option("most bytes of --data-dir (default: 4GiB)", 4 << 30, "SIZE", read_size)
-    check_invariants: bool = option("verify the cache's page counts after every step (slow)", False)
+    data_size: int = 4 << 30
+    """bytes"""
+    check_invariants: bool = option(
+        "for measurements and tests, with commas between: eager (run kernels one by one, without CUDA "
+        "graphs or CPU programs; decodes more slowly), uncached (compute every prompt from its start), "
+        "invariants (verify the cache's page counts after every step; slow) (default: none)",
+        False,
+        "LIST",
+        flags(
+            eager=("enforce_eager", True),
+            uncached=("prefix_cache", False),
+            invariants=("check_invariants", True),
+        ),
+        name="debug",
+    )
+    enforce_eager: bool = False
+    """no CUDA graphs, and no programs of CPU kernels"""
+    prefix_cache: bool = True
     log_level: LogLevel = option("debug, info, warning, error", "info", "LEVEL", one_of(*get_args(LogLevel)))
     log_requests: LogFormat | None = option(
-        "write one line for each request when it ends: tokens, times, outcome, no texts; text, or json for "
-        "JSON lines (default: no lines; text if FORMAT is left out)",
+        "write one line for each request when it ends: tokens, times, outcome, no texts; text, json for "
+        "JSON lines, or json+texts, which adds the texts of prompts and replies (default: no lines; text if "
+        "FORMAT is left out)",
         None,
         "FORMAT",
         one_or_off(*get_args(LogFormat)),
         alone="text",
-    )
-    log_texts: bool = option(
-        "add the texts of prompts and replies to the JSON lines of --log-requests json", False
     )
     otlp_traces_endpoint: str | None = option(
         "URL of an OpenTelemetry collector that gets a trace of each request, such as "
@@ -318,6 +309,10 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "has_several_keys", are_several(self.api_keys))
+
+    @property
+    def log_texts(self) -> bool:
+        return self.log_requests == "json+texts"
 
     @property
     def fixed_keys(self) -> tuple[ApiKey, ...]:

@@ -8,9 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-MAX_PAGE_SIZE = 256
 MAX_SIZE = 2**63  # bytes
 MIN_BARE_SIZE = 1 << 20
 """in bytes, of a size without a unit"""
@@ -35,7 +34,8 @@ _TRUTHS = {
 class Option(NamedTuple):
     """How the user sets a field of `ServeConfig`: by a flag, a variable or a keyword of `Engine`.
 
-    A switch has no `metavar`, because its flag takes no value.
+    `read` returns the field's value, or a dict with the values of several fields. A switch has no `metavar`,
+    because its flag takes no value.
     """
 
     help: str
@@ -125,13 +125,6 @@ def read_size_or_zero(text: str) -> int:
     return 0 if text.strip() == "0" else read_size(text)
 
 
-def read_page_size(text: str) -> int:
-    number = whole_number(1, MAX_PAGE_SIZE)(text)
-    if number & (number - 1):
-        raise ValueError(f"expected a power of two up to {MAX_PAGE_SIZE}.")
-    return number
-
-
 def read_milliseconds(text: str) -> float:
     try:
         number = float(text)
@@ -167,10 +160,23 @@ def read_truth(text: str) -> bool:
     return _TRUTHS[text.lower()]
 
 
-def read_host(text: str) -> str:
-    if not text.strip():
-        raise ValueError("expected an address such as 127.0.0.1, 0.0.0.0 or ::1.")
-    return text.strip()
+def read_host(text: str) -> dict[str, Any]:
+    """An address or unix:PATH, and after commas names by which clients call the server."""
+    address, *names = map(str.strip, text.split(","))
+    fields: dict[str, Any] = {"allowed_hosts": tuple(map(_check_host_name, names))}
+    if address.startswith("unix:"):
+        return fields | {"uds": read_file(address.removeprefix("unix:"))}
+    if not address:
+        raise ValueError("expected an address such as 127.0.0.1, 0.0.0.0, ::1 or unix:PATH.")
+    return fields | {"host": address}
+
+
+def _check_host_name(name: str) -> str:
+    if not name or "/" in name or name.count(":") == 1:
+        raise ValueError("expected a host's name alone, such as gpu.example.com, without http:// and port.")
+    if "*" in name and name != "*":
+        raise ValueError("expected each host's whole name: * stands alone, for all hosts, not within a name.")
+    return name
 
 
 def read_directory(text: str) -> Path:
@@ -182,8 +188,35 @@ def read_directory(text: str) -> Path:
     return path
 
 
-def read_directory_or_off(text: str) -> Path | Literal["off"]:
-    return "off" if text == "off" else read_directory(text)
+def read_disk_cache(text: str) -> dict[str, Any]:
+    """DIRECTORY or DIRECTORY,SIZE"""
+    path, size = _split_size(text)
+    return {"disk_cache": read_directory(path)} | ({"disk_cache_size": size} if size else {})
+
+
+def read_data_dir(text: str) -> dict[str, Any]:
+    """DIRECTORY, DIRECTORY,SIZE, ",SIZE" for the default directory, or "off"."""
+    path, size = _split_size(text)
+    if path == "off" and size:
+        raise ValueError("a size has no meaning with off: leave one of them out.")
+    fields: dict[str, Any] = {"data_size": size} if size else {}
+    if path == "off":
+        return {"data_dir": None}
+    return fields if size and not path else fields | {"data_dir": read_directory(path)}
+
+
+def _split_size(text: str) -> tuple[str, int | None]:
+    """The text before the last comma, and the size after it; None without a comma."""
+    if "," not in text:
+        return text, None
+    path, _, size = text.rpartition(",")
+    return path.strip(), read_size(size)
+
+
+def read_certificate(text: str) -> dict[str, Any]:
+    """FILE or FILE,KEYFILE"""
+    certificate, comma, key = text.partition(",")
+    return {"ssl_certfile": read_file(certificate), "ssl_keyfile": read_file(key) if comma else None}
 
 
 def read_file(text: str) -> Path:
@@ -220,18 +253,10 @@ def split_keys(text: str) -> tuple[str, ...]:
 
 
 def read_keys(text: str) -> tuple[str, ...]:
-    found = split_keys(text)
+    """Keys; a text that begins with @ names a file of keys."""
+    found = (text,) if text.startswith("@") else split_keys(text)
     if not found:
         raise ValueError("there is no key in it. Leave it out for a server that asks for none.")
-    return found
-
-
-def read_host_names(text: str) -> tuple[str, ...]:
-    found = split_keys(text)
-    if not found or any("/" in name or name.count(":") == 1 for name in found):
-        raise ValueError("expected a host's name alone, such as gpu.example.com, without http:// and port.")
-    if any("*" in name and name != "*" for name in found):
-        raise ValueError("expected each host's whole name: * stands alone, for all hosts, not within a name.")
     return found
 
 
@@ -260,6 +285,31 @@ def some_of(*words: str) -> Callable[[str], tuple[str, ...]]:
         found = tuple(dict.fromkeys(split_keys(text)))
         if unknown := [word for word in found if word not in words]:
             raise ValueError(f"there is no {unknown[0]}. Choose from {', '.join(words)}.")
+        return found
+
+    return read
+
+
+def flags(**words: tuple[str, bool]) -> Callable[[str], dict[str, bool]]:
+    """A reader of a list of words, each of which sets a field to a value."""
+
+    def read(text: str) -> dict[str, bool]:
+        return dict(words[word] for word in some_of(*words)(text))
+
+    return read
+
+
+def assignments(**fields: tuple[str, ...]) -> Callable[[str], dict[str, str]]:
+    """A reader of a list such as FIELD=WORD,FIELD=WORD, given the words of each field."""
+
+    def read(text: str) -> dict[str, str]:
+        found = {}
+        for name, equals, word in (each.partition("=") for each in split_keys(text)):
+            if name not in fields or not equals:
+                raise ValueError(f"expected FIELD=WORD with one of the fields {', '.join(fields)}.")
+            if word not in fields[name]:
+                raise ValueError(f"expected {name}= one of {', '.join(fields[name])}.")
+            found[name] = word
         return found
 
     return read

@@ -135,11 +135,7 @@ def serve_config(
     settings = from_environment(environment)
     for option in OPTIONS:
         given = flags[option.name]
-        if isinstance(given, list):
-            for each in given:
-                Setting(option.flag, each).read(option)  # each separately, as none may be empty
-            settings[option.name] = Setting(option.flag, " ".join(given))
-        elif given is not None:
+        if given is not None:
             settings[option.name] = Setting(option.flag, given)
     model = flags["model"] or environment.get("ARBORA_MODEL") or None
     _check_model_is_no_name(model, flags["served_model_name"])
@@ -191,7 +187,7 @@ def print_new_key(name: str, json: bool) -> None:
         print(as_json(name, key))
         return
     print(f"the key, for the client alone: {key}")
-    print(f"its line for the --api-key-file, where limits may be added: {line_of(name, key)}")
+    print(f"its line for the file of --api-key @FILE, where limits may be added: {line_of(name, key)}")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -237,7 +233,7 @@ SERVE = "Start a server with OpenAI's HTTP API and print its address when it is 
 SERVE_EPILOG = (
     "Every option can be set by a variable too: --max-model-len by ARBORA_MAX_MODEL_LEN, and so on."
 )
-KEY = "Print a new API key, and its line for an --api-key-file, which has only the key's hash."
+KEY = "Print a new API key, and its line for the file of --api-key @FILE, which has only the key's hash."
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

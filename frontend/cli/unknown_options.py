@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..core.text.close_names import close_name
+from ..launch.options import REPLACED
 
 _ONE_DEVICE = "leave it out: a server runs one model on one device"
 _KV_MEMORY = "use --kv-memory SIZE, such as 4GiB"
@@ -38,8 +39,8 @@ ELSEWHERE = {
     "enable-prefix-caching": _ALWAYS,
     "enable-metrics": _ALWAYS,
     "enable-auto-tool-choice": _ALWAYS,
-    "no-enable-prefix-caching": "use --no-prefix-cache",
-    "disable-radix-cache": "use --no-prefix-cache",
+    "no-enable-prefix-caching": "use --debug uncached",
+    "disable-radix-cache": "use --debug uncached",
     "model": _MODEL,
     "model-path": _MODEL,
     "tokenizer": _FROM_MODEL,
@@ -51,11 +52,12 @@ ELSEWHERE = {
     "quantization": "leave it out: the model's config.json says how its weights are quantized",
     "context-length": "use --max-model-len",
     "max-seq-len": "use --max-model-len",
-    "block-size": "use --page-size",
+    "page-size": "leave it out: a page has 16 tokens",
+    "block-size": "leave it out: a page has 16 tokens",
     "swap-space": "use --host-cache",
     "kv-offloading-size": "use --host-cache",
     "hicache-size": "use --host-cache",
-    "disable-cuda-graph": "use --enforce-eager",
+    "disable-cuda-graph": "use --debug eager",
     "enable-deterministic-inference": "use --deterministic",
     "enable-log-requests": "use --log-requests",
     "disable-log-requests": "leave it out: requests are logged only with --log-requests",
@@ -82,7 +84,11 @@ def unknown_arguments(unknown: Sequence[str], options: Iterable[str], elsewhere:
 
 
 def _unknown_option(name: str, known: Sequence[str], elsewhere: Mapping[str, str]) -> str:
-    instead = elsewhere.get(name.lstrip("-").replace("_", "-"))
+    bare = name.lstrip("-").replace("_", "-")
+    if elsewhere and (replaced := REPLACED.get(bare.replace("-", "_"))):
+        option, value = replaced
+        return f"{name} is now --{option.replace('_', '-')} {value}"
+    instead = elsewhere.get(bare)
     near = [option for option in known if len(name) > 2 and option.startswith(name)]
     if not instead and (close := close_name(name.replace("_", "-"), known)):
         near = [close, *(option for option in near if option != close)]

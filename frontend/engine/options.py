@@ -11,7 +11,7 @@ from ...runtime.config import OPTIONS, ServeConfig
 from ...runtime.errors import ConfigError
 from ..core.text.close_names import did_you_mean
 from ..launch.errors import ServerError
-from ..launch.options import Setting, build_config
+from ..launch.options import REPLACED, Setting, build_config
 
 
 class EngineOptions(TypedDict, total=False):
@@ -25,21 +25,15 @@ class EngineOptions(TypedDict, total=False):
     kv_memory: int | str
     host_cache: int | str
     disk_cache: str
-    disk_cache_size: int | str
     remote_cache: str
     write_policy: str
-    page_size: int
     max_running: int
     max_waiting: int
     step_ms: float
-    enforce_eager: bool
     deterministic: bool
-    no_prefix_cache: bool
-    additional_properties: str
-    whitespace: str
-    unenforced: str
+    request_defaults: str
     prompt_rules: str
-    check_invariants: bool
+    debug: str
     log_level: str
 
 
@@ -52,6 +46,9 @@ _KEYWORDS = {option.flag: option.name for option in OPTIONS if option.name in _N
 def engine_config(model: str | None, options: EngineOptions) -> ServeConfig:
     """Raises ConfigError, or TypeError for an unknown option."""
     for name in options:
+        if name in REPLACED:
+            instead, value = REPLACED[name]
+            raise TypeError(f'{name} is now {instead}="{value}"')
         if name in HTTP_ONLY:
             raise TypeError(f"{name} is an option of `arbora serve` only, as an Engine has no HTTP")
         if name not in _NAMES:

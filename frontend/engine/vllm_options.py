@@ -32,7 +32,6 @@ class _Argument(NamedTuple):
 
 _RENAMED = {
     "max_num_seqs": "max_running",
-    "block_size": "page_size",
     "kv_cache_dtype": "kv_dtype",
     "kv_cache_memory_bytes": "kv_memory",
 }
@@ -71,6 +70,7 @@ _ARGUMENTS: Mapping[str, _Argument] = {
         'kv_memory="4GiB" gives it another size',
     ),
     "num_gpu_blocks_override": _Argument((None,), 'kv_memory="4GiB" is the memory of the KV cache'),
+    "block_size": _Argument((16, None), "a page of the KV cache has 16 tokens"),
     "swap_space": _Argument(
         (0, 4, None),
         "a request that lacks memory is computed again later; "
@@ -170,8 +170,10 @@ def read_options(model: str | None, options: Mapping[str, Any]) -> LlmOptions:
             ]
     if (method := given.pop("quantization", None)) is not None:
         kept |= _quantize(model, method)
-    if given.pop("enable_prefix_caching", None) is False:
-        kept["no_prefix_cache"] = True
+    debug = ["uncached"] if given.pop("enable_prefix_caching", None) is False else []
+    debug += ["eager"] if given.pop("enforce_eager", None) else []
+    if debug:
+        kept["debug"] = ",".join(debug)
     if (gibibytes := given.pop("kv_offloading_size", None)) is not None:
         kept["host_cache"] = f"{gibibytes}GiB"
     for name, value in given.items():

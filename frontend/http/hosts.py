@@ -43,7 +43,7 @@ class HostGuard:
 class KnownHosts:
     """The names and addresses of this server.
 
-    On a loopback address they are those of the loopback, the `--host` and each `--allowed-host`. On other
+    On a loopback address they are those of the loopback, the `--host` and the names behind it. On other
     addresses they are also the machine's name, all IP addresses and all names without a dot: a page of the
     internet has a name with a dot.
     """
@@ -78,7 +78,7 @@ def refusal(headers: dict[str, str], hosts: KnownHosts, origins: AllowedOrigins)
         shown = _host_name(host)[:MOST_SHOWN]
         return RequestError(
             f"This server does not answer to the host name {shown!r}, which a web page may have made point "
-            f"here. If it is a name of this server, start it with '--allowed-host {shown}' or an --api-key.",
+            f"here. If it is a name of this server, start it with '--host ADDRESS,{shown}' or an --api-key.",
             status=403,
             code="host_not_allowed",
         )

@@ -1,5 +1,5 @@
 """Logs one line for each HTTP request when it ends: sizes, times and outcome, never keys, and texts only with
-`--log-texts`."""
+`--log-requests json+texts`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RequestLog:
         await with_outcome(self._app, scope, receive, send, partial(self._log, scope))
 
     def _log(self, scope: Scope, outcome: Outcome) -> None:
-        if self._form == "json":
+        if self._form != "text":
             fields = _fields(outcome, self._model)
             timer: RequestTimer | None = scope.get(TIMER)
             if self._tokenizer is not None and timer is not None:

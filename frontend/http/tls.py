@@ -17,7 +17,7 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
     _check_is_certificate(certificate)
-    named = f"--ssl-certfile {certificate}" if key is None else f"--ssl-keyfile {key}"
+    named = f"--ssl-certfile {certificate}" if key is None else f"--ssl-certfile {certificate},{key}"
     try:
         if key is not None:
             key.read_bytes()
@@ -33,7 +33,7 @@ def tls_context(certificate: Path, key: Path | None) -> ssl.SSLContext:
         elif error.reason not in (None, "PEM_LIB", "NO_START_LINE"):
             why = f"OpenSSL refuses it or its certificate ({error.reason}). Make new ones."
         elif key is None:
-            why = "there is no private key in it. Name the key's file with --ssl-keyfile."
+            why = "there is no private key in it. Name the key's file behind a comma: FILE,KEYFILE."
         else:
             why = "there is no private key in it. Name a PEM file with BEGIN PRIVATE KEY in it."
         raise ConfigError(f"{named}: {why}") from error

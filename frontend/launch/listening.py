@@ -81,7 +81,7 @@ def _listen_on_path(path: Path) -> socket.socket:
     size = len(os.fsencode(path))
     if size > MOST_PATH_BYTES:
         raise ConfigError(
-            f"--uds {path}: a socket's path has at most {MOST_PATH_BYTES} bytes, this one {size}. "
+            f"--host unix:{path}: a socket's path has at most {MOST_PATH_BYTES} bytes, this one {size}. "
             "Choose a shorter one."
         )
     listener = socket.socket(socket.AF_UNIX)
@@ -92,7 +92,7 @@ def _listen_on_path(path: Path) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"--uds {path}: can't listen there ({error.strerror}). "
+            f"--host unix:{path}: can't listen there ({error.strerror}). "
             "Name a file in a directory that exists and that this user may write to."
         ) from error
     except ConfigError:
@@ -108,7 +108,7 @@ def _remove_stale(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"--uds {path}: this file is not a socket. Choose another path or remove it.")
+        raise ConfigError(f"--host unix:{path}: this file is not a socket. Choose another path or remove it.")
     with socket.socket(socket.AF_UNIX) as client:
         client.setblocking(False)
         try:
@@ -118,4 +118,4 @@ def _remove_stale(path: Path) -> None:
             return
         except BlockingIOError:  # its queue of connections is full
             pass
-    raise ConfigError(f"--uds {path}: a server listens there already. Stop it or choose another path.")
+    raise ConfigError(f"--host unix:{path}: a server listens there already. Stop it or choose another path.")

@@ -8,20 +8,40 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import chain
 from logging import getLogger
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
-from ...runtime.api_keys import ApiKey, plain_key
+from ...runtime.api_keys import plain_key
 from ...runtime.config import BUILTIN_MODEL, OPTIONS, Device, ServeConfig
 from ...runtime.errors import ConfigError
-from ...runtime.option_values import Option
+from ...runtime.option_values import Option, read_file
 from ..core.text.close_names import did_you_mean
 from ..http.keys.key_file import check_beside, read_key_file
 from ..http.tls import tls_context
 from ..model_files.model_source import find_model, served_name
 
+REPLACED = {
+    "uds": ("host", "unix:PATH"),
+    "allowed_host": ("host", "ADDRESS,NAME"),
+    "ssl_keyfile": ("ssl_certfile", "FILE,KEYFILE"),
+    "disk_cache_size": ("disk_cache", "DIRECTORY,SIZE"),
+    "data_size": ("data_dir", "DIRECTORY,SIZE"),
+    "log_texts": ("log_requests", "json+texts"),
+    "api_key_file": ("api_key", "@FILE"),
+    "isolate_keys": ("isolate", "keys"),
+    "protect_metrics": ("isolate", "metrics"),
+    "check_invariants": ("debug", "invariants"),
+    "enforce_eager": ("debug", "eager"),
+    "no_prefix_cache": ("debug", "uncached"),
+    "additional_properties": ("request_defaults", "additional_properties=WORD"),
+    "whitespace": ("request_defaults", "whitespace=WORD"),
+    "unenforced": ("request_defaults", "unenforced=WORD"),
+    "reasoning_field": ("request_defaults", "reasoning_field=NAME"),
+}
+"""the option and value in place of each earlier option"""
 OTHER_VARIABLES = ("ARBORA_MODEL", "ARBORA_URL")
 EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 
@@ -34,14 +54,23 @@ class Setting(NamedTuple):
 
     def read(self, option: Option) -> Any:
         """The option's value. Raises ConfigError."""
+        texts = self.value if isinstance(self.value, list) else [self.value]
+        values = [self._read_text(option, str(text)) for text in texts]
+        return tuple(dict.fromkeys(chain(*values))) if option.is_repeatable else values[-1]
+
+    def _read_text(self, option: Option, text: str) -> Any:
         try:
-            return option.read(str(self.value))
+            return option.read(text)
         except ValueError as error:
-            raise ConfigError(f"{self.label} {self.value}".rstrip() + f": {error}") from error
+            raise ConfigError(f"{self.label} {text}".rstrip() + f": {error}") from error
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> dict[str, Setting]:
-    """The `ARBORA_*` variables that are not empty."""
+    """The `ARBORA_*` variables that are not empty. Raises ConfigError for that of an earlier option."""
+    for name, (instead, value) in REPLACED.items():
+        variable = f"ARBORA_{name.upper()}"
+        if environment.get(variable):
+            raise ConfigError(f"{variable} is now ARBORA_{instead.upper()}={value}.")
     given = {option: environment.get(option.variable) for option in OPTIONS}
     return {option.name: Setting(option.variable, text) for option, text in given.items() if text}
 
@@ -62,15 +91,15 @@ def build_config(
     """The checked configuration. Downloads the model if needed, after `check` has seen the rest. Raises
     ConfigError."""
     given = {name: setting for name, setting in settings.items() if setting.value is not None}
-    values: dict[str, Any] = {
-        option.field: given[option.name].read(option) for option in OPTIONS if option.name in given
-    }
-    values.setdefault("device", visible_device())
+    values: dict[str, Any] = {"device": visible_device()}
+    for option in OPTIONS:
+        if option.name in given:
+            value = given[option.name].read(option)
+            values |= value if isinstance(value, dict) else {option.field: value}
     if "data_dir" not in values:
         values["data_dir"] = _make_default_data_directory()
-    elif values["data_dir"] == "off":
-        values["data_dir"] = None
-    values |= _read_keys(given.get("api_key_file"), values)
+    if "api_key" in given:
+        values |= _read_keys(values["api_keys"], given["api_key"].label)
     names = values.pop("more_model_names", None) or (served_name(model),)
     config = ServeConfig(
         model=BUILTIN_MODEL, served_model_name=names[0], more_model_names=names[1:], **values
@@ -84,17 +113,21 @@ def build_config(
     return replace(config, model=find_model(model))
 
 
-def _read_keys(file: Setting | None, values: Mapping[str, Any]) -> dict[str, Any]:
+def _read_keys(given: Collection[str], label: str) -> dict[str, Any]:
     """The fields of the API keys: those given one by one, then those of the file. Raises ConfigError."""
-    fixed = tuple(dict.fromkeys(map(plain_key, values.get("api_keys", ()))))
-    keys: tuple[ApiKey, ...] = ()
-    if file is not None:
-        try:
-            keys = read_key_file(values["api_key_file"])
-            check_beside(fixed, keys)
-        except ValueError as error:
-            raise ConfigError(f"{file.label} {file.value}: {error}") from None
-    return {"api_keys": (*fixed, *keys), "keys_of_file": len(keys)}
+    fixed = tuple(plain_key(key) for key in given if not key.startswith("@"))
+    files = [key for key in given if key.startswith("@")]
+    if not files:
+        return {"api_keys": fixed}
+    if len(files) > 1:
+        raise ConfigError(f"{label} {files[1]}: there is a file of keys already, {files[0]}. Use one file.")
+    path = read_file(files[0].removeprefix("@"))
+    try:
+        keys = read_key_file(path)
+        check_beside(fixed, keys)
+    except ValueError as error:
+        raise ConfigError(f"{label} {files[0]}: {error}") from None
+    return {"api_keys": (*fixed, *keys), "api_key_file": path, "keys_of_file": len(keys)}
 
 
 def _make_default_data_directory() -> Path | None:
@@ -134,16 +167,12 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
     tiers = config.host_cache or config.disk_cache or config.remote_cache
     if tiers and not config.prefix_cache:
         raise ConfigError(
-            "--no-prefix-cache leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."
+            "--debug uncached leaves nothing for --host-cache, --disk-cache or --remote-cache to keep."
         )
     if "write_policy" in given and not tiers:
         raise ConfigError("--write-policy is that of --disk-cache and --remote-cache: give one of them too.")
     if "pin_memory" in given and not config.prefix_cache:
-        raise ConfigError("--no-prefix-cache leaves nothing to pin: leave it or --pin-memory out.")
-    if "disk_cache_size" in given and not config.disk_cache:
-        raise ConfigError("--disk-cache-size is that of --disk-cache: give its DIRECTORY too.")
-    if "data_size" in given and not config.data_dir:
-        raise ConfigError("--data-size has no meaning with --data-dir off: leave one of them out.")
+        raise ConfigError("--debug uncached leaves nothing to pin: leave it or --pin-memory out.")
     if config.remote_cache and find_spec("redis") is None:
         raise ConfigError(
             "--remote-cache: the package redis is missing; install it with "
@@ -151,34 +180,26 @@ def _check_together(config: ServeConfig, given: Collection[str]) -> None:
         )
     if config.remote_cache:
         _check_remote(config.remote_cache)
-    if config.uds and (both := [name for name in ("host", "port", "ssl_certfile") if name in given]):
+    if config.uds and (both := [name for name in ("port", "ssl_certfile") if name in given]):
         flag = "--" + both[0].replace("_", "-")
-        raise ConfigError(f"{flag} has no meaning for a Unix socket: leave it or --uds out.")
+        raise ConfigError(f"{flag} has no meaning for a Unix socket: leave it out.")
     if config.ssl_certfile:
         tls_context(config.ssl_certfile, config.ssl_keyfile)
-    elif config.ssl_keyfile:
-        raise ConfigError("--ssl-keyfile is that of --ssl-certfile: give the certificate's FILE too.")
     if "*" in config.allowed_origins and not config.api_keys:
         raise ConfigError(
             "--allowed-origin *: any web page could use a server without keys. Name the origins, or give an "
-            "--api-key or --api-key-file."
+            "--api-key."
         )
-    if config.protect_metrics and not config.api_keys:
-        raise ConfigError(
-            "--protect-metrics: there is no key to ask for; give an --api-key or --api-key-file."
-        )
-    if config.log_texts and config.log_requests != "json":
-        raise ConfigError("--log-texts adds texts to JSON lines: give --log-requests json too.")
     if config.otlp_traces_endpoint and not _has_exporter():
         raise ConfigError(
             "--otlp-traces-endpoint: OpenTelemetry's packages are missing; install them with "
             f"`{sys.executable} -m pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http`, or "
             "leave the option out."
         )
-    if config.isolate_keys and not config.api_keys:
+    if (config.isolate_keys or config.protect_metrics) and not config.api_keys:
         raise ConfigError(
-            "--isolate-keys: there are no keys to tell clients by; give each client an --api-key, or "
-            "all keys in an --api-key-file."
+            "--isolate: there are no keys to tell clients by; give each client an --api-key, or all keys in "
+            "a file with --api-key @FILE."
         )
 
 

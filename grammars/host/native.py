@@ -163,7 +163,7 @@ class HostCompiler:
             write_lark(format, self._literal, schema_of, self._named.values()), "structural tag"
         )
 
-    def _compile(self, grammar: str, what: str, schema: Json = None) -> NativeGrammar:
+    def _compile(self, grammar: str, what: str, schema: Json | None = None) -> NativeGrammar:
         """Compiles a grammar. `what` names it in errors; `schema` is the schema that it was made from, if
         any."""
         limits = LLParserLimits(verbose_errors=False, step_max_items=MAX_STEP_ITEMS)

@@ -124,7 +124,7 @@ class Captures:
         for error, names in self._left_out.items():
             log.warning(
                 "CUDA graphs of %s can't be captured for %s: %s. Kernels of such steps are launched one by "
-                "one, which is slower. --enforce-eager asks for that from the start.",
+                "one, which is slower. --debug eager asks for that from the start.",
                 what,
                 ", ".join(dict.fromkeys(names)),
                 error.rstrip("."),

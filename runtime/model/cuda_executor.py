@@ -84,7 +84,7 @@ class CudaExecutor:
             if lacked_memory(error):
                 raise ConfigError(
                     f"There is no memory left for CUDA graphs: {error} Lower --kv-memory or --max-running, "
-                    "or do without graphs: --enforce-eager."
+                    "or do without graphs: --debug eager."
                 ) from error
             raise CaptureError(f"CUDA graphs can't be captured here: {error}") from error
         self._captures.log_left_out(what)

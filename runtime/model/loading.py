@@ -54,7 +54,7 @@ def load_model(config: ServeConfig, load_vocabulary: Callable[[], Vocabulary]) -
     `load_vocabulary` is called when the first grammar is loaded.
     """
     if not 1 <= config.page_size <= MAX_PAGE_SIZE:
-        raise ConfigError(f"--page-size {config.page_size}: must be 1 to {MAX_PAGE_SIZE} tokens.")
+        raise ConfigError(f"page_size {config.page_size}: must be 1 to {MAX_PAGE_SIZE} tokens.")
     device = choose_device(config)
     source = open_model(config, device)
     shape, cells = source.config, kv_dtype(config, source.dtype)

@@ -228,7 +228,7 @@ def _start_again_without_graphs(error: CaptureError) -> NoReturn:
     """Replaces the program in this process, so that nothing of the failed capture remains."""
     log.warning(
         "%s The model is loaded again without them: its kernels are launched one by one, which is slower. "
-        "--enforce-eager asks for that from the start.",
+        "--debug eager asks for that from the start.",
         error,
     )
     os.environ[WITHOUT_GRAPHS] = "1"

@@ -120,7 +120,7 @@ def refuse_unknown_pin(message: UnpinPrefix) -> QueryRefused:
 
 
 def refuse_without_cache(query: int) -> QueryRefused:
-    return QueryRefused(query, 409, "The server runs with --no-prefix-cache.", None, "no_prefix_cache")
+    return QueryRefused(query, 409, "The server runs with --debug uncached.", None, "no_prefix_cache")
 
 
 def refuse_more_pins(query: int, limit: int) -> QueryRefused:

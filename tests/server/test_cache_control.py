@@ -35,7 +35,7 @@ def pin(served: Served, **body: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def tenants(served_model: Path) -> Iterator[Served]:
-    flags = ("--api-key", "one", "--api-key", "two", "--isolate-keys", "--pin-memory", "40KB")
+    flags = ("--api-key", "one", "--api-key", "two", "--isolate", "keys", "--pin-memory", "40KB")
     with serve(served_model, *flags, key="one") as server:
         yield server
 

@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
     "device": "cpu",
     "dtype": "bfloat16",
     "deterministic": True,
-    "check_invariants": True,
+    "debug": "invariants",
     "max_running": 8,
     "max_model_len": 1500,
     "kv_memory": "512KiB",

@@ -27,7 +27,7 @@ def chat(url: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_server_speaks_https_in_each_of_its_processes(served_model: Path, tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
-    with serve(served_model, "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)) as server:
+    with serve(served_model, "--ssl-certfile", f"{certificate},{key}") as server:
         assert server.url.startswith("https://127.0.0.1:")
         reply = server.client.chat.completions.create(model=server.model, messages=HELLO, max_tokens=4)
         assert reply.usage is not None and reply.usage.completion_tokens > 0

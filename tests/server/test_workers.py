@@ -172,9 +172,7 @@ def test_a_limit_holds_over_all_processes_and_new_keys_reach_all(served_model: P
 
     write_keys("ada")
     (tmp_path / "keys").chmod(0o600)
-    with serve(
-        served_model, "--api-workers", "2", "--api-key-file", str(tmp_path / "keys"), key="ada"
-    ) as server:
+    with serve(served_model, "--api-workers", "2", "--api-key", f"@{tmp_path / 'keys'}", key="ada") as server:
         clients = [client_of(server, number) for number in (0, 1)]
         assert [status(clients[number], "ada") for number in (0, 1, 0, 1)] == [200, 200, 429, 429]
         write_keys("bob")

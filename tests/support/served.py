@@ -147,12 +147,12 @@ def serve(
     uds: Path | None = None,
 ) -> Iterator[Served]:
     """`home` is where the server's private directory goes. With `uds` it listens on a Unix socket there."""
-    address = ["--port", "0"] if uds is None else ["--uds", str(uds)]
+    address = ["--port", "0"] if uds is None else ["--host", f"unix:{uds}"]
     command = [sys.executable, *program, "serve", str(model), *address, "--dtype", "float32"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment["TMPDIR"] = str(home or tempfile.gettempdir())
     process = subprocess.Popen(
-        [*command, "--check-invariants", "--kv-memory", "4MiB", *flags],
+        [*command, "--debug", "invariants", "--kv-memory", "4MiB", *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -15,7 +15,7 @@ from .schema import NAME, SCHEMA, VERSION
 from .store import Store
 
 SHARE = 2
-"""Files and batches may use 1 / SHARE of --data-size."""
+"""Files and batches may use 1 / SHARE of the size of --data-dir."""
 CONTENTS = "files and batches"
 
 

@@ -96,7 +96,7 @@ class Store:
 
     def _full(self) -> RequestError:
         most = self._space["most"]
-        limit = f"Files and batches may use {most} bytes on this server (half of --data-size)"
+        limit = f"Files and batches may use {most} bytes on this server (half of the size of --data-dir)"
         if self._space["shares"]:
             limit += ", and those of one key no more than stays free"
         return RequestError(

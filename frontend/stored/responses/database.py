@@ -21,7 +21,7 @@ NAME = "responses"
 VERSION = 2
 MOST_AGE_S = 30 * 24 * 3600
 SHARE = 4
-"""Responses may use 1 / SHARE of --data-size."""
+"""Responses may use 1 / SHARE of the size of --data-dir."""
 _BETWEEN_SWEEPS_S = 60
 _EVICTED_AT_ONCE = 16
 SCHEMA = """
@@ -95,7 +95,7 @@ class Database:
     Transactions follow each other."""
 
     def __init__(self, directory: Path, most_bytes: int) -> None:
-        """most_bytes: the value of --data-size"""
+        """most_bytes: the size of --data-dir"""
         self._directory = directory
         self._path = directory / f"{NAME}.sqlite"
         self._file: tuple[int, int] | None = None

@@ -61,7 +61,7 @@ class Store:
         if not await self._database.rows("SELECT 1 FROM holders WHERE id = ?", (response.id,)):
             raise RequestError(
                 "The response is larger than the space that is left to its key: responses may use a quarter "
-                "of --data-size.",
+                "of the size of --data-dir.",
                 status=507,
                 code="storage_full",
             )

@@ -103,8 +103,8 @@ def _open_disk(directory: Path | None, limit: int, page_bytes: int) -> DiskStore
     least = least_limit(PAGES_AT_ONCE * page_bytes)
     if limit < least:
         raise ConfigError(
-            f"--disk-cache-size {as_given(limit)}: {PAGES_AT_ONCE} pages of this model, which are written "
-            f"together, take {least:,} bytes; raise it."
+            f"--disk-cache {directory},{as_given(limit)}: {PAGES_AT_ONCE} pages of this model, which are "
+            f"written together, take {least:,} bytes; raise it."
         )
     try:
         disk = DiskStore(directory, limit)

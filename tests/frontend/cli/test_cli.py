@@ -23,6 +23,7 @@ from arbora.frontend.launch.program_name import program_name
 from arbora.runtime.api_keys import ApiKey, plain_key
 from arbora.runtime.config import OPTIONS, load_config
 from arbora.runtime.errors import ConfigError
+from arbora.runtime.option_values import Option
 from model_options import configured, make_model
 
 PATIENCE = 60.0
@@ -77,9 +78,9 @@ def test_a_size_has_decimal_or_binary_units(model: Path, text: str, size: int) -
 
 def test_every_option_has_an_environment_variable_of_its_name(model: Path) -> None:
     variables = {option.variable for option in OPTIONS}
-    assert variables >= {"ARBORA_HOST", "ARBORA_MAX_MODEL_LEN", "ARBORA_API_KEY", "ARBORA_NO_PREFIX_CACHE"}
+    assert variables >= {"ARBORA_HOST", "ARBORA_MAX_MODEL_LEN", "ARBORA_API_KEY", "ARBORA_DETERMINISTIC"}
     config = configured(
-        ARBORA_MODEL=str(model), ARBORA_MAX_MODEL_LEN="77", ARBORA_NO_PREFIX_CACHE="1", ARBORA_API_KEY="a,b"
+        ARBORA_MODEL=str(model), ARBORA_MAX_MODEL_LEN="77", ARBORA_DEBUG="uncached", ARBORA_API_KEY="a,b"
     )
     assert (config.max_model_len, config.prefix_cache, config.api_keys) == (77, False, plain("a", "b"))
 
@@ -97,14 +98,14 @@ def test_repeated_api_keys_all_count(model: Path) -> None:
 
 
 def test_allowed_hosts_are_names_alone(model: Path) -> None:
-    flags = ("--allowed-host", "a.example", "--allowed-host", "b.example")
-    assert configured(model, *flags).allowed_hosts == ("a.example", "b.example")
+    config = configured(model, "--host", "0.0.0.0,a.example, b.example")
+    assert (config.host, config.allowed_hosts) == ("0.0.0.0", ("a.example", "b.example"))
     for wrong in ("http://a.example", "a.example:80"):
         with pytest.raises(ConfigError, match="a host's name alone"):
-            configured(model, "--allowed-host", wrong)
-    assert configured(model, "--allowed-host", "*").allowed_hosts == ("*",)
+            configured(model, "--host", f"::1,{wrong}")
+    assert configured(model, "--host", "::1,*").allowed_hosts == ("*",)
     with pytest.raises(ConfigError, match="stands alone"):
-        configured(model, "--allowed-host", "*.example.com")
+        configured(model, "--host", "::1,*.example.com")
 
 
 @pytest.mark.parametrize(
@@ -143,15 +144,15 @@ def test_the_log_of_requests_has_a_form_which_may_be_left_out(
 
 def test_an_unknown_form_of_the_log_of_requests_is_refused(model: Path) -> None:
     arguments = with_values(["serve", str(model), "--log-requests", "xml"])
-    with pytest.raises(ConfigError, match=r"--log-requests xml: expected one of text, json\."):
+    with pytest.raises(ConfigError, match=r"--log-requests xml: expected one of text, json, json\+texts\."):
         serve_config(vars(build_parser().parse_args(arguments)), {})
 
 
 def test_texts_are_logged_only_in_json_lines(model: Path) -> None:
-    assert configured(model, ARBORA_LOG_REQUESTS="json", ARBORA_LOG_TEXTS="1").log_texts
+    assert configured(model, ARBORA_LOG_REQUESTS="json+texts").log_texts
     assert not configured(model, ARBORA_LOG_REQUESTS="json").log_texts
-    with pytest.raises(ConfigError, match="--log-texts adds texts to JSON lines: give --log-requests json"):
-        configured(model, ARBORA_LOG_REQUESTS="text", ARBORA_LOG_TEXTS="1")
+    with pytest.raises(ConfigError, match=r"text\+texts: expected one of text, json, json\+texts\."):
+        configured(model, ARBORA_LOG_REQUESTS="text+texts")
 
 
 def test_the_variable_of_a_switch_that_became_a_choice_still_works(model: Path) -> None:
@@ -165,12 +166,12 @@ def test_keys_may_be_in_a_file(model: Path, tmp_path: Path, caplog: pytest.LogCa
     path = tmp_path / "keys"
     path.write_text("# of the team\none  # Ada's\n\ntwo\n")
     path.chmod(0o600)
-    assert configured(model, "--api-key-file", path).api_keys == plain("one", "two")
-    both = configured(model, "--api-key", "zero", "--api-key-file", path)
+    assert configured(model, "--api-key", f"@{path}").api_keys == plain("one", "two")
+    both = configured(model, "--api-key", "zero", "--api-key", f"@{path}")
     assert (both.api_keys, both.fixed_keys) == (plain("zero", "one", "two"), plain("zero"))
     assert not caplog.records
     path.chmod(0o644)
-    configured(model, "--api-key-file", path)
+    configured(model, "--api-key", f"@{path}")
     assert f"run `chmod 600 {path}`" in caplog.text
 
 
@@ -188,26 +189,24 @@ def test_a_key_file_without_keys_is_refused(
     path = tmp_path / "keys"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(ConfigError, match=f"--api-key-file {path}: {expected}"):
-        configured(model, "--api-key-file", path)
+    with pytest.raises(ConfigError, match=f"--api-key @{path}: {expected}"):
+        configured(model, "--api-key", f"@{path}")
 
 
 def test_metrics_can_only_be_protected_by_a_key(model: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--protect-metrics: there is no key to ask for; .*--api-key-file"):
-        configured(model, "--protect-metrics")
+    with pytest.raises(ConfigError, match=r"--isolate: there are no keys.*--api-key @FILE"):
+        configured(model, "--isolate", "metrics")
 
 
 def test_keys_can_only_be_isolated_if_there_are_any(model: Path) -> None:
-    assert configured(model, "--api-key", "one", "--isolate-keys").isolate_keys
-    with pytest.raises(ConfigError, match=r"--isolate-keys: there are no keys.*--api-key-file"):
-        configured(model, "--isolate-keys")
+    assert configured(model, "--api-key", "one", "--isolate", "keys").isolate_keys
+    with pytest.raises(ConfigError, match=r"--isolate: there are no keys.*--api-key @FILE"):
+        configured(model, "--isolate", "keys,metrics")
 
 
 def test_tiers_have_sizes_and_a_directory(model: Path, tmp_path: Path) -> None:
     assert (configured(model).host_cache, configured(model).disk_cache) == (0, None)
-    config = configured(
-        model, "--host-cache", "2GiB", "--disk-cache", str(tmp_path), "--disk-cache-size", "1GB"
-    )
+    config = configured(model, "--host-cache", "2GiB", "--disk-cache", f"{tmp_path},1GB")
     assert config.host_cache == 2 << 30
     assert config.disk_cache == tmp_path
     assert config.disk_cache_size == 10**9
@@ -215,8 +214,8 @@ def test_tiers_have_sizes_and_a_directory(model: Path, tmp_path: Path) -> None:
 
 def test_options_that_keep_prefixes_need_a_prefix_cache(model: Path) -> None:
     for flag, value in (("--host-cache", "1GiB"), ("--remote-cache", "redis://a"), ("--pin-memory", "1MiB")):
-        with pytest.raises(ConfigError, match=f"--no-prefix-cache leaves nothing .*{flag}"):
-            configured(model, "--no-prefix-cache", flag, value)
+        with pytest.raises(ConfigError, match=f"--debug uncached leaves nothing .*{flag}"):
+            configured(model, "--debug", "uncached", flag, value)
 
 
 def test_a_remote_cache_without_its_package_is_refused_at_the_start(
@@ -230,8 +229,40 @@ def test_a_remote_cache_without_its_package_is_refused_at_the_start(
 
 
 def test_a_size_of_the_disk_cache_needs_one(model: Path) -> None:
-    with pytest.raises(ConfigError, match="--disk-cache-size is that of --disk-cache: give its DIRECTORY"):
-        configured(model, ARBORA_DISK_CACHE_SIZE="1GB")
+    with pytest.raises(ConfigError, match="ARBORA_DISK_CACHE ,1GB: expected a directory's path"):
+        configured(model, ARBORA_DISK_CACHE=",1GB")
+
+
+def test_the_data_directory_may_have_a_size_and_be_the_default_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(model, "--data-dir", f"{tmp_path}/a,b,1GB")
+    assert (config.data_dir, config.data_size) == (tmp_path / "a,b", 10**9)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    config = configured(model, "--data-dir", ",2GiB")
+    assert (config.data_dir, config.data_size) == (tmp_path / "arbora", 2 << 30)
+    with pytest.raises(ConfigError, match="--data-dir off,1GB: a size has no meaning with off"):
+        configured(model, "--data-dir", "off,1GB")
+
+
+def test_defaults_of_requests_are_words_of_their_fields(model: Path) -> None:
+    config = configured(model, "--request-defaults", "whitespace=compact,unenforced=allow")
+    assert (config.whitespace, config.unenforced) == ("compact", "allow")
+    assert config.additional_properties == "declared"
+    with pytest.raises(ConfigError, match="with one of the fields additional_properties, whitespace"):
+        configured(model, "--request-defaults", "white=compact")
+    with pytest.raises(ConfigError, match="expected unenforced= one of refuse, allow"):
+        configured(model, "--request-defaults", "unenforced=yes")
+
+
+def test_the_variable_of_an_earlier_option_is_refused_with_the_new_one(model: Path) -> None:
+    with pytest.raises(ConfigError, match="ARBORA_API_KEY_FILE is now ARBORA_API_KEY=@FILE"):
+        configured(model, ARBORA_API_KEY_FILE="keys")
+
+
+def test_only_one_file_of_keys_is_taken(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--api-key @b: there is a file of keys already, @a"):
+        configured(model, "--api-key", "@a", "--api-key", "@b")
 
 
 def test_pages_are_written_back_or_through(model: Path, tmp_path: Path) -> None:
@@ -303,7 +334,12 @@ def test_the_help_shows_each_default_once_and_as_it_may_be_given() -> None:
     for option in OPTIONS:
         if option.metavar and option.name != "device":  # its default depends on the machine
             (shown,) = re.findall(r"\(default: ([^;)]*)", option.full_help)
-            assert option.default in (None, 0, ()) or option.read(shown) == option.default
+            assert option.default in (None, 0, (), False) or _read(option, shown) == option.default
+
+
+def _read(option: Option, text: str) -> object:
+    value = option.read(text)
+    return value[option.field] if isinstance(value, dict) else value
 
 
 def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
@@ -317,7 +353,7 @@ def test_the_memory_for_pins_may_be_zero(model: Path) -> None:
     [
         ("--port", "70000", "--port 70000: expected a whole number from 0 to 65535"),
         ("--port", "http", "--port http: expected a whole number"),
-        ("--page-size", "12", "--page-size 12: expected a power of two up to 256"),
+        ("--debug", "eagre", "--debug eagre: there is no eagre. Choose from eager, uncached, invariants."),
         ("--kv-memory", "much", "--kv-memory much: expected a size such as 4GiB"),
         ("--kv-memory", "0", "--kv-memory 0: expected a size"),
         ("--kv-memory", "4", "--kv-memory 4: this is 4 bytes. Did you mean 4GiB?"),
@@ -367,8 +403,8 @@ def test_a_model_is_quantized_on_both_devices(model: Path) -> None:
 
 
 def test_a_wrong_variable_is_refused_under_its_own_name(model: Path) -> None:
-    with pytest.raises(ConfigError, match="ARBORA_PAGE_SIZE 7: expected a power of two"):
-        configured(model, ARBORA_PAGE_SIZE="7")
+    with pytest.raises(ConfigError, match="ARBORA_STEP_MS 0: expected milliseconds"):
+        configured(model, ARBORA_STEP_MS="0")
 
 
 def test_the_configuration_survives_the_way_to_the_children(model: Path, tmp_path: Path) -> None:
@@ -382,11 +418,6 @@ def test_a_wrong_setting_ends_the_program_with_one_line(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == "arbora: error: --port -1: expected a whole number from 0 to 65535.\n"
 
 
-def test_the_help_says_that_no_key_file_is_the_default() -> None:
-    (option,) = (option for option in OPTIONS if option.name == "api_key_file")
-    assert option.full_help.endswith("(default: none)")
-
-
 def test_an_unknown_environment_variable_is_named_with_the_closest_option() -> None:
     warning = unknown_variables({"ARBORA_PORTS": "1", "ARBORA_ZZZ": "1", "ARBORA_MODEL": "m", "PORT": "1"})
     assert warning == "ARBORA_PORTS has no effect. Did you mean ARBORA_PORT? ARBORA_ZZZ has no effect."
@@ -397,7 +428,7 @@ def test_warnings_of_options_and_variables_look_like_all_others(model: Path, tmp
     keys = tmp_path / "keys"
     keys.write_text("one\n")
     keys.chmod(0o644)
-    arguments = ["serve", str(model), "--host", "192.0.2.1", "--api-key-file", str(keys)]
+    arguments = ["serve", str(model), "--host", "192.0.2.1", "--api-key", f"@{keys}"]
     said = subprocess.run(
         [sys.executable, "-P", "-m", "arbora", *arguments],
         env={**os.environ, "ARBORA_PORTS": "1"},

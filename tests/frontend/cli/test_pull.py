@@ -123,7 +123,7 @@ def test_options_are_checked_before_a_model_is_downloaded(
     with socket.create_server(("127.0.0.1", 0)) as other:
         for options, expected in (
             (("--port", str(other.getsockname()[1])), "can't listen there"),
-            (("--uds", "/no/where/a.sock"), "--uds /no/where/a.sock: can't listen there"),
+            (("--host", "unix:/no/where/a.sock"), "--host unix:/no/where/a.sock: can't listen there"),
             (("--device", "cpu", "--kv-dtype", "fp8"), "--kv-dtype fp8: only the CUDA kernels"),
         ):
             assert main(["serve", MODEL, *options]) == 2

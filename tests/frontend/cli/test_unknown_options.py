@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from arbora.frontend.cli.main import main
 from arbora.frontend.cli.unknown_options import ELSEWHERE
+from arbora.frontend.launch.options import REPLACED
 from arbora.runtime.config import OPTIONS
 
 
@@ -17,16 +18,21 @@ from arbora.runtime.config import OPTIONS
         (("serve", "--prt", "8000"), "there is no option --prt: did you mean --port?"),
         (
             ("serve", "--prot", "8000"),
-            "there is no option --prot: did you mean --port or --protect-metrics?",
+            "there is no option --prot: did you mean --port?",
         ),
         (("serve", "--por", "8000"), "there is no option --por: did you mean --port?"),
         (("serve", "--max-r", "8"), "there is no option --max-r: did you mean --max-running?"),
-        (("serve", "--no", "8"), "there is no option --no: did you mean --no-prefix-cache?"),
+        (
+            ("serve", "--request", "8"),
+            "there is no option --request: did you mean --request-timeout or --request-defaults?",
+        ),
         (
             ("serve", "--disk", "8"),
-            "there is no option --disk: did you mean --disk-cache or --disk-cache-size?",
+            "there is no option --disk: did you mean --disk-cache?",
         ),
         (("serve", "--kv-memroy=1GiB"), "there is no option --kv-memroy: did you mean --kv-memory?"),
+        (("serve", "--uds", "/tmp/a"), "--uds is now --host unix:PATH"),
+        (("serve", "--isolate-keys"), "--isolate-keys is now --isolate keys"),
         (("serve", "--zzzzz"), "there is no option --zzzzz"),
         (
             ("serve", "--tp", "2"),
@@ -62,5 +68,6 @@ def test_an_unknown_argument_is_refused_in_one_line_with_the_closest_option(
 
 def test_an_option_of_another_server_names_only_options_that_exist() -> None:
     flags = {option.flag for option in OPTIONS}
-    for instead in ELSEWHERE.values():
+    new = [f"--{option.replace('_', '-')}" for option, _ in REPLACED.values()]
+    for instead in (*ELSEWHERE.values(), *new):
         assert set(re.findall(r"--[a-z-]+", instead)) <= flags

@@ -43,7 +43,7 @@ TEMPLATE = (
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[arbora.Engine]:
     model = write_tiny_checkpoint(tmp_path_factory.mktemp("tiny") / "tiny")
     use_template(model)
-    options: Any = {"device": "cpu", "kv_memory": "4MiB", "max_waiting": 4, "check_invariants": True}
+    options: Any = {"device": "cpu", "kv_memory": "4MiB", "max_waiting": 4, "debug": "invariants"}
     with arbora.Engine(str(model), **options) as engine:
         yield engine
 

@@ -27,7 +27,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def engine(model: str) -> Iterator[arbora.Engine]:
-    with arbora.Engine(model, device="cpu", kv_memory=MEMORY, max_waiting=4, check_invariants=True) as engine:
+    with arbora.Engine(model, device="cpu", kv_memory=MEMORY, max_waiting=4, debug="invariants") as engine:
         yield engine
 
 
@@ -306,8 +306,8 @@ async def test_a_cancelled_request_ends(engine: arbora.Engine) -> None:
 
 
 def test_an_option_that_can_not_be_used_is_refused_before_anything_starts(model: str) -> None:
-    with pytest.raises(arbora.ConfigError, match="page_size 3: expected a power of two"):
-        arbora.Engine(model, page_size=3)
+    with pytest.raises(arbora.ConfigError, match="max_running 0: expected a whole number"):
+        arbora.Engine(model, max_running=0)
     with pytest.raises(TypeError, match="port is an option of `arbora serve` only"):
         arbora.Engine(model, port=8000)  # type: ignore[call-arg]
 

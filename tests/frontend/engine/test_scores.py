@@ -25,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def engine(model: str) -> Iterator[arbora.Engine]:
-    options: Any = {"device": "cpu", "kv_memory": "4MiB", "max_waiting": 4, "check_invariants": True}
+    options: Any = {"device": "cpu", "kv_memory": "4MiB", "max_waiting": 4, "debug": "invariants"}
     with arbora.Engine(model, **options) as engine:
         yield engine
 

@@ -84,7 +84,6 @@ def test_a_script_that_writes_out_vllms_defaults_runs_without_a_warning(model: s
     ("given", "expected"),
     [
         ({"max_num_seqs": 3}, {"max_running": 3}),
-        ({"block_size": 32}, {"page_size": 32}),
         ({"kv_cache_dtype": "fp8_e4m3"}, {"kv_dtype": "fp8"}),
         ({"kv_cache_memory_bytes": 1 << 30}, {"kv_memory": 1 << 30}),
         ({"kv_offloading_size": 1.5}, {"host_cache": "1.5GiB"}),
@@ -93,8 +92,8 @@ def test_a_script_that_writes_out_vllms_defaults_runs_without_a_warning(model: s
         ({"max_model_len": -1}, {}),
         ({"max_model_len": 512}, {"max_model_len": 512}),
         ({"device": "auto"}, {}),
-        ({"enforce_eager": True}, {"enforce_eager": True}),
-        ({"enable_prefix_caching": False}, {"no_prefix_cache": True}),
+        ({"enforce_eager": True}, {"debug": "eager"}),
+        ({"enable_prefix_caching": False}, {"debug": "uncached"}),
         ({"kv_memory": "4MiB"}, {"kv_memory": "4MiB"}),
     ],
     ids=str,
@@ -111,13 +110,14 @@ def test_one_warning_names_all_arguments_without_effect() -> None:
         "swap_space": 8,
         "trust_remote_code": True,
         "max_num_batched_tokens": 8192,
+        "block_size": 32,
         "disable_log_stats": False,
         "limit_mm_per_prompt": {"image": 2},
         "tokenizer_mode": "slow",
         "download_dir": "/models",
     }
     with pytest.warns(UserWarning) as caught:
-        assert read_options(None, {**ignored, "enforce_eager": True}).engine == {"enforce_eager": True}
+        assert read_options(None, {**ignored, "enforce_eager": True}).engine == {"debug": "eager"}
     (warning,) = caught
     for name, value in ignored.items():
         assert f"{name}={value!r}: " in str(warning.message)

@@ -56,7 +56,7 @@ async def test_a_local_server_answers_to_its_own_names(world: HttpWorld, host: s
 async def test_a_local_server_refuses_foreign_hosts(world: HttpWorld, host: str, path: str) -> None:
     answer = await got(world, host, path=path)
     assert answer.refusal == (403, "host_not_allowed")
-    assert f"--allowed-host {host.partition(':')[0]}" in answer.error["message"]
+    assert f"--host ADDRESS,{host.partition(':')[0]}" in answer.error["message"]
 
 
 @on_module_loop

@@ -102,7 +102,7 @@ async def test_a_json_line_has_the_numbers_and_no_text(caplog: pytest.LogCapture
 
 async def test_a_json_line_has_the_texts_only_if_the_operator_asks(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with http_world(log_requests="json", log_texts=True, api_keys=("the-secret",)) as world:
+    async with http_world(log_requests="json+texts", api_keys=("the-secret",)) as world:
         world.script = world.says("One.", "Two.")
         headers = {"Authorization": "Bearer the-secret"}
         body = {"messages": [{"role": "user", "content": "Count"}], "n": 2, "stream": True}
@@ -118,7 +118,7 @@ async def test_no_text_ends_a_json_line(caplog: pytest.LogCaptureFixture) -> Non
     """Some readers end a line at Unicode's separators, and terminals act on the controls from U+0080 on."""
     caplog.set_level(logging.INFO)
     text = "one\u2028two\u2029three\x85four\x9bfive\x7f"
-    async with http_world(log_requests="json", log_texts=True) as world:
+    async with http_world(log_requests="json+texts") as world:
         await world.http.post("/v1/completions", json={"prompt": text, "max_tokens": 1})
         logged = await line(world, caplog)
     assert logged.splitlines() == [logged] and logged.isprintable()
@@ -127,7 +127,7 @@ async def test_no_text_ends_a_json_line(caplog: pytest.LogCaptureFixture) -> Non
 
 async def test_a_long_text_is_logged_without_its_middle(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with http_world(log_requests="json", log_texts=True, context_length=8192) as world:
+    async with http_world(log_requests="json+texts", context_length=8192) as world:
         prompt = world.ids("the cat ") * (MOST_TOKENS // 2) + world.ids("the end")
         await world.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 1})
         (text,) = json.loads(await line(world, caplog))["prompts"]
@@ -138,7 +138,7 @@ async def test_a_long_text_is_logged_without_its_middle(caplog: pytest.LogCaptur
 
 async def test_the_texts_of_a_line_share_a_number_of_tokens(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with http_world(log_requests="json", log_texts=True) as world:
+    async with http_world(log_requests="json+texts") as world:
         middle = world.ids("the cat sat on the mat")
         prompts = [[60 + each % 32, *middle, 60 + each // 32] for each in range(MOST_TOKENS // 2)]
         await world.http.post("/v1/completions", json={"prompt": prompts, "max_tokens": 1})
@@ -150,7 +150,7 @@ async def test_the_texts_of_a_line_share_a_number_of_tokens(caplog: pytest.LogCa
 
 async def test_a_refused_request_has_no_texts_in_its_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    async with http_world(log_requests="json", log_texts=True) as world:
+    async with http_world(log_requests="json+texts") as world:
         await world.http.post("/v1/chat/completions", json={"messages": HELLO, "max_tokens": -1})
         logged = json.loads(await line(world, caplog))
     assert not logged.keys() & {"prompts", "replies"}

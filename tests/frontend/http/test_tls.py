@@ -19,7 +19,7 @@ def configured(*flags: str | Path) -> ServeConfig:
 
 def test_a_certificate_and_its_key_are_in_two_files_or_one(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
-    config = configured("--ssl-certfile", certificate, "--ssl-keyfile", key)
+    config = configured("--ssl-certfile", f"{certificate},{key}")
     assert (config.ssl_certfile, config.ssl_keyfile) == (certificate, key)
     both = tmp_path / "both.pem"
     both.write_text(KEY + CERTIFICATE)
@@ -45,14 +45,14 @@ def test_a_wrong_key_is_an_error_that_names_its_file(tmp_path: Path, key: str | 
     path.unlink()
     if key is not None:
         path.write_text(key)
-    with pytest.raises(ConfigError, match=f"^--ssl-keyfile {path}: {expected}"):
-        configured("--ssl-certfile", certificate, "--ssl-keyfile", path)
+    with pytest.raises(ConfigError, match=f"^--ssl-certfile {certificate},{path}: {expected}"):
+        configured("--ssl-certfile", f"{certificate},{path}")
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (CERTIFICATE, "there is no private key in it. Name the key's file with --ssl-keyfile."),
+        (CERTIFICATE, "there is no private key in it. Name the key's file behind a comma: FILE,KEYFILE."),
         (ENCRYPTED_KEY + CERTIFICATE, "the private key is encrypted"),
         (KEY, "there is no valid certificate in it"),
         (CERTIFICATE.replace("M", "N"), "there is no valid certificate in it"),
@@ -72,8 +72,8 @@ def test_a_wrong_certificate_is_an_error_that_names_its_file(
 
 def test_a_key_without_a_certificate_is_refused(tmp_path: Path) -> None:
     _, key = write_certificate(tmp_path)
-    with pytest.raises(ConfigError, match="--ssl-keyfile is that of --ssl-certfile"):
-        configured("--ssl-keyfile", key)
+    with pytest.raises(ConfigError, match="expected a file's path"):
+        configured("--ssl-certfile", f",{key}")
 
 
 def test_a_server_with_a_wrong_key_ends_before_it_starts(
@@ -81,5 +81,8 @@ def test_a_server_with_a_wrong_key_ends_before_it_starts(
 ) -> None:
     certificate, key = write_certificate(tmp_path)
     key.write_text(OTHER_KEY)
-    assert main(["serve", "--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)]) == 2
-    assert f"arbora: error: --ssl-keyfile {key}: it is not the private key" in capsys.readouterr().err
+    assert main(["serve", "--ssl-certfile", f"{certificate},{key}"]) == 2
+    assert (
+        f"arbora: error: --ssl-certfile {certificate},{key}: it is not the private key"
+        in capsys.readouterr().err
+    )

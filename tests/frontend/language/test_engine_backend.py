@@ -12,7 +12,7 @@ from arbora.frontend.language.stream import Stream
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[ab.Engine]:
-    with ab.Engine(device="cpu", dtype="float32", kv_memory="64MiB", check_invariants=True) as engine:
+    with ab.Engine(device="cpu", dtype="float32", kv_memory="64MiB", debug="invariants") as engine:
         yield engine
 
 

@@ -62,14 +62,14 @@ def test_the_socket_of_a_live_server_is_left_to_it(path: Path) -> None:
         other.bind(str(path))
         other.listen(0)
         for _ in range(3):  # also while its queue is full
-            with pytest.raises(ConfigError, match=f"--uds {path}: a server listens there already"):
+            with pytest.raises(ConfigError, match=f"--host unix:{path}: a server listens there already"):
                 Listening.open(on(path))
         assert path.is_socket()
 
 
 def test_another_file_is_left_alone(path: Path) -> None:
     path.write_text("text")
-    with pytest.raises(ConfigError, match=f"--uds {path}: this file is not a socket"):
+    with pytest.raises(ConfigError, match=f"--host unix:{path}: this file is not a socket"):
         Listening.open(on(path))
     assert path.read_text() == "text"
 
@@ -85,7 +85,7 @@ def test_a_socket_that_has_replaced_the_servers_own_is_not_removed(path: Path) -
 
 def test_a_path_without_its_directory_is_refused(path: Path) -> None:
     wrong = path / "nothing" / "s"
-    with pytest.raises(ConfigError, match=f"--uds {wrong}: can't listen there \\(No such file or directory"):
+    with pytest.raises(ConfigError, match=f"--host unix:{wrong}: can't listen there \\(No such file"):
         Listening.open(on(wrong))
 
 
@@ -95,8 +95,8 @@ def test_a_long_path_is_refused_with_its_length(path: Path) -> None:
         Listening.open(on(wrong))
 
 
-@pytest.mark.parametrize("flag", ["--host", "--port", "--ssl-certfile"])
+@pytest.mark.parametrize("flag", ["--port", "--ssl-certfile"])
 def test_a_unix_socket_excludes_a_port(path: Path, flag: str) -> None:
-    flags = ["serve", "--uds", str(path), flag, "1"]
-    with pytest.raises(ConfigError, match=f"{flag} has no meaning for a Unix socket: leave it or --uds out."):
+    flags = ["serve", "--host", f"unix:{path}", flag, "1"]
+    with pytest.raises(ConfigError, match=f"{flag} has no meaning for a Unix socket: leave it out."):
         serve_config(vars(build_parser().parse_args(flags)), {})

@@ -37,7 +37,7 @@ def test_a_graph_that_fails_is_left_out_and_named_in_one_warning(caplog: pytest.
         captures.log_left_out("forward passes")
         captures.log_left_out("forward passes")
     (told,) = caplog.messages
-    for words in ("forward passes", "512 tokens, 448 tokens", REFUSED, "--enforce-eager"):
+    for words in ("forward passes", "512 tokens, 448 tokens", REFUSED, "--debug eager"):
         assert words in told
 
 
@@ -71,7 +71,7 @@ def test_lack_of_memory_ends_the_server(
     monkeypatch.setattr(cuda_executor, "CudaCapture", Failing)
     save_model(random_model("llama", num_hidden_layers=1), tmp_path)
     device = device_of(logged_steps.started(tmp_path, "cpu"))
-    with triton_kernels(), pytest.raises(ConfigError, match=r"--kv-memory .*--enforce-eager") as caught:
+    with triton_kernels(), pytest.raises(ConfigError, match=r"--kv-memory .*--debug eager") as caught:
         CudaExecutor(device.model, device.tables, device.states)
     assert type(caught.value) is ConfigError
 

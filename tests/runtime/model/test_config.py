@@ -249,8 +249,8 @@ def test_an_index_that_misplaces_a_tensor_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"page_size": 0}, ["--page-size 0", "1 to 256"]),
-        ({"page_size": 257}, ["--page-size 257"]),
+        ({"page_size": 0}, ["page_size 0", "1 to 256"]),
+        ({"page_size": 257}, ["page_size 257"]),
         ({"max_model_len": 257}, ["--max-model-len 257", "1 to 256"]),
         ({"max_model_len": 256, "kv_memory": 9000}, ["--kv-memory 9kB", "--max-model-len", "64KiB"]),
     ],

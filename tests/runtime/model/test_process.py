@@ -190,7 +190,7 @@ def test_a_model_whose_graphs_cant_be_captured_is_loaded_again_without_them(
     peers.close()
     warnings = [line for line in said.decode().splitlines() if line.startswith("arbora: warning: CUDA")]
     assert len(warnings) == 1
-    for words in ("there is no GPU", "one by one, which is slower", "--enforce-eager"):
+    for words in ("there is no GPU", "one by one, which is slower", "--debug eager"):
         assert words in warnings[0]
 
 

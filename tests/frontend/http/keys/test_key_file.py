@@ -63,7 +63,7 @@ def test_a_key_with_limits_may_not_be_given_without_them_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read(tmp_path, described())
-    options = ["serve", str(tmp_path), "--api-key-file", str(tmp_path / "keys")]
+    options = ["serve", str(tmp_path), "--api-key", f"@{tmp_path / 'keys'}"]
     assert main([*options, "--api-key", "other,secret"]) == 2
     assert (
         "the key of ada is one of --api-key too, which has no limits: remove it there."

@@ -166,7 +166,7 @@ async def test_a_full_data_directory_refuses_uploads_until_a_file_is_deleted(tmp
     async with batch_world(tmp_path, data_size=200_000) as batches:
         content = io.BytesIO(b" " * 60_000)
         first = await batches.client.files.create(file=content, purpose="batch")
-        with pytest.raises(openai.InternalServerError, match="half of --data-size") as refused:
+        with pytest.raises(openai.InternalServerError, match="half of the size of --data-dir") as refused:
             await batches.client.files.create(file=io.BytesIO(b" " * 60_000), purpose="batch")
         assert (refused.value.status_code, refused.value.code) == (507, "storage_full")
         assert stored(batches) == [first.id]

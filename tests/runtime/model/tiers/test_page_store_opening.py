@@ -29,7 +29,7 @@ def test_a_disk_cache_too_small_for_one_write_is_refused_and_loses_nothing(
     disk.write([StoredPage(bytes(16), "", memoryview(bytes(PAGE_BYTES)))])
     disk.close()
     config = serve_config(tmp_path, disk_cache=tmp_path, disk_cache_size=10)
-    with pytest.raises(ConfigError, match=r"--disk-cache-size 10B: 8 pages .* take"):
+    with pytest.raises(ConfigError, match=r"--disk-cache .*,10B: 8 pages .* take"):
         open_page_store(config, PAGE_BYTES, torch.device("cpu"))
     assert DiskStore(tmp_path, 1 << 30).keys == {bytes(16)}
 
