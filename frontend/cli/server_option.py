@@ -35,8 +35,7 @@ def server_url(url: str) -> str:
 
 def no_answer(url: str, error: BaseException) -> ConfigError:
     """The error for a server that can't be reached, with the system's words for the reason."""
-    while (inner := _inner(error)) is not None:
-        error = inner  # that of an HTTP client alone names no reason
+    error = root_cause(error)  # that of an HTTP client alone names no reason
     is_refused = isinstance(error, ConnectionRefusedError)  # asyncio says "Connect call failed"
     reason = "Connection refused" if is_refused else getattr(error, "strerror", None) or error
     return ConfigError(
@@ -45,12 +44,13 @@ def no_answer(url: str, error: BaseException) -> ConfigError:
     )
 
 
-def _inner(error: BaseException) -> BaseException | None:
-    """The error that caused this one. A group has an error for each address of a host: then the first."""
+def root_cause(error: BaseException) -> BaseException:
+    """The error that caused this one in the end. A group has an error for each address of a host: then the
+    cause of the first."""
     if isinstance(error, BaseExceptionGroup):
-        first: BaseException = error.exceptions[0]
-        return first
-    return error.__cause__ or error.__context__
+        return root_cause(error.exceptions[0])
+    inner = error.__cause__ or error.__context__
+    return error if inner is None else root_cause(inner)
 
 
 def _is_address(url: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..engine.completion import Completion, CompletionPart
+from ..engine.completion import Completion
 from ..engine.engine import Engine
 from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
 from .streamed_reply import StreamedReply
@@ -53,7 +53,7 @@ class EngineBackend:
             parts = self._engine.astream_chat(_messages(prompt), **options)
         reply = StreamedReply(on_text)
         async for part in parts:
-            reply.take(_event(part))
+            reply.take(part)
         return reply.whole()
 
 
@@ -84,20 +84,3 @@ def _reply(completion: Completion) -> Reply:
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
     )
-
-
-def _event(part: CompletionPart) -> dict[str, Any]:
-    """The part in the form that a server's stream has."""
-    calls = [
-        {"index": call.index, "id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
-        for call in part.tool_calls
-    ]
-    delta = {"content": part.text, "reasoning": part.reasoning, "tool_calls": calls}
-    event: dict[str, Any] = {"choices": [{"delta": delta, "finish_reason": part.finish_reason}]}
-    if part.usage is not None:
-        event["usage"] = {
-            "prompt_tokens": part.usage.prompt_tokens,
-            "completion_tokens": part.usage.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": part.usage.cached_tokens},
-        }
-    return event

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from ..engine.completion import ToolCall
+from .api_client import Usage, read_usage
 from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
 from .choice_schema import read_choice
 from .errors import BackendError
@@ -57,14 +58,16 @@ class HttpBackend:
         body = {"model": model, **_prompt_fields(kind, prompt), **fields}
         path = "/v1/chat/completions" if is_chat else "/v1/completions"
         if has_choices_as_json(kind, sampling):
-            return _chosen(_reply(await self._client.post(path, body)), sampling["choices"], on_text)
+            return _chosen(
+                _reply(await self._client.request("POST", path, body)), sampling["choices"], on_text
+            )
         if on_text is None:
-            return _reply(await self._client.post(path, body))
+            return _reply(await self._client.request("POST", path, body))
         reply = StreamedReply(on_text)
-        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        async with aclosing(self._client.events(path, streamed)) as events:
-            async for event in events:
-                reply.take(event)
+        streamed = {**body, "stream_options": {"include_usage": True}}
+        async with aclosing(self._client.pieces(path, streamed)) as pieces:
+            async for piece in pieces:
+                reply.take(piece)
         return reply.whole()
 
     async def score(self, prompt: Prompt, choices: Sequence[str], lease: Lease) -> Scores:
@@ -85,16 +88,16 @@ class HttpBackend:
             **fields_for(kind, {"cache_lease": lease}, is_chat=False),
             **({"prompt_logprobs_start": first} if kind.scores_from else {}),
         }
-        answer = await self._client.post("/v1/completions", body)
+        answer = await self._client.request("POST", "/v1/completions", body)
         listed = sorted(answer["choices"], key=lambda choice: cast(int, choice["index"]))
-        usage = _usage(answer)
+        usage = read_usage(answer) or Usage()
         return Scores(
             scores=tuple(
                 _score(ids, choice["prompt_logprobs"], first)
                 for ids, choice in zip(tokens[1:], listed, strict=True)
             ),
-            prompt_tokens=usage[0],
-            cached_tokens=usage[1],
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
         )
 
     async def prefill(self, prompt: Prompt, lease: Lease) -> Reply:
@@ -104,25 +107,27 @@ class HttpBackend:
         if tokens is None:
             return await self.reply(prompt, sampling, None)
         body = {"model": model, "prompt": tokens, **fields_for(kind, sampling, is_chat=False)}
-        return _reply(await self._client.post("/v1/completions", body))
+        return _reply(await self._client.request("POST", "/v1/completions", body))
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:
         if self._known is not None and self._known[1].sessions:
             salt = f"?cache_salt={quote(cache_salt, safe='')}" if cache_salt else ""
-            await self._client.delete(f"/cache/lease/{session}{salt}")
+            await self._client.request("DELETE", f"/cache/lease/{session}{salt}")
 
     async def _tokens(self, model: str, kind: ServerKind, prompt: Prompt, text: str) -> list[int]:
         if isinstance(prompt, TextPrompt):
             body: dict[str, Any] = {"prompt": prompt.text + text}
         else:
             body = _prompt_fields(kind, ChatPrompt(prompt.messages, prompt.prefix + text))
-        return cast(list[int], (await self._client.post("/tokenize", {"model": model, **body}))["tokens"])
+        return cast(
+            list[int], (await self._client.request("POST", "/tokenize", {"model": model, **body}))["tokens"]
+        )
 
     async def _server(self) -> tuple[str, ServerKind]:
         """The model's name, and what the server can do."""
         async with self._asking:
             if self._known is None:
-                listed = (await self._client.get("/v1/models"))["data"]
+                listed = (await self._client.request("GET", "/v1/models"))["data"]
                 names = [card["id"] for card in listed]
                 if not names or self._wanted not in (None, *names):
                     raise BackendError(
@@ -165,7 +170,7 @@ def _prompt_fields(kind: ServerKind, prompt: Prompt) -> dict[str, Any]:
 def _reply(answer: dict[str, Any]) -> Reply:
     choice = answer["choices"][0]
     message = choice.get("message", choice)
-    prompt_tokens, cached_tokens, completion_tokens = _usage(answer)
+    usage = read_usage(answer) or Usage()
     return Reply(
         text=message.get("content", choice.get("text")) or "",
         reasoning=message.get("reasoning") or message.get("reasoning_content") or "",
@@ -174,9 +179,9 @@ def _reply(answer: dict[str, Any]) -> Reply:
             for call in message.get("tool_calls") or ()
         ),
         finish_reason=choice["finish_reason"] or "",
-        prompt_tokens=prompt_tokens,
-        cached_tokens=cached_tokens,
-        completion_tokens=completion_tokens,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.completion_tokens,
     )
 
 
@@ -188,13 +193,6 @@ def _chosen(reply: Reply, choices: Sequence[str], on_text: OnText | None) -> Rep
     if on_text is not None:
         on_text(choice)
     return msgspec.structs.replace(reply, text=choice)
-
-
-def _usage(answer: dict[str, Any]) -> tuple[int, int, int]:
-    """Tokens of the prompt, of them cached, and of the reply."""
-    usage = answer.get("usage") or {}
-    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-    return usage.get("prompt_tokens", 0), cached, usage.get("completion_tokens", 0)
 
 
 def _score(tokens: Sequence[int], logprobs: Sequence[Mapping[str, Any] | None], first: int) -> Score:

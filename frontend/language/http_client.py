@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import msgspec
 
-from .adaptive_limit import AdaptiveLimit
+from .api_client import ApiClient, ApiError, Piece
 from .errors import BackendError, NoServerError
 
 CONNECTIONS = 256
 POOLS = 16  # for each request httpcore looks at all connections of a pool, so several pools share them
-CONNECT_S = 10.0
 FULL = (429, 503)
 WAIT_S = 1.0  # before a request is sent again, if the server does not say how long
-LONGEST_WAIT_S = 60.0
+MAX_WAIT_S = 60.0
 PATIENCE_S = 300.0  # for a server that refuses every request
 RESTART_S = 60.0  # for a server that answered before and can't be reached
 RESENDS = 3  # of a request whose connection broke
@@ -32,95 +31,63 @@ class HttpClient:
     succeeded for too long."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        self.url = _base(url)
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        limits = httpx.Limits(
-            max_connections=CONNECTIONS // POOLS, max_keepalive_connections=CONNECTIONS // POOLS
-        )
-        timeout = httpx.Timeout(None, connect=CONNECT_S)
-        tls = httpx.create_ssl_context()
-        self._pools = [
-            httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout, limits=limits, verify=tls)
-            for _ in range(POOLS)
-        ]
+        """Raises ValueError for a URL that is none."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"connect({url!r}): expected an address such as http://127.0.0.1:8000.")
+        size = CONNECTIONS // POOLS
+        self._pools = [ApiClient(url, api_key, connections=size, kept_connections=size) for _ in range(POOLS)]
+        self.url = self._pools[0].url
         self._open = [0] * POOLS
         self._limit = AdaptiveLimit(CONNECTIONS)
         self._accepted_at: float | None = None
 
-    async def get(self, path: str) -> Any:
-        return await self._json("GET", path, None)
-
-    async def delete(self, path: str) -> Any:
-        return await self._json("DELETE", path, None)
-
-    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        return await self._json("POST", path, body)
-
-    async def events(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """The JSON of each event. Once the first has arrived, the request is not sent again."""
+    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON of the answer. Raises `BackendError`."""
         attempts = _Attempts(self)
-        content = _encoded(body)
         while True:
             try:
-                async with (
-                    self._limit,
-                    self._pool() as pool,
-                    pool.stream("POST", path, content=content, headers=_JSON) as answer,
-                ):
-                    if self._is_accepted(answer):
-                        async for line in answer.aiter_lines():
-                            if line.startswith("data: {"):
-                                attempts.is_over = True
-                                yield msgspec.json.decode(line[6:])
-                        return
-                    await answer.aread()
-            except httpx.TransportError as error:
-                await attempts.after_failure(error)
-            else:
-                await attempts.after_refusal(answer, path)
+                async with self._take_pool() as pool:
+                    answer = await pool.request(method, path, body)
+                    self._accept()
+                    return answer
+            except (httpx.TransportError, ApiError, UnicodeEncodeError) as error:
+                await attempts.wait_after(error, path)
 
-    async def _json(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        """Raises `BackendError` for an answer that is no success, or no JSON."""
+    async def pieces(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[Piece, None]:
+        """The pieces of a reply. Once the first has arrived, the request is not sent again. Raises
+        `BackendError`."""
         attempts = _Attempts(self)
-        content = None if body is None else _encoded(body)
         while True:
             try:
-                async with self._limit, self._pool() as pool:
-                    answer = await pool.request(method, path, content=content, headers=_JSON)
-                    is_accepted = self._is_accepted(answer)
-            except httpx.TransportError as error:
-                await attempts.after_failure(error)
-                continue
-            if is_accepted:
-                return self._decoded(answer, path)
-            await attempts.after_refusal(answer, path)
+                async with self._take_pool() as pool, aclosing(pool.pieces(path, body)) as pieces:
+                    async for piece in pieces:
+                        if not attempts.is_over:
+                            attempts.is_over = True
+                            self._accept()
+                        yield piece
+                    return
+            except (httpx.TransportError, ApiError, UnicodeEncodeError) as error:
+                await attempts.wait_after(error, path)
 
     @asynccontextmanager
-    async def _pool(self) -> AsyncGenerator[httpx.AsyncClient, None]:
-        """The pool with the fewest open requests."""
-        number = min(range(POOLS), key=self._open.__getitem__)
-        self._open[number] += 1
-        try:
-            yield self._pools[number]
-        finally:
-            self._open[number] -= 1
+    async def _take_pool(self) -> AsyncGenerator[ApiClient, None]:
+        """The pool with the fewest open requests, when one more may be open."""
+        async with self._limit:
+            number = min(range(POOLS), key=self._open.__getitem__)
+            self._open[number] += 1
+            try:
+                yield self._pools[number]
+            except ApiError as error:
+                if error.status in FULL:
+                    self._limit.refused()
+                raise
+            finally:
+                self._open[number] -= 1
 
-    def _is_accepted(self, answer: httpx.Response) -> bool:
-        if answer.is_success:
-            self._accepted_at = time.monotonic()
-            self._limit.accepted()
-        elif answer.status_code in FULL:
-            self._limit.refused()
-        return answer.is_success
-
-    def _decoded(self, answer: httpx.Response, path: str) -> Any:
-        try:
-            return answer.json()
-        except ValueError:
-            raise BackendError(
-                f"{self.url} answers {path} with {answer.text[:60]!r}, which is no JSON: is this a server "
-                "with OpenAI's API?"
-            ) from None
+    def _accept(self) -> None:
+        self._accepted_at = time.monotonic()
+        self._limit.accepted()
 
     def seconds_without_success(self, begun: float) -> float:
         """`begun`: when the request was first sent, by `time.monotonic`."""
@@ -140,57 +107,72 @@ class _Attempts:
         self._begun = time.monotonic()
         self._broken = 0
 
-    async def after_failure(self, error: httpx.TransportError) -> None:
-        """Raises `BackendError` unless the server may be restarting."""
-        self._broken += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+    async def wait_after(self, error: Exception, path: str) -> None:
+        """Raises `BackendError` unless the server is full or may be restarting."""
+        if isinstance(error, UnicodeEncodeError):
+            found = error.object[error.start : error.end]
+            raise BackendError(
+                f"the prompt or an option contains {found!r}, half of a surrogate pair, which UTF-8 can't "
+                "express: remove it, or decode the text with errors='replace'."
+            ) from None
         waited = self._client.seconds_without_success(self._begun)
-        may_return = self._client.has_answered and waited < RESTART_S and self._broken <= RESENDS
-        if self.is_over or not may_return:
-            kind = BackendError if self._client.has_answered else NoServerError
-            raise kind(
-                f"no answer from {self._client.url} ({error or type(error).__name__}). Is the server running?"
-            ) from error
-        await asyncio.sleep(WAIT_S * random.uniform(0.5, 1.5))
-
-    async def after_refusal(self, answer: httpx.Response, path: str) -> None:
-        """Raises `BackendError` unless the server was full and may have capacity later."""
-        waited = self._client.seconds_without_success(self._begun)
-        if answer.status_code not in FULL or waited > PATIENCE_S:
-            raise BackendError(f"{path} was refused with status {answer.status_code}: {_reason(answer)}")
-        await asyncio.sleep(_wait(answer) * random.uniform(1.0, 1.25))
-
-
-_JSON = {"Content-Type": "application/json"}
+        if not isinstance(error, ApiError):
+            self._broken += not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+            may_return = self._client.has_answered and waited < RESTART_S and self._broken <= RESENDS
+            if self.is_over or not may_return:
+                kind = BackendError if self._client.has_answered else NoServerError
+                reason = str(error) or type(error).__name__
+                raise kind(f"no answer from {self._client.url} ({reason}). Is the server running?") from error
+            await asyncio.sleep(WAIT_S * random.uniform(0.5, 1.5))
+            return
+        if error.status is None:
+            raise BackendError(f"the reply was ended by an error: {error}" if self.is_over else str(error))
+        if error.status not in FULL or waited > PATIENCE_S:
+            raise BackendError(f"{path} was refused with {error}")
+        pause = WAIT_S if error.retry_after_s is None else min(MAX_WAIT_S, max(0.0, error.retry_after_s))
+        await asyncio.sleep(pause * random.uniform(1.0, 1.25))
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
-    """Raises `BackendError` for text that has no UTF-8 form."""
-    try:
-        return msgspec.json.encode(body)
-    except UnicodeEncodeError as error:
-        found = error.object[error.start : error.end]
-        raise BackendError(
-            f"the prompt or an option contains {found!r}, half of a surrogate pair, which UTF-8 can't "
-            "express: remove it, or decode the text with errors='replace'."
-        ) from None
+class AdaptiveLimit:
+    """An asynchronous context for each request. A refusal lowers the limit below the requests that are open;
+    each round of successes raises it by one. So most requests wait here, not for a `Retry-After`."""
 
+    def __init__(self, max_open: int) -> None:
+        self._max = max_open
+        self._limit = float(max_open)
+        self._open = 0
+        self._turns: deque[asyncio.Future[None]] = deque()
 
-def _base(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"connect({url!r}): expected an address such as http://127.0.0.1:8000.")
-    return url.rstrip("/").removesuffix("/v1")
+    @property
+    def limit(self) -> int:
+        return int(self._limit)
 
+    async def __aenter__(self) -> None:
+        while self._open >= self.limit:
+            turn = asyncio.get_running_loop().create_future()
+            self._turns.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._wake()  # another in place of this one
+                raise
+        self._open += 1
 
-def _wait(answer: httpx.Response) -> float:
-    try:
-        return min(LONGEST_WAIT_S, max(0.0, float(answer.headers["retry-after"])))
-    except (KeyError, ValueError):
-        return WAIT_S
+    async def __aexit__(self, *_: object) -> None:
+        self._open -= 1
+        self._wake()
 
+    def refused(self) -> None:
+        """Call it inside of the context of the refused request."""
+        self._limit = max(1.0, min(self._limit, self._open - 1))
 
-def _reason(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return answer.text[:500]
+    def accepted(self) -> None:
+        self._limit = min(self._max, self._limit + 1 / self._limit)
+
+    def _wake(self) -> None:
+        free = self.limit - self._open
+        while free > 0 and self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                free -= 1

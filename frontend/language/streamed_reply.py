@@ -1,16 +1,16 @@
-"""Joins the events of a streamed reply."""
+"""Joins the parts of a streamed reply."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..engine.completion import ToolCall
+from ..engine.completion import CompletionPart, ToolCall
+from ..engine.completion import Usage as EngineUsage
+from .api_client import Piece, Usage
 from .backend import OnText, Reply
 from .errors import BackendError
 
 
 class StreamedReply:
-    """Takes the events of one choice, in the forms of completions and of chats."""
+    """Takes the parts of one choice, from a server or from an `Engine`."""
 
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
@@ -18,28 +18,20 @@ class StreamedReply:
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, str]] = {}
         self._finish_reason = ""
-        self._usage: dict[str, Any] = {}
+        self._usage: Usage | EngineUsage = Usage()
 
-    def take(self, event: dict[str, Any]) -> None:
-        """Raises `BackendError` for an event that says that the reply failed."""
-        if error := event.get("error"):
-            raise BackendError(f"the reply was ended by an error: {error.get('message', error)}")
-        self._usage = event.get("usage") or self._usage
-        for choice in event.get("choices", ()):
-            delta = choice.get("delta", choice)
-            if text := delta.get("content", choice.get("text")):
-                self._text.append(text)
-                self._on_text(text)
-            self._reasoning.append(delta.get("reasoning") or delta.get("reasoning_content") or "")
-            for call in delta.get("tool_calls") or ():
-                self._take_call(call)
-            self._finish_reason = choice.get("finish_reason") or self._finish_reason
-
-    def _take_call(self, delta: dict[str, Any]) -> None:
-        call = self._calls.setdefault(delta["index"], {"id": "", "name": "", "arguments": ""})
-        call["id"] += delta.get("id") or ""
-        for field in ("name", "arguments"):
-            call[field] += (delta.get("function") or {}).get(field) or ""
+    def take(self, part: Piece | CompletionPart) -> None:
+        if part.text:
+            self._text.append(part.text)
+            self._on_text(part.text)
+        self._reasoning.append(part.reasoning)
+        for call in part.tool_calls:
+            known = self._calls.setdefault(call.index, {"id": "", "name": "", "arguments": ""})
+            known["id"] += call.id or ""
+            known["name"] += call.name or ""
+            known["arguments"] += call.arguments
+        self._finish_reason = part.finish_reason or self._finish_reason
+        self._usage = part.usage or self._usage
 
     def whole(self) -> Reply:
         """Raises `BackendError` if the stream has ended too early."""
@@ -50,7 +42,7 @@ class StreamedReply:
             reasoning="".join(self._reasoning),
             tool_calls=tuple(ToolCall(**self._calls[index]) for index in sorted(self._calls)),
             finish_reason=self._finish_reason,
-            prompt_tokens=self._usage.get("prompt_tokens", 0),
-            cached_tokens=(self._usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
-            completion_tokens=self._usage.get("completion_tokens", 0),
+            prompt_tokens=self._usage.prompt_tokens,
+            cached_tokens=self._usage.cached_tokens,
+            completion_tokens=self._usage.completion_tokens,
         )

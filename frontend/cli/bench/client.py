@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
 from ....runtime.errors import ConfigError
+from ...language.api_client import ApiClient, ApiError, Piece
 from ..server_option import no_answer
 
 
@@ -28,6 +29,17 @@ class Reply:
     output_tokens: int = 0
     error: str | None = None
 
+    def take(self, piece: Piece, now: float) -> None:
+        if piece.text:
+            self.text += piece.text
+            if now not in self.arrivals[-1:]:
+                self.arrivals.append(now)
+        self.finish_reason = piece.finish_reason or self.finish_reason
+        if piece.usage is not None:
+            self.prompt_tokens = piece.usage.prompt_tokens
+            self.cached_tokens = piece.usage.cached_tokens
+            self.output_tokens = piece.usage.completion_tokens
+
     @property
     def ttft(self) -> float:
         return self.arrivals[0] if self.arrivals else self.finished
@@ -41,37 +53,32 @@ class Client:
     """One server. `model` is the first that it lists, with a context of so many tokens if the server says."""
 
     def __init__(self, url: str, api_key: str = "none", timeout: float = 600.0) -> None:
-        # A connection for each request: some servers close idle ones without a word, and the request is lost.
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        headers = {"Authorization": f"Bearer {api_key}"}
-        base = url.rstrip("/").removesuffix("/v1")
-        self._http = httpx.AsyncClient(base_url=base, timeout=timeout, limits=limits, headers=headers)
+        self._client = ApiClient(url, api_key, timeout)
         self.model = ""
         self.context: int | None = None
 
     async def open(self) -> None:
         """Finds the model. Raises ConfigError if no server answers."""
+        url = self._client.url
         try:
-            answer = (await self._http.get("/v1/models")).raise_for_status()
-            listed = answer.json()["data"][0]
+            listed = (await self._client.request("GET", "/v1/models"))["data"][0]
             self.model, self.context = listed["id"], listed.get("max_model_len")
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ApiError, LookupError, TypeError) as error:
             await self.close()
             if isinstance(error, httpx.ConnectError):
-                raise no_answer(str(self._http.base_url), error) from None
-            if isinstance(error, httpx.HTTPStatusError) and error.response.status_code == 401:
+                raise no_answer(url, error) from None
+            if isinstance(error, ApiError) and error.status == 401:
                 raise ConfigError(
-                    f"the server at {self._http.base_url} asks for an API key that it knows: give it with "
-                    "--api-key KEY or in ARBORA_API_KEY."
+                    f"the server at {url} asks for an API key that it knows: give it with --api-key KEY or "
+                    "in ARBORA_API_KEY."
                 ) from None
             reason = str(error).rstrip(".")
             raise ConfigError(
-                f"no server at {self._http.base_url} lists a model: {reason}. Start one, or name another "
-                "with --url."
+                f"no server at {url} lists a model: {reason}. Start one, or name another with --url."
             ) from None
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._client.close()
 
     async def count_tokens(self, text: str) -> int:
         answer = await self._tokenize({"model": self.model, "prompt": text})
@@ -85,12 +92,12 @@ class Client:
         message = {"role": "user", "content": text}
         try:
             answer = await self._tokenize({"model": self.model, "messages": [message]})
-        except httpx.HTTPStatusError:
+        except ApiError:
             return 0
         return max(0, int(answer["count"]) - await self.count_tokens(text)) if "count" in answer else 0
 
     async def _tokenize(self, body: dict[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = (await self._http.post("/tokenize", json=body)).raise_for_status().json()
+        answer: dict[str, Any] = await self._client.request("POST", "/tokenize", body)
         return answer
 
     async def chat(self, messages: list[dict[str, str]], **options: Any) -> Reply:
@@ -98,30 +105,23 @@ class Client:
         body = {
             "model": self.model,
             "messages": messages,
-            "stream": True,
             "stream_options": {"include_usage": True},
             **options,
         }
         reply = Reply()
         clock = _ReadClock()
         try:
-            await self._stream(body, reply, clock)
-        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
+            async with aclosing(self._client.pieces("/v1/chat/completions", body)) as pieces:
+                async for piece in pieces:
+                    reply.take(piece, clock.now())
+        except ApiError as error:
+            reply.error = str(error)
+        except httpx.HTTPError as error:
             reply.error = repr(error)
         reply.finished = time.perf_counter() - clock.started
         if reply.finish_reason is None and reply.error is None:
             reply.error = "the stream ended without a finish reason"
         return reply
-
-    async def _stream(self, body: dict[str, Any], reply: Reply, clock: _ReadClock) -> None:
-        async with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
-            if response.status_code != 200:
-                said = (await response.aread()).decode(errors="replace")
-                reply.error = f"{response.status_code}: {said[:500]}"
-                return
-            async for line in response.aiter_lines():
-                if line.startswith("data: ") and line != "data: [DONE]":
-                    _take(reply, json.loads(line[6:]), clock.now())
 
 
 class _ReadClock:
@@ -143,23 +143,3 @@ class _ReadClock:
 
     def _forget(self) -> None:
         self._read = None
-
-
-def _take(reply: Reply, event: dict[str, Any], now: float) -> None:
-    if event.get("error"):
-        reply.error = str(event["error"])
-    for choice in event.get("choices", ()):
-        text = choice["delta"].get("content")
-        if text:
-            reply.text += text
-            if now not in reply.arrivals[-1:]:
-                reply.arrivals.append(now)
-        reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
-    usage = event.get("usage")
-    if usage:
-        reply.prompt_tokens = usage["prompt_tokens"]
-        reply.output_tokens = usage["completion_tokens"]
-        details = usage.get("prompt_tokens_details") or {}
-        # llama.cpp's older versions tell it among their timings only.
-        cached = details.get("cached_tokens", (event.get("timings") or {}).get("cache_n"))
-        reply.cached_tokens = cached or 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from ...core.text.utf8 import is_utf8
+from ...language.api_client import ApiError
 from ..output import print_json
 from .characters import NOT_UTF8, read_utf8
 from .conversation import CommandError, CommandInterruptedError
-from .server import ReplyError
 from .slash_commands import EXIT, is_command, run_command
 from .talk import Talk
 
@@ -44,7 +44,7 @@ def json_chat(talk: Talk) -> int:
         said = text.removeprefix("/")
         try:
             turn = talk.say(said, lambda piece: None)
-        except ReplyError as error:
+        except ApiError as error:
             exit_code = 1
             print_json({"turn": number, "user": said, "error": {"message": str(error), "code": error.code}})
             continue

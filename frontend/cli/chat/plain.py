@@ -7,8 +7,9 @@ import os
 import sys
 
 from ...core.text.utf8 import is_utf8
+from ...language.api_client import ApiError, Piece
 from .characters import NOT_UTF8, read_utf8, without_controls
-from .server import Piece, ReplyError, Server
+from .server import Server
 from .slash_commands import COMMANDS
 
 HELP = "/reset begins anew, /exit ends"
@@ -57,12 +58,12 @@ def _take_turn(server: Server, model: str, turns: list[Turn], text: str) -> bool
         for piece in server.reply(model, [*turns, question]):
             shown.add(piece)
         if not shown.has_ended:
-            raise ReplyError("the stream ended without a finish reason")
+            raise ApiError("the stream ended without a finish reason")
         turns += [question, {"role": "assistant", "content": shown.text}]
         print()
     except KeyboardInterrupt:
         print("\n(interrupted: this turn is forgotten)")
-    except ReplyError as error:
+    except ApiError as error:
         print(f"\n(no reply: {error})", file=sys.stderr)
         if error.code == "context_length_exceeded":
             print(FULL, file=sys.stderr)

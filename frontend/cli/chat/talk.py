@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
+from ...language.api_client import ApiError, Piece, Usage
 from .conversation import CommandError, CommandInterruptedError, Conversation, load_conversation
-from .server import Model, Piece, ReplyError, Server, Usage
+from .server import Model, Server
 
 OnPiece = Callable[[Piece], None]
 
@@ -91,7 +92,7 @@ class Talk:
             for piece in stream:
                 if piece.text or piece.reasoning:
                     break
-        except ReplyError as error:
+        except ApiError as error:
             raise CommandError(
                 f"{command}: the server did not take it, so nothing is changed: {error}"
             ) from None
@@ -101,7 +102,7 @@ class Talk:
             stream.close()
 
     def say(self, text: str, on_piece: OnPiece) -> Turn:
-        """Sends the user's text and returns the turn. Raises ReplyError, and then forgets the text.
+        """Sends the user's text and returns the turn. Raises ApiError, and then forgets the text.
 
         A KeyboardInterrupt ends the reply; what has arrived of it stays in the conversation.
         """
@@ -125,7 +126,7 @@ class Talk:
             stream.close()  # ends the request
         reasons = [piece.finish_reason for piece in pieces if piece.finish_reason]
         if not reasons and not interrupted:
-            raise ReplyError("the stream ended without a finish reason")
+            raise ApiError("the stream ended without a finish reason")
         self.last = Turn(
             reply="".join(piece.text for piece in pieces),
             reasoning="".join(piece.reasoning for piece in pieces),

@@ -17,10 +17,10 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from rich.console import Console
 from rich.text import Text
 
+from ...language.api_client import ApiError, Piece
 from ..output import console as make_console
 from .conversation import SETTINGS, CommandError
 from .markdown_stream import MarkdownStream
-from .server import Piece, ReplyError
 from .slash_commands import COMMANDS, EXIT, is_command, run_command
 from .talk import Talk, Turn
 
@@ -81,7 +81,7 @@ def _take_turn(console: Console, talk: Talk, text: str) -> None:
                 shown.add(piece.reasoning, piece.text)
 
             turn = talk.say(text, show)
-    except ReplyError as error:
+    except ApiError as error:
         console.print(Text(f"no reply, and this turn is forgotten: {error}", "red"))
         if error.code == "context_length_exceeded":
             console.print(Text("A shorter one may fit, and /reset begins a new conversation.", "red"))

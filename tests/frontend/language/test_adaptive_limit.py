@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from arbora.frontend.language.adaptive_limit import AdaptiveLimit
+from arbora.frontend.language.http_client import AdaptiveLimit
 
 
 class Server:

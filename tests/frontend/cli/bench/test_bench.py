@@ -64,7 +64,7 @@ def test_failed_requests_give_the_exit_code_1(capsys: pytest.CaptureFixture[str]
     with chat_server({"message": "no"}) as stub:
         assert main(["bench", "--url", stub.url, "--json", "--requests", "1"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["figures"]["errors"] == 1 and found["error"].startswith("400: ")
+    assert found["figures"]["errors"] == 1 and found["error"].startswith("status 400: ")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from arbora.frontend.cli.chat.server import Piece, Server
+from arbora.frontend.cli.chat.server import Server
 from arbora.frontend.cli.main import main
+from arbora.frontend.language.api_client import Piece
 from chat_stub import chat_server
 from served import Served
 

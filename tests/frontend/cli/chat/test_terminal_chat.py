@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from arbora.frontend.cli.chat import markdown_stream
 from arbora.frontend.cli.chat.markdown_stream import MarkdownStream, complete_blocks
-from arbora.frontend.cli.chat.server import Usage
 from arbora.frontend.cli.chat.talk import Turn
 from arbora.frontend.cli.chat.terminal import turn_in_words
+from arbora.frontend.language.api_client import Usage
 from chat_stub import Piece, chat_server
 from rich.console import Console
 from terminal import ALT_ENTER, CTRL_C, CTRL_D, ENTER, TAB, UP, Terminal, terminal
