@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from arbora.frontend.launch.commands import replica_commands
+from arbora.frontend.launch.child_process import replica_commands
 from arbora.kernels.common.threads import ParallelKernel
 from comparison import markdown
 from model_steps import Steps

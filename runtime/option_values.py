@@ -86,11 +86,11 @@ def options_of(config: type[Any]) -> tuple[Option, ...]:
     )
 
 
-def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
-    expected = f"from {least} on" if most is None else f"from {least} to {most}"
+def whole_number(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    expected = f"from {minimum} on" if maximum is None else f"from {minimum} to {maximum}"
 
     def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= (most or int(text)):
+        if not text.isascii() or not text.isdigit() or not minimum <= int(text) <= (maximum or int(text)):
             raise ValueError(f"expected a whole number {expected}.")
         return int(text)
 

@@ -18,13 +18,13 @@ from ..core.text.close_names import did_you_mean
 from ..core.text.utf8 import is_utf8
 from ..http.keys.key_file import NAME_FORM, is_name
 from ..http.keys.new_key import as_json, line_of, new_key
-from ..launch.closed_output import drop_output
-from ..launch.commands import server_commands
+from ..launch.child_process import server_commands
 from ..launch.listening import check_address
 from ..launch.options import Setting, build_config, from_environment, unknown_variables
 from ..launch.program_name import program_name
 from ..launch.serve import serve
 from ..model_files.packaged_models import PACKAGED
+from .output import drop_output
 from .unknown_options import ELSEWHERE, unknown_arguments
 
 INTERRUPTED = 130

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
-
-from ..launch.closed_output import drop_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,3 +57,9 @@ def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Ta
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def drop_output() -> None:
+    """Sends the rest of standard output nowhere. When Python exits, it flushes standard output again, which
+    must not fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,7 +9,7 @@ import msgspec
 
 from ..core.logprobs import TokenLogprob
 from ..core.reply import UnenforcedKeyword, Usage
-from .typed import not_of_type, schema_and_reader
+from .typed import describe_mismatch, schema_and_reader
 
 __all__ = [
     "Choice",
@@ -80,7 +80,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return read(self.text)
         except ValueError as error:  # msgspec's and pydantic's errors too
-            raise ValueError(not_of_type("the reply", self.text, self.finish_reason, error)) from error
+            raise ValueError(describe_mismatch("the reply", self.text, self.finish_reason, error)) from error
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

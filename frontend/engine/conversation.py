@@ -13,7 +13,7 @@ from ..core.conversation import tool_definitions
 from ..core.draft import Prompt
 from ..core.fields import JsonObject
 from ..core.messages import ChatMessage, Conversation, Tool, ToolChoice
-from .values import check_characters, convert, json_of
+from .values import check_characters, convert, encode_json
 
 Message: TypeAlias = Mapping[str, object]
 
@@ -34,7 +34,7 @@ class ChatFields(msgspec.Struct, kw_only=True):
         given = {name: options[name] for name in cls.__struct_fields__ if options.get(name) is not None}
         for name, value in given.items():
             check_characters(name, value)
-            json_of(value, name)
+            encode_json(value, name)
         return convert(given, cls, "")
 
     @property

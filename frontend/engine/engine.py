@@ -9,7 +9,7 @@ from . import work
 from .completion import Completion, CompletionPart, Score
 from .options import EngineOptions, engine_config, errors_with_keywords
 from .requests import Prompt, Prompts
-from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, merged, merged_each
+from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions, merge, merge_each
 from .thread import EngineThread
 from .work import Conversation, Conversations
 
@@ -69,7 +69,7 @@ class Engine:
         **sampling: Unpack[Sampling],
     ) -> Completion | list[Completion]:
         """The completion of a prompt, or those of a list of prompts in its order."""
-        return self._thread.result(work.generate(prompt, merged_each(sampling_params, sampling), use_tqdm))
+        return self._thread.run(work.generate(prompt, merge_each(sampling_params, sampling), use_tqdm))
 
     @overload
     async def agenerate(
@@ -97,22 +97,22 @@ class Engine:
         use_tqdm: bool = False,
         **sampling: Unpack[Sampling],
     ) -> Completion | list[Completion]:
-        return await self._thread.awaited(
-            work.generate(prompt, merged_each(sampling_params, sampling), use_tqdm)
+        return await self._thread.run_async(
+            work.generate(prompt, merge_each(sampling_params, sampling), use_tqdm)
         )
 
     def stream(
         self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
     ) -> Iterator[CompletionPart]:
         """The completion of a prompt in parts, as they arrive."""
-        options = merged(sampling_params, sampling)
-        return self._thread.parts(work.streamed(work.completion_ask(prompt, options), options))
+        options = merge(sampling_params, sampling)
+        return self._thread.stream(work.streamed(work.completion_ask(prompt, options), options))
 
     def astream(
         self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
     ) -> AsyncIterator[CompletionPart]:
-        options = merged(sampling_params, sampling)
-        return self._thread.async_parts(work.streamed(work.completion_ask(prompt, options), options))
+        options = merge(sampling_params, sampling)
+        return self._thread.stream_async(work.streamed(work.completion_ask(prompt, options), options))
 
     @overload
     def chat(
@@ -141,7 +141,7 @@ class Engine:
         **options: Unpack[ChatOptions],
     ) -> Completion | list[Completion]:
         """The reply to a conversation, or those to a list of conversations in its order."""
-        return self._thread.result(work.chat(messages, merged_each(sampling_params, options), use_tqdm))
+        return self._thread.run(work.chat(messages, merge_each(sampling_params, options), use_tqdm))
 
     @overload
     async def achat(
@@ -169,8 +169,8 @@ class Engine:
         use_tqdm: bool = False,
         **options: Unpack[ChatOptions],
     ) -> Completion | list[Completion]:
-        return await self._thread.awaited(
-            work.chat(messages, merged_each(sampling_params, options), use_tqdm)
+        return await self._thread.run_async(
+            work.chat(messages, merge_each(sampling_params, options), use_tqdm)
         )
 
     def stream_chat(
@@ -180,8 +180,8 @@ class Engine:
         **options: Unpack[ChatOptions],
     ) -> Iterator[CompletionPart]:
         """The reply to a conversation in parts, as they arrive."""
-        given = merged(sampling_params, options)
-        return self._thread.parts(work.streamed(work.chat_ask(messages, given), given))
+        given = merge(sampling_params, options)
+        return self._thread.stream(work.streamed(work.chat_ask(messages, given), given))
 
     def astream_chat(
         self,
@@ -189,22 +189,22 @@ class Engine:
         sampling_params: Sampling | None = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncIterator[CompletionPart]:
-        given = merged(sampling_params, options)
-        return self._thread.async_parts(work.streamed(work.chat_ask(messages, given), given))
+        given = merge(sampling_params, options)
+        return self._thread.stream_async(work.streamed(work.chat_ask(messages, given), given))
 
     def tokenize(self, prompt: str | Conversation, **options: Unpack[TokenizeOptions]) -> list[int]:
         """The tokens of a text or a conversation, as `generate` and `chat` compute them."""
-        return self._thread.result(work.tokens(prompt, options))
+        return self._thread.run(work.tokens(prompt, options))
 
     async def atokenize(self, prompt: str | Conversation, **options: Unpack[TokenizeOptions]) -> list[int]:
-        return await self._thread.awaited(work.tokens(prompt, options))
+        return await self._thread.run_async(work.tokens(prompt, options))
 
     def end_lease(self, key: str, cache_salt: str | None = None) -> None:
         """Ends the leases that requests took with `cache_lease` under `key`."""
-        self._thread.result(work.end_lease(key, cache_salt))
+        self._thread.run(work.end_lease(key, cache_salt))
 
     async def aend_lease(self, key: str, cache_salt: str | None = None) -> None:
-        await self._thread.awaited(work.end_lease(key, cache_salt))
+        await self._thread.run_async(work.end_lease(key, cache_salt))
 
     def score(
         self, prompt: str | Conversation, choices: Sequence[str], **options: Unpack[ScoreOptions]
@@ -214,9 +214,9 @@ class Engine:
         If the conversation ends with an assistant's message, the choices continue it. Scored are the tokens
         after the longest prefix that the prompt alone and the prompt with each choice have in common.
         """
-        return self._thread.result(work.score(prompt, choices, options))
+        return self._thread.run(work.score(prompt, choices, options))
 
     async def ascore(
         self, prompt: str | Conversation, choices: Sequence[str], **options: Unpack[ScoreOptions]
     ) -> list[Score]:
-        return await self._thread.awaited(work.score(prompt, choices, options))
+        return await self._thread.run_async(work.score(prompt, choices, options))

@@ -18,7 +18,7 @@ from ..core.prepare import Job
 from ..core.replica.engine_client import EngineClient
 from ..core.replica.generation import Generation
 from ..core.service import Service
-from ..launch.commands import Commands
+from ..launch.child_process import Commands
 from ..launch.directory import PrivateDirectory
 from ..launch.errors import ServerError
 from ..launch.supervisor import Supervisor

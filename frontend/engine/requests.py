@@ -31,7 +31,7 @@ from ..core.work.caller import Caller
 from .conversation import ChatFields, Message
 from .sampling import ChatOptions, Sampling, ScoreOptions, TokenizeOptions
 from .typed import schema_and_reader
-from .values import check_characters, convert, json_of
+from .values import check_characters, convert, encode_json
 
 Prompt: TypeAlias = str | Sequence[int]
 Prompts: TypeAlias = list[str] | list[list[int]]
@@ -148,7 +148,7 @@ def _grammar(options: Mapping[str, object]) -> GrammarSpec | None:
     if fields.json_schema is True:
         schema = object_spec(True, "json_schema")
     else:
-        schema = schema_spec(json_of(fields.json_schema, "json_schema"), "json_schema")
+        schema = schema_spec(encode_json(fields.json_schema, "json_schema"), "json_schema")
     return one_spec(
         (
             schema,

@@ -171,7 +171,7 @@ def check_names(given: Mapping[str, object], options: type) -> None:
     raise TypeError(f"unknown {kind} {name!r}.{did_you_mean(name, known)} There are {', '.join(known)}.")
 
 
-def merged(params: Sampling | None, options: S) -> S:
+def merge(params: Sampling | None, options: S) -> S:
     """The fields of both; `options` override `params`. Raises TypeError if `params` is no `Sampling`."""
     if params is None:
         return options
@@ -183,14 +183,14 @@ def merged(params: Sampling | None, options: S) -> S:
     return {**params, **options}  # type: ignore[return-value]
 
 
-def merged_each(params: Sampling | Sequence[Sampling] | None, options: S) -> S | list[S]:
-    """As `merged`, also for a list of `params`."""
+def merge_each(params: Sampling | Sequence[Sampling] | None, options: S) -> S | list[S]:
+    """As `merge`, also for a list of `params`."""
     if isinstance(params, list | tuple):
-        return [merged(each, options) for each in params]
-    return merged(cast(Sampling | None, params), options)
+        return [merge(each, options) for each in params]
+    return merge(cast(Sampling | None, params), options)
 
 
-def one_for_each(sampling: S | list[S], count: int, name: str) -> list[S]:
+def repeat_for_each(sampling: S | list[S], count: int, name: str) -> list[S]:
     """The options of each of `count` prompts, which are called `name`. Raises TypeError for another number of
     options."""
     each = sampling if isinstance(sampling, list) else [sampling] * count
@@ -201,6 +201,6 @@ def one_for_each(sampling: S | list[S], count: int, name: str) -> list[S]:
     return each
 
 
-def only_one(sampling: S | list[S], name: str) -> S:
+def take_only(sampling: S | list[S], name: str) -> S:
     """The options of a single prompt. Raises TypeError for a list of another length than 1."""
-    return one_for_each(sampling, 1, name)[0]
+    return repeat_for_each(sampling, 1, name)[0]

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 from ...runtime.config import ServeConfig
-from ..launch.commands import replica_commands
+from ..launch.child_process import replica_commands
 from ..launch.errors import ServerError
 from .completion import CompletionPart
 from .local_server import Ask, LocalServer
@@ -50,17 +50,17 @@ class EngineThread:
             self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
-    def result(self, work: Work[T]) -> T:
+    def run(self, work: Work[T]) -> T:
         future = self._submit(work)
         try:
             return future.result()
         finally:
             future.cancel()  # has an effect only after an interruption
 
-    async def awaited(self, work: Work[T]) -> T:
+    async def run_async(self, work: Work[T]) -> T:
         return await asyncio.wrap_future(self._submit(work))
 
-    def parts(self, ask: Ask) -> Iterator[CompletionPart]:
+    def stream(self, ask: Ask) -> Iterator[CompletionPart]:
         parts: queue.SimpleQueue[CompletionPart | None] = queue.SimpleQueue()
         future = self._submit(lambda server: server.stream(ask, parts.put))
         future.add_done_callback(lambda _: parts.put(None))
@@ -71,7 +71,7 @@ class EngineThread:
         finally:
             future.cancel()
 
-    async def async_parts(self, ask: Ask) -> AsyncIterator[CompletionPart]:
+    async def stream_async(self, ask: Ask) -> AsyncIterator[CompletionPart]:
         loop = asyncio.get_running_loop()
         parts: asyncio.Queue[CompletionPart | None] = asyncio.Queue()
 

@@ -36,7 +36,7 @@ def schema_and_reader(kind: object) -> tuple[object, Read]:
     return _closed(schema), msgspec.json.Decoder(kind).decode
 
 
-def not_of_type(name: str, text: str, finish_reason: str, error: ValueError) -> str:
+def describe_mismatch(name: str, text: str, finish_reason: str, error: ValueError) -> str:
     """Why the text of a reply that is called `name` can't be read."""
     cut = " Give it more max_tokens, or complete_json=True." if finish_reason == "length" else ""
     return f"{name} is no value of its type: {error}.{cut} It is {text!r}."

@@ -23,7 +23,7 @@ def convert(value: object, kind: type[T], param: str) -> T:
         raise type_error(error, _as_json(value), param) from error
 
 
-def json_of(value: object, param: str) -> Raw:
+def encode_json(value: object, param: str) -> Raw:
     """The value as JSON. Raises `RequestError` naming `param` if it can't be written."""
     try:
         return Raw(msgspec.json.encode(value))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Unpack, cast
 from .completion import Choice, Completion, TokenLogprob
 from .engine import Engine
 from .requests import Prompt
-from .sampling import Rendering, Sampling, check_names, one_for_each
+from .sampling import Rendering, Sampling, check_names, repeat_for_each
 from .vllm_options import read_options
 from .work import Conversation, Conversations
 
@@ -128,7 +128,7 @@ class LLM:
         """The fields for each of `count` prompts, which are called `name`."""
         one = SamplingParams() if params is None else params
         fields = [_fields(each) for each in one] if isinstance(one, list | tuple) else _fields(one)
-        return [self._seeded({**self._defaults, **each}) for each in one_for_each(fields, count, name)]
+        return [self._seeded({**self._defaults, **each}) for each in repeat_for_each(fields, count, name)]
 
     def _seeded(self, fields: Sampling) -> Sampling:
         if self._seeds is None or fields.get("seed") is not None:

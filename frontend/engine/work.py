@@ -31,8 +31,8 @@ from .sampling import (
     ScoreOptions,
     TokenizeOptions,
     check_names,
-    one_for_each,
-    only_one,
+    repeat_for_each,
+    take_only,
 )
 from .scores import scored_prompts
 from .thread import Work
@@ -46,9 +46,9 @@ def generate(
     prompt: Prompt | Prompts, sampling: Sampling | list[Sampling], use_tqdm: bool
 ) -> Work[Completion | list[Completion]]:
     if not _is_batch(prompt):
-        return _one(completion_ask(cast(Prompt, prompt), only_one(sampling, "prompt")))
+        return _one(completion_ask(cast(Prompt, prompt), take_only(sampling, "prompt")))
     prompts = cast(list[Prompt], prompt)
-    pairs = zip(prompts, one_for_each(sampling, len(prompts), "prompts"), strict=True)
+    pairs = zip(prompts, repeat_for_each(sampling, len(prompts), "prompts"), strict=True)
     asks = [completion_ask(*pair, f"prompt[{place}]") for place, pair in enumerate(pairs)]
     return _several(asks, use_tqdm)
 
@@ -57,8 +57,8 @@ def chat(
     messages: Conversation | Conversations, options: ChatOptions | list[ChatOptions], use_tqdm: bool
 ) -> Work[Completion | list[Completion]]:
     if not _is_conversations(messages):
-        return _one(chat_ask(cast(Conversation, messages), only_one(options, "conversation")))
-    pairs = zip(messages, one_for_each(options, len(messages), "conversations"), strict=True)
+        return _one(chat_ask(cast(Conversation, messages), take_only(options, "conversation")))
+    pairs = zip(messages, repeat_for_each(options, len(messages), "conversations"), strict=True)
     return _several([chat_ask(*pair, place) for place, pair in enumerate(pairs)], use_tqdm)
 
 

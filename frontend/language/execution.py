@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..engine.completion import ToolCall
-from ..engine.typed import not_of_type
+from ..engine.typed import describe_mismatch
 from .backend import Backend, Lease, OnText, Reply, Scores
 from .background import submit, wait_for_at_exit
 from .errors import ProgramError
@@ -28,7 +28,7 @@ OnPart = Callable[[str, str], None]
 
 
 SESSION_S = 300.0  # for so long the cache keeps a call's prompt and reply, so that the next calls find them
-MOST_BRANCHES = 64  # at most so many branches of the cache are leased for one program
+MAX_BRANCHES = 64  # at most so many branches of the cache are leased for one program
 _CANCELLED = "a call for which this waits was cancelled."
 
 
@@ -164,7 +164,7 @@ class Execution:
     def _lease(self, salt: str | None) -> Lease:
         """The session's lease for a call with this `cache_salt`."""
         self._salts.add(salt)
-        return {"key": self._session, "ttl_s": SESSION_S, "most": MOST_BRANCHES}
+        return {"key": self._session, "ttl_s": SESSION_S, "most": MAX_BRANCHES}
 
     def tell(self, name: str | None, text: str) -> None:
         """Reports the text of a call that does not arrive in pieces."""
@@ -296,7 +296,7 @@ def _value(gen: Gen, reply: Reply) -> object:
         return gen.read(reply.text)
     except ValueError as error:  # msgspec's and pydantic's errors too
         name = "the reply" if gen.name is None else f"the reply {gen.name!r}"
-        raise ValueError(not_of_type(name, reply.text, reply.finish_reason, error)) from error
+        raise ValueError(describe_mismatch(name, reply.text, reply.finish_reason, error)) from error
 
 
 def _in_event_loop() -> bool:

@@ -15,11 +15,9 @@ import msgspec
 from ..engine.completion import ToolCall
 from .api_client import Usage, read_usage
 from .backend import ChatPrompt, Lease, OnText, Prompt, Reply, Score, Scores, TextPrompt
-from .choice_schema import read_choice
 from .errors import BackendError
 from .http_client import CONNECTIONS, HttpClient
-from .scoring import first_scored
-from .server_kinds import ServerKind, UnsupportedError, fields_for, has_choices_as_json, kind_of
+from .server_kinds import ServerKind, UnsupportedError, fields_for, has_choices_as_json, kind_of, read_choice
 from .streamed_reply import StreamedReply
 
 _backends: weakref.WeakSet[HttpBackend] = weakref.WeakSet()
@@ -55,14 +53,14 @@ class HttpBackend:
         model, kind = await self._server()
         is_chat = isinstance(prompt, ChatPrompt)
         fields = fields_for(kind, sampling, is_chat=is_chat)
-        body = {"model": model, **_prompt_fields(kind, prompt), **fields}
+        body = {"model": model, **_write_prompt(kind, prompt), **fields}
         path = "/v1/chat/completions" if is_chat else "/v1/completions"
         if has_choices_as_json(kind, sampling):
-            return _chosen(
-                _reply(await self._client.request("POST", path, body)), sampling["choices"], on_text
+            return _take_choice(
+                _read_reply(await self._client.request("POST", path, body)), sampling["choices"], on_text
             )
         if on_text is None:
-            return _reply(await self._client.request("POST", path, body))
+            return _read_reply(await self._client.request("POST", path, body))
         reply = StreamedReply(on_text)
         streamed = {**body, "stream_options": {"include_usage": True}}
         async with aclosing(self._client.pieces(path, streamed)) as pieces:
@@ -93,7 +91,7 @@ class HttpBackend:
         usage = read_usage(answer) or Usage()
         return Scores(
             scores=tuple(
-                _score(ids, choice["prompt_logprobs"], first)
+                _sum_score(ids, choice["prompt_logprobs"], first)
                 for ids, choice in zip(tokens[1:], listed, strict=True)
             ),
             prompt_tokens=usage.prompt_tokens,
@@ -107,7 +105,7 @@ class HttpBackend:
         if tokens is None:
             return await self.reply(prompt, sampling, None)
         body = {"model": model, "prompt": tokens, **fields_for(kind, sampling, is_chat=False)}
-        return _reply(await self._client.request("POST", "/v1/completions", body))
+        return _read_reply(await self._client.request("POST", "/v1/completions", body))
 
     async def end_session(self, session: str, cache_salt: str | None) -> None:
         if self._known is not None and self._known[1].sessions:
@@ -118,7 +116,7 @@ class HttpBackend:
         if isinstance(prompt, TextPrompt):
             body: dict[str, Any] = {"prompt": prompt.text + text}
         else:
-            body = _prompt_fields(kind, ChatPrompt(prompt.messages, prompt.prefix + text))
+            body = _write_prompt(kind, ChatPrompt(prompt.messages, prompt.prefix + text))
         return cast(
             list[int], (await self._client.request("POST", "/tokenize", {"model": model, **body}))["tokens"]
         )
@@ -149,7 +147,7 @@ def connect(url: str, *, model: str | None = None, api_key: str | None = None) -
     return HttpBackend(url, model, api_key)
 
 
-def _prompt_fields(kind: ServerKind, prompt: Prompt) -> dict[str, Any]:
+def _write_prompt(kind: ServerKind, prompt: Prompt) -> dict[str, Any]:
     if isinstance(prompt, TextPrompt):
         return {"prompt": prompt.text}
     if not prompt.prefix:
@@ -167,7 +165,7 @@ def _prompt_fields(kind: ServerKind, prompt: Prompt) -> dict[str, Any]:
     }
 
 
-def _reply(answer: dict[str, Any]) -> Reply:
+def _read_reply(answer: dict[str, Any]) -> Reply:
     choice = answer["choices"][0]
     message = choice.get("message", choice)
     usage = read_usage(answer) or Usage()
@@ -185,7 +183,7 @@ def _reply(answer: dict[str, Any]) -> Reply:
     )
 
 
-def _chosen(reply: Reply, choices: Sequence[str], on_text: OnText | None) -> Reply:
+def _take_choice(reply: Reply, choices: Sequence[str], on_text: OnText | None) -> Reply:
     """The reply with the choice as its text, in place of the JSON that has it."""
     if reply.tool_calls:
         return reply
@@ -195,9 +193,33 @@ def _chosen(reply: Reply, choices: Sequence[str], on_text: OnText | None) -> Rep
     return msgspec.structs.replace(reply, text=choice)
 
 
-def _score(tokens: Sequence[int], logprobs: Sequence[Mapping[str, Any] | None], first: int) -> Score:
+def _sum_score(tokens: Sequence[int], logprobs: Sequence[Mapping[str, Any] | None], first: int) -> Score:
     total = 0.0
     for token, entries in zip(tokens[first:], logprobs[first:], strict=True):
         assert entries is not None, "only positions before the first scored one have no log-probability"
         total += entries[str(token)]["logprob"]
     return Score(total, len(tokens) - first)
+
+
+def first_scored(prompt: Sequence[int], candidates: Sequence[Sequence[int]]) -> int:
+    """The length of the longest prefix that the prompt's tokens share with those of every candidate, which
+    are the prompt with a choice.
+
+    A choice may merge with the prompt's last token, which is then scored too. Raises ValueError if nothing is
+    shared, as the first token of all has no probability, and for a choice without a token of its own.
+    """
+    first = min(_count_common(prompt, candidate) for candidate in candidates)
+    if first == 0:
+        raise ValueError("select needs text before it: nothing predicts the first token of all.")
+    for number, candidate in enumerate(candidates, 1):
+        if len(candidate) == first:
+            raise ValueError(
+                f"choice {number} adds no token to the prompt: the chat template drops its text, such as "
+                "white space at the end. Remove this choice."
+            )
+    return first
+
+
+def _count_common(one: Sequence[int], other: Sequence[int]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))

@@ -80,14 +80,14 @@ class HttpClient:
                 yield self._pools[number]
             except ApiError as error:
                 if error.status in FULL:
-                    self._limit.refused()
+                    self._limit.lower()
                 raise
             finally:
                 self._open[number] -= 1
 
     def _accept(self) -> None:
         self._accepted_at = time.monotonic()
-        self._limit.accepted()
+        self._limit.grow()
 
     def seconds_without_success(self, begun: float) -> float:
         """`begun`: when the request was first sent, by `time.monotonic`."""
@@ -162,11 +162,11 @@ class AdaptiveLimit:
         self._open -= 1
         self._wake()
 
-    def refused(self) -> None:
+    def lower(self) -> None:
         """Call it inside of the context of the refused request."""
         self._limit = max(1.0, min(self._limit, self._open - 1))
 
-    def accepted(self) -> None:
+    def grow(self) -> None:
         self._limit = min(self._max, self._limit + 1 / self._limit)
 
     def _wake(self) -> None:

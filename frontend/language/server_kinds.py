@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from .choice_schema import choice_schema, most_tokens
+from .errors import BackendError
 
 
 def _words(text: str) -> frozenset[str]:
@@ -121,3 +123,33 @@ def _lacks(kind: ServerKind, name: str) -> str:
     ]
     instead = "use json_schema" if name in _CONSTRAINTS else "leave it out"
     return f"{kind.name} is not known to have {name}: {instead}, or connect to {' or '.join(others)}."
+
+
+class _Chosen(msgspec.Struct):
+    choice: str
+
+
+def choice_schema(choices: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"choice": {"type": "string", "enum": list(choices)}},
+        "required": ["choice"],
+        "additionalProperties": False,
+    }
+
+
+def most_tokens(choices: Sequence[str]) -> int:
+    """The most tokens that the object with one of the choices needs. A token is at least one byte of JSON,
+    which is longest if it is indented and escapes all characters outside of ASCII."""
+    return max((len(json.dumps({"choice": choice}, indent=4)) for choice in choices), default=0)
+
+
+def read_choice(text: str, choices: Sequence[str]) -> str:
+    """The choice in a reply. Raises `BackendError` if it has none of them."""
+    with contextlib.suppress(msgspec.DecodeError):
+        if (choice := msgspec.json.decode(text, type=_Chosen).choice) in choices:
+            return choice
+    raise BackendError(
+        f"the server replies {text[:60]!r} though it is asked for a JSON object with one of the choices: it "
+        "does not enforce the schema in response_format, so it can't be used for choices."
+    )

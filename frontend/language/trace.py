@@ -58,9 +58,9 @@ class Trace:
 
     def __str__(self) -> str:
         lines = [
-            f"{call.begun:7.2f}–{call.ended:.2f} s  {_branch(call)}{call.kind} {call.name or ''}: "
+            f"{call.begun:7.2f}–{call.ended:.2f} s  {_write_branch(call)}{call.kind} {call.name or ''}: "
             f"{call.prompt_tokens} prompt tokens, {call.cached_tokens} cached, {_end(call)}  "
-            f"{_short(call.text)}"
+            f"{_shorten(call.text)}"
             for call in self.calls
         ]
         return "\n".join([*lines, self.summary()])
@@ -74,7 +74,7 @@ class Trace:
     def html(self) -> str:
         """A page with a line and a bar of time for each call."""
         end = max((call.ended for call in self.calls), default=0.0) or 1.0
-        rows = "".join(_row(call, end) for call in self.calls)
+        rows = "".join(_write_row(call, end) for call in self.calls)
         heads = "".join(f"<th>{head}</th>" for head in _HEADS)
         return (
             f'<!doctype html><meta charset="utf-8"><title>Trace</title><style>{_STYLE}</style>'
@@ -82,7 +82,7 @@ class Trace:
         )
 
 
-def _row(call: Call, end: float) -> str:
+def _write_row(call: Call, end: float) -> str:
     numbers = (
         str(call.prompt_tokens),
         str(call.cached_tokens),
@@ -92,30 +92,30 @@ def _row(call: Call, end: float) -> str:
     cells = "".join(f'<td class="n">{number}</td>' for number in numbers)
     left, width = (100 * part / end for part in (call.begun, call.ended - call.begun))
     bar = f'<div class="bar" style="margin-left:{left:.1f}%;width:max(2px,{width:.1f}%)"></div>'
-    name = f"{_branch(call)}{call.kind} {call.name or ''}"
+    name = f"{_write_branch(call)}{call.kind} {call.name or ''}"
     return (
         f"<tr><td>{html.escape(name)}</td><td><code>{html.escape(call.statement)}</code></td>{cells}"
-        f'<td style="width:20em">{bar}</td><td>{html.escape(_scores(call) or call.finish_reason)}</td>'
-        f"<td>{html.escape(_short(call.text, 200))}</td></tr>"
+        f'<td style="width:20em">{bar}</td><td>{html.escape(_write_scores(call) or call.finish_reason)}</td>'
+        f"<td>{html.escape(_shorten(call.text, 200))}</td></tr>"
     )
 
 
 def _end(call: Call) -> str:
     if call.scores:
-        return f"scores {_short(_scores(call), 80)}"
+        return f"scores {_shorten(_write_scores(call), 80)}"
     return f"{call.completion_tokens} in the reply ({call.finish_reason})"
 
 
-def _scores(call: Call) -> str:
+def _write_scores(call: Call) -> str:
     """The likeliest choice first."""
     ranked = sorted(call.scores.items(), key=lambda scored: -scored[1])
     return ", ".join(f"{choice.strip()} {score:.2f}" for choice, score in ranked)
 
 
-def _branch(call: Call) -> str:
+def _write_branch(call: Call) -> str:
     return f"[{'.'.join(map(str, call.branch))}] " if call.branch else ""
 
 
-def _short(text: str, most: int = 40) -> str:
+def _shorten(text: str, most: int = 40) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"

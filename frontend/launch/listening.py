@@ -13,7 +13,7 @@ from ...runtime.config import ServeConfig
 from ...runtime.errors import ConfigError
 
 LISTEN_BACKLOG = 2048  # until the tokenizer process listens too, with its own
-MOST_PATH_BYTES = 107  # of a Unix socket (unix(7))
+MAX_PATH_BYTES = 107  # of a Unix socket (unix(7))
 _FIXES = {
     errno.EADDRINUSE: "Stop what uses the port or choose another one with --port.",
     errno.EACCES: "Choose a port from 1024 on with --port.",
@@ -79,9 +79,9 @@ def _listen_on_port(host: str, port: int) -> socket.socket:
 def _listen_on_path(path: Path) -> socket.socket:
     """The file's mode is 0777 without the bits of the process's umask. A client needs write permission."""
     size = len(os.fsencode(path))
-    if size > MOST_PATH_BYTES:
+    if size > MAX_PATH_BYTES:
         raise ConfigError(
-            f"--host unix:{path}: a socket's path has at most {MOST_PATH_BYTES} bytes, this one {size}. "
+            f"--host unix:{path}: a socket's path has at most {MAX_PATH_BYTES} bytes, this one {size}. "
             "Choose a shorter one."
         )
     listener = socket.socket(socket.AF_UNIX)

@@ -13,7 +13,7 @@ from ...runtime.config import BUILTIN_MODEL, ServeConfig
 from ...runtime.logs import ProgressLine
 from ...runtime.messages import ModelReady
 from ..http.keys.key_file import check_beside, read_key_file
-from .commands import Commands
+from .child_process import Commands
 from .directory import PrivateDirectory
 from .errors import CannotStartError, ServerError
 from .listening import Listening

@@ -36,11 +36,9 @@ from ...runtime.processes import sockets
 from ...runtime.processes.async_inbox import AsyncInbox
 from ...runtime.processes.awake_clock import AwakeClock
 from ...runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments
-from .child_process import ChildProcess, Command, describe_exit, start_child
-from .commands import Commands
+from .child_process import ChildProcess, Command, Commands, describe_exit, start_child
 from .errors import CannotStartError, ServerError
-from .restarts import Restarts
-from .watchdog import TIMEOUTS, Timeouts, Watchdog, read_process
+from .watchdog import TIMEOUTS, Restarts, Timeouts, Watchdog, read_process
 
 LISTEN_FD_VARIABLE = "ARBORA_LISTEN_FD"
 METRICS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"  # of prometheus_client, for files that processes share

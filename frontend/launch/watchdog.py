@@ -1,11 +1,13 @@
 """Distinguishes hung children from working ones by their signs of life. It takes times and readings.
 
 A stopped process is silent and uses no processor time. A process whose main loop is stuck still reports that
-it makes no progress; one that holds Python's interpreter lock can't report, but uses processor time.
+it makes no progress; one that holds Python's interpreter lock can't report, but uses processor time. Decides
+also when to start a dead child again.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,3 +113,33 @@ def read_process(pid: int, proc: Path = Path("/proc")) -> Reading | None:
     if len(fields) <= _SYSTEM_TICKS:  # the process is just ending
         return None
     return Reading(fields[_STATE] in _STOPPED, int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS]))
+
+
+MAX_FAILURES = 5
+WINDOW_SECONDS = 60.0
+SETTLED_SECONDS = 5.0
+FIRST_DELAY_SECONDS = 0.25
+_FROM_OUTSIDE = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGQUIT}
+
+
+class Restarts:
+    """The restart policy of one failure domain.
+
+    A death counts as a failure if it came before the child was ready, or within `SETTLED_SECONDS` after by a
+    crash of the child itself, not by a signal from outside. Any other death clears the record, and the child
+    starts again at once. After failures the delay grows; the fifth within `WINDOW_SECONDS` ends the server.
+    """
+
+    def __init__(self) -> None:
+        self._failures: list[float] = []
+
+    def delay_after(self, now: float, ready_at: float | None, returncode: int) -> float | None:
+        """Seconds until the next start, None to give up. `ready_at` is None if the child was never ready."""
+        if ready_at is not None and (now - ready_at >= SETTLED_SECONDS or returncode in _FROM_OUTSIDE):
+            self._failures.clear()
+            return 0.0
+        self._failures = [time for time in self._failures if now - time < WINDOW_SECONDS]
+        self._failures.append(now)
+        if len(self._failures) >= MAX_FAILURES:
+            return None
+        return FIRST_DELAY_SECONDS * float(2 ** (len(self._failures) - 1))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from arbora.frontend.launch.child_process import Command
-from arbora.frontend.launch.commands import Commands
+from arbora.frontend.launch.child_process import Command, Commands
 from arbora.frontend.launch.serve import serve
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.logs import write_log

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from arbora.frontend.cli.main import build_parser, serve_config
-from arbora.frontend.launch.child_process import Command
-from arbora.frontend.launch.commands import server_commands
+from arbora.frontend.launch.child_process import Command, server_commands
 from arbora.frontend.launch.serve import serve
 from arbora.frontend.launch.watchdog import Timeouts
 from arbora.runtime.logs import write_log

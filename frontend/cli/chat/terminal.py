@@ -27,7 +27,7 @@ from .talk import Talk, Turn
 QUOTES = '"""'
 LOCAL_MODES = 3
 """their index among a terminal's attributes"""
-SHORTEST_TIMED_S = 0.05
+MIN_TIMED_S = 0.05
 """no speed is shown for a reply whose tokens all arrive within this time"""
 GREETING = (
     f"Alt-Enter begins a new line, and so does Enter between {QUOTES} and {QUOTES}. /help lists commands."
@@ -119,7 +119,7 @@ def turn_in_words(turn: Turn) -> str:
     if turn.first_token_s is not None:
         parts.append(f"first after {turn.first_token_s:.2f} s")
         decoding = turn.seconds - turn.first_token_s
-        if turn.usage is not None and turn.usage.completion_tokens > 1 and decoding > SHORTEST_TIMED_S:
+        if turn.usage is not None and turn.usage.completion_tokens > 1 and decoding > MIN_TIMED_S:
             parts.append(f"then {(turn.usage.completion_tokens - 1) / decoding:,.0f} tokens/s")
     return " · ".join(parts)
 

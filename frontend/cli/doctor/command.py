@@ -12,7 +12,7 @@ from ....runtime.option_values import whole_number
 from ...launch.listening import Listening
 from ...launch.options import visible_device
 from ..output import JSON_HELP, console, print_json
-from .findings import Finding
+from .machine import Finding
 
 DESCRIPTION = "Check what `arbora serve` needs of this machine. The exit code is 1 if a check finds an error."
 EXAMPLE = "arbora doctor --port 8000"

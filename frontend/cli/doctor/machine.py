@@ -1,4 +1,4 @@
-"""Checks of the processor, the GPU, memory, limits, disks and the port."""
+"""Checks of the processor, the GPU, memory, limits, disks and the port, and their findings."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from ....runtime.byte_sizes import in_units
 from ....runtime.cache_directory import cache_directory
 from ....runtime.config import Device
-from .findings import Finding, Level
 
-LEAST_FILES = 4096  # descriptors; each stream takes one
-LEAST_MEMORY = 2 << 30
-LEAST_DISK = 2 << 30
+MIN_FILES = 4096  # descriptors; each stream takes one
+MIN_MEMORY = 2 << 30
+MIN_DISK = 2 << 30
 CPU_FEATURES = {
     "avx2": "required for fast kernels",
     "avx512f": "vectors twice as wide",
@@ -102,7 +104,7 @@ def check_memory() -> Finding:
     limit = _cgroup_limit()
     text = f"{in_units(free)} free of {in_units(min(total, limit or total))}"
     text += f", the limit of this container ({in_units(total)} in the machine)" if limit else ""
-    if free < LEAST_MEMORY:
+    if free < MIN_MEMORY:
         return Finding("memory", "warning", text, "End other programs, or choose a small model.")
     return Finding("memory", "ok", text)
 
@@ -117,7 +119,7 @@ def _cgroup_limit() -> int | None:
 def check_files() -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     text = f"a process may open {soft:,} files (at most {hard:,})"
-    if soft >= LEAST_FILES:
+    if soft >= MIN_FILES:
         return Finding("open files", "ok", text)
     fix = f"Run `ulimit -n {min(hard, 65536)}` before `arbora serve`: each open stream takes one."
     return Finding("open files", "warning", text, fix)
@@ -128,7 +130,7 @@ def check_disk(name: str, directory: Path, level: Level = "warning") -> Finding:
     place = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(place).free
     text = f"{in_units(free)} free for {directory}"
-    if free < LEAST_DISK:
+    if free < MIN_DISK:
         return Finding(name, level, text, "Delete files there, or set the directory to one on another disk.")
     return Finding(name, "ok", text)
 
@@ -165,3 +167,15 @@ def check_port(host: str, port: int, listen: Callable[[str, int], object]) -> Fi
         reason, _, fix = message.partition(" (")[2].partition("). ")
         return Finding("port", "warning", f"{host}:{port}: {reason or message}", fix)
     return Finding("port", "ok", f"{host}:{port} is free")
+
+
+Level = Literal["ok", "warning", "error"]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`fix` says what to do about a warning or an error."""
+
+    name: str
+    level: Level
+    text: str
+    fix: str = ""

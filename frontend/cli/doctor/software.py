@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from ....runtime.config import Device
-from .findings import Finding
+from .machine import Finding
 
 PACKAGE = "arbora"
 

@@ -19,7 +19,7 @@ from .weights import FLOAT_NAMES, StoredFormat, Weights, all_formats, quantized_
 
 _SERVED = ServeConfig(model=BUILTIN_MODEL, served_model_name="")
 PAGE_SIZE = _SERVED.page_size
-MOST_REQUESTS = _SERVED.max_running
+MAX_REQUESTS = _SERVED.max_running
 BATCHES = (1, 8, 64)
 CURVE = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -85,7 +85,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 def estimate(question: Question) -> Estimate:
     """Reads the model's config and the headers of its files, if they are there. Raises ConfigError."""
     config = load_decoder_config(question.model)
-    context = _context(config, question.context)
+    context = _choose_context(config, question.context)
     stored = StoredFormat.of(question.model)
     dtype = choose_dtype(question.dtype, config.dtype, stored.dtype())
     device = torch.device(question.device)
@@ -96,7 +96,7 @@ def estimate(question: Question) -> Estimate:
         free = question.memory - weights.bytes
         budget = default_budget(config, dtype, device, free) if free > 0 else 0
         of_request = -(-context // PAGE_SIZE)
-        pages = min(budget // page, MOST_REQUESTS * of_request)
+        pages = min(budget // page, MAX_REQUESTS * of_request)
         return Fit(
             format=weights.format,
             weight_bytes=weights.bytes,
@@ -106,7 +106,7 @@ def estimate(question: Question) -> Estimate:
             requests=pages // of_request,
         )
 
-    chosen = _chosen(question, config, stored, dtype, device)
+    chosen = _choose_weights(question, config, stored, dtype, device)
     others = () if stored.is_quantized(config) else tuple(map(fit, all_formats(config, dtype, device)))
     known = Estimate(
         model=question.name,
@@ -132,7 +132,7 @@ def estimate(question: Question) -> Estimate:
     rates = Rates(question.gpu.bandwidth, operations)
     work = Work(config, chosen.step_bytes, page // PAGE_SIZE)
     speeds: Any = {
-        name: tuple(_speed(work, rates, batch, known, question.price) for batch in batches)
+        name: tuple(_estimate_speed(work, rates, batch, known, question.price) for batch in batches)
         for name, batches in (("decode", BATCHES), ("curve", CURVE))
     }
     prefill = work.prefill_tokens_per_s(rates, context)
@@ -140,26 +140,26 @@ def estimate(question: Question) -> Estimate:
         known,
         **speeds,
         prefill_tokens_per_s=prefill,
-        prefill_cost_per_million=_cost(prefill, question.price),
+        prefill_cost_per_million=_compute_cost(prefill, question.price),
         source=question.gpu.source,
     )
 
 
-def _speed(work: Work, rates: Rates, batch: int, known: Estimate, price: float | None) -> Speed:
+def _estimate_speed(work: Work, rates: Rates, batch: int, known: Estimate, price: float | None) -> Speed:
     tokens_per_s = work.decode_tokens_per_s(rates, batch, known.context)
     return Speed(
         batch=batch,
         tokens_per_s=tokens_per_s,
         fits=batch <= known.chosen.requests,
-        cost_per_million=_cost(tokens_per_s, price),
+        cost_per_million=_compute_cost(tokens_per_s, price),
     )
 
 
-def _cost(tokens_per_s: float, price: float | None) -> float | None:
+def _compute_cost(tokens_per_s: float, price: float | None) -> float | None:
     return None if price is None else cost_per_million(tokens_per_s, price)
 
 
-def _context(config: DecoderConfig, asked: int | None) -> int:
+def _choose_context(config: DecoderConfig, asked: int | None) -> int:
     try:
         return context_length(config, asked)
     except ConfigError:
@@ -173,7 +173,7 @@ def _kv_dtype(question: Question, dtype: torch.dtype) -> torch.dtype:
     return kv_dtype(config, dtype)
 
 
-def _chosen(
+def _choose_weights(
     question: Question, config: DecoderConfig, stored: StoredFormat, dtype: torch.dtype, device: torch.device
 ) -> Weights:
     if question.quantize is None:

@@ -26,7 +26,7 @@ class Work(NamedTuple):
 
     def decode_tokens_per_s(self, rates: Rates, batch: int, context: int) -> float:
         """Tokens a second of `batch` requests together, each with `context` tokens in the cache."""
-        attended = _attended(self.config, context)
+        attended = _count_attended(self.config, context)
         read = self.step_bytes + batch * self.token_bytes / self.config.layers * attended
         layers, head = matrix_parameters(self.config)
         operations = batch * (2 * (layers + head) + _attention_operations(self.config, attended))
@@ -34,19 +34,19 @@ class Work(NamedTuple):
 
     def prefill_tokens_per_s(self, rates: Rates, tokens: int) -> float:
         """Prompt tokens a second of one prompt of `tokens` tokens, of which none is cached."""
-        attended = sum(_summed(tokens, window or tokens) for window in self.config.windows)
+        attended = sum(_sum_attended(tokens, window or tokens) for window in self.config.windows)
         layers, head = matrix_parameters(self.config)
         operations = 2 * layers * tokens + 2 * head + _attention_operations(self.config, attended)
         moved = self.step_bytes + self.token_bytes * tokens
         return tokens / max(moved / rates.bandwidth, operations / rates.operations)
 
 
-def _attended(config: DecoderConfig, context: int) -> int:
+def _count_attended(config: DecoderConfig, context: int) -> int:
     """Tokens that a new token attends to, summed over the layers."""
     return sum(context if window is None else min(window, context) for window in config.windows)
 
 
-def _summed(tokens: int, window: int) -> int:
+def _sum_attended(tokens: int, window: int) -> int:
     """The tokens to which the first `tokens` tokens attend in one layer, summed."""
     growing = min(tokens, window)
     return growing * (growing + 1) // 2 + (tokens - growing) * window

@@ -20,7 +20,7 @@ LOW, HIGH, ORIGINAL = 1.0, 4.0, 8192
 LLAMA3 = {"low_freq_factor": LOW, "high_freq_factor": HIGH, "original_max_position_embeddings": ORIGINAL}
 """the values of Llama 3.1 to 3.3; the file contains only the results of these and the factor"""
 FACTOR_TOLERANCE = 1e-3
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 LARGEST = 2**31 - 1
 """of all numbers other than the layers"""
 
@@ -79,8 +79,8 @@ def model_config(file: GgufFile) -> dict[str, Any]:
             f"{name}.rope.dimension_count", f"should be at most the {head_dim} dimensions of a head", rotated
         )
     layers = metadata.required("block_count", int)
-    if layers > MOST_LAYERS:
-        raise metadata.wrong(f"{name}.block_count", f"should be at most {MOST_LAYERS}", layers)
+    if layers > MAX_LAYERS:
+        raise metadata.wrong(f"{name}.block_count", f"should be at most {MAX_LAYERS}", layers)
     config = {
         "architectures": [ARCHITECTURES[name]],
         "vocab_size": _embedding_rows(file),

@@ -22,7 +22,7 @@ ROLES = {
 END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>")
 """control tokens that end a reply in every model; files often name only one of a model's end tokens"""
-MOST_MERGED = 512
+MAX_MERGED = 512
 """Characters of a SentencePiece token for which merges are sought, in time that grows with the square of its
 length. Longer tokens, which no model has, are never produced."""
 
@@ -204,7 +204,7 @@ class Vocabulary:
         cuts = [
             (-scores[index], vocab[token[:at]], vocab[token[at:]], token[:at], token[at:])
             for token, index in vocab.items()
-            if self.kinds[index] == _Kind.NORMAL and len(token) <= MOST_MERGED
+            if self.kinds[index] == _Kind.NORMAL and len(token) <= MAX_MERGED
             for at in range(1, len(token))
             if token[:at] in vocab and token[at:] in vocab
         ]

@@ -12,7 +12,9 @@ from typing import Any
 import arbora
 import numpy as np
 import pytest
+from arbora.frontend.core.fields import SamplingFields
 from arbora.frontend.engine.options import engine_config
+from arbora.frontend.engine.requests import CONSTRAINTS
 from tiny_checkpoint import CONTEXT, END_OF_TURN, write_tiny_checkpoint
 
 MEMORY = "4MiB"
@@ -200,6 +202,11 @@ def test_a_request_that_can_not_be_served_says_why(
 def test_the_sampling_fields_are_all_described() -> None:
     described = re.findall(r"^    (\w+): ", arbora.Sampling.__doc__ or "", re.MULTILINE)
     assert described == list(arbora.Sampling.__annotations__)
+
+
+def test_the_sampling_fields_are_those_of_the_api_and_the_constraints() -> None:
+    fields = {*SamplingFields.__struct_fields__, *CONSTRAINTS, "logprobs"}
+    assert set(arbora.Sampling.__annotations__) == fields
 
 
 @pytest.mark.parametrize(

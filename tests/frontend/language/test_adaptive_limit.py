@@ -23,10 +23,10 @@ class Server:
                     self.open += 1
                     await asyncio.sleep(0.001)
                     self.open -= 1
-                    limit.accepted()
+                    limit.grow()
                     return
                 self.refusals += 1
-                limit.refused()
+                limit.lower()
             await asyncio.sleep(0.01)
 
 
@@ -62,7 +62,7 @@ async def test_one_request_is_always_sent() -> None:
     limit = AdaptiveLimit(8)
     async with limit:
         for _ in range(20):
-            limit.refused()
+            limit.lower()
     assert limit.limit == 1
     async with asyncio.timeout(5), limit:
         pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbora.frontend.language.scoring import first_scored
+from arbora.frontend.language.http_backend import first_scored
 from hypothesis import given
 from hypothesis import strategies as st
 

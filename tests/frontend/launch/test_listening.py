@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.cli.main import build_parser, serve_config
-from arbora.frontend.launch.listening import MOST_PATH_BYTES, Listening
+from arbora.frontend.launch.listening import MAX_PATH_BYTES, Listening
 from arbora.runtime.config import ServeConfig
 from arbora.runtime.errors import ConfigError
 
@@ -90,7 +90,7 @@ def test_a_path_without_its_directory_is_refused(path: Path) -> None:
 
 
 def test_a_long_path_is_refused_with_its_length(path: Path) -> None:
-    wrong = path.with_name("a" * MOST_PATH_BYTES)
+    wrong = path.with_name("a" * MAX_PATH_BYTES)
     with pytest.raises(ConfigError, match=f"at most 107 bytes, this one {len(str(wrong))}"):
         Listening.open(on(wrong))
 

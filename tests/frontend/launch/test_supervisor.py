@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 import zmq
-from arbora.frontend.launch import restarts
 from arbora.frontend.launch import supervisor as supervisor_module
+from arbora.frontend.launch import watchdog
 from arbora.frontend.launch.child_process import Command, start_child
 from arbora.frontend.launch.directory import PREFIX, PrivateDirectory, remove_stale_directories
 from arbora.frontend.launch.errors import CannotStartError, ServerError
-from arbora.frontend.launch.restarts import Restarts
 from arbora.frontend.launch.supervisor import Supervisor
+from arbora.frontend.launch.watchdog import Restarts
 from arbora.runtime.messages import Alive, KnowsReplica, Ready
 from arbora.runtime.processes.child import ChildArguments
 from arbora.runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
@@ -217,7 +217,7 @@ async def test_a_child_that_says_why_it_can_not_start_ends_the_start_at_once(
 async def test_a_child_that_crashes_again_and_again_ends_the_start_with_its_last_lines(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(watchdog, "FIRST_DELAY_SECONDS", 0.0)
     monkeypatch.setattr(supervisor_module, "FAILED_GRACE_SECONDS", 0.0)
     async with supervising(directory, model="crash") as supervisor:
         with pytest.raises(ServerError, match=r"(?s)exited with code 3.*line one\nthe sky fell") as ended:
@@ -228,7 +228,7 @@ async def test_a_child_that_crashes_again_and_again_ends_the_start_with_its_last
 async def test_a_replica_that_crashes_as_soon_as_it_is_ready_ends_the_server(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restarts, "FIRST_DELAY_SECONDS", 0.0)
+    monkeypatch.setattr(watchdog, "FIRST_DELAY_SECONDS", 0.0)
     async with supervising(directory, scheduler="crash-later") as supervisor:
         with pytest.raises(ServerError, match="exited with code 3, again and again"):
             await supervisor.start()
@@ -334,7 +334,7 @@ def test_a_death_after_serving_starts_again_at_once_and_clears_the_record() -> N
     for start in range(4):
         assert policy.delay_after(start, None, 1) is not None
     assert policy.delay_after(20.0, 10.0, 1) == 0.0
-    assert policy.delay_after(21.0, None, 1) == restarts.FIRST_DELAY_SECONDS
+    assert policy.delay_after(21.0, None, 1) == watchdog.FIRST_DELAY_SECONDS
 
 
 def test_a_kill_from_outside_after_ready_is_no_failure() -> None:
@@ -349,7 +349,7 @@ def test_failures_back_off_and_the_fifth_in_a_minute_gives_up() -> None:
 
 def test_failures_a_minute_apart_are_forgotten() -> None:
     policy = Restarts()
-    assert {policy.delay_after(100.0 * time, None, 1) for time in range(20)} == {restarts.FIRST_DELAY_SECONDS}
+    assert {policy.delay_after(100.0 * time, None, 1) for time in range(20)} == {watchdog.FIRST_DELAY_SECONDS}
 
 
 def test_the_directory_is_private_and_short_enough_for_sockets() -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.cli.chat.conversation import CommandError
-from arbora.frontend.cli.chat.explanation import explanation_in_words
 from arbora.frontend.cli.chat.server import Server
-from arbora.frontend.cli.chat.slash_commands import run_command
+from arbora.frontend.cli.chat.slash_commands import explanation_in_words, run_command
 from arbora.frontend.cli.chat.talk import Talk
 from chat_stub import ChatStub, Piece, chat_server
 from msgspec.structs import replace

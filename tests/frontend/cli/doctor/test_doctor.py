@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from arbora.frontend.cli.doctor import machine, software
-from arbora.frontend.cli.doctor.findings import Finding
+from arbora.frontend.cli.doctor.machine import Finding
 from arbora.frontend.cli.main import main
 
 
