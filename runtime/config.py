@@ -139,7 +139,7 @@ class ServeConfig:
         read_size_or_zero,
     )
     disk_cache: Path | None = option(
-        "directory to keep cached prefixes in: they outlive the server; DIRECTORY,SIZE limits it to other "
+        "directory to keep cached prefixes in: they outlive the server; DIRECTORY,SIZE for another limit "
         "than 16GiB (default: none)",
         None,
         "DIRECTORY",
@@ -216,8 +216,8 @@ class ServeConfig:
         is_repeatable=True,
     )
     isolate_keys: bool = option(
-        "what clients do not share, with commas between: keys (clients with different keys share no cached "
-        "prefixes and no compiled grammars), metrics (/metrics needs a key too) (default: none)",
+        "what to separate, with commas between: keys (clients with different keys share no cached prefixes "
+        "and no compiled grammars), metrics (/metrics needs a key too) (default: none)",
         False,
         "LIST",
         flags(keys=("isolate_keys", True), metrics=("protect_metrics", True)),
@@ -226,14 +226,15 @@ class ServeConfig:
     protect_metrics: bool = False
     """/metrics needs a key too"""
     additional_properties: AdditionalProperties = option(
-        "what counts where a request does not say, FIELD=WORD with commas between: additional_properties "
-        "beside the declared ones of a JSON schema that does not mention others, none (declared) or any "
-        "(schema); whitespace between the tokens of JSON, as the model chooses, with its first choices for "
-        "the whole reply (model), none (compact), after commas and colons (spaced) or indented lines "
-        "(indented); unenforced, schema keywords that can't be enforced, which refuse the request, or allow "
-        "it and are named in the reply; reasoning_field of a chat's answer, reasoning_content or reasoning "
-        "(default: "
-        "additional_properties=declared,whitespace=model,unenforced=refuse,reasoning_field=reasoning_content)",
+        "what counts for requests that leave these fields out, FIELD=WORD with commas between: "
+        "additional_properties, of objects whose schema does not mention others: none (declared), or any, "
+        "as JSON Schema has it (schema); whitespace, between the tokens of JSON: as the model chooses, with "
+        "its first choices for the whole reply (model), none (compact), after commas and colons (spaced), "
+        "or indented lines (indented); unenforced, schema keywords that can't be enforced: refuse the "
+        "request, or allow it and name them in the reply; reasoning_field, the member of a chat's answer "
+        "that has the model's reasoning: reasoning_content or reasoning (default: "
+        "additional_properties=declared, whitespace=model, unenforced=refuse, "
+        "reasoning_field=reasoning_content)",
         "declared",
         "LIST",
         assignments(
@@ -255,8 +256,8 @@ class ServeConfig:
         some_of(*get_args(PromptRule)),
     )
     data_dir: Path | None = option(
-        "directory for stored responses, files and batches, which outlive the server; DIRECTORY,SIZE limits "
-        "it to other than 4GiB, ,SIZE the default directory; off: store nothing (default: "
+        "directory for stored responses, files and batches, which outlive the server; DIRECTORY,SIZE for "
+        "another limit than 4GiB, or ,SIZE with the default directory; off: store nothing (default: "
         "~/.local/share/arbora)",
         None,
         "DIRECTORY",

@@ -105,14 +105,12 @@ class Engine:
         self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
     ) -> Iterator[CompletionPart]:
         """The completion of a prompt in parts, as they arrive."""
-        options = merge(sampling_params, sampling)
-        return self._thread.stream(work.streamed(work.completion_ask(prompt, options), options))
+        return self._thread.stream(work.stream_completion(prompt, merge(sampling_params, sampling)))
 
     def astream(
         self, prompt: Prompt, sampling_params: Sampling | None = None, **sampling: Unpack[Sampling]
     ) -> AsyncIterator[CompletionPart]:
-        options = merge(sampling_params, sampling)
-        return self._thread.stream_async(work.streamed(work.completion_ask(prompt, options), options))
+        return self._thread.stream_async(work.stream_completion(prompt, merge(sampling_params, sampling)))
 
     @overload
     def chat(
@@ -180,8 +178,7 @@ class Engine:
         **options: Unpack[ChatOptions],
     ) -> Iterator[CompletionPart]:
         """The reply to a conversation in parts, as they arrive."""
-        given = merge(sampling_params, options)
-        return self._thread.stream(work.streamed(work.chat_ask(messages, given), given))
+        return self._thread.stream(work.stream_chat(messages, merge(sampling_params, options)))
 
     def astream_chat(
         self,
@@ -189,8 +186,7 @@ class Engine:
         sampling_params: Sampling | None = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncIterator[CompletionPart]:
-        given = merge(sampling_params, options)
-        return self._thread.stream_async(work.streamed(work.chat_ask(messages, given), given))
+        return self._thread.stream_async(work.stream_chat(messages, merge(sampling_params, options)))
 
     def tokenize(self, prompt: str | Conversation, **options: Unpack[TokenizeOptions]) -> list[int]:
         """The tokens of a text or a conversation, as `generate` and `chat` compute them."""

@@ -33,7 +33,7 @@ Prepare = Callable[[Service, ModelReady], Awaitable[Job]]
 
 
 @dataclass(frozen=True)
-class Ask:
+class EngineRequest:
     """A request that `prepare` makes. Its `choices` choices wait in the scheduler together.
 
     json_schema: the option of this name
@@ -52,7 +52,7 @@ class LocalServer:
         self._owned = owned
         self._ended = asyncio.create_task(supervisor.wait())
         self._permits = asyncio.Semaphore(service.config.max_waiting)
-        self._most_waiting = service.config.max_waiting
+        self._max_waiting = service.config.max_waiting
         self._taking_permits = asyncio.Lock()
         self._requests: set[asyncio.Task[object]] = set()
 
@@ -83,19 +83,19 @@ class LocalServer:
         async def run() -> T:
             return await work(self._service, await self._model())
 
-        return await self._guarded(run())
+        return await self._guard(run())
 
-    async def complete(self, ask: Ask, read: Callable[[EngineReply], T]) -> T:
+    async def complete(self, request: EngineRequest, read: Callable[[EngineReply], T]) -> T:
         """Reads the complete reply. Raises RequestError, or ServerError if the replica can't go on."""
 
         async def run() -> T:
-            return read(await self._complete(ask))
+            return read(await self._complete(request))
 
-        return await self._guarded(run())
+        return await self._guard(run())
 
-    async def stream(self, ask: Ask, put: Callable[[CompletionPart], None]) -> None:
+    async def stream(self, request: EngineRequest, put: Callable[[CompletionPart], None]) -> None:
         """Like `complete`, but passes each part to `put` as it comes."""
-        await self._guarded(self._complete(ask, put))
+        await self._guard(self._complete(request, put))
 
     async def close(self) -> None:
         for request in self._requests:
@@ -104,9 +104,11 @@ class LocalServer:
         self._ended.cancel()
         await self._owned.aclose()
 
-    async def _complete(self, ask: Ask, put: Callable[[CompletionPart], None] | None = None) -> EngineReply:
-        async with self._permitted(ask.choices):
-            job, generation = await self._begun(ask, is_streamed=put is not None)
+    async def _complete(
+        self, request: EngineRequest, put: Callable[[CompletionPart], None] | None = None
+    ) -> EngineReply:
+        async with self._hold_permits(request.choices):
+            job, generation = await self._begin(request, is_streamed=put is not None)
             try:
                 await generation.accepted()
                 attempts: list[EngineReply] = []
@@ -124,13 +126,13 @@ class LocalServer:
             finally:
                 self._service.engine.forget(generation)
 
-    async def _begun(self, ask: Ask, *, is_streamed: bool) -> tuple[Job, Generation]:
+    async def _begin(self, request: EngineRequest, *, is_streamed: bool) -> tuple[Job, Generation]:
         """Begins again if the replica dies while the request is prepared, which takes long for long texts."""
         engine = self._service.engine
         while True:
             model = await self._model()
             try:
-                job = await ask.prepare(self._service, model)
+                job = await request.prepare(self._service, model)
                 requests = [replace(each, is_streamed=is_streamed) for each in job.requests]
                 return job, engine.start(requests)
             except RequestError as error:
@@ -138,14 +140,14 @@ class LocalServer:
                     raise
 
     @contextlib.asynccontextmanager
-    async def _permitted(self, choices: int) -> AsyncIterator[None]:
+    async def _hold_permits(self, choices: int) -> AsyncIterator[None]:
         """Holds a permit for each choice of the request: `max_waiting` choices may wait in the scheduler."""
         taken = 0
         try:
             async with (
                 self._taking_permits
             ):  # one request at a time: two with some permits would block each other
-                while taken < min(choices, self._most_waiting):
+                while taken < min(choices, self._max_waiting):
                     await self._permits.acquire()
                     taken += 1
             yield
@@ -159,7 +161,7 @@ class LocalServer:
             await asyncio.sleep(UP_POLL_SECONDS)
         return self._service.engine.check_serving()
 
-    async def _guarded(self, work: Coroutine[None, None, T]) -> T:
+    async def _guard(self, work: Coroutine[None, None, T]) -> T:
         """Runs `work`. Raises ServerError if the server ends or the engine is closed before `work` ends."""
         task = asyncio.create_task(work)
         self._requests.add(task)

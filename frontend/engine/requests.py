@@ -52,19 +52,19 @@ CONSTRAINTS = _ConstraintFields.__struct_fields__
 _NO_SAMPLING_FIELD = {"logprobs", *CONSTRAINTS, *ChatFields.__struct_fields__}
 
 
-async def ask_completion(service: Service, prompt: Prompt, sampling: Sampling, name: str) -> Job:
+async def prepare_completion(service: Service, prompt: Prompt, sampling: Sampling, name: str) -> Job:
     """`name` is the prompt's name in errors. Raises `RequestError` for a request that can't be served."""
-    return await _prepare(service, sampling, _text_prompt(prompt, name))
+    return await _prepare(service, sampling, _read_prompt(prompt, name))
 
 
-def _text_prompt(prompt: Prompt, name: str) -> draft.Prompt:
+def _read_prompt(prompt: Prompt, name: str) -> draft.Prompt:
     if not isinstance(prompt, str):
-        return draft.Prompt(param=name, items=[_token_ids(prompt, name)])
+        return draft.Prompt(param=name, items=[_read_token_ids(prompt, name)])
     check_characters(name, prompt)
     return draft.Prompt(param=name, items=[prompt], special=True)
 
 
-def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
+def _read_token_ids(prompt: Sequence[int], name: str) -> list[int]:
     try:
         return [operator.index(token) for token in prompt]
     except TypeError:
@@ -75,14 +75,14 @@ def _token_ids(prompt: Sequence[int], name: str) -> list[int]:
         ) from None
 
 
-async def ask_chat(service: Service, messages: Sequence[Message], options: ChatOptions) -> Job:
+async def prepare_chat(service: Service, messages: Sequence[Message], options: ChatOptions) -> Job:
     """Raises `RequestError` for a request that can't be served."""
     fields = ChatFields.read(options)
     calls = calls_wanted(fields.tool_choice, fields.definitions, fields.parallel_tool_calls)
     return await _prepare(service, options, fields.prompt(messages), calls)
 
 
-async def ask_score(
+async def prepare_score(
     service: Service, tokens: Tokens, start: int, options: ScoreOptions, prompt_name: str
 ) -> Job:
     """A request for the log-probabilities of the tokens from position `start` on, without a reply."""
@@ -97,8 +97,8 @@ async def tokenize(
 ) -> Tokens:
     """The tokens of a text or a conversation; at most `most`, else raises `RequestError`."""
     if isinstance(prompt, str):
-        return await prepare.tokenize(service, _text_prompt(prompt, "prompt"), None, Caller(), most=most)
-    salt = _fields({"cache_salt": options.get("cache_salt")}).cache_salt
+        return await prepare.tokenize(service, _read_prompt(prompt, "prompt"), None, Caller(), most=most)
+    salt = _read_fields({"cache_salt": options.get("cache_salt")}).cache_salt
     conversation = ChatFields.read(options).prompt(prompt)
     return await prepare.tokenize(service, conversation, salt, Caller(), most=most)
 
@@ -109,23 +109,23 @@ async def _prepare(
     prompt: draft.Prompt,
     calls: CallsWanted = draft.NO_CALLS,
 ) -> Job:
-    fields = _fields(options)
+    fields = _read_fields(options)
     logprobs: int | None = convert(options.get("logprobs"), int | None, "logprobs")  # type: ignore[arg-type]
     check_range("logprobs", logprobs, 0, MAX_LOGPROBS)
-    asked = draft.Draft(
+    drafted = draft.Draft(
         fields=fields,
         prompt=prompt,
         limits=draft.Limits(fields.max_tokens, "max_tokens"),
         is_chat=prompt.conversation is not None,
         calls=calls,
-        constraint=_grammar(options),
+        constraint=_read_grammar(options),
         logprobs=logprobs,
         prompt_logprobs=fields.prompt_logprobs,
     )
-    return await prepare.prepare(service, prepare.new_id("engine"), asked, Caller())
+    return await prepare.prepare(service, prepare.new_id("engine"), drafted, Caller())
 
 
-def _fields(options: Mapping[str, object]) -> SamplingFields:
+def _read_fields(options: Mapping[str, object]) -> SamplingFields:
     """Raises `RequestError` naming the option at fault."""
     for name, value in options.items():
         check_characters(name, value)
@@ -140,10 +140,10 @@ def _fields(options: Mapping[str, object]) -> SamplingFields:
     return fields
 
 
-def _grammar(options: Mapping[str, object]) -> GrammarSpec | None:
+def _read_grammar(options: Mapping[str, object]) -> GrammarSpec | None:
     given = {name: value for name, value in options.items() if name in CONSTRAINTS}
     if not isinstance(kind := given.get("json_schema"), _JSON):
-        given["json_schema"] = _schema_of_type(kind)
+        given["json_schema"] = _read_schema(kind)
     fields = convert(given, _ConstraintFields, "")
     if fields.json_schema is True:
         schema = object_spec(True, "json_schema")
@@ -159,7 +159,7 @@ def _grammar(options: Mapping[str, object]) -> GrammarSpec | None:
     )
 
 
-def _schema_of_type(kind: object) -> object:
+def _read_schema(kind: object) -> object:
     try:
         return schema_and_reader(kind)[0]
     except TypeError as error:

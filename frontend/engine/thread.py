@@ -15,7 +15,7 @@ from ...runtime.config import ServeConfig
 from ..launch.child_process import replica_commands
 from ..launch.errors import ServerError
 from .completion import CompletionPart
-from .local_server import Ask, LocalServer
+from .local_server import EngineRequest, LocalServer
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[LocalServer], Coroutine[Any, Any, T]]
@@ -60,9 +60,9 @@ class EngineThread:
     async def run_async(self, work: Work[T]) -> T:
         return await asyncio.wrap_future(self._submit(work))
 
-    def stream(self, ask: Ask) -> Iterator[CompletionPart]:
+    def stream(self, request: EngineRequest) -> Iterator[CompletionPart]:
         parts: queue.SimpleQueue[CompletionPart | None] = queue.SimpleQueue()
-        future = self._submit(lambda server: server.stream(ask, parts.put))
+        future = self._submit(lambda server: server.stream(request, parts.put))
         future.add_done_callback(lambda _: parts.put(None))
         try:
             while (part := parts.get()) is not None:
@@ -71,14 +71,14 @@ class EngineThread:
         finally:
             future.cancel()
 
-    async def stream_async(self, ask: Ask) -> AsyncIterator[CompletionPart]:
+    async def stream_async(self, request: EngineRequest) -> AsyncIterator[CompletionPart]:
         loop = asyncio.get_running_loop()
         parts: asyncio.Queue[CompletionPart | None] = asyncio.Queue()
 
         def put(part: CompletionPart | None) -> None:
             loop.call_soon_threadsafe(parts.put_nowait, part)
 
-        future = self._submit(lambda server: server.stream(ask, put))
+        future = self._submit(lambda server: server.stream(request, put))
         future.add_done_callback(lambda _: put(None))
         try:
             while (part := await parts.get()) is not None:

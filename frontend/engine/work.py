@@ -15,14 +15,14 @@ from ..core.service import Service
 from ..launch.progress import progress_bar
 from .completion import Completion, Score
 from .conversation import Message
-from .local_server import Ask, LocalServer
+from .local_server import EngineRequest, LocalServer
 from .reply import EngineReply
 from .requests import (
     Prompt,
     Prompts,
-    ask_chat,
-    ask_completion,
-    ask_score,
+    prepare_chat,
+    prepare_completion,
+    prepare_score,
     tokenize,
 )
 from .sampling import (
@@ -46,20 +46,20 @@ def generate(
     prompt: Prompt | Prompts, sampling: Sampling | list[Sampling], use_tqdm: bool
 ) -> Work[Completion | list[Completion]]:
     if not _is_batch(prompt):
-        return _one(completion_ask(cast(Prompt, prompt), take_only(sampling, "prompt")))
+        return _complete_one(build_completion(cast(Prompt, prompt), take_only(sampling, "prompt")))
     prompts = cast(list[Prompt], prompt)
     pairs = zip(prompts, repeat_for_each(sampling, len(prompts), "prompts"), strict=True)
-    asks = [completion_ask(*pair, f"prompt[{place}]") for place, pair in enumerate(pairs)]
-    return _several(asks, use_tqdm)
+    requests = [build_completion(*pair, f"prompt[{place}]") for place, pair in enumerate(pairs)]
+    return _complete_several(requests, use_tqdm)
 
 
 def chat(
     messages: Conversation | Conversations, options: ChatOptions | list[ChatOptions], use_tqdm: bool
 ) -> Work[Completion | list[Completion]]:
     if not _is_conversations(messages):
-        return _one(chat_ask(cast(Conversation, messages), take_only(options, "conversation")))
+        return _complete_one(build_chat(cast(Conversation, messages), take_only(options, "conversation")))
     pairs = zip(messages, repeat_for_each(options, len(messages), "conversations"), strict=True)
-    return _several([chat_ask(*pair, place) for place, pair in enumerate(pairs)], use_tqdm)
+    return _complete_several([build_chat(*pair, place) for place, pair in enumerate(pairs)], use_tqdm)
 
 
 def tokens(prompt: str | Conversation, options: TokenizeOptions) -> Work[list[int]]:
@@ -79,13 +79,13 @@ def score(prompt: str | Conversation, choices: Sequence[str], options: ScoreOpti
             lambda service, model: scored_prompts(service, model, prompt, choices, options)
         )
 
-        def ask(tokens: bytes) -> Ask:
-            return Ask(
-                lambda service, _: ask_score(service, tokens, scored.start, options, scored.prompt_name)
+        def request(tokens: bytes) -> EngineRequest:
+            return EngineRequest(
+                lambda service, _: prepare_score(service, tokens, scored.start, options, scored.prompt_name)
             )
 
-        asks = [ask(tokens) for tokens in scored.prompts]
-        return await _together([server.complete(each, EngineReply.score) for each in asks], False)
+        requests = [request(tokens) for tokens in scored.prompts]
+        return await _gather([server.complete(each, EngineReply.score) for each in requests], False)
 
     return work
 
@@ -97,22 +97,22 @@ def end_lease(key: str, cache_salt: str | None) -> Work[None]:
     return lambda server: server.call(work)
 
 
-def completion_ask(prompt: Prompt, sampling: Sampling, name: str = "prompt") -> Ask:
+def build_completion(prompt: Prompt, sampling: Sampling, name: str = "prompt") -> EngineRequest:
     check_names(sampling, Sampling)
-    return Ask(
-        lambda service, model: ask_completion(service, prompt, sampling, name),
-        _choices(sampling),
+    return EngineRequest(
+        lambda service, model: prepare_completion(service, prompt, sampling, name),
+        _count_choices(sampling),
         sampling.get("json_schema"),
     )
 
 
-def chat_ask(messages: Conversation, options: ChatOptions, place: int | None = None) -> Ask:
+def build_chat(messages: Conversation, options: ChatOptions, place: int | None = None) -> EngineRequest:
     """`place` is the conversation's among several."""
     check_names(options, ChatOptions)
 
     async def prepare(service: Service, model: ModelReady) -> Job:
         try:
-            return await ask_chat(service, messages, options)
+            return await prepare_chat(service, messages, options)
         except RequestError as error:
             if place is None:
                 raise
@@ -121,38 +121,49 @@ def chat_ask(messages: Conversation, options: ChatOptions, place: int | None = N
                 f"In {param}: {error}", status=error.status, param=param, code=error.code
             ) from error
 
-    return Ask(prepare, _choices(options), options.get("json_schema"))
+    return EngineRequest(prepare, _count_choices(options), options.get("json_schema"))
 
 
-def streamed(ask: Ask, options: Sampling | ChatOptions) -> Ask:
-    """The request. Raises `RequestError` for an option that streams don't have."""
-    if options.get("prompt_logprobs") is None:
-        return ask
-    raise RequestError(
-        "prompt_logprobs is not available in streams: call `generate` or `chat`.",
-        param="prompt_logprobs",
-        code="invalid_value",
-    )
+def stream_completion(prompt: Prompt, sampling: Sampling) -> EngineRequest:
+    request = build_completion(prompt, sampling)
+    _check_streamable(sampling)
+    return request
 
 
-def _choices(options: Sampling | ChatOptions) -> int:
+def stream_chat(messages: Conversation, options: ChatOptions) -> EngineRequest:
+    request = build_chat(messages, options)
+    _check_streamable(options)
+    return request
+
+
+def _check_streamable(options: Sampling | ChatOptions) -> None:
+    """Raises `RequestError` for an option that streams don't have."""
+    if options.get("prompt_logprobs") is not None:
+        raise RequestError(
+            "prompt_logprobs is not available in streams: call `generate` or `chat`.",
+            param="prompt_logprobs",
+            code="invalid_value",
+        )
+
+
+def _count_choices(options: Sampling | ChatOptions) -> int:
     n: object = options.get("n")
     return n if isinstance(n, int) and n > 0 else 1  # other values are refused when the request is prepared
 
 
-def _one(ask: Ask) -> Work[Completion]:
-    return lambda server: _completion(server, ask)
+def _complete_one(request: EngineRequest) -> Work[Completion]:
+    return lambda server: _complete(server, request)
 
 
-def _several(asks: Sequence[Ask], use_tqdm: bool) -> Work[list[Completion]]:
-    return lambda server: _together([_completion(server, ask) for ask in asks], use_tqdm)
+def _complete_several(requests: Sequence[EngineRequest], use_tqdm: bool) -> Work[list[Completion]]:
+    return lambda server: _gather([_complete(server, request) for request in requests], use_tqdm)
 
 
-def _completion(server: LocalServer, ask: Ask) -> Coroutine[Any, Any, Completion]:
-    return server.complete(ask, lambda reply: reply.closing(ask.json_schema))
+def _complete(server: LocalServer, request: EngineRequest) -> Coroutine[Any, Any, Completion]:
+    return server.complete(request, lambda reply: reply.closing(request.json_schema))
 
 
-async def _together(works: Sequence[Coroutine[Any, Any, T]], use_tqdm: bool) -> list[T]:
+async def _gather(works: Sequence[Coroutine[Any, Any, T]], use_tqdm: bool) -> list[T]:
     """The results in order. If one raises, the others are cancelled."""
     running = [asyncio.ensure_future(work) for work in works]
     try:

@@ -159,12 +159,12 @@ def _compute_cost(tokens_per_s: float, price: float | None) -> float | None:
     return None if price is None else cost_per_million(tokens_per_s, price)
 
 
-def _choose_context(config: DecoderConfig, asked: int | None) -> int:
+def _choose_context(config: DecoderConfig, wanted: int | None) -> int:
     try:
-        return context_length(config, asked)
+        return context_length(config, wanted)
     except ConfigError:
         raise ConfigError(
-            f"--context {asked}: the model's positions allow 1 to {config.max_positions:,} tokens."
+            f"--context {wanted}: the model's positions allow 1 to {config.max_positions:,} tokens."
         ) from None
 
 

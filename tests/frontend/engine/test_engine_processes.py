@@ -19,7 +19,7 @@ import pytest
 from arbora.frontend.core.prepare import Job
 from arbora.frontend.core.service import Service
 from arbora.frontend.engine import work
-from arbora.frontend.engine.requests import ask_completion
+from arbora.frontend.engine.requests import prepare_completion
 from processes import children_of, command_line, is_alive
 from tiny_checkpoint import write_tiny_checkpoint
 
@@ -49,14 +49,14 @@ def test_a_request_begins_again_if_the_model_process_dies_while_it_is_prepared(
     victims: list[int] = []
 
     async def prepare_while_the_model_dies(service: Service, *rest: Any) -> Job:
-        request = await ask_completion(service, *rest)
+        request = await prepare_completion(service, *rest)
         while victims:
             os.kill(victims.pop(), signal.SIGKILL)
             while service.engine.is_up:
                 await asyncio.sleep(0.01)
         return request
 
-    monkeypatch.setattr(work, "ask_completion", prepare_while_the_model_dies)
+    monkeypatch.setattr(work, "prepare_completion", prepare_while_the_model_dies)
     with arbora.Engine(model, device="cpu", kv_memory=MEMORY) as engine:
         before = engine.generate("Hello", max_tokens=5, seed=1)
         own = children_of(os.getpid()) - others
