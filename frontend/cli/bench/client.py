@@ -10,9 +10,8 @@ from typing import Any
 
 import httpx
 
-from ....runtime.errors import ConfigError
 from ...language.api_client import ApiClient, ApiError, Piece
-from ..server_option import no_answer
+from ..listed_models import list_models
 
 
 @dataclass
@@ -52,30 +51,16 @@ class Reply:
 class Client:
     """One server. `model` is the first that it lists, with a context of so many tokens if the server says."""
 
-    def __init__(self, url: str, api_key: str = "none", timeout: float = 600.0) -> None:
-        self._client = ApiClient(url, api_key, timeout)
+    def __init__(self, url: str, api_key: str | None = None, timeout: float = 600.0) -> None:
+        self._client = ApiClient(url, api_key or "none", timeout)
+        self._has_key = api_key is not None
         self.model = ""
         self.context: int | None = None
 
     async def open(self) -> None:
         """Finds the model. Raises ConfigError if no server answers."""
-        url = self._client.url
-        try:
-            listed = (await self._client.request("GET", "/v1/models"))["data"][0]
-            self.model, self.context = listed["id"], listed.get("max_model_len")
-        except (httpx.HTTPError, httpx.InvalidURL, ApiError, LookupError, TypeError) as error:
-            await self.close()
-            if isinstance(error, httpx.ConnectError):
-                raise no_answer(url, error) from None
-            if isinstance(error, ApiError) and error.status == 401:
-                raise ConfigError(
-                    f"the server at {url} asks for an API key that it knows: give it with --api-key KEY or "
-                    "in ARBORA_API_KEY."
-                ) from None
-            reason = str(error).rstrip(".")
-            raise ConfigError(
-                f"no server at {url} lists a model: {reason}. Start one, or name another with --url."
-            ) from None
+        listed = (await list_models(self._client, self._has_key))[0]
+        self.model, self.context = listed["id"], listed.get("max_model_len")
 
     async def close(self) -> None:
         await self._client.close()

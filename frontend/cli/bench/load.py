@@ -45,7 +45,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
 async def measure(url: str, api_key: str | None, load: Load, on_reply: OnReply) -> Measured:
     """Raises ConfigError if no server answers or its tokenizer can't be asked."""
-    client = Client(url, api_key or "none")
+    client = Client(url, api_key)
     await client.open()
     try:
         _check_context(client, load)

@@ -93,7 +93,7 @@ def test_an_unknown_key_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with chat_server() as stub:
         stub.is_guarded = True
         assert main(["bench", "--url", stub.url, "--api-key", "wrong"]) == 2
-    expected = f"the server at {stub.url} asks for an API key that it knows: give it with --api-key KEY"
+    expected = f"the server at {stub.url} does not know this API key: give another with --api-key KEY"
     assert expected in capsys.readouterr().err
 
 
