@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
-from arbora.frontend.stored.responses.pages import PageQuery
+from arbora.frontend.stored.records.paging import PageQuery
 from arbora.frontend.stored.responses.protocol import Item, Part
-from arbora.frontend.stored.responses.store import Store
-from arbora.frontend.stored.responses.stored_items import decoded, encoded
+from arbora.frontend.stored.responses.response_store import ResponseStore
+from arbora.frontend.stored.responses.stored_items import decode_items, encode_items
 
 TICK_S = 0.001
 OWNER, CONVERSATION = "", "conv_1"
@@ -55,29 +55,30 @@ async def measure(name: str, rounds: int, work: Callable[[], Awaitable[object]])
 
 
 async def run(options: argparse.Namespace, directory: Path) -> None:
-    store = Store(directory, 64 << 30)
+    store = ResponseStore(directory, 64 << 30)
+    conversations = store.conversations
     text = "x" * options.item_bytes
     items = [
         Item(id=f"msg_{number}", type="message", role="user", content=[Part(type="input_text", text=text)])
         for number in range(options.items)
     ]
-    stored = await asyncio.to_thread(encoded, items)
+    stored = await asyncio.to_thread(encode_items, items)
     size = sum(len(item.body) for item in stored)
     print(f"{options.items} items, {size / 1e6:.1f} MB\n\n{'':28} {'best ms':>9} {'loop ms':>9}")
 
     async def create() -> None:
-        await store.add_conversation(OWNER, CONVERSATION, b"{}", stored)
+        await conversations.add(OWNER, CONVERSATION, b"{}", stored)
 
     async def read() -> None:
-        await store.conversation_items(OWNER, CONVERSATION)
+        await conversations.read_all_items(OWNER, CONVERSATION)
 
     async def load() -> None:
-        bodies = await store.conversation_items(OWNER, CONVERSATION)
-        await asyncio.to_thread(decoded, bodies)
+        bodies = await conversations.read_all_items(OWNER, CONVERSATION)
+        await asyncio.to_thread(decode_items, bodies)
 
     def page(after: str | None) -> Callable[[], Awaitable[object]]:
         query = PageQuery(20, after, True)
-        return lambda: store.conversation_page(OWNER, CONVERSATION, query)
+        return lambda: conversations.list_items(OWNER, CONVERSATION, query)
 
     await measure("store", 1, create)
     await measure("first page", options.rounds, page(None))

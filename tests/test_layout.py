@@ -50,9 +50,9 @@ MAY_IMPORT = {
     "frontend.http.keys": SHARED_MODULES,
     "frontend.http": SHARED_MODULES | {"frontend.core", "frontend.http.keys"},
     "frontend.api": SHARED_MODULES | {"frontend.core", "frontend.http"},
-    "frontend.stored.database": {"runtime.errors"},
+    "frontend.stored.records": {"runtime.errors", "frontend.core"},
     "frontend.stored": SHARED_MODULES
-    | {"frontend.core", "frontend.http", "frontend.api", "frontend.stored.database"},
+    | {"frontend.core", "frontend.http", "frontend.api", "frontend.stored.records"},
     "frontend.cache_reports": SHARED_MODULES | {"frontend.core", "frontend.http", "frontend.api"},
     "frontend.page": {"frontend.http"},
     "frontend.app": SHARED_MODULES | {"frontend"},

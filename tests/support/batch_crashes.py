@@ -1,28 +1,31 @@
-"""A batch whose process dies at a chosen statement of its database, and runs again."""
+"""A batch whose process dies at a chosen transaction of its database, and runs again."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from arbora.frontend.core.work.thread_pool import FairThreadPool
 from arbora.frontend.http.keys.key_ring import KeyRing
-from arbora.frontend.stored.batches.batch_run import BatchRun, RunnerContext
-from arbora.frontend.stored.batches.call import Reply
-from arbora.frontend.stored.batches.records import BatchRecord
-from arbora.frontend.stored.batches.schema import NAME, SCHEMA, VERSION
-from arbora.frontend.stored.batches.slots import Slots
-from arbora.frontend.stored.batches.store import Store
-from arbora.frontend.stored.database import open_database
+from arbora.frontend.stored.batches.batch_run import BatchRun, LineSlots, RunnerContext
+from arbora.frontend.stored.batches.batch_store import BatchStore
+from arbora.frontend.stored.batches.endpoints import LineReply
+from arbora.frontend.stored.batches.objects import BatchObject, RequestCounts, StoredBatch
+from arbora.frontend.stored.records.alive import AliveFile
+from arbora.frontend.stored.records.record_store import RecordStore
+from arbora.frontend.stored.records.transaction import Transaction
 from batch_world import CHATS, chat, jsonl
 
 OWNER, FILE = "", "file-in"
+T = TypeVar("T")
 
 
 class KilledError(BaseException):
@@ -30,57 +33,42 @@ class KilledError(BaseException):
 
 
 class Death(NamedTuple):
-    """The process dies at its statement number `at`, before or after the database has carried it out."""
+    """The process dies at its transaction number `at`, before it begins or after it is committed."""
 
     at: int
     after: bool
 
 
-class MortalConnection:
-    """A connection of a process that dies."""
+class MortalRecords:
+    """The records of a process that dies."""
 
-    def __init__(self, connection: Any, death: Death | None) -> None:
-        self._connection = connection
+    def __init__(self, records: RecordStore, death: Death | None) -> None:
+        self.path = records.path
+        self._records = records
         self._death = death
         self._count = 0
 
-    async def execute_fetchall(self, statement: str, values: Any = ()) -> Any:
-        is_last = self.count()
-        rows = await self._connection.execute_fetchall(statement, values)
-        if is_last:
-            raise KilledError
-        return rows
+    async def read(self, work: Callable[[Transaction], T]) -> T:
+        return await self._do(self._records.read(work))
 
-    def execute(self, statement: str, values: Any = ()) -> Any:
-        return _MortalStatement(self, lambda: self._connection.execute(statement, values))
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        return await self._do(self._records.write(work))
 
-    def count(self) -> bool:
-        """True if the process dies after this statement. Raises KilledError if it dies before, or is dead."""
+    async def sweep(self) -> None:
+        await self._do(self._records.sweep())
+
+    async def _do(self, transaction: Coroutine[Any, Any, T]) -> T:
+        """Raises KilledError if the process dies before or after this transaction, or is dead."""
         self._count += 1
-        if self._death is None or self._count < self._death.at:
-            return False
-        if self._count > self._death.at or not self._death.after:
+        if self._death is not None and (
+            self._count > self._death.at or (self._count == self._death.at and not self._death.after)
+        ):
+            transaction.close()
             raise KilledError
-        return True
-
-
-class _MortalStatement:
-    def __init__(self, connection: MortalConnection, begin: Callable[[], Any]) -> None:
-        self._connection = connection
-        self._begin = begin
-        self._inner: Any = None
-
-    async def __aenter__(self) -> Any:
-        is_last = self._connection.count()
-        self._inner = self._begin()
-        cursor = await self._inner.__aenter__()
-        if is_last:
-            await self._inner.__aexit__(None, None, None)
+        result = await transaction
+        if self._death is not None and self._count == self._death.at:
             raise KilledError
-        return cursor
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self._inner.__aexit__(*error)
+        return result
 
 
 class Answers:
@@ -89,10 +77,10 @@ class Answers:
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
 
-    async def call(self, path: str, body: bytes, key: str | None) -> Reply:
+    async def call(self, path: str, body: bytes, key: str | None) -> LineReply:
         fields = json.loads(body)
         self.asked[fields["messages"][0]["content"]] += 1
-        return Reply(fields["status"], "request", b'{"answer": true}', 0)
+        return LineReply(fields["status"], "request", b'{"answer": true}', 0)
 
 
 class CrashWorld:
@@ -105,78 +93,78 @@ class CrashWorld:
         self.lines = [
             chat(f"id {number}", f"{number % 3}", status=status) for number, status in enumerate(statuses)
         ]
-        self._processes = 0
 
-    async def store(self, death: Death | None = None) -> tuple[Any, Store]:
-        connection = await open_database(self.directory, NAME, SCHEMA, VERSION)
-        connection.row_factory = sqlite3.Row
-        files = self.directory / "files"
-        files.mkdir(exist_ok=True)
-        return connection, Store(cast(Any, MortalConnection(connection, death)), files, 1 << 30)
+    @contextlib.asynccontextmanager
+    async def store(self, death: Death | None = None) -> AsyncIterator[BatchStore]:
+        store = BatchStore(self.directory, 2 << 30, shares=False)
+        records = store.records
+        mortal = cast(Any, MortalRecords(records, death))
+        store.records = store.files.records = mortal
+        yield store
+        await records.close()
 
-    async def begin(self) -> BatchRecord:
-        connection, store = await self.store()
-        store.path(FILE).write_bytes(jsonl(*self.lines))
-        await store.begin_file(FILE, OWNER, "batch", 1)
-        await store.finish_file(FILE, "in.jsonl", 1, 3600)
-        record = await store.create_batch(
-            owner=OWNER,
-            model="tiny",
+    async def begin(self) -> BatchObject:
+        now = int(time.time())
+        batch = StoredBatch(
+            id="batch_1",
             endpoint=CHATS,
-            window="1h",
-            seconds=3600,
-            input_file=FILE,
-            output_seconds=3600,
+            model="tiny",
+            input_file_id=FILE,
+            completion_window="1h",
+            status="validating",
+            created_at=now,
+            expires_at=now + 3600,
+            request_counts=RequestCounts(0, 0, 0),
             metadata=None,
-            most_open=1,
+            owner=OWNER,
+            output_seconds=3600,
         )
-        await connection.close()
-        assert record is not None
-        return record
+        async with self.store() as store:
+            await store.files.begin(FILE, OWNER, 1)
+            store.files.path(FILE).write_bytes(jsonl(*self.lines))
+            await store.files.finish(FILE, OWNER, "in.jsonl", 1, 3600)
+            await store.create(batch, 1)
+        return batch
 
     async def run(self, death: Death | None = None) -> None:
-        """Leases the batch, whose earlier lease counts as expired, and runs it."""
-        connection, store = await self.store(death)
-        self._processes += 1
-        runner = f"process {self._processes}"
+        """Claims the batch and runs it, in a process that ends then."""
         config = SimpleNamespace(max_running=4 * self._slots, max_waiting=16, api_workers=1)
-        slots = Slots(cast(Any, config), cast(Any, SimpleNamespace(open_requests=0)))
-        context = RunnerContext(
-            store,
-            self.directory / f"{NAME}.sqlite",
-            cast(Any, self.answers),
-            slots,
-            FairThreadPool(),
-            runner,
-            KeyRing(()),
-        )
-        try:
-            record = await store.claim(runner, -1, ["tiny"], [OWNER], 8)
-            if record is not None:
-                await BatchRun(context, record).run()
-        except KilledError:
-            pass
-        except BaseExceptionGroup as group:
-            assert group.split(KilledError)[1] is None, group
-        finally:
-            await connection.close()
+        slots = LineSlots(cast(Any, config), cast(Any, SimpleNamespace(open_requests=0)))
+        alive = AliveFile(self.directory)
+        async with self.store(death) as store:
+            context = RunnerContext(
+                store, cast(Any, self.answers), slots, FairThreadPool(), alive.token, KeyRing(())
+            )
+            try:
+                batch = await store.claim(alive.token, ["tiny"], [OWNER], 8)
+                if batch is not None:
+                    await BatchRun(context, batch).run()
+            except KilledError:
+                pass
+            except BaseExceptionGroup as group:
+                assert group.split(KilledError)[1] is None, group
+            finally:
+                alive.close()
 
     async def cancel(self, batch: str) -> None:
-        connection, store = await self.store()
-        await store.cancel(batch, OWNER)
-        await connection.close()
+        async with self.store() as store:
+            await store.cancel(batch, OWNER)
 
     async def expire(self, batch: str) -> None:
-        connection, _ = await self.store()
-        await connection.execute("UPDATE batches SET expires_at = created_at - 1 WHERE id = ?", (batch,))
-        await connection.close()
+        with contextlib.closing(
+            sqlite3.connect(self.directory / "batches.sqlite", isolation_level=None)
+        ) as connection:
+            connection.execute(
+                "UPDATE records SET body = CAST(json_set(CAST(body AS TEXT), '$.expires_at', 1) AS BLOB) "
+                "WHERE id = ?",
+                (batch,),
+            )
 
-    async def found(self, batch: str) -> BatchRecord:
-        connection, store = await self.store()
-        record = await store.batch(batch, OWNER)
-        await connection.close()
-        assert record is not None
-        return record
+    async def found(self, batch: str) -> BatchObject:
+        async with self.store() as store:
+            found = await store.find(batch, OWNER)
+        assert found is not None
+        return found
 
     def file(self, name: str | None) -> list[Any]:
         if name is None:

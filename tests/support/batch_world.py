@@ -13,13 +13,13 @@ import openai
 from arbora.frontend.api.anthropic.face import ANTHROPIC
 from arbora.frontend.api.openai.face import OPENAI
 from arbora.frontend.http.faces import Faces
+from arbora.frontend.stored.batches.batch_runner import Pace
 from arbora.frontend.stored.batches.face import batches_face
-from arbora.frontend.stored.batches.runner import Pace
 from arbora.frontend.stored.responses.face import RESPONSES
 from http_world import MODEL, HttpWorld, http_world
 
 CHATS = "/v1/chat/completions"
-PACE = Pace(poll=0.02, lease=1.0, retry=0.1, sweep=0.2)
+PACE = Pace(poll=0.02, retry=0.1, sweep=0.2)
 ENDED = ("completed", "failed", "expired", "cancelled")
 
 

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
-import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import msgspec
-
+from ....runtime.api_keys import ApiKey
+from ....runtime.config import ServeConfig
+from ....runtime.errors import RequestError
+from ...core.replica.engine_client import EngineClient
 from ...core.work.caller import Caller
 from ...core.work.thread_pool import FairThreadPool
 from ...http.keys.key_ring import KeyRing
-from ..database.errors import is_full
-from .call import Endpoints, Reply
-from .owner import known_owners
-from .plan import Plan, PlannedLine, parse_line, read_plan
-from .records import BatchRecord, LineError
-from .results import InputLostError, LineFailure, OutputFiles, answered, read_line, write_files
-from .slots import Slots
-from .store import Store
+from .batch_store import BatchStore
+from .endpoints import Endpoints, LineReply
+from .file_store import OutputFile
+from .input_file import InputLostError, Plan, PlannedLine, parse_line, read_line, read_plan
+from .objects import LineError, StoredBatch
+from .output_files import LineFailure, encode_answer, write_files
 
 EarlyEnd = Literal["cancelled", "expired", "failed"]
-MOST_DEATHS = 3
+MAX_DEATHS = 3
 """A line gets an error once the model has died so many times while it answered the line."""
-FIRST_WAIT_S, MOST_WAIT_S = 1, 30
+FIRST_WAIT_S, MAX_WAIT_S = 1, 30
+RUNNING_PART = 4
+"""All lines together may have 1 / RUNNING_PART of the slots of --max-running."""
+BUSY_PART = 8
+"""While other requests are open, lines may have 1 / BUSY_PART of these."""
+LOOK_AGAIN_S = 0.1
 log = logging.getLogger(__name__)
 
 _FAILURES = {
@@ -42,35 +46,78 @@ _FAILURES = {
 _LOST = LineError("input_file_lost", "The content of the input file was removed while the batch ran.")
 
 
+class LineSlots:
+    """A line runs while it has a slot. Batches of this process get slots in the order in which they ask."""
+
+    def __init__(self, config: ServeConfig, engine: EngineClient) -> None:
+        shared = RUNNING_PART * config.api_workers
+        self._max = max(1, min(config.max_running // shared, config.max_waiting // 2))
+        self._max_if_busy = max(1, self._max // BUSY_PART)
+        self._engine = engine
+        self._taken = 0
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    async def take(self) -> None:
+        async with self._turn:
+            while self._taken >= self._limit():
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_AGAIN_S):  # wait_for may lose a cancellation
+                        await self._changed.wait()
+            self._taken += 1
+
+    def free(self) -> None:
+        self._taken -= 1
+        self._changed.set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Frees the caller's slot meanwhile. It has a slot again at the end, also if it is cancelled."""
+        self.free()
+        try:
+            await asyncio.sleep(seconds)
+            await self.take()
+        except asyncio.CancelledError:
+            self._taken += 1
+            raise
+
+    def _limit(self) -> int:
+        is_busy = self._engine.open_requests > self._taken
+        return self._max_if_busy if is_busy else self._max
+
+
 @dataclass(frozen=True)
 class RunnerContext:
-    """The objects that all batches of a process share. `database` is the path of the store's database."""
+    """The objects that all batches of a process share. `runner` is the token of the process."""
 
-    store: Store
-    database: Path
+    store: BatchStore
     endpoints: Endpoints
-    slots: Slots
+    slots: LineSlots
     work: FairThreadPool
     runner: str
     keys: KeyRing
 
 
+def map_owners(ring: KeyRing) -> Mapping[str, ApiKey | None]:
+    """The keys whose batches this server may run now, by their hashes."""
+    return {key.sha256: key for key in ring.keys} or {"": None}
+
+
 class BatchRun:
-    def __init__(self, context: RunnerContext, record: BatchRecord) -> None:
+    def __init__(self, context: RunnerContext, batch: StoredBatch) -> None:
+        self.batch = batch
         self._context = context
         self._store = context.store
-        self._record = record
-        self._input = context.store.path(record.input_file)
+        self._input = context.store.files.path(batch.input_file_id)
         self._early: EarlyEnd | None = None
         self._stopped = asyncio.Event()
         self._sleeping = 0
-        self._none_sleeps = asyncio.Event()
-        """cleared while a line waits for its next attempt: the batch starts no other line"""
-        self._none_sleeps.set()
-        self._has_space = asyncio.Event()
-        """cleared while the owner may use no more bytes: the batch starts no line"""
-        self._has_space.set()
-        if record.status == "cancelling":
+        """the number of lines that wait for their next attempt"""
+        self._has_space = True
+        self._may_start = asyncio.Event()
+        """cleared while a line sleeps or the owner may use no more bytes: no further line starts"""
+        self._may_start.set()
+        if batch.status == "cancelling":
             self.stop("cancelled")
 
     def stop(self, early: EarlyEnd) -> None:
@@ -78,56 +125,50 @@ class BatchRun:
         self._early = self._early or early
         self._stopped.set()
 
-    @property
-    def owner(self) -> str:
-        return self._record.owner
-
     def limit(self, space_left: int) -> None:
         """Starts no more lines while the owner has no bytes left."""
-        if space_left > 0:
-            self._has_space.set()
-        else:
-            self._has_space.clear()
+        self._has_space = space_left > 0
+        self._decide_start()
 
     def is_keyless(self) -> bool:
         """True if the server no longer has the API key, and the batch has lines to run."""
-        has_lines = self._early is None and self._record.status in ("validating", "in_progress")
-        return has_lines and self._record.owner not in known_owners(self._context.keys)
+        has_lines = self._early is None and self.batch.status in ("validating", "in_progress")
+        return has_lines and self.batch.owner not in map_owners(self._context.keys)
 
     async def run(self) -> None:
         """Runs the batch to its end. Stops if another process has changed its status."""
-        expiry = asyncio.get_running_loop().call_later(
-            max(0.0, self._record.expires_at - time.time()), self.stop, "expired"
-        )
+        is_late = self.batch.expires_at <= time.time() and self.batch.status != "finalizing"
+        if is_late:
+            self.stop("expired")
+        left = max(0.0, self.batch.expires_at - time.time())
+        expiry = asyncio.get_running_loop().call_later(left, self.stop, "expired")
         try:
-            if self._record.expires_at <= time.time() and self._record.status != "finalizing":
-                self.stop("expired")
             await self._run()
         finally:
             expiry.cancel()
 
     async def _run(self) -> None:
-        record = self._record
-        plan = await self._plan()
-        if record.in_progress_at is None:
+        batch = self.batch
+        plan = await self._read_plan()
+        if batch.in_progress_at is None:
             if self._early or plan is None or plan.errors:
                 await self._end_unstarted(plan)
                 return
-            if not await self._store.begin(record.id, self._context.runner, len(plan.lines)):
+            if not await self._store.begin(batch.id, self._context.runner, len(plan.lines)):
                 return
         if plan is None:
             self.stop("failed")
-        if plan is not None and record.status != "finalizing" and not self._early:
+        if plan is not None and batch.status != "finalizing" and not self._early:
             await self._run_until_stopped(plan)
-        if self._early is None and not await self._store.finalize(record.id, self._context.runner):
+        if self._early is None and not await self._store.finalize(batch.id, self._context.runner):
             return
         await self._end(plan)
 
-    async def _plan(self) -> Plan | None:
+    async def _read_plan(self) -> Plan | None:
         """None if the input file is lost."""
         try:
             return await self._context.work.run(
-                Caller("batches"), read_plan(self._input, self._record.endpoint)
+                Caller("batches"), read_plan(self._input, self.batch.endpoint)
             )
         except FileNotFoundError:
             return None
@@ -135,9 +176,7 @@ class BatchRun:
     # Lines.
 
     async def _run_until_stopped(self, plan: Plan) -> None:
-        finished = await self._store.finished(self._record.id)
-        unfinished = [line for line in plan.lines if line.number not in finished]
-        running = asyncio.create_task(self._run_lines(unfinished))
+        running = asyncio.create_task(self._run_lines(await self._list_unfinished(plan)))
         stopped = asyncio.create_task(self._stopped.wait())
         try:
             await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -148,12 +187,15 @@ class BatchRun:
             running.cancel()
             await asyncio.wait((running,))
 
+    async def _list_unfinished(self, plan: Plan) -> list[PlannedLine]:
+        finished = await self._store.list_finished(self.batch.id)
+        return [line for line in plan.lines if line.number not in finished]
+
     async def _run_lines(self, lines: Sequence[PlannedLine]) -> None:
         slots = self._context.slots
         async with asyncio.TaskGroup() as tasks:
             for line in lines:
-                await self._none_sleeps.wait()
-                await self._has_space.wait()
+                await self._may_start.wait()
                 await slots.take()
                 tasks.create_task(self._run_line(line)).add_done_callback(lambda _: slots.free())
 
@@ -164,89 +206,85 @@ class BatchRun:
             self.stop("failed")
             return
         line = parse_line(raw)
-        reply = await self._reply(bytes(line.body))
-        result = answered(planned.number, line.custom_id or "", reply)
+        reply = await self._answer(bytes(line.body))
+        result = encode_answer(planned.number, line.custom_id or "", reply)
         await self._save(planned.number, reply.status >= 400, result)
 
-    async def _reply(self, body: bytes) -> Reply:
+    async def _answer(self, body: bytes) -> LineReply:
         """The answer, after as many attempts as it takes while the server is overloaded or starting."""
         deaths, wait = 0, FIRST_WAIT_S
         while True:
             while self.is_keyless():  # the runner soon cancels this run
                 await self._sleep(FIRST_WAIT_S)
-            key = known_owners(self._context.keys).get(self._record.owner)
-            reply = await self._context.endpoints.call(self._record.endpoint, body, key)
+            key = map_owners(self._context.keys).get(self.batch.owner)
+            reply = await self._context.endpoints.call(self.batch.endpoint, body, key)
             deaths += b'"model_died"' in reply.body
-            if reply.status not in (429, 503) or deaths >= MOST_DEATHS:
+            if reply.status not in (429, 503) or deaths >= MAX_DEATHS:
                 return reply
-            await self._sleep(min(reply.retry_after or wait, MOST_WAIT_S))
-            wait = min(2 * wait, MOST_WAIT_S)
+            await self._sleep(min(reply.retry_after or wait, MAX_WAIT_S))
+            wait = min(2 * wait, MAX_WAIT_S)
 
     async def _sleep(self, seconds: float) -> None:
         self._sleeping += 1
-        self._none_sleeps.clear()
+        self._decide_start()
         try:
             await self._context.slots.sleep(seconds)
         finally:
             self._sleeping -= 1
-            if not self._sleeping:
-                self._none_sleeps.set()
+            self._decide_start()
+
+    def _decide_start(self) -> None:
+        if self._has_space and not self._sleeping:
+            self._may_start.set()
+        else:
+            self._may_start.clear()
 
     async def _save(self, number: int, failed: bool, result: bytes) -> None:
         """Stores a line's result. Waits while the disk is full."""
         while True:
             try:
-                await self._store.add_result(self._record.id, number, failed, result)
-                self.limit(await self._store.left(self.owner))
+                self.limit(await self._store.add_result(self.batch.id, number, failed, result))
                 return
-            except sqlite3.Error as error:
-                if not is_full(error):
+            except RequestError as error:
+                if error.code != "disk_full":
                     raise
-                log.error("%s waits: %s", self._record.id, error)
-                await asyncio.sleep(MOST_WAIT_S)
+                await asyncio.sleep(MAX_WAIT_S)
 
     # The end.
 
     async def _end_unstarted(self, plan: Plan | None) -> None:
         errors = [_LOST] if plan is None else plan.errors
         status = self._early or "failed"
-        shown = msgspec.json.encode(errors).decode() if status == "failed" else None
-        await self._store.end(self._record.id, self._context.runner, status, errors=shown)
+        mistakes = errors if status == "failed" else []
+        await self._store.end(self.batch.id, self._context.runner, status, mistakes=mistakes)
 
     async def _end(self, plan: Plan | None) -> None:
-        record, store = self._record, self._store
+        batch, files = self.batch, self._store.files
         status = self._early or "completed"
-        finished = await store.finished(record.id)
-        lines = [] if plan is None else plan.lines
-        unfinished = [line for line in lines if line.number not in finished]
-        names = [f"file-{secrets.token_hex(12)}" for _ in range(2)]
-        made = await self._write_files(names, unfinished, has_input=plan is not None)
-        shown: list[str | None] = []
-        for name, size, kind in zip(names, made[:2], ("output", "error"), strict=True):
-            if size:
-                await store.hold_output(name, record.owner, f"{record.id}_{kind}.jsonl", size)
-            shown.append(name if size else None)
-        await store.end(
-            record.id,
+        ids = [f"file-{secrets.token_hex(12)}" for _ in range(2)]
+        steps = write_files(
+            self._store.records.path,
+            batch.id,
+            None if plan is None else self._input,
+            [] if plan is None else await self._list_unfinished(plan),
+            _FAILURES[self._early or "failed"],
+            files.path(ids[0]),
+            files.path(ids[1]),
+        )
+        sizes = await self._context.work.run(Caller("batches"), steps)
+        made = [
+            OutputFile(id, f"{batch.id}_{kind}.jsonl", size) if size else None
+            for id, size, kind in zip(ids, sizes[:2], ("output", "error"), strict=True)
+        ]
+        is_ended = await self._store.end(
+            batch.id,
             self._context.runner,
             status,
-            output_file=shown[0],
-            error_file=shown[1],
-            failed=made.failed,
-            errors=msgspec.json.encode([_LOST]).decode() if status == "failed" else None,
+            output=made[0],
+            errors=made[1],
+            failed=sizes.failed,
+            mistakes=[_LOST] if status == "failed" else [],
         )
-
-    async def _write_files(
-        self, names: Sequence[str], unfinished: Sequence[PlannedLine], *, has_input: bool
-    ) -> OutputFiles:
-        context = self._context
-        steps = write_files(
-            context.database,
-            self._record.id,
-            self._input if has_input else None,
-            unfinished,
-            _FAILURES[self._early or "failed"],
-            self._store.path(names[0]),
-            self._store.path(names[1]),
-        )
-        return await context.work.run(Caller("batches"), steps)
+        if not is_ended:
+            for id in ids:
+                await asyncio.to_thread(files.path(id).unlink, missing_ok=True)

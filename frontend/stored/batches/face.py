@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from starlette.requests import Request
@@ -12,16 +12,30 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ...core.declared import one_of, within
-from ...http.faces import Applications, Face, Handler, route
+from ...http.faces import Applications, Face
 from ...http.http_service import HttpService
-from ...http.operation import Operation
-from .batches import MOST_BATCHES_LISTED, CreateBatch, cancel_batch, create_batch, list_batches, show_batch
-from .call import Endpoints
-from .files import MOST_LISTED, ORDERS, delete_file, file_content, list_files, show_file
-from .records import BatchObject, FileDeleted, FileObject, Page
-from .runner import Pace, Runner
-from .store import KEPT_SECONDS
-from .upload import ANCHOR, ANCHOR_EVENT, LEAST_SECONDS, PURPOSE, SECONDS, upload_file
+from ...http.operation import DescribedRoute, Operation
+from ..records.paging import ORDERS, Page
+from .batch_runner import BatchRunner, Pace
+from .batch_service import BatchService
+from .batch_store import BatchStore
+from .batches import PAGE_BATCHES, CreateBatch, cancel_batch, create_batch, list_batches, show_batch
+from .endpoints import Endpoints
+from .file_store import KEPT_SECONDS
+from .files import (
+    ANCHOR,
+    ANCHOR_EVENT,
+    MAX_LISTED,
+    MIN_SECONDS,
+    PURPOSE,
+    SECONDS,
+    delete_file,
+    file_content,
+    list_files,
+    show_file,
+    upload_file,
+)
+from .objects import BatchObject, FileDeleted, FileObject
 
 FILES = "/v1/files"
 UPLOADS = frozenset((FILES,))
@@ -34,7 +48,7 @@ class Upload(Struct):
     file: Annotated[str, Meta(extra_json_schema={"format": "binary"})]
     purpose: Annotated[str, one_of((PURPOSE,))]
     anchor: Annotated[str, one_of((ANCHOR_EVENT,))] | UnsetType = field(name=ANCHOR, default=UNSET)
-    seconds: Annotated[int, within(LEAST_SECONDS, KEPT_SECONDS)] | UnsetType = field(
+    seconds: Annotated[int, within(MIN_SECONDS, KEPT_SECONDS)] | UnsetType = field(
         name=SECONDS, default=UNSET
     )
 
@@ -49,7 +63,7 @@ _UPLOAD = Operation(
 _LIST_FILES = Operation(
     summary="List files",
     query={
-        "limit": Annotated[int, within(1, MOST_LISTED)],
+        "limit": Annotated[int, within(1, MAX_LISTED)],
         "after": str,
         "purpose": str,
         "order": Annotated[str, one_of(ORDERS)],
@@ -68,37 +82,51 @@ _CREATE = Operation(
 )
 _LIST = Operation(
     summary="List batches",
-    query={"limit": Annotated[int, within(1, MOST_BATCHES_LISTED)], "after": str},
+    query={"limit": Annotated[int, within(1, PAGE_BATCHES[1])], "after": str},
     reply=Page[BatchObject],
 )
 _SHOW = Operation(summary="Describe a batch", reply=BatchObject)
 _CANCEL = Operation(summary="Cancel a batch", reply=BatchObject, errors=(409, 507))
 
 
+Handler: TypeAlias = Callable[[BatchService, Request], Awaitable[Response]]
+HANDLERS: Sequence[tuple[str, str, Handler, Operation]] = (
+    ("POST", FILES, upload_file, _UPLOAD),
+    ("GET", FILES, list_files, _LIST_FILES),
+    ("GET", f"{FILES}/{{file}}", show_file, _SHOW_FILE),
+    ("DELETE", f"{FILES}/{{file}}", delete_file, _DELETE_FILE),
+    ("GET", f"{FILES}/{{file}}/content", file_content, _CONTENT),
+    ("POST", "/v1/batches", create_batch, _CREATE),
+    ("GET", "/v1/batches", list_batches, _LIST),
+    ("GET", "/v1/batches/{batch}", show_batch, _SHOW),
+    ("POST", "/v1/batches/{batch}/cancel", cancel_batch, _CANCEL),
+)
+
+
 def batches_face(faces: Sequence[Face], pace: Pace | None = None) -> Face:
     """The face of batches whose lines are requests of `faces`. Errors have the form of the first one."""
     endpoints = [path for face in faces for path in face.batched]
 
-    async def create(http: HttpService, request: Request) -> Response:
-        return await create_batch(http, request, endpoints)
+    def make_routes(http: HttpService) -> Sequence[Route]:
+        service = BatchService(http, _open_store(http), endpoints)
+        return [
+            DescribedRoute(method, path, partial(handler, service), operation)
+            for method, path, handler, operation in HANDLERS
+        ]
 
     async def run(http: HttpService, apps: Applications) -> None:
-        await Runner(http, Endpoints(http, faces, apps), pace or Pace()).run()
+        store = _open_store(http)
+        if store is not None:
+            await BatchRunner(http, store, Endpoints(http, faces, apps), pace or Pace()).run()
 
-    return Face(
-        partial(_routes, create), faces[0].error_json, run=run, name="OpenAI batches", error=faces[0].error
-    )
+    return Face(make_routes, faces[0].error_json, run=run, name="OpenAI batches", error=faces[0].error)
 
 
-def _routes(create: Handler, http: HttpService) -> Sequence[Route]:
-    return [
-        route("POST", FILES, http, upload_file, _UPLOAD),
-        route("GET", FILES, http, list_files, _LIST_FILES),
-        route("GET", f"{FILES}/{{file}}", http, show_file, _SHOW_FILE),
-        route("DELETE", f"{FILES}/{{file}}", http, delete_file, _DELETE_FILE),
-        route("GET", f"{FILES}/{{file}}/content", http, file_content, _CONTENT),
-        route("POST", "/v1/batches", http, create, _CREATE),
-        route("GET", "/v1/batches", http, list_batches, _LIST),
-        route("GET", "/v1/batches/{batch}", http, show_batch, _SHOW),
-        route("POST", "/v1/batches/{batch}/cancel", http, cancel_batch, _CANCEL),
-    ]
+def _open_store(http: HttpService) -> BatchStore | None:
+    """The store, closed with the service. None if the server stores nothing."""
+    config = http.service.config
+    if config.data_dir is None:
+        return None
+    store = BatchStore(config.data_dir, config.data_size, shares=config.has_several_keys)
+    http.closers.append(store.records.close)
+    return store

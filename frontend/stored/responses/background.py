@@ -18,8 +18,8 @@ from ...http.metrics import RequestTimer
 from ...http.time_limit import TimeLimit
 from .answers import Attempts, failed
 from .protocol import Item
+from .response_store import ResponseStore
 from .responses import Response
-from .store import Store
 
 CHECK_S = 1.0
 """seconds between two checks whether another process has cancelled or deleted the response"""
@@ -96,7 +96,7 @@ class Run:
 class Background:
     """The responses that this process computes in the background."""
 
-    def __init__(self, http: HttpService, store: Store) -> None:
+    def __init__(self, http: HttpService, store: ResponseStore) -> None:
         self._http = http
         self._store = store
         self._runs: dict[str, Run] = {}
@@ -224,14 +224,14 @@ class Background:
             await self._end_cancelled(run)
 
     async def _finish(self, run: Run, final: Response, events: bytes) -> bool:
-        """`Store.finish`, with further attempts if it fails and a reply would be lost."""
+        """`ResponseStore.finish`, with further attempts if it fails and a reply would be lost."""
         for wait in RETRIES_S if final.status != "failed" else ():
             try:
-                return await self._store.finish(final, run.items, events)
+                return await self._store.finish(run.owner, final, run.items, events)
             except Exception as error:
                 _log_unstored(final, error)
             await asyncio.sleep(wait)
-        return await self._store.finish(final, run.items, events)
+        return await self._store.finish(run.owner, final, run.items, events)
 
     async def _end_cancelled(self, run: Run) -> None:
         """Ends the stream of a response that another process has cancelled, or that was deleted."""
@@ -240,7 +240,7 @@ class Background:
         _, last = run.attempts.cancelled()
         run.end(last)
         try:
-            await self._store.keep_events(run.response.id, b"".join(run.events))
+            await self._store.add_events(run.owner, run.response.id, b"".join(run.events))
         except RequestError as error:
             log.error("the events of the response %s are not stored: %s", run.response.id, error)
 
@@ -250,7 +250,7 @@ class Background:
         if final is None:
             return
         try:
-            await self._store.finish(final, run.items, b"".join(run.events))
+            await self._store.finish(run.owner, final, run.items, b"".join(run.events))
             run.unstored = None
         except Exception as error:
             _log_unstored(final, error)
@@ -260,7 +260,7 @@ class Background:
         while True:
             await asyncio.sleep(CHECK_S)
             try:
-                status = await self._store.status(run.owner, run.response.id)
+                status = await self._store.read_status(run.owner, run.response.id)
             except RequestError as error:
                 if error.status != 404:  # the database fails
                     continue

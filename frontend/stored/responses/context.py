@@ -13,7 +13,7 @@ from ...core.work.caller import Caller
 from .items import check_kind
 from .protocol import Item, PromptFields
 from .responses_service import ResponsesService
-from .stored_items import decoded, stored_item
+from .stored_items import complete_item, decode_items
 
 
 class Context(NamedTuple):
@@ -45,7 +45,7 @@ async def context_of(
 def _context(earlier: Sequence[bytes], own: Sequence[Item], caller: Caller) -> Context:
     for index, item in enumerate(own):
         check_kind(item, f"input[{index}]")
-    return Context(decoded(earlier), [stored_item(item) for item in own], caller)
+    return Context(decode_items(earlier), [complete_item(item) for item in own], caller)
 
 
 def conversation_id(request: PromptFields) -> str | None:
@@ -63,9 +63,9 @@ async def _earlier(responses: ResponsesService, owner: str, request: PromptField
             code="invalid_value",
         )
     if previous:
-        return await responses.store("previous_response_id").earlier_items(owner, previous)
+        return await responses.store("previous_response_id").read_earlier_items(owner, previous)
     if conversation:
-        return await responses.store("conversation").conversation_items(owner, conversation)
+        return await responses.store("conversation").conversations.read_all_items(owner, conversation)
     return []
 
 
@@ -77,7 +77,7 @@ async def _resolved(responses: ResponsesService, owner: str, items: Sequence[Ite
     named = {item.id: index for index, item in enumerate(items) if item.type == "item_reference" and item.id}
     if not named:
         return list(items)
-    found = await responses.store("input").referenced(owner, named)
+    found = await responses.store("input").find_items(owner, named)
     for id, index in named.items():
         if id not in found:
             raise RequestError(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import Raw
+
 from ...core.declared import one_of, within
 from ...http.operation import GENERATES, Operation
+from ..records.paging import ORDERS, Page
 from .event_types import EVENTS
-from .pages import MOST_ITEMS, ORDERS
 from .protocol import (
     ConversationRequest,
     Item,
@@ -16,13 +18,13 @@ from .protocol import (
     PromptFields,
     ResponsesRequest,
 )
-from .responses import Conversation, Deleted, ItemList, Response, TokensCount
+from .responses import PAGE_ITEMS, Conversation, Deleted, Response, TokensCount
 
 _QUESTION = {"input": "Why is the sky blue?"}
 _ITEMS = {"items": [{"role": "user", "content": "Why is the sky blue?"}]}
 _METADATA = {"metadata": {"topic": "physics"}}
 _PAGE = {
-    "limit": Annotated[int, within(1, MOST_ITEMS)],
+    "limit": Annotated[int, within(1, PAGE_ITEMS[1])],
     "after": str,
     "order": Annotated[str, one_of(ORDERS)],
 }
@@ -46,7 +48,7 @@ RETRIEVE = Operation(
 )
 DELETE = Operation(summary="Delete a stored response", reply=Deleted)
 CANCEL = Operation(summary="Cancel a background response", reply=Response)
-INPUT_ITEMS = Operation(summary="List the input items of a response", query=_PAGE, reply=ItemList)
+INPUT_ITEMS = Operation(summary="List the input items of a response", query=_PAGE, reply=Page[Raw])
 CREATE_CONVERSATION = Operation(
     summary="Create a conversation",
     body=ConversationRequest,
@@ -61,9 +63,9 @@ CHANGE_CONVERSATION = Operation(
     reply=Conversation,
 )
 DELETE_CONVERSATION = Operation(summary="Delete a conversation", reply=Deleted)
-LIST_ITEMS = Operation(summary="List the items of a conversation", query=_PAGE, reply=ItemList)
+LIST_ITEMS = Operation(summary="List the items of a conversation", query=_PAGE, reply=Page[Raw])
 ADD_ITEMS = Operation(
-    summary="Add items to a conversation", body=ItemsRequest, example=_ITEMS, reply=ItemList
+    summary="Add items to a conversation", body=ItemsRequest, example=_ITEMS, reply=Page[Raw]
 )
 SHOW_ITEM = Operation(summary="Show an item of a conversation", reply=Item)
 DELETE_ITEM = Operation(summary="Delete an item of a conversation", reply=Conversation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from ...api.openai.responses import ContentLogprob
 from ...core.cache_misses.explanation import Explanation
@@ -13,6 +13,8 @@ from ...core.reply import UnenforcedKeyword
 from .protocol import Metadata, ReasoningConfig, TextConfig, ToolChoice, ToolDefinition
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
+PAGE_ITEMS = (20, 100)
+"""items on a page of a list: the usual number and the limit"""
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
 
@@ -137,14 +139,6 @@ class Deleted(Struct, kw_only=True):
     id: str
     object: Literal["response", "conversation.deleted"]
     deleted: Literal[True] = True
-
-
-class ItemList(Struct, kw_only=True):
-    object: Literal["list"] = "list"
-    data: list[Raw]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class Conversation(Struct, kw_only=True):

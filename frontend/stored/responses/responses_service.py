@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ....runtime.errors import RequestError
 from ...http.http_service import HttpService
 from .background import Background
-from .store import Store
+from .response_store import ResponseStore
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class ResponsesService:
     """`stored` and `background` are None on a server that stores nothing."""
 
     http: HttpService
-    stored: Store | None
+    stored: ResponseStore | None
     background: Background | None
 
     @classmethod
@@ -23,12 +23,12 @@ class ResponsesService:
         config = http.service.config
         if config.data_dir is None:
             return cls(http, None, None)
-        store = Store(config.data_dir, config.data_size)
+        store = ResponseStore(config.data_dir, config.data_size)
         background = Background(http, store)
         http.closers.append(background.close)
         return cls(http, store, background)
 
-    def store(self, param: str | None = None) -> Store:
+    def store(self, param: str | None = None) -> ResponseStore:
         """Raises a 400 `RequestError` naming `param` on a server that stores nothing."""
         if self.stored is None:
             raise nothing_stored(param)

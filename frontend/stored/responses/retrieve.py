@@ -11,18 +11,18 @@ from starlette.responses import Response, StreamingResponse
 
 from ....runtime.errors import RequestError
 from ...http.tenants import owner_of
+from ..records.paging import make_page, parse_page_query
 from .background import Run
 from .create import STREAM_HEADERS
 from .events import Events
-from .pages import item_list, page_query
-from .responses import Deleted
+from .response_store import ResponseStore
+from .responses import PAGE_ITEMS, Deleted
 from .responses import Response as StoredResponse
 from .responses_service import ResponsesService
-from .store import Store
 
 _POLL_S = 0.5
 """seconds between two checks whether another process has ended a response"""
-_MOST_DIGITS = 12
+_MAX_DIGITS = 12
 _OPEN = ("queued", "in_progress")
 
 
@@ -30,12 +30,12 @@ async def retrieve(responses: ResponsesService, request: Request) -> Response:
     """The response, or its events after number `starting_after` if the query has `stream=true`."""
     owner, id, store = owner_of(request.scope), request.path_params["id"], responses.store()
     if request.query_params.get("stream", "false") != "true":
-        return await _shown(responses, request)
+        return await _show(responses, request)
     run = _run(responses, request)
     after = _starting_after(request.query_params.get("starting_after"))
     if run is not None:
         return _stream(run.follow(after))
-    status = await store.status(owner, id)
+    status = await store.read_status(owner, id)
     if not await _is_background(store, owner, id):
         raise RequestError(
             f"The events of {id} are not stored: only a response with background: true can be streamed "
@@ -43,7 +43,7 @@ async def retrieve(responses: ResponsesService, request: Request) -> Response:
             param="stream",
             code="invalid_value",
         )
-    return _stream(_once_ended(store, owner, id, after, is_open=status in _OPEN))
+    return _stream(_follow_until_ended(store, owner, id, after, is_open=status in _OPEN))
 
 
 async def delete(responses: ResponsesService, request: Request) -> Response:
@@ -66,15 +66,15 @@ async def cancel(responses: ResponsesService, request: Request) -> Response:
         )
     assert responses.background is not None, "a server that stores responses has it"
     await responses.background.cancel(owner, id)
-    return await _shown(responses, request)
+    return await _show(responses, request)
 
 
 async def input_items(responses: ResponsesService, request: Request) -> Response:
     """A page of the items of a response's own input, the last one first by default."""
-    page = page_query(request.query_params)
+    page = parse_page_query(request.query_params, *PAGE_ITEMS)
     id, store = request.path_params["id"], responses.store()
-    rows = await store.input_items(owner_of(request.scope), id, page)
-    return _json(msgspec.json.encode(item_list(rows, page.limit)))
+    rows = await store.list_input(owner_of(request.scope), id, page)
+    return _json(msgspec.json.encode(make_page(rows, page.limit, msgspec.Raw)))
 
 
 def _run(responses: ResponsesService, request: Request) -> Run | None:
@@ -85,22 +85,22 @@ def _run(responses: ResponsesService, request: Request) -> Run | None:
     return background.run_of(owner_of(request.scope), request.path_params["id"])
 
 
-async def _shown(responses: ResponsesService, request: Request) -> Response:
+async def _show(responses: ResponsesService, request: Request) -> Response:
     """The response as it is now."""
     run = _run(responses, request)
     if run is not None and run.unstored is not None:
         return _json(msgspec.json.encode(run.unstored))
     owner, id = owner_of(request.scope), request.path_params["id"]
-    return _json(await responses.store().response(owner, id))
+    return _json(await responses.store().read_response(owner, id))
 
 
-async def _is_background(store: Store, owner: str, id: str) -> bool:
-    fields = msgspec.json.decode(await store.response(owner, id), type=dict[str, msgspec.Raw])
+async def _is_background(store: ResponseStore, owner: str, id: str) -> bool:
+    fields = msgspec.json.decode(await store.read_response(owner, id), type=dict[str, msgspec.Raw])
     return bytes(fields["background"]) == b"true"
 
 
-async def _once_ended(
-    store: Store, owner: str, id: str, after: int, *, is_open: bool
+async def _follow_until_ended(
+    store: ResponseStore, owner: str, id: str, after: int, *, is_open: bool
 ) -> AsyncIterator[bytes]:
     """Waits until a response of another process has ended, and yields its events after number `after`.
 
@@ -108,10 +108,10 @@ async def _once_ended(
     """
     while is_open:
         await asyncio.sleep(_POLL_S)
-        is_open = await store.status(owner, id) in _OPEN
-    events = await store.events(owner, id)
+        is_open = await store.read_status(owner, id) in _OPEN
+    events = await store.read_events(owner, id)
     if events is None:
-        response = msgspec.json.decode(await store.response(owner, id), type=StoredResponse)
+        response = msgspec.json.decode(await store.read_response(owner, id), type=StoredResponse)
         yield Events(after + 1).of_end(response)
     else:
         yield b"".join(events[after + 1 :])
@@ -120,7 +120,7 @@ async def _once_ended(
 def _starting_after(text: str | None) -> int:
     if text is None:
         return -1
-    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+    if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
         raise RequestError(
             f"starting_after is {text[:100]!r}, but must be the sequence_number of an event.",
             param="starting_after",

@@ -1,34 +1,31 @@
-"""The items of stored responses and conversations: their JSON, their rows, and pages of them."""
+"""The records of responses and conversations, and the items that are their parts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import time
+from collections.abc import Iterable
 
-import aiosqlite
 import msgspec
 from msgspec import structs
 
 from ....runtime.errors import RequestError
-from .database import Database, Row
+from ..records.paging import PageQuery
+from ..records.transaction import Part as RecordPart
+from ..records.transaction import Record, Transaction
 from .ids import item_id
 from .items import kind_of
-from .pages import PageQuery
 from .protocol import Item, Part
 from .responses import OutputItem
 
+RESPONSE, CONVERSATION = "response", "conversation"
+INPUT, OUTPUT, EVENTS = "input", "output", "events"
+"""the kinds of the parts of a response; those of a conversation are the first two"""
+MAX_AGE_S = 30 * 24 * 3600
+"""seconds for which a record is kept after its last use"""
 _decoder = msgspec.json.Decoder(Item)
 
 
-class StoredItem(NamedTuple):
-    """`body` is the item's JSON."""
-
-    id: str
-    body: bytes
-    is_output: bool
-
-
-def stored_item(item: Item) -> Item:
+def complete_item(item: Item) -> Item:
     """The item as it is stored and listed: with an id, and with parts as the content of a message."""
     content = item.content
     if kind_of(item) == "message" and isinstance(content, str):
@@ -37,50 +34,56 @@ def stored_item(item: Item) -> Item:
     return structs.replace(item, id=item.id or item_id(item.type), type=kind_of(item), content=content)
 
 
-def encoded(own: Iterable[Item], output: Iterable[OutputItem] = ()) -> list[StoredItem]:
+def encode_items(own: Iterable[Item], output: Iterable[OutputItem] = ()) -> list[RecordPart]:
     """The items to store. Long ones take a while, so call it on another thread."""
-    return [StoredItem(item.id or "", msgspec.json.encode(item), False) for item in own] + [
-        StoredItem(item.id, msgspec.json.encode(item), True) for item in output
+    return [RecordPart(INPUT, item.id or "", msgspec.json.encode(item)) for item in own] + [
+        RecordPart(OUTPUT, item.id, msgspec.json.encode(item)) for item in output
     ]
 
 
-def decoded(bodies: Iterable[bytes]) -> list[Item]:
+def decode_items(bodies: Iterable[bytes]) -> list[Item]:
     return [_decoder.decode(body) for body in bodies]
 
 
-async def add_items(connection: aiosqlite.Connection, holder: str, items: Sequence[StoredItem]) -> None:
-    """Adds the items behind those that the holder has."""
-    ((last,),) = await connection.execute_fetchall(
-        "SELECT coalesce(max(place), -1) FROM items WHERE holder = ?", (holder,)
-    )
-    rows = [
-        (holder, place, item.id, item.is_output, item.body)
-        for place, item in enumerate(items, start=last + 1)
-    ]
-    await connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
+def new_expiry() -> float:
+    """When a record that is used now is deleted, in seconds since 1970."""
+    return time.time() + MAX_AGE_S
 
 
-async def item_rows(database: Database, holder: str, page: PageQuery, *, with_output: bool) -> list[Row]:
+def find_record(transaction: Transaction, kind: str, owner: str, id: str, param: str | None = None) -> Record:
+    """Raises a 404 `RequestError` if the owner has no such record."""
+    record = transaction.find(kind, id, owner)
+    if record is None:
+        raise RequestError(
+            f"There is no {kind} {id[:100]!r}: it was never stored, it was deleted, or it is older than this "
+            "server keeps it.",
+            status=404,
+            param=param,
+            code="not_found",
+        )
+    return record
+
+
+def change_body(transaction: Transaction, record: Record, body: bytes) -> Record:
+    return transaction.change(record, body=body, size=record.size + len(body) - len(record.body))
+
+
+def delete_record(transaction: Transaction, kind: str, owner: str, id: str) -> None:
+    transaction.delete([find_record(transaction, kind, owner, id).id])
+
+
+def list_items(
+    transaction: Transaction, record: Record, page: PageQuery, *kinds: str
+) -> list[tuple[str, bytes]]:
     """The id and JSON of the items on a page, and of one item more unless it is the last page.
 
     Raises `RequestError` if the page follows an item that the list does not have.
     """
-    condition = "holder = ?" if with_output else "holder = ? AND is_output = 0"
-    values: list[object] = [holder]
-    if page.after is not None:
-        found = await database.rows(
-            f"SELECT place FROM items INDEXED BY by_id WHERE id = ? AND {condition}", (page.after, holder)
+    rows = transaction.list_parts(record, kinds, page)
+    if rows is None:
+        raise RequestError(
+            f"after is {(page.after or '')[:100]!r}, which is no item of the list.",
+            param="after",
+            code="invalid_value",
         )
-        if not found:
-            raise RequestError(
-                f"after is {page.after[:100]!r}, which is no item of the list.",
-                param="after",
-                code="invalid_value",
-            )
-        condition += f" AND place {'>' if page.is_ascending else '<'} ?"
-        values.append(found[0][0])
-    order = "ASC" if page.is_ascending else "DESC"
-    return await database.rows(
-        f"SELECT id, body FROM items WHERE {condition} ORDER BY place {order} LIMIT ?",
-        (*values, page.limit + 1),
-    )
+    return rows

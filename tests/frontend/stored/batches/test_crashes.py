@@ -6,8 +6,9 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from arbora.frontend.stored.batches.records import BatchRecord
+from arbora.frontend.stored.batches.objects import BatchObject, RequestCounts
 from batch_crashes import CrashWorld, Death
+from batch_world import ENDED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,15 +29,15 @@ async def outcome(statuses: list[int], deaths: list[Death], cancel_after: int | 
         check(world, await world.found(batch))
 
 
-def check(world: CrashWorld, record: BatchRecord) -> None:
-    assert not record.is_open
-    good, bad = world.file(record.output_file), world.file(record.error_file)
+def check(world: CrashWorld, record: BatchObject) -> None:
+    assert record.status in ENDED
+    good, bad = world.file(record.output_file_id), world.file(record.error_file_id)
     if record.in_progress_at is None:
         assert record.status == "cancelled" and not good and not bad
         return
     ids = [line["custom_id"] for line in world.lines]
     assert sorted(line["custom_id"] for line in good + bad) == sorted(ids)
-    assert (record.total, record.completed, record.failed) == (len(ids), len(good), len(bad))
+    assert record.request_counts == RequestCounts(len(ids), len(good), len(bad))
     statuses = {line["custom_id"]: line["body"]["status"] for line in world.lines}
     assert all(statuses[line["custom_id"]] == line["response"]["status_code"] == 200 for line in good)
     assert all(
@@ -69,10 +70,10 @@ def test_a_finished_line_is_not_asked_again() -> None:
         with tempfile.TemporaryDirectory(prefix="arb") as name:
             world = CrashWorld(Path(name), [200] * 6, slots=1)
             batch = (await world.begin()).id
-            # The server claims the batch, begins it, reads its results, adds one, asks for space, adds one.
+            # The server finds the batch, claims it, begins it, reads its results, and adds two.
             await world.run(Death(6, after=True))
             found = await world.found(batch)
-            assert (found.status, found.completed) == ("in_progress", 2)
+            assert (found.status, found.request_counts.completed) == ("in_progress", 2)
             before = sum(world.answers.asked.values())
             await world.run()
             assert (await world.found(batch)).status == "completed"

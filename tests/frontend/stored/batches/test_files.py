@@ -17,10 +17,10 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-from arbora.frontend.stored import database
-from arbora.frontend.stored.batches import upload
-from arbora.frontend.stored.batches.form import MAX_FILE_BYTES
-from arbora.frontend.stored.batches.upload import PIECE_BYTES
+from arbora.frontend.stored.batches import files
+from arbora.frontend.stored.batches.files import PIECE_BYTES
+from arbora.frontend.stored.batches.upload_form import MAX_FILE_BYTES
+from arbora.frontend.stored.records import sqlite_file
 from batch_world import CHATS, BatchWorld, batch_world, chat, jsonl
 from http_world import http_world
 from raw_http import asked
@@ -204,20 +204,20 @@ async def test_an_upload_that_stops_ends_and_takes_no_space(
 ) -> None:
     def uploads() -> int:
         with contextlib.closing(sqlite3.connect(tmp_path / "batches.sqlite")) as connection:
-            ((found,),) = connection.execute("SELECT count(*) FROM files")
+            ((found,),) = connection.execute("SELECT count(*) FROM records")
         return int(found)
 
     timeout, limits = asyncio.timeout, list[asyncio.Timeout]()
 
     def recorded(seconds: float | None) -> asyncio.Timeout:
         limit = timeout(seconds)
-        if seconds == upload.PIECE_SECONDS:
+        if seconds == files.PIECE_SECONDS:
             limits.append(limit)
         return limit
 
     monkeypatch.setattr(asyncio, "timeout", recorded)
-    monkeypatch.setattr(upload, "PIECE_SECONDS", 1000.5)
-    monkeypatch.setattr(upload, "MOST_UPLOADS", 3)
+    monkeypatch.setattr(files, "PIECE_SECONDS", 1000.5)
+    monkeypatch.setattr(files, "MAX_UPLOADS", 3)
     async with batch_world(tmp_path, data_size=400_000) as batches:
         assert (await batches.client.files.list()).data == []
         idle = [asyncio.create_task(slow_upload(batches, 150_000)) for _ in range(3)]
@@ -320,7 +320,7 @@ async def test_a_disk_that_is_full_before_the_first_use_is_named(
 ) -> None:
     async with batch_world(tmp_path) as batches:
         with monkeypatch.context() as patch:
-            patch.setattr(database, "_PRAGMAS", "PRAGMA max_page_count = 2")
+            patch.setattr(sqlite_file, "_PRAGMAS", "PRAGMA max_page_count = 2")
             for path in ("/v1/files", "/v1/responses/resp_1"):
                 answer = await batches.world.http.get(path)
                 assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk_full")
@@ -352,7 +352,9 @@ async def test_old_files_are_removed_first(tmp_path: Path, monkeypatch: pytest.M
     async with batch_world(tmp_path) as batches:
         old = await batches.upload(chat("a"))
         now = time.time()
-        monkeypatch.setattr("arbora.frontend.stored.batches.store.time.time", lambda: now + 31 * 24 * 3600)
+        monkeypatch.setattr(
+            "arbora.frontend.stored.records.transaction.time.time", lambda: now + 31 * 24 * 3600
+        )
         with pytest.raises(openai.NotFoundError):
             await batches.client.files.retrieve(old.id)
         new = await batches.upload(chat("a"))

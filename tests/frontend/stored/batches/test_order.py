@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from arbora.frontend.stored.batches.order import CHUNK_BYTES, prefix_key
+from arbora.frontend.stored.batches.input_file import CHUNK_BYTES, make_sort_key
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
 
 def key(**fields: Any) -> bytes:
-    return prefix_key(msgspec.json.decode(json.dumps(fields), type=dict[str, Raw]))
+    return make_sort_key(msgspec.json.decode(json.dumps(fields), type=dict[str, Raw]))
 
 
 def user(text: str) -> list[Any]:
@@ -38,7 +38,7 @@ def test_a_key_is_much_shorter_than_its_prompt(prompt: Any) -> None:
 
 def test_the_order_of_names_and_the_spaces_do_not_matter() -> None:
     spaced = msgspec.json.decode(b'{"messages": [ {"content" : "a",  "role": "user"} ]}', type=dict[str, Raw])
-    assert prefix_key(spaced) == key(messages=user("a"))
+    assert make_sort_key(spaced) == key(messages=user("a"))
 
 
 def test_tools_and_the_system_prompt_come_before_the_messages() -> None:

@@ -140,11 +140,11 @@ async def test_a_batch_that_expires_has_an_error_for_each_open_line(started: boo
         world = CrashWorld(Path(name), [200] * 3)
         batch = (await world.begin()).id
         if started:
-            await world.run(Death(4, after=True))  # it claims, begins, reads the results, and adds one
+            await world.run(Death(5, after=True))  # it finds, claims, begins, reads the results, and adds one
         await world.expire(batch)
         await world.run()
         record = await world.found(batch)
         assert record.status == "expired"
-        good, bad = world.file(record.output_file), world.file(record.error_file)
+        good, bad = world.file(record.output_file_id), world.file(record.error_file_id)
         assert (len(good), len(bad)) == ((1, 2) if started else (0, 0))
         assert {line["error"]["code"] for line in bad} == ({"batch_expired"} if started else set())

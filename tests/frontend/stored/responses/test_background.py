@@ -13,9 +13,9 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-from arbora.frontend.stored.responses import background, store
-from arbora.frontend.stored.responses.database import Database
-from arbora.frontend.stored.responses.store import Store
+from arbora.frontend.stored.records.record_store import RecordStore
+from arbora.frontend.stored.responses import background, response_store
+from arbora.frontend.stored.responses.response_store import ResponseStore
 from arbora.runtime.errors import RequestError
 from arbora.runtime.messages import Abort, Refused
 from responses_world import ResponsesWorld, responses_world
@@ -50,7 +50,7 @@ def fails(*_: Any) -> Any:
 
 def stored_status(directory: Path, id: str) -> str:
     with contextlib.closing(sqlite3.connect(directory / "responses.sqlite")) as connection:
-        ((status,),) = connection.execute("SELECT status FROM holders WHERE id = ?", (id,))
+        ((status,),) = connection.execute("SELECT state FROM records WHERE id = ?", (id,))
     return str(status)
 
 
@@ -61,7 +61,7 @@ async def test_a_full_disk_refuses_the_first_background_response(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "AliveFile", full)
+        patch.setattr(response_store, "AliveFile", full)
         answer = await world.post(background=True)
     assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk_full")
     assert (await ended(world, (await world.create(background=True)).id)).status == "completed"
@@ -212,11 +212,11 @@ async def test_a_new_server_ends_the_interrupted_responses_of_others(tmp_path: P
         world.says(TEXT)
         await world.create()
         with contextlib.closing(sqlite3.connect(tmp_path / "responses.sqlite")) as connection:
-            rows = connection.execute("SELECT status, runner FROM holders WHERE id = ?", (queued.id,))
+            rows = connection.execute("SELECT state, runner FROM records WHERE id = ?", (queued.id,))
             assert rows.fetchall() == [("failed", None)]
 
 
-@pytest.mark.parametrize("method", ["rows", "transaction"])
+@pytest.mark.parametrize("method", ["read", "write"])
 async def test_interrupted_responses_are_ended_although_the_database_failed_at_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -226,7 +226,7 @@ async def test_interrupted_responses_are_ended_although_the_database_failed_at_f
     async with responses_world(data_dir=tmp_path) as world:
         world.says(TEXT)
         with monkeypatch.context() as patch:
-            patch.setattr(Database, method, fails)
+            patch.setattr(RecordStore, method, fails)
             assert (await world.create()).store is False
         await world.create()
         assert stored_status(tmp_path, queued.id) == "failed"
@@ -267,7 +267,7 @@ async def test_a_stream_ends_when_another_process_cancels_its_response(
 async def test_a_response_whose_end_cannot_be_stored_has_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def locked(*_: Any) -> Any:
+    def locked(*_: Any) -> Any:
         raise sqlite3.OperationalError("database is locked")
 
     monkeypatch.setattr(background, "RETRIES_S", (0.01, 0.01, 0.01))
@@ -279,7 +279,7 @@ async def test_a_response_whose_end_cannot_be_stored_has_failed(
         queued = await world.create(background=True)
         stream: Any = await world.client.responses.retrieve(queued.id, stream=True)
         with monkeypatch.context() as patch:
-            patch.setattr(Database, "_opened", locked)
+            patch.setattr(RecordStore, "_open", locked)
             await asyncio.sleep(0.2)  # a check of the database fails and does not end the response
             world.running.gate.set()
             events = [event async for event in stream]
@@ -298,18 +298,18 @@ async def test_a_reply_that_cannot_be_stored_for_a_moment_is_in_progress_until_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, status: str
 ) -> None:
     seen: list[str | None] = []
-    finish = Store.finish
+    finish = ResponseStore.finish
     async with responses_world(data_dir=tmp_path) as world:
 
-        async def busy(store: Store, response: Any, *more: Any) -> bool:
+        async def busy(store: ResponseStore, owner: str, response: Any, *more: Any) -> bool:
             if response.status != "completed":
-                return await finish(store, response, *more)
+                return await finish(store, owner, response, *more)
             seen.append((await world.client.responses.retrieve(response.id)).status)
-            return await (refused() if len(seen) <= failures else finish(store, response, *more))
+            return await (refused() if len(seen) <= failures else finish(store, owner, response, *more))
 
         monkeypatch.setattr(background, "RETRIES_S", (0.01, 0.01, 0.01))
         monkeypatch.setattr(background, "FIRST_RETRY_S", 0.05)
-        monkeypatch.setattr(Store, "finish", busy)
+        monkeypatch.setattr(ResponseStore, "finish", busy)
         world.says(TEXT)
         events = [event async for event in await world.create(background=True, stream=True)]
         response = events[-1].response
@@ -332,7 +332,7 @@ async def test_a_cancellation_while_a_reply_is_being_stored_comes_too_late(
     async with responses_world(data_dir=tmp_path) as world:
         world.says(TEXT)
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "finish", busy)
+            patch.setattr(ResponseStore, "finish", busy)
             queued = await world.create(background=True)
             await tried.wait()
         cancelled = await world.client.responses.cancel(queued.id)
@@ -348,7 +348,7 @@ async def test_a_cancellation_that_cannot_be_stored_holds_and_is_stored_later(
         world.running.gate.clear()
         queued = await world.create(background=True)
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "finish", refused)
+            patch.setattr(ResponseStore, "finish", refused)
             assert (await world.client.responses.cancel(queued.id)).status == "cancelled"
             assert (await world.client.responses.retrieve(queued.id)).status == "cancelled"
             assert stored_status(tmp_path, queued.id) == "in_progress"

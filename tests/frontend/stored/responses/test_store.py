@@ -6,20 +6,16 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 import pytest_asyncio
-from arbora.frontend.stored.database import open_database
-from arbora.frontend.stored.responses import database
-from arbora.frontend.stored.responses.database import (
-    MOST_AGE_S,
-    SCHEMA,
-    VERSION,
-    Database,
-)
+from arbora.frontend.stored.records import transaction
+from arbora.frontend.stored.records.record_store import RecordStore
+from arbora.frontend.stored.records.transaction import Transaction
 from fake_scheduler import unpacked
 from http_world import last_generate
 from responses_world import ResponsesWorld, called, responses_world
@@ -229,7 +225,7 @@ async def test_a_server_without_a_data_directory_stores_nothing() -> None:
 async def test_old_responses_are_deleted_first_when_there_are_too_many_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_EVICTED_AT_ONCE", 1)
+    monkeypatch.setattr(transaction, "_EVICTED_AT_ONCE", 1)
     most = 400_000
     async with responses_world(data_dir=tmp_path, data_size=4 * most) as world:
         kept = await world.create(input="Kept")
@@ -268,15 +264,14 @@ async def test_the_bytes_of_owners_are_those_of_their_rows(tmp_path: Path) -> No
         await world.client.responses.delete(deleted.id)
         world.key = "two"
         assert (await world.post()).status_code == 200
-    connection = await open_database(tmp_path, "responses", SCHEMA, VERSION)
-    counted = await connection.execute_fetchall("SELECT owner, bytes FROM owners ORDER BY owner")
-    summed = await connection.execute_fetchall(
-        "SELECT owner, sum(length(body) + coalesce(length(events), 0) + (SELECT coalesce(sum(length("
-        "items.body)), 0) FROM items WHERE holder = holders.id)) FROM holders GROUP BY owner ORDER BY owner"
-    )
-    await connection.close()
-    assert [tuple(row) for row in counted] == [tuple(row) for row in summed]
-    assert len(list(counted)) == 2
+    with closing(sqlite3.connect(tmp_path / "responses.sqlite")) as connection:
+        counted = connection.execute("SELECT owner, size FROM owners ORDER BY owner").fetchall()
+        summed = connection.execute(
+            "SELECT owner, sum(length(body) + (SELECT coalesce(sum(length(parts.body)), 0) FROM parts "
+            "WHERE record = number)) FROM records GROUP BY owner ORDER BY owner"
+        ).fetchall()
+    assert counted == summed
+    assert len(counted) == 2
 
 
 async def test_a_response_that_is_larger_than_all_space_is_not_stored(tmp_path: Path) -> None:
@@ -293,14 +288,14 @@ async def test_a_page_of_items_reads_no_others(
     made = await world.client.conversations.create(items=items)
     response = await world.create(input=items)
     read: list[int] = []
-    rows = Database.rows
+    rows = Transaction.rows
 
-    async def counted(*values: Any) -> Any:
-        found = await rows(*values)
+    def counted(*values: Any) -> Any:
+        found = rows(*values)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(Database, "rows", counted)
+    monkeypatch.setattr(Transaction, "rows", counted)
     listed: Any = world.client.conversations.items.list(made.id, limit=4, order="asc")
     assert [text_of(item) async for item in listed] == [str(number) for number in range(15)]
     first = (await world.client.conversations.items.list(made.id, limit=1)).data[0]
@@ -315,44 +310,30 @@ async def test_a_page_of_items_reads_no_others(
 async def test_responses_are_deleted_30_days_after_their_last_use(tmp_path: Path) -> None:
     async with responses_world(data_dir=tmp_path) as world:
         old, other = await world.create(), await world.create()
-    connection = await open_database(tmp_path, "responses", SCHEMA, VERSION)
-    long_ago = time.time() - MOST_AGE_S - 10
-    await connection.execute("UPDATE holders SET used = ? WHERE id = ?", (long_ago, old.id))
-    await connection.close()
+    with closing(sqlite3.connect(tmp_path / "responses.sqlite", isolation_level=None)) as connection:
+        kept_until = connection.execute("SELECT expires FROM records WHERE id = ?", (old.id,)).fetchone()[0]
+        assert kept_until == pytest.approx(time.time() + 30 * 24 * 3600, abs=60)
+        connection.execute("UPDATE records SET expires = ? WHERE id = ?", (time.time() - 10, old.id))
     async with responses_world(data_dir=tmp_path) as world:
         assert (await world.request("GET", f"/v1/responses/{old.id}")).status_code == 404
         assert (await world.request("GET", f"/v1/responses/{other.id}")).status_code == 200
         await world.create()
-    connection = await open_database(tmp_path, "responses", SCHEMA, VERSION)
-    rows = await connection.execute_fetchall("SELECT id FROM holders")
-    items = await connection.execute_fetchall("SELECT DISTINCT holder FROM items")
-    await connection.close()
-    assert old.id not in {row[0] for row in rows}
-    assert {row[0] for row in rows} == {row[0] for row in items}
-
-
-async def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
-    opened = Database(tmp_path, 1 << 30)
-    insert = "INSERT INTO holders (id, owner, used, body) VALUES ('a', '', 1e12, 'x')"
-    with pytest.raises(RuntimeError, match="no"):
-        async with opened.transaction() as connection:
-            await connection.execute(insert)
-            raise RuntimeError("no")
-    async with opened.transaction() as connection:
-        await connection.execute(insert)
-    assert len(await opened.rows("SELECT id FROM holders")) == 1
-    await opened.close()
+    with closing(sqlite3.connect(tmp_path / "responses.sqlite")) as connection:
+        rows = connection.execute("SELECT id, number FROM records").fetchall()
+        parts = connection.execute("SELECT DISTINCT record FROM parts").fetchall()
+    assert old.id not in {id for id, _ in rows}
+    assert {number for _, number in rows} == {number for (number,) in parts}
 
 
 async def test_a_database_that_fails_loses_no_reply(
     world: ResponsesWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def locked(*_: Any) -> Any:
+    def locked(*_: Any) -> Any:
         raise sqlite3.OperationalError("database is locked")
 
     world.says("Yes")
     with monkeypatch.context() as patch:
-        patch.setattr(Database, "_opened", locked)
+        patch.setattr(RecordStore, "_open", locked)
         response = await world.create(input="A")
         with pytest.raises(openai.InternalServerError, match="database of responses") as error:
             await world.create(input="B", previous_response_id=response.id)

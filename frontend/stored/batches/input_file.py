@@ -1,4 +1,7 @@
-"""Reads and checks an input file, and plans the order of its lines."""
+"""Reads and checks the input file of a batch, and plans the order of its lines.
+
+Lines whose prompts begin alike run one after another.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,30 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+from zlib import crc32
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import MsgspecError, Raw, Struct
 
 from ...core.type_errors import json_mistake
 from ...core.work.thread_pool import Steps
 from ...http.body import MAX_BODY_BYTES
-from .order import prefix_key
-from .records import LineError
+from .objects import LineError
 
-MOST_LINES = 50_000
-MOST_ERRORS = 100  # that a batch shows
-MOST_LINE_BYTES = MAX_BODY_BYTES + 4096
-MOST_ID_CHARACTERS = 512
-STEP_BYTES = 512 * 1024  # of the file, in one step
+MAX_LINES = 50_000
+MAX_ERRORS = 100
+"""mistakes that a batch shows"""
+MAX_LINE_BYTES = MAX_BODY_BYTES + 4096
+MAX_ID_CHARACTERS = 512
+STEP_BYTES = 512 * 1024
+"""bytes of the file that are read in one step"""
+CHUNK_BYTES = 256
+"""bytes of a prompt that one hash of its sort key stands for"""
+HASH_BYTES = 4
+MAX_CHUNKS = 4096
+"""most hashes of a sort key, which so has at most 16 KiB"""
+_PROMPT_FIELDS = ("cache_salt", "tools", "system", "instructions", "messages", "input", "prompt")
+"""the fields that a prompt is rendered from, in their order in the prompt"""
 
 
 class PlannedLine(NamedTuple):
@@ -54,7 +66,7 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 
 
 def read_plan(path: Path, endpoint: str) -> Steps[Plan]:
-    """The plan of a file, in steps that take milliseconds. Raises OSError."""
+    """The plan of a file whose lines name this endpoint, in steps that take milliseconds. Raises OSError."""
     plan = Plan()
     seen: set[bytes] = set()
     keys: dict[int, bytes] = {}
@@ -62,14 +74,14 @@ def read_plan(path: Path, endpoint: str) -> Steps[Plan]:
     with path.open("rb") as file:
         for planned, raw in _lines(file):
             count += 1
-            if count > MOST_LINES:
-                _add(plan, LineError("too_many_requests", f"The file has more than {MOST_LINES} requests."))
+            if count > MAX_LINES:
+                _add(plan, LineError("too_many_requests", f"The file has more than {MAX_LINES} requests."))
                 break
-            found = _checked(raw, planned, endpoint, seen)
+            found = _check_line(raw, planned, endpoint, seen)
             if isinstance(found, LineError):
                 _add(plan, found)
             else:
-                keys[planned.number] = prefix_key(found)
+                keys[planned.number] = make_sort_key(found)
                 plan.lines.append(planned)
             read += planned.size
             if read > STEP_BYTES:
@@ -86,20 +98,37 @@ def parse_line(raw: bytes) -> InputLine:
     return _decoder.decode(raw.removeprefix(BOM_UTF8))
 
 
+class InputLostError(Exception):
+    """The input file was removed or cut while its batch ran."""
+
+
+def read_line(path: Path, line: PlannedLine) -> bytes:
+    """Raises `InputLostError`, or OSError if the file can't be read at the moment."""
+    try:
+        with path.open("rb") as file:
+            file.seek(line.offset)
+            raw = file.read(line.size)
+    except FileNotFoundError:
+        raise InputLostError from None
+    if len(raw) != line.size:
+        raise InputLostError
+    return raw
+
+
 def _add(plan: Plan, error: LineError) -> None:
     plan.wrong += 1
-    if len(plan.errors) < MOST_ERRORS:
+    if len(plan.errors) < MAX_ERRORS:
         plan.errors.append(error)
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[PlannedLine, bytes]]:
     """The lines that are not blank. Of a line that is too long it reads no more than the limit at a time."""
     number = offset = 0
-    while raw := file.readline(MOST_LINE_BYTES + 1):
+    while raw := file.readline(MAX_LINE_BYTES + 1):
         number += 1
         size = len(raw)
         last = raw
-        while not last.endswith(b"\n") and (last := file.readline(MOST_LINE_BYTES)):
+        while not last.endswith(b"\n") and (last := file.readline(MAX_LINE_BYTES)):
             size += len(last)
         raw = raw.removeprefix(BOM_UTF8)  # also inside a file, where files were joined
         if raw.strip():
@@ -107,18 +136,20 @@ def _lines(file: BinaryIO) -> Iterator[tuple[PlannedLine, bytes]]:
         offset += size
 
 
-def _checked(raw: bytes, planned: PlannedLine, endpoint: str, seen: set[bytes]) -> dict[str, Raw] | LineError:
+def _check_line(
+    raw: bytes, planned: PlannedLine, endpoint: str, seen: set[bytes]
+) -> dict[str, Raw] | LineError:
     """The body's fields, or the line's first mistake. Adds the hash of its id to `seen`."""
 
     def wrong(code: str, message: str, param: str | None = None) -> LineError:
         return LineError(code, message, param, planned.number)
 
-    if planned.size > MOST_LINE_BYTES:
-        return wrong("line_too_long", f"The line has more than {MOST_LINE_BYTES} bytes.")
+    if planned.size > MAX_LINE_BYTES:
+        return wrong("line_too_long", f"The line has more than {MAX_LINE_BYTES} bytes.")
     try:
         line = _decoder.decode(raw)
         fields = _fields.decode(line.body) if line.body else None
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+    except (MsgspecError, RecursionError, UnicodeDecodeError) as error:
         problem = f"The line is not a JSON object of a request: {json_mistake(raw, error)}."
         return wrong("invalid_json_line", problem)
     for name, value in (("custom_id", line.custom_id), ("method", line.method), ("url", line.url)):
@@ -127,9 +158,9 @@ def _checked(raw: bytes, planned: PlannedLine, endpoint: str, seen: set[bytes]) 
     if fields is None:
         return wrong("missing_required_parameter", "The line has no body.", "body")
     name = line.custom_id or ""
-    if len(name) > MOST_ID_CHARACTERS:
+    if len(name) > MAX_ID_CHARACTERS:
         return wrong(
-            "invalid_custom_id", f"custom_id has more than {MOST_ID_CHARACTERS} characters.", "custom_id"
+            "invalid_custom_id", f"custom_id has more than {MAX_ID_CHARACTERS} characters.", "custom_id"
         )
     if line.method != "POST":
         return wrong("invalid_method", f"method is {line.method!r:.50}, but must be 'POST'.", "method")
@@ -148,3 +179,29 @@ def _checked(raw: bytes, planned: PlannedLine, endpoint: str, seen: set[bytes]) 
         )
     seen.add(digest)
     return fields
+
+
+def make_sort_key(fields: dict[str, Raw]) -> bytes:
+    """The sort key of a request's body: the longer the common prefix of two prompts, the closer they sort.
+
+    It has a hash for each chunk of the prompt's JSON. Sorting by the text itself would need the whole file in
+    memory, and rendering and tokenizing would take as long as an API request each.
+    """
+    text = bytearray()
+    for name in _PROMPT_FIELDS:
+        if name in fields:
+            text += _normalize(fields[name])
+        text += b"\0"
+    end = min(len(text), MAX_CHUNKS * CHUNK_BYTES)
+    return b"".join(
+        crc32(text[start : start + CHUNK_BYTES]).to_bytes(HASH_BYTES, "big")
+        for start in range(0, end, CHUNK_BYTES)
+    )
+
+
+def _normalize(value: Raw) -> bytes:
+    """The JSON with sorted names and without spaces, so that a chat's texts begin at the same place."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(value), order="sorted")
+    except (MsgspecError, RecursionError):
+        return bytes(value)

@@ -16,7 +16,7 @@ from ...http.http_service import HttpService
 from ...http.tenants import SENT_KEY
 
 
-class Reply(NamedTuple):
+class LineReply(NamedTuple):
     """`retry_after` is in seconds, 0 if the answer has none."""
 
     status: int
@@ -33,7 +33,7 @@ class Endpoints:
         self._failed = http.metrics.failed
         self._apps = apps
 
-    async def call(self, path: str, body: bytes, key: ApiKey | None) -> Reply:
+    async def call(self, path: str, body: bytes, key: ApiKey | None) -> LineReply:
         """The answer, also to a refused request."""
         scope: Scope = {
             "type": "http",
@@ -84,7 +84,9 @@ class _Answer:
         else:
             self._parts.append(message.get("body", b""))
 
-    def reply(self, usual_id: str) -> Reply:
+    def reply(self, usual_id: str) -> LineReply:
         request_id = self._headers.get(b"x-request-id", b"").decode() or usual_id
         after = self._headers.get(b"retry-after", b"0")
-        return Reply(self._status, request_id, b"".join(self._parts), int(after) if after.isdigit() else 0)
+        return LineReply(
+            self._status, request_id, b"".join(self._parts), int(after) if after.isdigit() else 0
+        )

@@ -1,4 +1,4 @@
-"""Tells whether the process that computes a background response still runs."""
+"""Tells whether the process that works on a record still runs."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ def is_alive(directory: Path, token: str) -> bool:
 
 
 def _path(directory: Path, token: str) -> Path:
-    return directory / f"responses-{token}.alive"
+    return directory / f"{token}.alive"

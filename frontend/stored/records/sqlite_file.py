@@ -1,21 +1,17 @@
-"""A SQLite database in the server's data directory."""
+"""Opens a SQLite database in the server's data directory."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import fcntl
-import logging
 import os
 import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import aiosqlite
-
-from .errors import is_full
+from .storage_errors import is_full
 
 BUSY_S = 10.0
 """seconds that a statement waits for another connection, of this process or of another one"""
@@ -25,29 +21,32 @@ _RETRY_S = 0.05
 _PRAGMAS = f"PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = {LOG_BYTES};"
 
 
-# Its debug messages have each statement with its values, and so the texts of stored responses.
-logging.getLogger("aiosqlite").setLevel(logging.INFO)
+def open_database(path: Path, schema: str, version: int) -> sqlite3.Connection:
+    """Opens the database. A new one gets the tables of the statements `schema`.
 
-
-async def open_database(directory: Path, name: str, schema: str, version: int) -> aiosqlite.Connection:
-    """Opens the database `name`.sqlite. A new one gets the tables of the statements `schema`.
-
-    Only the server's user may read it. All servers that use the directory share it. Raises OSError if it
-    can't be opened, or if its tables have another `version`.
+    Only the server's user may read it. All servers that use the directory share it. Any thread may use the
+    connection, one at a time. Raises OSError if the file can't be opened, or if its tables have another
+    `version`.
     """
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = directory / f"{name}.sqlite"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        if await asyncio.to_thread(_version_at, path) == 0:
-            await asyncio.to_thread(_create, path, schema, version)
-        return await _connected(path, version)
+        if not path.exists() or _version_at(path) == 0:
+            _create(path, schema, version)
+        connection = _connect(path)
+        try:
+            _check_version(connection, path, version)
+            connection.executescript(_PRAGMAS)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
     except sqlite3.Error as error:
         message = f"{path}: {error}"
         raise (OSError(errno.ENOSPC, message) if is_full(error) else OSError(message)) from error
 
 
-def file_at(path: Path) -> tuple[int, int] | None:
-    """What tells the file at a path from another one that has the path later; None if there is no file."""
+def identify_file(path: Path) -> tuple[int, int] | None:
+    """The device and inode of the file at a path; None if there is no file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -55,27 +54,21 @@ def file_at(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-async def _connected(path: Path, version: int) -> aiosqlite.Connection:
-    connection = await aiosqlite.connect(path, timeout=BUSY_S, isolation_level=None)
-    try:
-        rows = list(await connection.execute_fetchall("PRAGMA user_version"))
-        if (found := int(rows[0][0])) != version:
-            raise OSError(
-                f"{path}: it has version {found} of its tables, and this server needs {version}: move the "
-                "file away, or give another --data-dir"
-            )
-        await connection.executescript(_PRAGMAS)
-    except BaseException:
-        await connection.close()
-        raise
-    return connection
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+
+
+def _check_version(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    if (found := _version(connection)) != version:
+        raise OSError(
+            f"{path}: it has version {found} of its tables, and this server needs {version}: move the file "
+            "away with its -wal and -shm, or give another --data-dir"
+        )
 
 
 def _version_at(path: Path) -> int:
     """The version of the database's tables; 0 if it has none yet."""
-    if not path.exists():
-        return 0
-    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
+    with contextlib.closing(_connect(path)) as connection:
         return _version(connection)
 
 
@@ -91,7 +84,7 @@ def _create(path: Path, schema: str, version: int) -> None:
     process at a time changes it, and tries again after such a refusal.
     """
     deadline = time.monotonic() + BUSY_S
-    with _alone(path.with_suffix(".lock")):
+    with _lock_file(path.with_suffix(".lock")):
         # Closing a descriptor of a database ends all locks that this process has on it: only a new file is
         # opened here.
         with contextlib.suppress(FileExistsError):
@@ -116,7 +109,7 @@ def _remove_logs(path: Path) -> None:
 
 
 def _create_tables(path: Path, schema: str, version: int) -> None:
-    with contextlib.closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
+    with contextlib.closing(_connect(path)) as connection:
         if _version(connection):
             return
         connection.executescript(_PRAGMAS)
@@ -126,7 +119,7 @@ def _create_tables(path: Path, schema: str, version: int) -> None:
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def _lock_file(path: Path) -> Iterator[None]:
     """Waits until no other process or thread holds the lock on this file."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:

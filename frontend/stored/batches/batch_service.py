@@ -1,0 +1,42 @@
+"""The objects that the endpoints of files and batches share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+from starlette.responses import Response
+
+from ....runtime.errors import RequestError
+from ...http.http_service import HttpService
+from .batch_store import BatchStore
+
+
+@dataclass(frozen=True)
+class BatchService:
+    """`stored` is None on a server that stores nothing. `endpoints` are the paths that lines may have."""
+
+    http: HttpService
+    stored: BatchStore | None
+    endpoints: Collection[str]
+
+    def store(self) -> BatchStore:
+        """Raises a 400 `RequestError` on a server that stores nothing."""
+        if self.stored is None:
+            raise RequestError(
+                "This server stores no files and no batches (--data-dir off): start it with another "
+                "--data-dir.",
+                code="data_dir_off",
+            )
+        return self.stored
+
+
+def json_response(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def missing_record(kind: str, name: str) -> RequestError:
+    return RequestError(
+        f"There is no {kind} {name[:100]!r}.", status=404, param="id", code=f"{kind}_not_found"
+    )

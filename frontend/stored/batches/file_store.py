@@ -1,0 +1,195 @@
+"""Stored files: the inputs and outputs of batches. Each belongs to an owner."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from msgspec import structs
+
+from ....runtime.errors import RequestError
+from ..records.paging import PageQuery
+from ..records.record_store import RecordStore
+from ..records.transaction import INCOMPLETE, Record, Transaction
+from .objects import FileObject, StoredBatch
+
+CONTENTS = "files and batches"
+SHARE = 2
+"""Files and batches may use 1 / SHARE of the size of --data-dir."""
+KEPT_SECONDS = 30 * 24 * 3600
+"""the longest and the default time for which files are kept; batches are kept twice as long"""
+UPLOAD_SECONDS = 120
+"""An upload without progress for so long is removed. Its process was killed."""
+INPUT_FILE, OUTPUT_FILE = "input_file", "output_file"
+PURPOSES = {"batch": INPUT_FILE, "batch_output": OUTPUT_FILE}
+"""the kind of the record by the purpose of the file"""
+_COMPLETE = "complete"
+_encode = msgspec.json.encode
+
+
+class OutputFile(NamedTuple):
+    """`size` is in bytes."""
+
+    id: str
+    filename: str
+    size: int
+
+
+class FileStore:
+    """The files in a data directory. The results of batches share their space, where each counts twice,
+    because it is copied to a file at the end.
+
+    All methods raise `RequestError` if the disk or the database fails.
+    """
+
+    def __init__(self, directory: Path, data_size: int, *, shares: bool) -> None:
+        """shares: several keys share the space"""
+        self._directory = directory / "files"
+        self._shares = shares
+        self._max_bytes = data_size // SHARE
+        self.records = RecordStore(
+            directory / "batches.sqlite", CONTENTS, self._max_bytes, shares=shares, files=self._directory
+        )
+
+    def path(self, id: str) -> Path:
+        return self._directory / id
+
+    async def left(self, owner: str) -> int:
+        """The bytes that the owner's files and results may still use; negative if they use too much."""
+        return await self.records.read(lambda transaction: transaction.left(owner))
+
+    async def begin(self, id: str, owner: str, max_open: int) -> None:
+        """Adds an incomplete file, which no request sees.
+
+        Raises a 429 `RequestError` if the owner has `max_open` of them.
+        """
+        now = int(time.time())
+        file = FileObject(id=id, bytes=0, created_at=now, expires_at=now, filename="", purpose="batch")
+
+        def begin(transaction: Transaction) -> None:
+            if transaction.count(owner, INPUT_FILE, (INCOMPLETE,)) >= max_open:
+                raise RequestError(
+                    f"{max_open} uploads have not ended yet: wait for one of them.",
+                    status=429,
+                    code="too_many_uploads",
+                )
+            expires = now + UPLOAD_SECONDS
+            transaction.add(Record(INPUT_FILE, id, owner, 0, expires, INCOMPLETE, None, None, _encode(file)))
+
+        await self.records.write(begin)
+
+    async def check_space(self, owner: str, size: int) -> None:
+        """Raises a 507 `RequestError` for a file that exceeds the bytes that its owner may still use."""
+        if size > await self.left(owner):
+            raise self._full()
+
+    async def reserve(self, id: str, owner: str, size: int) -> None:
+        """Lets an incomplete file grow to this size.
+
+        Raises a 507 `RequestError` if its owner may not use so much, or if it was removed meanwhile.
+        """
+
+        def reserve(transaction: Transaction) -> None:
+            record = transaction.find(INPUT_FILE, id, owner)
+            if record is None or size - record.size > transaction.left(owner):
+                raise self._full()
+            transaction.change(record, size=size, expires=time.time() + UPLOAD_SECONDS)
+
+        await self.records.write(reserve)
+
+    def _full(self) -> RequestError:
+        limit = f"Files and batches may use {self._max_bytes} bytes on this server"
+        limit += " (half of the size of --data-dir)"
+        if self._shares:
+            limit += ", and those of one key no more than stays free"
+        return RequestError(
+            f"{limit}; this file exceeds that: delete files that you no longer need.",
+            status=507,
+            code="storage_full",
+        )
+
+    async def finish(self, id: str, owner: str, filename: str, size: int, seconds: int) -> FileObject | None:
+        """Makes the file visible, until it expires in so many seconds. None if it was removed meanwhile."""
+
+        def finish(transaction: Transaction) -> FileObject | None:
+            record = transaction.find(INPUT_FILE, id, owner)
+            if record is None:
+                return None
+            file = _decode_file(record.body)
+            expires = file.created_at + seconds
+            file = structs.replace(file, filename=filename, bytes=size, expires_at=expires)
+            transaction.change(record, size=size, expires=expires, state=_COMPLETE, body=_encode(file))
+            return file
+
+        return await self.records.write(finish)
+
+    async def find(self, id: str, owner: str) -> FileObject | None:
+        record = await self.records.read(lambda transaction: find_file(transaction, id, owner))
+        return None if record is None else _decode_file(record.body)
+
+    async def list_page(self, owner: str, purpose: str | None, page: PageQuery) -> list[tuple[str, bytes]]:
+        """The id and JSON of the files on a page, and of one more unless it is the last page."""
+        kinds = [kind for name, kind in PURPOSES.items() if purpose in (None, name)]
+        return await self.records.read(lambda transaction: transaction.list_records(owner, kinds, page))
+
+    async def delete(self, id: str, owner: str) -> bool:
+        """Hides the file, and removes it once no open batch reads it. False if the owner has no such file."""
+
+        def expire(transaction: Transaction) -> bool:
+            record = find_file(transaction, id, owner)
+            if record is not None:
+                transaction.change(record, expires=0)
+            return record is not None
+
+        is_found = await self.records.write(expire)
+        await self.records.sweep()
+        return is_found
+
+    async def remove(self, id: str) -> None:
+        """Removes an incomplete file."""
+        await self.records.write(lambda transaction: transaction.delete([id]))
+        await asyncio.to_thread(self.path(id).unlink, missing_ok=True)
+
+    async def remove_orphans(self, min_age_seconds: float) -> None:
+        """Removes files without a record, but for young ones, which may belong to a batch that just ends."""
+        rows = await self.records.read(lambda transaction: transaction.rows("SELECT id FROM records"))
+        known = {id for (id,) in rows}
+
+        def remove() -> None:
+            for path in self._directory.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    is_old = path.stat().st_mtime < time.time() - min_age_seconds
+                    if is_old and path.name not in known:
+                        path.unlink()
+
+        await asyncio.to_thread(remove)
+
+
+def find_file(transaction: Transaction, id: str, owner: str) -> Record | None:
+    """The owner's file, unless it is incomplete."""
+    record = transaction.find(INPUT_FILE, id, owner) or transaction.find(OUTPUT_FILE, id, owner)
+    return None if record is None or record.state == INCOMPLETE else record
+
+
+def add_output(transaction: Transaction, batch: StoredBatch, file: OutputFile) -> None:
+    now = int(time.time())
+    expires = now + batch.output_seconds
+    shown = FileObject(
+        id=file.id,
+        bytes=file.size,
+        created_at=now,
+        expires_at=expires,
+        filename=file.filename,
+        purpose="batch_output",
+    )
+    transaction.add(
+        Record(OUTPUT_FILE, file.id, batch.owner, file.size, expires, _COMPLETE, None, None, _encode(shown))
+    )
+
+
+def _decode_file(body: bytes) -> FileObject:
+    return msgspec.json.decode(body, type=FileObject)
