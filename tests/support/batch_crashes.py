@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
@@ -65,10 +66,10 @@ class MortalRecords:
         ):
             transaction.close()
             raise KilledError
-        result = await transaction
         if self._death is not None and self._count == self._death.at:
+            await asyncio.shield(transaction)  # the death of other lines does not undo it
             raise KilledError
-        return result
+        return await transaction
 
 
 class Answers:
@@ -120,7 +121,7 @@ class CrashWorld:
             output_seconds=3600,
         )
         async with self.store() as store:
-            await store.files.begin(FILE, OWNER, 1)
+            await store.files.begin(FILE, OWNER, 1, 1)
             store.files.path(FILE).write_bytes(jsonl(*self.lines))
             await store.files.finish(FILE, OWNER, "in.jsonl", 1, 3600)
             await store.create(batch, 1)

@@ -272,19 +272,15 @@ class BatchRun:
             files.path(ids[1]),
         )
         sizes = await self._context.work.run(Caller("batches"), steps)
-        made = [
-            OutputFile(id, f"{batch.id}_{kind}.jsonl", size) if size else None
-            for id, size, kind in zip(ids, sizes[:2], ("output", "error"), strict=True)
-        ]
-        is_ended = await self._store.end(
-            batch.id,
-            self._context.runner,
-            status,
-            output=made[0],
-            errors=made[1],
-            failed=sizes.failed,
-            mistakes=[_LOST] if status == "failed" else [],
-        )
+        names = ("output_file_id", "error_file_id")
+        outputs = {
+            name: OutputFile(id, f"{batch.id}_{name.removesuffix('_file_id')}.jsonl", size)
+            for name, id, size in zip(names, ids, sizes, strict=False)
+            if size
+        }
+        mistakes = [_LOST] if status == "failed" else []
+        runner = self._context.runner
+        is_ended = await self._store.end(batch.id, runner, status, outputs, mistakes, sizes.failed)
         if not is_ended:
             for id in ids:
                 await asyncio.to_thread(files.path(id).unlink, missing_ok=True)

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from ....runtime.errors import RequestError
 from ..records.paging import PageQuery
-from ..records.record_store import RecordStore
+from ..records.record_store import RecordStore, reads, writes
 from ..records.transaction import INCOMPLETE, Record, Transaction
 from .objects import FileObject, StoredBatch
 
@@ -58,48 +58,46 @@ class FileStore:
     def path(self, id: str) -> Path:
         return self._directory / id
 
-    async def left(self, owner: str) -> int:
+    @reads
+    def left(self, transaction: Transaction, owner: str) -> int:
         """The bytes that the owner's files and results may still use; negative if they use too much."""
-        return await self.records.read(lambda transaction: transaction.left(owner))
+        return transaction.left(owner)
 
-    async def begin(self, id: str, owner: str, max_open: int) -> None:
+    @writes
+    def begin(self, transaction: Transaction, id: str, owner: str, size: int, max_open: int) -> None:
         """Adds an incomplete file, which no request sees.
 
-        Raises a 429 `RequestError` if the owner has `max_open` of them.
+        size: the bytes that it will have as far as is known
+        Raises a 507 `RequestError` if they exceed what its owner may still use, a 429 one if the owner has
+        `max_open` incomplete files.
         """
-        now = int(time.time())
-        file = FileObject(id=id, bytes=0, created_at=now, expires_at=now, filename="", purpose="batch")
-
-        def begin(transaction: Transaction) -> None:
-            if transaction.count(owner, INPUT_FILE, (INCOMPLETE,)) >= max_open:
-                raise RequestError(
-                    f"{max_open} uploads have not ended yet: wait for one of them.",
-                    status=429,
-                    code="too_many_uploads",
-                )
-            expires = now + UPLOAD_SECONDS
-            transaction.add(Record(INPUT_FILE, id, owner, 0, expires, INCOMPLETE, None, None, _encode(file)))
-
-        await self.records.write(begin)
-
-    async def check_space(self, owner: str, size: int) -> None:
-        """Raises a 507 `RequestError` for a file that exceeds the bytes that its owner may still use."""
-        if size > await self.left(owner):
+        if size > transaction.left(owner):
             raise self._full()
+        now = int(time.time())
+        ((uploads,),) = transaction.rows(
+            "SELECT count(*) FROM records WHERE owner = ? AND kind = ? AND state = ? AND expires > ?",
+            (owner, INPUT_FILE, INCOMPLETE, now),
+        )
+        if uploads >= max_open:
+            raise RequestError(
+                f"{max_open} uploads have not ended yet: wait for one of them.",
+                status=429,
+                code="too_many_uploads",
+            )
+        file = FileObject(id=id, bytes=0, created_at=now, expires_at=now, filename="", purpose="batch")
+        expires = now + UPLOAD_SECONDS
+        transaction.add(Record(INPUT_FILE, id, owner, 0, expires, INCOMPLETE, None, None, _encode(file)))
 
-    async def reserve(self, id: str, owner: str, size: int) -> None:
+    @writes
+    def reserve(self, transaction: Transaction, id: str, owner: str, size: int) -> None:
         """Lets an incomplete file grow to this size.
 
         Raises a 507 `RequestError` if its owner may not use so much, or if it was removed meanwhile.
         """
-
-        def reserve(transaction: Transaction) -> None:
-            record = transaction.find(INPUT_FILE, id, owner)
-            if record is None or size - record.size > transaction.left(owner):
-                raise self._full()
-            transaction.change(record, size=size, expires=time.time() + UPLOAD_SECONDS)
-
-        await self.records.write(reserve)
+        record = transaction.find(INPUT_FILE, id, owner)
+        if record is None or size - record.size > transaction.left(owner):
+            raise self._full()
+        transaction.change(record, size=size, expires=time.time() + UPLOAD_SECONDS)
 
     def _full(self) -> RequestError:
         limit = f"Files and batches may use {self._max_bytes} bytes on this server"
@@ -112,61 +110,60 @@ class FileStore:
             code="storage_full",
         )
 
-    async def finish(self, id: str, owner: str, filename: str, size: int, seconds: int) -> FileObject | None:
+    @writes
+    def finish(
+        self, transaction: Transaction, id: str, owner: str, filename: str, size: int, seconds: int
+    ) -> FileObject | None:
         """Makes the file visible, until it expires in so many seconds. None if it was removed meanwhile."""
+        record = transaction.find(INPUT_FILE, id, owner)
+        if record is None:
+            return None
+        file = _decode(record)
+        expires = file.created_at + seconds
+        file = structs.replace(file, filename=filename, bytes=size, expires_at=expires)
+        transaction.change(record, size=size, expires=expires, state=_COMPLETE, body=_encode(file))
+        return file
 
-        def finish(transaction: Transaction) -> FileObject | None:
-            record = transaction.find(INPUT_FILE, id, owner)
-            if record is None:
-                return None
-            file = _decode_file(record.body)
-            expires = file.created_at + seconds
-            file = structs.replace(file, filename=filename, bytes=size, expires_at=expires)
-            transaction.change(record, size=size, expires=expires, state=_COMPLETE, body=_encode(file))
-            return file
+    @reads
+    def find(self, transaction: Transaction, id: str, owner: str) -> FileObject | None:
+        record = find_file(transaction, id, owner)
+        return None if record is None else _decode(record)
 
-        return await self.records.write(finish)
-
-    async def find(self, id: str, owner: str) -> FileObject | None:
-        record = await self.records.read(lambda transaction: find_file(transaction, id, owner))
-        return None if record is None else _decode_file(record.body)
-
-    async def list_page(self, owner: str, purpose: str | None, page: PageQuery) -> list[tuple[str, bytes]]:
+    @reads
+    def list_page(
+        self, transaction: Transaction, owner: str, purpose: str | None, page: PageQuery
+    ) -> list[tuple[str, bytes]]:
         """The id and JSON of the files on a page, and of one more unless it is the last page."""
         kinds = [kind for name, kind in PURPOSES.items() if purpose in (None, name)]
-        return await self.records.read(lambda transaction: transaction.list_records(owner, kinds, page))
+        return transaction.list_records(owner, kinds, page)
 
     async def delete(self, id: str, owner: str) -> bool:
         """Hides the file, and removes it once no open batch reads it. False if the owner has no such file."""
-
-        def expire(transaction: Transaction) -> bool:
-            record = find_file(transaction, id, owner)
-            if record is not None:
-                transaction.change(record, expires=0)
-            return record is not None
-
-        is_found = await self.records.write(expire)
+        is_found = await self._expire(id, owner)
         await self.records.sweep()
         return is_found
+
+    @writes
+    def _expire(self, transaction: Transaction, id: str, owner: str) -> bool:
+        record = find_file(transaction, id, owner)
+        if record is not None:
+            transaction.change(record, expires=0)
+        return record is not None
 
     async def remove(self, id: str) -> None:
         """Removes an incomplete file."""
         await self.records.write(lambda transaction: transaction.delete([id]))
         await asyncio.to_thread(self.path(id).unlink, missing_ok=True)
 
-    async def remove_orphans(self, min_age_seconds: float) -> None:
+    @reads
+    def remove_orphans(self, transaction: Transaction, min_age_seconds: float) -> None:
         """Removes files without a record, but for young ones, which may belong to a batch that just ends."""
-        rows = await self.records.read(lambda transaction: transaction.rows("SELECT id FROM records"))
-        known = {id for (id,) in rows}
-
-        def remove() -> None:
-            for path in self._directory.iterdir():
-                with contextlib.suppress(FileNotFoundError):
-                    is_old = path.stat().st_mtime < time.time() - min_age_seconds
-                    if is_old and path.name not in known:
-                        path.unlink()
-
-        await asyncio.to_thread(remove)
+        known = {id for (id,) in transaction.rows("SELECT id FROM records")}
+        for path in self._directory.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                is_old = path.stat().st_mtime < time.time() - min_age_seconds
+                if is_old and path.name not in known:
+                    path.unlink()
 
 
 def find_file(transaction: Transaction, id: str, owner: str) -> Record | None:
@@ -191,5 +188,5 @@ def add_output(transaction: Transaction, batch: StoredBatch, file: OutputFile) -
     )
 
 
-def _decode_file(body: bytes) -> FileObject:
-    return msgspec.json.decode(body, type=FileObject)
+def _decode(record: Record) -> FileObject:
+    return msgspec.json.decode(record.body, type=FileObject)

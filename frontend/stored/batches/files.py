@@ -92,8 +92,7 @@ async def _receive(files: FileStore, request: Request, owner: str, share: Share,
     """The stored file. Nothing of it remains if the request fails."""
     id = f"file-{secrets.token_hex(12)}"
     form = UploadForm(request.headers.get("content-type", ""), files.path(id))
-    await files.check_space(owner, declared)
-    await files.begin(id, owner, MAX_UPLOADS)
+    await files.begin(id, owner, declared, MAX_UPLOADS)
     file = None
     try:
         share.add(PIECE_BYTES)

@@ -7,10 +7,11 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from .sqlite_file import identify_file, open_database
 from .storage_errors import storage_errors
@@ -18,6 +19,7 @@ from .transaction import SCHEMA, VERSION, Transaction
 
 _BETWEEN_SWEEPS_S = 60
 T = TypeVar("T")
+P = ParamSpec("P")
 log = logging.getLogger(__name__)
 
 
@@ -131,3 +133,35 @@ class RecordStore:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class HasRecords(Protocol):
+    @property
+    def records(self) -> RecordStore: ...
+
+
+S = TypeVar("S", bound=HasRecords)
+
+
+def reads(
+    method: Callable[Concatenate[S, Transaction, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Makes a method one `read` transaction of its `records`, to await."""
+
+    @wraps(method)
+    async def read(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.records.read(lambda transaction: method(self, transaction, *args, **kwargs))
+
+    return read
+
+
+def writes(
+    method: Callable[Concatenate[S, Transaction, P], T],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Makes a method one `write` transaction of its `records`, to await."""
+
+    @wraps(method)
+    async def write(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.records.write(lambda transaction: method(self, transaction, *args, **kwargs))
+
+    return write

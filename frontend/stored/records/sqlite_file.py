@@ -7,7 +7,6 @@ import errno
 import fcntl
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,6 @@ BUSY_S = 10.0
 """seconds that a statement waits for another connection, of this process or of another one"""
 LOG_BYTES = 4 * 1024 * 1024
 """most bytes of the write-ahead log that stay on the disk once its pages are in the database's file"""
-_RETRY_S = 0.05
 _PRAGMAS = f"PRAGMA synchronous = NORMAL; PRAGMA foreign_keys = ON; PRAGMA journal_size_limit = {LOG_BYTES};"
 
 
@@ -30,15 +28,18 @@ def open_database(path: Path, schema: str, version: int) -> sqlite3.Connection:
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
-        if not path.exists() or _version_at(path) == 0:
-            _create(path, schema, version)
-        connection = _connect(path)
-        try:
-            _check_version(connection, path, version)
-            connection.executescript(_PRAGMAS)
-        except BaseException:
-            connection.close()
-            raise
+        with _lock_file(path.with_suffix(".lock")):
+            # Closing a descriptor of a database ends all locks that this process has on it: only a new file
+            # is opened here.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+                _remove_logs(path)
+            connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            try:
+                _prepare(connection, path, schema, version)
+            except BaseException:
+                connection.close()
+                raise
         return connection
     except sqlite3.Error as error:
         message = f"{path}: {error}"
@@ -54,53 +55,6 @@ def identify_file(path: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-
-
-def _check_version(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    if (found := _version(connection)) != version:
-        raise OSError(
-            f"{path}: it has version {found} of its tables, and this server needs {version}: move the file "
-            "away with its -wal and -shm, or give another --data-dir"
-        )
-
-
-def _version_at(path: Path) -> int:
-    """The version of the database's tables; 0 if it has none yet."""
-    with contextlib.closing(_connect(path)) as connection:
-        return _version(connection)
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    ((found,),) = connection.execute("PRAGMA user_version")
-    return int(found)
-
-
-def _create(path: Path, schema: str, version: int) -> None:
-    """Creates the tables unless another process has done so meanwhile.
-
-    SQLite refuses the change to a write-ahead log at once while another connection reads the file. One
-    process at a time changes it, and tries again after such a refusal.
-    """
-    deadline = time.monotonic() + BUSY_S
-    with _lock_file(path.with_suffix(".lock")):
-        # Closing a descriptor of a database ends all locks that this process has on it: only a new file is
-        # opened here.
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            _remove_logs(path)
-        while True:
-            try:
-                _create_tables(path, schema, version)
-                return
-            except sqlite3.OperationalError as error:
-                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                if not is_busy or time.monotonic() > deadline:
-                    raise
-            time.sleep(_RETRY_S)
-
-
 def _remove_logs(path: Path) -> None:
     """Removes the log of a database that was removed, which processes may still have open: they would share
     its index with the new one."""
@@ -108,19 +62,27 @@ def _remove_logs(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def _create_tables(path: Path, schema: str, version: int) -> None:
-    with contextlib.closing(_connect(path)) as connection:
-        if _version(connection):
-            return
-        connection.executescript(_PRAGMAS)
+def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int) -> None:
+    """Creates the tables of a new database. Raises OSError if it has tables of another version."""
+    ((found,),) = connection.execute("PRAGMA user_version")
+    connection.executescript(_PRAGMAS)
+    if found == 0:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version = {version}; COMMIT;")
+    elif found != version:
+        raise OSError(
+            f"{path}: it has version {found} of its tables, and this server needs {version}: move the file "
+            "away with its -wal and -shm, or give another --data-dir"
+        )
 
 
 @contextlib.contextmanager
 def _lock_file(path: Path) -> Iterator[None]:
-    """Waits until no other process or thread holds the lock on this file."""
+    """Waits until no other process or thread holds the lock on this file.
+
+    SQLite refuses the change to a write-ahead log while another connection reads the file.
+    """
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

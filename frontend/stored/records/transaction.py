@@ -151,15 +151,6 @@ class Transaction:
         self.rows(f"UPDATE records SET {assignments} WHERE number = ?", (*columns.values(), record.number))
         return record._replace(**columns)
 
-    def count(self, owner: str, kind: str, states: Sequence[str]) -> int:
-        """The number of the owner's records of a kind in one of the states."""
-        ((found,),) = self.rows(
-            f"SELECT count(*) FROM records WHERE owner = ? AND kind = ? AND expires > ? AND "
-            f"state IN ({', '.join('?' * len(states))})",
-            (owner, kind, time.time(), *states),
-        )
-        return int(found)
-
     def delete(self, ids: Iterable[str]) -> None:
         self.rows("DELETE FROM records WHERE id IN (SELECT value FROM json_each(?))", (json.dumps([*ids]),))
 
@@ -187,22 +178,11 @@ class Transaction:
         )
         return [body for (body,) in rows]
 
-    def find_part(self, record: Record, id: str) -> bytes | None:
-        rows = self.rows(f"SELECT body FROM {_PARTS_BY_ID} WHERE id = ? AND record = ?", (id, record.number))
-        return bytes(rows[0][0]) if rows else None
-
-    def has_part(self, record: Record, place: int) -> bool:
-        return bool(self.rows("SELECT 1 FROM parts WHERE record = ? AND place = ?", (record.number, place)))
-
-    def delete_parts(self, record: Record) -> Record:
-        """Deletes all parts of a record that has no other bytes."""
-        self.rows("DELETE FROM parts WHERE record = ?", (record.number,))
-        return self.change(record, size=0)
-
-    def delete_part(self, record: Record, id: str) -> None:
+    def delete_parts(self, record: Record, condition: str = "true", *values: object) -> None:
+        """Deletes parts, each of which counts once."""
         rows = self.rows(
-            f"DELETE FROM {_PARTS_BY_ID} WHERE id = ? AND record = ? RETURNING length(body)",
-            (id, record.number),
+            f"DELETE FROM parts WHERE record = ? AND {condition} RETURNING length(body)",
+            (record.number, *values),
         )
         self.change(record, size=record.size - sum(size for (size,) in rows))
 
@@ -210,46 +190,26 @@ class Transaction:
 
     def list_records(self, owner: str, kinds: Sequence[str], page: PageQuery) -> list[tuple[str, bytes]]:
         """The id and body of the owner's records on a page, and of one more unless it is the last page."""
-        after = None
-        if page.after is not None:
-            rows = self.rows("SELECT number FROM records WHERE id = ? AND owner = ?", (page.after, owner))
-            if not rows:
-                return []
-            ((after,),) = rows
-        condition = f"owner = ? AND {_is_of(kinds)} AND expires > ? AND state != ?"
-        values = (owner, *kinds, time.time(), INCOMPLETE)
-        return self._list("records", "number", condition, values, page, after)
+        condition = f"owner = ? AND expires > ? AND state != ? AND {_is_of(kinds)}"
+        values = (owner, time.time(), INCOMPLETE, *kinds)
+        return self._list("records", "records", "number", condition, values, page) or []
 
     def list_parts(
         self, record: Record, kinds: Sequence[str], page: PageQuery
     ) -> list[tuple[str, bytes]] | None:
-        """The id and body of the parts on a page, and of one more unless it is the last page.
-
-        None if the list does not have the part `page.after`.
-        """
-        condition, values = f"record = ? AND {_is_of(kinds)}", (record.number, *kinds)
-        after = None
-        if page.after is not None:
-            rows = self.rows(
-                f"SELECT place FROM {_PARTS_BY_ID} WHERE id = ? AND {condition}", (page.after, *values)
-            )
-            if not rows:
-                return None
-            after = rows[0][0]
-        return self._list("parts", "place", condition, values, page, after)
+        """The same for a record's parts. None if the list does not have the part `page.after`."""
+        condition = f"record = ? AND {_is_of(kinds)}"
+        return self._list("parts", _PARTS_BY_ID, "place", condition, (record.number, *kinds), page)
 
     def _list(
-        self,
-        table: str,
-        order: str,
-        condition: str,
-        values: tuple[Any, ...],
-        page: PageQuery,
-        after: int | None,
-    ) -> list[tuple[str, bytes]]:
-        if after is not None:
+        self, table: str, by_id: str, order: str, condition: str, values: tuple[Any, ...], page: PageQuery
+    ) -> list[tuple[str, bytes]] | None:
+        if page.after is not None:
+            after = f"SELECT {order} FROM {by_id} WHERE id = ? AND {condition}"
+            if not (place := self.rows(after, (page.after, *values))):
+                return None
             condition += f" AND {order} {'>' if page.is_ascending else '<'} ?"
-            values = (*values, after)
+            values = (*values, place[0][0])
         direction = "ASC" if page.is_ascending else "DESC"
         return self.rows(
             f"SELECT id, body FROM {table} WHERE {condition} ORDER BY {order} {direction} LIMIT ?",

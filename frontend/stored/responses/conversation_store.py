@@ -2,95 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ....runtime.errors import RequestError
 from ..records.paging import PageQuery
-from ..records.record_store import RecordStore
+from ..records.record_store import RecordStore, reads, writes
 from ..records.transaction import Part, Record, Transaction
-from .stored_items import (
-    CONVERSATION,
-    INPUT,
-    OUTPUT,
-    change_body,
-    delete_record,
-    find_record,
-    list_items,
-    new_expiry,
-)
+from .stored_items import CONVERSATION, INPUT, OUTPUT, change_body, find_record, list_items, new_expiry
 
 
 class ConversationStore:
     """All methods raise `RequestError` if the disk or the database fails, and with the status 404 if the
-    owner has no such conversation."""
+    owner has no such conversation. A change or a continuation keeps a conversation for 30 more days."""
 
     def __init__(self, records: RecordStore) -> None:
-        self._records = records
+        self.records = records
 
-    async def add(self, owner: str, id: str, body: bytes, items: Sequence[Part]) -> None:
-        def add(transaction: Transaction) -> None:
-            record = Record(CONVERSATION, id, owner, len(body), new_expiry(), "", None, None, body)
-            transaction.add_parts(transaction.add(record), items)
+    @writes
+    def add(self, transaction: Transaction, owner: str, id: str, body: bytes, items: Sequence[Part]) -> None:
+        record = Record(CONVERSATION, id, owner, len(body), new_expiry(), "", None, None, body)
+        transaction.add_parts(transaction.add(record), items)
 
-        await self._records.write(add)
-
-    async def read(self, owner: str, id: str) -> bytes:
+    @reads
+    def read(self, transaction: Transaction, owner: str, id: str) -> bytes:
         """The JSON of a conversation, without its items."""
-        record = await self._records.read(
-            lambda transaction: find_record(transaction, CONVERSATION, owner, id)
-        )
-        return record.body
+        return find_record(transaction, CONVERSATION, owner, id).body
 
-    async def change(self, owner: str, id: str, body: bytes) -> None:
-        await self._use(owner, id, lambda transaction, record: change_body(transaction, record, body))
+    @writes
+    def change(self, transaction: Transaction, owner: str, id: str, body: bytes) -> None:
+        change_body(transaction, _use(transaction, owner, id), body)
 
-    async def delete(self, owner: str, id: str) -> None:
-        await self._records.write(lambda transaction: delete_record(transaction, CONVERSATION, owner, id))
+    @writes
+    def delete(self, transaction: Transaction, owner: str, id: str) -> None:
+        transaction.delete([find_record(transaction, CONVERSATION, owner, id).id])
 
-    async def add_items(self, owner: str, id: str, items: Sequence[Part]) -> None:
-        await self._use(owner, id, lambda transaction, record: transaction.add_parts(record, items))
+    @writes
+    def add_items(self, transaction: Transaction, owner: str, id: str, items: Sequence[Part]) -> None:
+        transaction.add_parts(_use(transaction, owner, id), items)
 
-    async def list_items(self, owner: str, id: str, page: PageQuery) -> list[tuple[str, bytes]]:
+    @reads
+    def list_items(
+        self, transaction: Transaction, owner: str, id: str, page: PageQuery
+    ) -> list[tuple[str, bytes]]:
         """The id and JSON of the items on a page, and of one item more unless it is the last page."""
-        return await self._records.read(
-            lambda transaction: list_items(
-                transaction, find_record(transaction, CONVERSATION, owner, id), page, INPUT, OUTPUT
-            )
-        )
+        record = find_record(transaction, CONVERSATION, owner, id)
+        return list_items(transaction, record, page, INPUT, OUTPUT)
 
-    async def read_all_items(self, owner: str, id: str) -> list[bytes]:
+    @writes
+    def read_all_items(self, transaction: Transaction, owner: str, id: str) -> list[bytes]:
         """The JSON of all items, to continue the conversation."""
-        param = "conversation"
-        await self._use(owner, id, lambda *_: None, param)
-        return await self._records.read(
-            lambda transaction: transaction.read_parts(
-                find_record(transaction, CONVERSATION, owner, id, param), INPUT, OUTPUT
-            )
-        )
+        return transaction.read_parts(_use(transaction, owner, id, "conversation"), INPUT, OUTPUT)
 
-    async def read_item(self, owner: str, id: str, item: str) -> bytes:
+    @reads
+    def read_item(self, transaction: Transaction, owner: str, id: str, item: str) -> bytes:
         """The JSON of an item. Raises a 404 `RequestError` if the conversation has no such item."""
+        record = find_record(transaction, CONVERSATION, owner, id)
+        rows = transaction.rows("SELECT body FROM parts WHERE id = ? AND +record = ?", (item, record.number))
+        if not rows:
+            raise RequestError(f"The conversation has no item {item[:100]!r}.", status=404, code="not_found")
+        return bytes(rows[0][0])
 
-        def read(transaction: Transaction) -> bytes:
-            body = transaction.find_part(find_record(transaction, CONVERSATION, owner, id), item)
-            if body is None:
-                raise RequestError(
-                    f"The conversation has no item {item[:100]!r}.", status=404, code="not_found"
-                )
-            return body
+    @writes
+    def delete_item(self, transaction: Transaction, owner: str, id: str, item: str) -> None:
+        transaction.delete_parts(_use(transaction, owner, id), "id = ?", item)
 
-        return await self._records.read(read)
 
-    async def delete_item(self, owner: str, id: str, item: str) -> None:
-        await self._use(owner, id, lambda transaction, record: transaction.delete_part(record, item))
-
-    async def _use(
-        self, owner: str, id: str, work: Callable[[Transaction, Record], object], param: str | None = None
-    ) -> None:
-        """Does `work` on a conversation, which is kept for 30 more days."""
-
-        def use(transaction: Transaction) -> None:
-            record = find_record(transaction, CONVERSATION, owner, id, param)
-            work(transaction, transaction.change(record, expires=new_expiry()))
-
-        await self._records.write(use)
+def _use(transaction: Transaction, owner: str, id: str, param: str | None = None) -> Record:
+    record = find_record(transaction, CONVERSATION, owner, id, param)
+    return transaction.change(record, expires=new_expiry())

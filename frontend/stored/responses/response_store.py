@@ -13,7 +13,7 @@ from msgspec import Raw, structs
 from ....runtime.errors import RequestError
 from ..records.alive import AliveFile, is_alive
 from ..records.paging import PageQuery
-from ..records.record_store import RecordStore
+from ..records.record_store import RecordStore, reads, writes
 from ..records.storage_errors import storage_errors
 from ..records.transaction import OPEN_STATES, Part, Record, Transaction
 from .answers import failed
@@ -28,7 +28,6 @@ from .stored_items import (
     RESPONSE,
     change_body,
     decode_items,
-    delete_record,
     encode_items,
     find_record,
     list_items,
@@ -73,15 +72,14 @@ class ResponseStore:
         Raises a 507 `RequestError` for a response that exceeds the owner's share of the space.
         """
         await self._end_interrupted()
-        parts = await asyncio.to_thread(encode_items, items, response.output)
+        await self._add(owner, response, await asyncio.to_thread(encode_items, items, response.output))
 
-        def add(transaction: Transaction) -> None:
-            _add_response(transaction, owner, response, parts, None)
-            _extend_conversation(transaction, owner, response, parts)
-
-        await self.records.write(add)
-        stored = await self.records.read(lambda transaction: transaction.find(RESPONSE, response.id, owner))
-        if stored is None:
+    @writes
+    def _add(self, transaction: Transaction, owner: str, response: Response, parts: Sequence[Part]) -> None:
+        _add_response(transaction, owner, response, parts, None)
+        _extend_conversation(transaction, owner, response, parts)
+        transaction.evict()
+        if transaction.find(RESPONSE, response.id, owner) is None:
             raise RequestError(
                 "The response is larger than the space that is left to its key: responses may use a quarter "
                 "of the size of --data-dir.",
@@ -108,27 +106,27 @@ class ResponseStore:
         """
         packed = await asyncio.to_thread(_pack_events, events)
         parts = await asyncio.to_thread(encode_items, items, response.output)
+        return await self._finish(owner, response, parts, packed)
 
-        def finish(transaction: Transaction) -> bool:
-            record = transaction.find(RESPONSE, response.id, owner)
-            if record is None or record.state not in OPEN_STATES:
-                return False
-            record = _end(transaction, record, response)
-            transaction.add_parts(record, [*(part for part in parts if part.kind == OUTPUT), packed])
-            _extend_conversation(transaction, owner, response, parts)
-            return True
-
-        return await self.records.write(finish)
+    @writes
+    def _finish(
+        self, transaction: Transaction, owner: str, response: Response, parts: Sequence[Part], events: Part
+    ) -> bool:
+        record = transaction.find(RESPONSE, response.id, owner)
+        if record is None or record.state not in OPEN_STATES:
+            return False
+        output = [part for part in parts if part.kind == OUTPUT]
+        transaction.add_parts(_end(transaction, record, response), [*output, events])
+        _extend_conversation(transaction, owner, response, parts)
+        return True
 
     async def add_events(self, owner: str, id: str, events: bytes) -> None:
         """Stores the events of a background response that another process has cancelled."""
-        packed = await asyncio.to_thread(_pack_events, events)
+        await self._add_part(owner, id, await asyncio.to_thread(_pack_events, events))
 
-        def add(transaction: Transaction) -> None:
-            if (record := transaction.find(RESPONSE, id, owner)) is not None:
-                transaction.add_parts(record, [packed])
-
-        await self.records.write(add)
+    @writes
+    def _add_part(self, transaction: Transaction, owner: str, id: str, part: Part) -> None:
+        transaction.add_parts(find_record(transaction, RESPONSE, owner, id), [part])
 
     async def read_events(self, owner: str, id: str) -> list[bytes] | None:
         """The events of a background response; None if it has none."""
@@ -136,55 +134,46 @@ class ResponseStore:
         return await asyncio.to_thread(_unpack_events, packed[0]) if packed else None
 
     async def read_status(self, owner: str, id: str) -> str:
-        return (await self._find_response(owner, id)).state
+        return (await self._find(owner, id)).state
 
     async def read_response(self, owner: str, id: str) -> bytes:
         """The JSON of a response."""
-        record = await self._find_response(owner, id)
+        fields = _fields.decode((await self._find(owner, id)).body)
         output = await self._read_parts(owner, id, OUTPUT)
-        fields = _fields.decode(record.body)
         fields["output"] = Raw(_encode([Raw(body) for body in output]))
         return _encode(fields)
 
-    async def cancel(self, owner: str, id: str) -> None:
+    @writes
+    def cancel(self, transaction: Transaction, owner: str, id: str) -> None:
         """Ends a background response of another process as cancelled, unless it has ended."""
-        await self._find_response(owner, id)
+        record = self._end_if_interrupted(transaction, find_record(transaction, RESPONSE, owner, id))
+        if record.state in OPEN_STATES:
+            _end(transaction, record, structs.replace(_decode(record), status="cancelled"))
 
-        def cancel(transaction: Transaction) -> None:
-            record = find_record(transaction, RESPONSE, owner, id)
-            if record.state in OPEN_STATES:
-                _end(transaction, record, structs.replace(_decode(record), status="cancelled"))
+    @writes
+    def delete(self, transaction: Transaction, owner: str, id: str) -> None:
+        transaction.delete([find_record(transaction, RESPONSE, owner, id).id])
 
-        await self.records.write(cancel)
-
-    async def list_input(self, owner: str, id: str, page: PageQuery) -> list[tuple[str, bytes]]:
+    @reads
+    def list_input(
+        self, transaction: Transaction, owner: str, id: str, page: PageQuery
+    ) -> list[tuple[str, bytes]]:
         """The id and JSON of the items on a page of a response's input, and of one item more unless it is the
         last page."""
-        return await self.records.read(
-            lambda transaction: list_items(
-                transaction, find_record(transaction, RESPONSE, owner, id), page, INPUT
-            )
-        )
+        return list_items(transaction, find_record(transaction, RESPONSE, owner, id), page, INPUT)
 
-    async def read_earlier_items(self, owner: str, id: str) -> list[bytes]:
+    @writes
+    def read_earlier_items(self, transaction: Transaction, owner: str, id: str) -> list[bytes]:
         """The JSON of the items of a response and of all responses before it, in their order.
 
         Raises `RequestError` if one of them is not stored, or if the last one can't be continued.
         """
         param = "previous_response_id"
-        number = (await self._find_response(owner, id, param)).number
-
-        def use(transaction: Transaction) -> str | None:
-            _check_continuable(find_record(transaction, RESPONSE, owner, id, param))
-            rows = transaction.rows(f"{_CHAIN} SELECT source FROM chain ORDER BY depth", (number, owner))
-            transaction.rows(
-                f"{_CHAIN} UPDATE records SET expires = ?3 WHERE number IN (SELECT number FROM chain)",
-                (number, owner, new_expiry()),
-            )
-            ((lost,),) = rows[-1:]
-            return None if lost is None else str(lost)
-
-        if (lost := await self.records.write(use)) is not None:
+        record = self._end_if_interrupted(transaction, find_record(transaction, RESPONSE, owner, id, param))
+        _check_continuable(record)
+        chain = (record.number, owner)
+        sources = transaction.rows(f"{_CHAIN} SELECT source FROM chain ORDER BY depth", chain)
+        if (lost := sources[-1][0]) is not None:
             raise RequestError(
                 f"{param} is {id!r}, but {lost!r}, which came before it, is no longer stored: send the whole "
                 "conversation as input.",
@@ -192,82 +181,69 @@ class ResponseStore:
                 param=param,
                 code="not_found",
             )
-        rows = await self.records.read(
-            lambda transaction: transaction.rows(
-                f"{_CHAIN} SELECT body FROM chain JOIN parts ON parts.record = chain.number "
-                "WHERE kind IN (?3, ?4) ORDER BY depth DESC, place",
-                (number, owner, INPUT, OUTPUT),
-            )
+        transaction.rows(
+            f"{_CHAIN} UPDATE records SET expires = ?3 WHERE number IN (SELECT number FROM chain)",
+            (*chain, new_expiry()),
+        )
+        rows = transaction.rows(
+            f"{_CHAIN} SELECT body FROM chain JOIN parts ON parts.record = chain.number "
+            "WHERE kind IN (?3, ?4) ORDER BY depth DESC, place",
+            (*chain, INPUT, OUTPUT),
         )
         return [body for (body,) in rows]
 
-    async def find_items(self, owner: str, ids: Collection[str]) -> dict[str, Item]:
+    @reads
+    def find_items(self, transaction: Transaction, owner: str, ids: Collection[str]) -> dict[str, Item]:
         """The owner's stored items with these ids."""
-
-        def find(transaction: Transaction) -> list[tuple[str, bytes]]:
-            return [
-                row
-                for id in ids
-                for row in transaction.rows(
-                    "SELECT parts.id, parts.body FROM parts JOIN records ON number = record "
-                    "WHERE parts.id = ? AND owner = ? LIMIT 1",
-                    (id, owner),
-                )
-            ]
-
-        rows = await self.records.read(find)
+        rows = [
+            row
+            for id in ids
+            for row in transaction.rows(
+                "SELECT parts.id, parts.body FROM parts JOIN records ON number = record "
+                "WHERE parts.id = ? AND owner = ? LIMIT 1",
+                (id, owner),
+            )
+        ]
         return dict(zip([id for id, _ in rows], decode_items(body for _, body in rows), strict=True))
-
-    async def delete(self, owner: str, id: str) -> None:
-        await self.records.write(lambda transaction: delete_record(transaction, RESPONSE, owner, id))
 
     async def close(self) -> None:
         await self.records.close()
         if self._alive is not None:
             self._alive.close()
 
-    async def _find_response(self, owner: str, id: str, param: str | None = None) -> Record:
+    async def _find(self, owner: str, id: str) -> Record:
         """The response. It is ended now if its process has ended without doing so."""
-        record = await self.records.read(
-            lambda transaction: find_record(transaction, RESPONSE, owner, id, param)
-        )
-        if record.state in OPEN_STATES and not (record.runner and is_alive(self._directory, record.runner)):
-            return await self.records.write(lambda transaction: _interrupt(transaction, record.id) or record)
-        return record
+        record = await self.records.read(lambda transaction: find_record(transaction, RESPONSE, owner, id))
+        if not self._is_interrupted(record):
+            return record
+        return await self.records.write(lambda transaction: self._end_if_interrupted(transaction, record))
 
-    async def _read_parts(self, owner: str, id: str, kind: str) -> list[bytes]:
-        return await self.records.read(
-            lambda transaction: transaction.read_parts(find_record(transaction, RESPONSE, owner, id), kind)
-        )
+    @reads
+    def _read_parts(self, transaction: Transaction, owner: str, id: str, kind: str) -> list[bytes]:
+        return transaction.read_parts(find_record(transaction, RESPONSE, owner, id), kind)
+
+    def _is_interrupted(self, record: Record) -> bool:
+        is_open = record.state in OPEN_STATES
+        return is_open and not (record.runner and is_alive(self._directory, record.runner))
+
+    def _end_if_interrupted(self, transaction: Transaction, record: Record) -> Record:
+        """Ends a response as failed whose process has ended without doing so."""
+        record = transaction.find(RESPONSE, record.id) or record
+        if not self._is_interrupted(record):
+            return record
+        return _end(transaction, record, failed(_decode(record), _INTERRUPTED))
 
     async def _end_interrupted(self) -> None:
-        """Ends, once, the responses of processes that have ended, so that they can be evicted.
+        """Ends, once, the responses of processes that have ended, so that they can be evicted."""
+        if not self._has_ended_interrupted:
+            if await self.records.read(lambda transaction: transaction.list_open(RESPONSE)):
+                await self._end_all_interrupted()
+            self._has_ended_interrupted = True
 
-        If the database fails or the caller is cancelled, the next call tries again.
-        """
-        if self._has_ended_interrupted:
-            return
-        self._has_ended_interrupted = True
-        try:
-            await self._end_those_of_dead_processes()
-        except (RequestError, asyncio.CancelledError):
-            self._has_ended_interrupted = False
-            raise
-
-    async def _end_those_of_dead_processes(self) -> None:
-        rows = await self.records.read(
-            lambda transaction: transaction.rows("SELECT id, runner FROM records WHERE runner IS NOT NULL")
-        )
-        runners = {runner for _, runner in rows}
-        dead = {runner for runner in runners if not is_alive(self._directory, runner)}
-        interrupted = [id for id, runner in rows if runner in dead]
-
-        def end(transaction: Transaction) -> None:
-            for id in interrupted:
-                _interrupt(transaction, id)
-
-        if interrupted:
-            await self.records.write(end)
+    @writes
+    def _end_all_interrupted(self, transaction: Transaction) -> None:
+        for record in transaction.list_open(RESPONSE):
+            self._end_if_interrupted(transaction, record)
 
 
 def _check_continuable(record: Record) -> None:
@@ -296,14 +272,6 @@ def _end(transaction: Transaction, record: Record, response: Response) -> Record
     """Stores the end of a background response, without its output."""
     record = transaction.change(record, state=response.status, runner=None, expires=new_expiry())
     return change_body(transaction, record, _encode(structs.replace(response, output=[])))
-
-
-def _interrupt(transaction: Transaction, id: str) -> Record | None:
-    """Ends a background response as failed. None if it was deleted meanwhile."""
-    record = transaction.find(RESPONSE, id)
-    if record is None or record.state not in OPEN_STATES:
-        return record
-    return _end(transaction, record, failed(_decode(record), _INTERRUPTED))
 
 
 def _extend_conversation(

@@ -68,10 +68,6 @@ def change_body(transaction: Transaction, record: Record, body: bytes) -> Record
     return transaction.change(record, body=body, size=record.size + len(body) - len(record.body))
 
 
-def delete_record(transaction: Transaction, kind: str, owner: str, id: str) -> None:
-    transaction.delete([find_record(transaction, kind, owner, id).id])
-
-
 def list_items(
     transaction: Transaction, record: Record, page: PageQuery, *kinds: str
 ) -> list[tuple[str, bytes]]:

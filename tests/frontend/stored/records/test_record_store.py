@@ -107,7 +107,7 @@ async def test_the_size_of_an_owner_is_that_of_its_records(tmp_path: Path) -> No
     def change(transaction: Transaction) -> None:
         first, second = add(transaction, "1", body=b"12345"), add(transaction, "2", body=b"123")
         first = transaction.add_parts(first, [Part("item", "x", b"1234"), Part("item", "y", b"12")])
-        transaction.delete_part(first, "x")
+        transaction.delete_parts(first, "id = ?", "x")
         transaction.add_parts(second, [Part("result", None, b"1234", 7)], copies=2)
         add(transaction, "3", "b", b"1")
         transaction.delete(["3"])
