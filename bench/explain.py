@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from arbora.frontend.core.cache_misses.explanation import Question, tokens_by_cause
+from arbora.frontend.core.cache_misses.explanation import PromptComparison, count_by_cause
 from arbora.frontend.core.cache_misses.outline import outline_of
 from arbora.frontend.core.cache_misses.recent_prompts import Place, RecentPrompts
 from arbora.frontend.core.text.chat_template import ChatTemplate
@@ -94,11 +94,11 @@ def row(turns: int, tokenizer: Tokenizer, template: ChatTemplate, runs: int) -> 
     recent.add(PLACE, earlier, outline_of(messages[:-2], None, ()).parts)
     tokens, outline = encode(messages), outline_of(messages, None, ())
     near = recent.nearest(PLACE, tokens, outline.parts)
-    going_on = Question(tokens=tokens, outline=outline, near=near)
+    going_on = PromptComparison(tokens=tokens, outline=outline, near=near)
     other, other_outline = encode(changed), outline_of(changed, None, ())
     near = recent.nearest(PLACE, other, other_outline.parts)
-    parted = Question(tokens=other, outline=other_outline, near=near)
-    assert "volatile" in tokens_by_cause(parted, 0, decode)[0]
+    parted = PromptComparison(tokens=other, outline=other_outline, near=near)
+    assert "volatile" in count_by_cause(parted, 0, decode)[0]
     text = template.render(messages)
 
     def look() -> None:
@@ -122,10 +122,10 @@ def row(turns: int, tokenizer: Tokenizer, template: ChatTemplate, runs: int) -> 
     own = [
         best_us(lambda: outline_of(messages, None, ()), runs),
         best_us(look, runs),
-        best_us(lambda: tokens_by_cause(going_on, matched, decode), runs),
+        best_us(lambda: count_by_cause(going_on, matched, decode), runs),
         best_us(remember, runs),
     ]
-    lost = best_us(lambda: tokens_by_cause(parted, 0, decode), runs)
+    lost = best_us(lambda: count_by_cause(parted, 0, decode), runs)
     render = best_us(lambda: template.render(messages), runs)
     share = sum(own) / (sum(own) + render + min(turn_us))
     figures = [*(f"{each:.1f}" for each in (own[0], own[1], own[3], own[2])), f"{share:.1%}"]
@@ -138,7 +138,7 @@ def filled(encode: Callable[[Sequence[dict[str, Any]]], bytes]) -> RecentPrompts
     for number in range(OTHERS):
         messages = [
             {"role": "system", "content": "You are a helpful assistant."},
-            {"role": "user", "content": f"Question {number}?"},
+            {"role": "user", "content": f"PromptComparison {number}?"},
         ]
         recent.add(PLACE, encode(messages), outline_of(messages, None, ()).parts)
     return recent

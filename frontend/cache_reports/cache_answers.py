@@ -147,7 +147,7 @@ class PinDeleted(Struct):
     deleted: bool = True
 
 
-def cache_status(
+def make_status(
     report: CacheReport,
     model: ModelReady,
     own: str,
@@ -160,26 +160,26 @@ def cache_status(
     return CacheStatus(
         page_tokens=model.page_size,
         sizes=Sizes(
-            total=amount(report.pages_total, model),
-            free=amount(report.pages_free, model),
-            used=amount(report.pages_used, model),
-            cached=amount(report.pages_cached, model),
-            pinned=amount(report.pages_pinned, model),
-            pinnable=amount(report.pages_pinnable, model),
-            leased=amount(report.pages_leased, model),
+            total=measure_pages(report.pages_total, model),
+            free=measure_pages(report.pages_free, model),
+            used=measure_pages(report.pages_used, model),
+            cached=measure_pages(report.pages_cached, model),
+            pinned=measure_pages(report.pages_pinned, model),
+            pinnable=measure_pages(report.pages_pinnable, model),
+            leased=measure_pages(report.pages_leased, model),
         ),
-        hit_rate=UNSET if is_isolated else _hit_rate(report.prompt_tokens, report.cached_tokens),
+        hit_rate=UNSET if is_isolated else _measure_hits(report.prompt_tokens, report.cached_tokens),
         recent_hit_rate=UNSET
         if is_isolated
-        else _hit_rate(report.recent_prompt_tokens, report.recent_cached_tokens, report.recent_requests),
+        else _measure_hits(report.recent_prompt_tokens, report.recent_cached_tokens, report.recent_requests),
         evicted_pages=report.evicted_pages,
-        tiers=_tiers(report.store),
+        tiers=_show_tiers(report.store),
         namespaces=[
-            NamespaceSize(shown_namespace(name), name == own, amount(pages, model))
+            NamespaceSize(shown_namespace(name), name == own, measure_pages(pages, model))
             for name, pages in report.namespaces.items()
         ],
-        prefixes=[_prefix(prefix, own, decode) for prefix in report.prefixes],
-        pins=[shown_pin(pin, model) for pin in report.pins],
+        prefixes=[_show_prefix(prefix, own, decode) for prefix in report.prefixes],
+        pins=[show_pin(pin, model) for pin in report.pins],
         leases=[
             ShownLease(
                 each.kind,
@@ -194,7 +194,7 @@ def cache_status(
     )
 
 
-def freed_pages(dropped: CacheDropped) -> FreedPages:
+def show_freed(dropped: CacheDropped) -> FreedPages:
     return FreedPages(
         dropped.host_pages,
         dropped.disk_pages,
@@ -204,7 +204,7 @@ def freed_pages(dropped: CacheDropped) -> FreedPages:
     )
 
 
-def _tiers(store: StoreCounts) -> Tiers:
+def _show_tiers(store: StoreCounts) -> Tiers:
     return Tiers(
         host=Tier(store.host_pages, store.host_bytes, store.host_hits),
         disk=Tier(store.disk_pages, store.disk_bytes, store.disk_hits),
@@ -213,21 +213,21 @@ def _tiers(store: StoreCounts) -> Tiers:
     )
 
 
-def amount(pages: int, model: ModelReady) -> Amount:
+def measure_pages(pages: int, model: ModelReady) -> Amount:
     return Amount(pages, pages * model.page_size, pages * model.page_bytes)
 
 
-def shown_pin(pin: PinnedPrefix, model: ModelReady) -> Pin:
+def show_pin(pin: PinnedPrefix, model: ModelReady) -> Pin:
     size = pin.pages * model.page_bytes
     return Pin(pin.pin, shown_namespace(pin.namespace), pin.tokens, pin.pages, size, pin.expires_at)
 
 
-def _hit_rate(prompt: int, cached: int, requests: int | UnsetType = UNSET) -> HitRate:
+def _measure_hits(prompt: int, cached: int, requests: int | UnsetType = UNSET) -> HitRate:
     rate = round(cached / prompt, 4) if prompt else None
     return HitRate(rate=rate, prompt_tokens=prompt, cached_tokens=cached, requests=requests)
 
 
-def _prefix(prefix: CachedPrefix, own: str, decode: Callable[[Tokens], str] | None) -> TopPrefix:
+def _show_prefix(prefix: CachedPrefix, own: str, decode: Callable[[Tokens], str] | None) -> TopPrefix:
     text = end = None
     if decode is not None and prefix.namespace == own:
         text = decode(prefix.head)[:TEXT_CHARACTERS]

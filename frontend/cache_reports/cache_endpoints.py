@@ -45,7 +45,7 @@ from ..http.body_kind import BodyKind
 from ..http.http_service import HttpService
 from ..http.key_limits import quota_of
 from ..http.tenants import cache_scope, caller_of, key_of, tenant_of
-from .cache_answers import Freed, LeaseEnds, PinDeleted, amount, cache_status, freed_pages, shown_pin
+from .cache_answers import Freed, LeaseEnds, PinDeleted, make_status, measure_pages, show_freed, show_pin
 
 ANSWER_SECONDS = 10.0
 DROP_SECONDS = 600.0  # the disk is overwritten before the answer: some GB in ten seconds
@@ -60,7 +60,7 @@ async def show_cache(http: HttpService, request: Request) -> Response:
     service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
-    salt = salt_of(request)
+    salt = read_salt(request)
     check_salt(salt)
     own = cache_namespace(scope, salt)
     client = service.engine.client
@@ -74,7 +74,7 @@ async def show_cache(http: HttpService, request: Request) -> Response:
 
     is_shared = own == "" and service.config.has_several_keys
     shown = None if is_shared else decode
-    return _json(cache_status(report, model, own, shown, is_isolated=service.config.isolate_keys))
+    return _json(make_status(report, model, own, shown, is_isolated=service.config.isolate_keys))
 
 
 async def drop_cache(http: HttpService, request: Request) -> Response:
@@ -83,7 +83,7 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
     service = http.service
     model = service.engine.check_serving()
     scope = cache_scope(request, service.config)
-    salt = salt_of(request)
+    salt = read_salt(request)
     namespace = None if salt is None else cache_namespace(scope, salt)
     client = service.engine.client
     try:
@@ -92,9 +92,9 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
         )
     finally:  # an order without an answer may still be carried out
         service.forget_prompts(scope, namespace)
-    freed = amount(dropped.pages, model)
+    freed = measure_pages(dropped.pages, model)
     freed.tokens = dropped.tokens
-    return _json(Freed(freed, freed_pages(dropped)))
+    return _json(Freed(freed, show_freed(dropped)))
 
 
 async def pin_prefix(http: HttpService, http_request: Request) -> Response:
@@ -121,7 +121,7 @@ async def pin_prefix(http: HttpService, http_request: Request) -> Response:
         quota=quota_of(key_of(http_request), len(tokens) // 4),
     )
     pin = await _pin(service, computing, order, _prompt_param(request))
-    return _json(shown_pin(pin, model))
+    return _json(show_pin(pin, model))
 
 
 async def unpin_prefix(http: HttpService, request: Request) -> Response:
@@ -137,7 +137,7 @@ async def unpin_prefix(http: HttpService, request: Request) -> Response:
 async def end_lease(http: HttpService, request: Request) -> Response:
     """Ends the leases under a key of the caller's. Answers 202 before they have ended."""
     service = http.service
-    salt = salt_of(request, "user")
+    salt = read_salt(request, "user")
     service.engine.check_serving()
     check_salt(salt)
     namespace = cache_namespace(cache_scope(request, service.config), salt)
@@ -153,7 +153,7 @@ async def end_lease(http: HttpService, request: Request) -> Response:
     return _json(LeaseEnds(key), 202)
 
 
-def salt_of(request: Request, *more: str) -> str | None:
+def read_salt(request: Request, *more: str) -> str | None:
     """The query parameter `cache_salt`. Parameters other than it and `more` are refused."""
     _check_query(request, "cache_salt", *more)
     return request.query_params.get("cache_salt")

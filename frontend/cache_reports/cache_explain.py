@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive
 
 from ...runtime.errors import RequestError
-from ..http.cache_watch import CacheWatch
+from ..http.cache_miss_tracker import CacheMissTracker
 from ..http.endpoint import GenerationEndpoint, HttpJob
 from ..http.faces import ANSWER_ID, Face
 from ..http.http_service import HttpService
@@ -45,16 +45,16 @@ async def explain_prompt(
     """Takes the body of a request to one of the `endpoints`, and prepares it as that endpoint does."""
     caller = caller_of(request, http.service.config)
     body = await http.bodies.raw(request, caller)
-    path = await http.service.work.call(caller, _path, request, body)
+    path = await http.service.work.call(caller, _find_path, request, body)
     scope = {ANSWER_ID: "", **request.scope}
-    job = await endpoints[path].prepare(http, Request(scope, _replayed(body, request.receive)))
+    job = await endpoints[path].prepare(http, Request(scope, _replay(body, request.receive)))
     assert isinstance(job, HttpJob), "each of these bodies has a prompt"
-    watch = CacheWatch(http, owner_of(request.scope), job.job, explains=False)
-    explanation = await watch.explanation(await watch.ask_tree())
+    tracker = CacheMissTracker(http, owner_of(request.scope), job.job, explains=False)
+    explanation = await tracker.explain(await tracker.ask_tree())
     return Response(msgspec.json.encode(explanation), media_type="application/json")
 
 
-def _path(request: Request, body: bytes) -> str:
+def _find_path(request: Request, body: bytes) -> str:
     """The path whose form the body has: the one that the query or the header of Anthropic's clients names,
     otherwise the one whose fields the body has. Raises `RequestError` if that may be two."""
     if (named := request.query_params.get("path")) is not None:
@@ -81,7 +81,7 @@ def _wrong_path(message: str) -> RequestError:
     return RequestError(message, param="path", code="invalid_value")
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """A channel that has the body again, and then what follows it."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 

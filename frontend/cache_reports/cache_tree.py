@@ -17,7 +17,7 @@ from ..core.service import Service
 from ..core.validation import check_salt
 from ..http.http_service import HttpService
 from ..http.tenants import cache_scope, caller_of, shown_namespace
-from .cache_endpoints import ask_scheduler, salt_of
+from .cache_endpoints import ask_scheduler, read_salt
 
 HEAD_CHARACTERS = 80
 
@@ -85,27 +85,27 @@ class NodeText(Struct):
 
 async def show_tree(http: HttpService, request: Request) -> Response:
     service = http.service
-    question = _question(service, request)
+    tree_query = _make_query(service, request)
     page_tokens = service.engine.check_serving().page_size
-    report = await ask_scheduler(service, TreeReport, lambda query: replace(question, query=query))
-    decode = None if _is_shared(service, question.own) else _decoder(service)
+    report = await ask_scheduler(service, TreeReport, lambda query: replace(tree_query, query=query))
+    decode = None if _is_shared(service, tree_query.own) else _make_decoder(service)
     caller = caller_of(request, service.config)
-    tree = await service.work.call(caller, _shown, report, question.own, page_tokens, decode)
+    tree = await service.work.call(caller, _show_tree, report, tree_query.own, page_tokens, decode)
     return _json(tree)
 
 
 async def show_node(http: HttpService, request: Request) -> Response:
     service = http.service
-    question = _question(service, request)
+    tree_query = _make_query(service, request)
     given: str = request.path_params["id"]
-    if given.isascii() and given.isdigit() and len(given) < 10 and not _is_shared(service, question.own):
+    if given.isascii() and given.isdigit() and len(given) < 10 and not _is_shared(service, tree_query.own):
         page = int(given)
         report = await ask_scheduler(
-            service, TreeReport, lambda query: replace(question, query=query, page=page)
+            service, TreeReport, lambda query: replace(tree_query, query=query, page=page)
         )
         if report.tokens is not None:
             caller = caller_of(request, service.config)
-            text = await service.work.call(caller, _decoder(service), report.tokens)
+            text = await service.work.call(caller, _make_decoder(service), report.tokens)
             return _json(NodeText(page, len(report.tokens) // 4, text))
     raise RequestError(
         f"There is no node {given[:20]} in your namespace: it may have been evicted or split, or several API "
@@ -116,9 +116,9 @@ async def show_node(http: HttpService, request: Request) -> Response:
     )
 
 
-def _question(service: Service, request: Request) -> QueryTree:
+def _make_query(service: Service, request: Request) -> QueryTree:
     service.engine.check_serving()
-    salt = salt_of(request)
+    salt = read_salt(request)
     check_salt(salt)
     scope = cache_scope(request, service.config)
     return QueryTree(service.engine.client, 0, scope, cache_namespace(scope, salt))
@@ -129,11 +129,11 @@ def _is_shared(service: Service, own: str) -> bool:
     return own == "" and service.config.has_several_keys
 
 
-def _decoder(service: Service) -> Callable[[Tokens], str]:
+def _make_decoder(service: Service) -> Callable[[Tokens], str]:
     return lambda tokens: service.tokenizer.decode(tokens, skip_special_tokens=False)
 
 
-def _shown(
+def _show_tree(
     report: TreeReport, own: str, page_tokens: int, decode: Callable[[Tokens], str] | None
 ) -> CacheTree:
     roots = [
@@ -141,11 +141,11 @@ def _shown(
         for index, node in enumerate(report.nodes)
         if node.parent is None
     ]
-    nodes = [_shown_node(node, own, decode) for node in report.nodes]
+    nodes = [_show_node(node, own, decode) for node in report.nodes]
     return CacheTree(page_tokens, report.is_complete, roots, nodes)
 
 
-def _shown_node(node: TreeNode, own: str, decode: Callable[[Tokens], str] | None) -> ShownNode:
+def _show_node(node: TreeNode, own: str, decode: Callable[[Tokens], str] | None) -> ShownNode:
     is_shown = decode is not None and node.namespace == own and node.parent is not None
     return ShownNode(
         id=node.page,
@@ -161,11 +161,11 @@ def _shown_node(node: TreeNode, own: str, decode: Callable[[Tokens], str] | None
         tokens_below=node.tokens_below,
         folded=node.folded,
         text=decode(node.head)[:HEAD_CHARACTERS] if decode is not None and is_shown else None,
-        stored=_stored(node.stored),
+        stored=_show_stored(node.stored),
     )
 
 
-def _stored(found: PagesInTiers | None) -> StoredPages | None:
+def _show_stored(found: PagesInTiers | None) -> StoredPages | None:
     return None if found is None else StoredPages(found.pages, found.host, found.disk)
 
 

@@ -26,7 +26,7 @@ from ..core.work.caller import Caller, ClientGoneError
 from ..core.work.thread_pool import FairThreadPool
 from .body_kind import BodyKind
 from .body_writer import BODY_WRITER, BodyWriter
-from .cache_watch import CacheWatch
+from .cache_miss_tracker import CacheMissTracker
 from .faces import ALLOWANCES, with_short_texts
 from .http_service import HttpService
 from .key_limits import with_key_limits
@@ -71,7 +71,7 @@ class HttpJob:
     error_event: Callable[[RequestError], bytes]
     finished: Callable[[bytes], Awaitable[bytes]] = _unchanged
     stream_type: bytes = EVENT_STREAM
-    detached: Callable[[HttpJob, CacheWatch, ApiKey | None], Awaitable[Response]] | None = None
+    detached: Callable[[HttpJob, CacheMissTracker, ApiKey | None], Awaitable[Response]] | None = None
 
     @property
     def streams(self) -> bool:
@@ -134,7 +134,7 @@ class GenerationEndpoint:
             return
         if key is not None:
             job = replace(job, job=with_key_limits(job.job, key))
-        cache = await CacheWatch.begin(self._http, job.job, scope)
+        cache = await CacheMissTracker.begin(self._http, job.job, scope)
         if job.detached is not None:
             async with limit.of_preparation():
                 answer = await job.detached(job, cache, key)
@@ -241,7 +241,7 @@ async def answer_parts(
     generation: Generation,
     timer: RequestTimer,
     work: FairThreadPool,
-    cache: CacheWatch,
+    cache: CacheMissTracker,
     writer: BodyWriter | None = None,
 ) -> AsyncIterator[bytes]:
     """Yields the bytes to send, never empty; the last part closes the answer. With a `writer`, some parts are

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from ....runtime.messages import Tokens
+from .changing_values import find_changing_value
 from .outline import Outline, Part
 from .recent_prompts import Nearest
-from .volatile import volatile_kind
 
 Cause = Literal[
     "new",
@@ -23,7 +23,8 @@ Cause = Literal[
     "template",
     "off",
 ]
-AROUND = 96  # tokens decoded on each side of the first difference, to find its line
+AROUND = 96
+"""tokens decoded on each side of the first difference, to find its line"""
 Decode = Callable[[Tokens], str]
 
 
@@ -38,23 +39,23 @@ class FirstDifference(NamedTuple):
 def find_difference(tokens: Tokens, outline: Outline, near: Nearest, decode: Decode) -> FirstDifference:
     """Finds the first tool, system prompt or message that differs, and the cause. If none differs, the chat
     template rendered equal messages as other text, or the reply was not sent back as the model wrote it."""
-    line, earlier = lines_at(tokens, near.shared, decode), lines_at(near.tokens, near.shared, decode)
-    part = first_changed_part(outline.parts, near.seen.parts)
-    kind = volatile_kind(line, earlier)
+    line, earlier = read_line(tokens, near.shared, decode), read_line(near.tokens, near.shared, decode)
+    part = find_changed_part(outline.parts, near.seen.parts)
+    kind = find_changing_value(line, earlier)
     if kind is not None and (part is not None or not outline.parts):
         return FirstDifference("volatile", part, f"A line differs only in its {kind.replace('_', ' ')}.")
     if not outline.parts or not near.seen.parts:
         return FirstDifference("history", None, "The text was changed here.")
     if part is None:
-        return _after_equal_parts(outline, near, decode)
+        return _find_after_equal_parts(outline, near, decode)
     if part.kind == "tool":
-        return FirstDifference("tools", part, _tools_note(outline.parts, near.seen.parts))
+        return FirstDifference("tools", part, _describe_tools(outline.parts, near.seen.parts))
     if part.kind == "system":
         return FirstDifference("system", part, "The system prompt was changed.")
-    return FirstDifference("history", part, _history_note(part, near.seen.parts))
+    return FirstDifference("history", part, _describe_history(part, near.seen.parts))
 
 
-def first_changed_part(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> Part | None:
+def find_changed_part(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> Part | None:
     """The first part that differs from the earlier prompt's part at that position. None if one outline
     begins with the other. A changed system prompt comes before changed tools, as in most templates' texts."""
     tools, said = _split(parts)
@@ -82,7 +83,7 @@ def _has_system(said: list[Part]) -> bool:
     return bool(said) and said[0].kind == "system"
 
 
-def _tools_note(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> str:
+def _describe_tools(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> str:
     ours = [part.digest for part in parts if part.kind == "tool"]
     theirs = [part.digest for part in earlier if part.kind == "tool"]
     if sorted(ours) == sorted(theirs):
@@ -91,14 +92,14 @@ def _tools_note(parts: tuple[Part, ...], earlier: tuple[Part, ...]) -> str:
     return f"Tools that the earlier prompt had not: {added}; tools that are missing now: {removed}."
 
 
-def _history_note(part: Part, earlier: tuple[Part, ...]) -> str:
+def _describe_history(part: Part, earlier: tuple[Part, ...]) -> str:
     same = next((each for each in earlier if each.digest == part.digest), None)
     if same is not None:
         return f"This message was message {same.number} in the earlier prompt: some were removed or moved."
     return "This message was changed, or messages before it were added or removed."
 
 
-def _after_equal_parts(outline: Outline, near: Nearest, decode: Decode) -> FirstDifference:
+def _find_after_equal_parts(outline: Outline, near: Nearest, decode: Decode) -> FirstDifference:
     """All messages that both prompts have are the same. The next one is the reply, if it was sent back."""
     said, earlier = _split(outline.parts)[1], _split(near.seen.parts)[1]
     if near.shared < near.seen.prompt_tokens or len(said) <= len(earlier):
@@ -115,12 +116,12 @@ def _is_in(message: Mapping[str, Any], reply: str) -> bool:
     """Whether the reply has the message's text, and the names and arguments of its calls."""
     texts = [message["content"]]
     for call in message.get("tool_calls", ()):
-        texts += [call["function"]["name"], _values(call["function"]["arguments"])]
-    words = _letters(reply)
-    return all(_letters(text) in words for text in texts)
+        texts += [call["function"]["name"], _normalize_arguments(call["function"]["arguments"])]
+    words = _keep_letters(reply)
+    return all(_keep_letters(text) in words for text in texts)
 
 
-def _values(arguments: object) -> str:
+def _normalize_arguments(arguments: object) -> str:
     try:
         value = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
@@ -128,11 +129,11 @@ def _values(arguments: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _letters(text: str) -> str:
+def _keep_letters(text: str) -> str:
     return "".join(filter(str.isalnum, text))
 
 
-def lines_at(tokens: Tokens, position: int, decode: Decode) -> str:
+def read_line(tokens: Tokens, position: int, decode: Decode) -> str:
     """The line with the token at `position`, as far as `AROUND` tokens reach."""
     before = decode(tokens[4 * max(0, position - AROUND) : 4 * position])
     after = decode(tokens[4 * position : 4 * (position + AROUND)])

@@ -10,11 +10,14 @@ from ....runtime.messages import Tokens
 from .causes import Cause, Decode, FirstDifference, find_difference
 from .outline import Outline, Part
 from .recent_prompts import Nearest
-from .repeated import repeated_tokens
+from .repeated import count_repeated_tokens
 
-RUN_PAGES = 2  # shorter runs of equal tokens may be chance
-SHOWN = 60  # characters shown on each side of the first difference
-_SHOWN_TOKENS = 64  # decoded for them
+RUN_PAGES = 2
+"""pages of the shortest run of equal tokens that counts; shorter ones may be chance"""
+SHOWN = 60
+"""characters shown on each side of the first difference"""
+_SHOWN_TOKENS = 64
+"""tokens decoded for these characters"""
 ONCE_CACHED: frozenset[Cause] = frozenset(
     ("evicted", "namespace", "volatile", "tools", "system", "history", "template")
 )
@@ -25,7 +28,7 @@ class Difference(Struct, kw_only=True):
     """The first difference between a prompt and the nearest earlier one.
 
     `part` is "tool", "system", "message" or "prompt". `token` and `character` are positions in the rendered
-    prompt. `prompt` and `earlier` are the two texts around them, shortened, with control characters escaped.
+    prompt. `prompt` and `earlier` are the two texts around them, shortened, with control characters escape.
     """
 
     cause: Cause
@@ -51,12 +54,12 @@ class Explanation(Struct, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class PromptComparison:
     """A prompt and what is known of earlier ones.
 
     `near` is the nearest earlier prompt and `elsewhere` the longest beginning in another namespace of the
     caller. `remembered` is the number of the prompt's tokens that the tree remembers, evicted pages
-    included, and `behind` are the tokens that follow its match in the tree. The scheduler is asked for
+    included, and `behind` are the tokens that follow its match in the tree. The scheduler is comparison for
     both, only if the request wants an explanation.
     `is_off`: the request or the server has the cache off.
     """
@@ -80,8 +83,8 @@ class Question:
         return self.near is not None and self.near.shared < min(self.length, self.near.length)
 
 
-def tokens_by_cause(
-    asked: Question, matched: int, decode: Decode
+def count_by_cause(
+    comparison: PromptComparison, matched: int, decode: Decode
 ) -> tuple[dict[Cause, int], FirstDifference | None]:
     """The tokens that were not matched, by cause, and the first difference to the nearest prompt.
 
@@ -90,72 +93,72 @@ def tokens_by_cause(
     nearest prompt has too are counted under the cause of the first difference; the others are new.
     """
     found: dict[Cause, int] = {}
-    length = asked.length
-    if asked.is_off:
+    length = comparison.length
+    if comparison.is_off:
         return ({"off": length - matched} if matched < length else {}), None
-    shared = 0 if asked.near is None else asked.near.shared
+    shared = 0 if comparison.near is None else comparison.near.shared
     at = matched
-    known = min(max(shared, asked.remembered), length)
+    known = min(max(shared, comparison.remembered), length)
     if known > at:
-        cause: Cause = "short" if known - at < asked.page_size else "evicted"
+        cause: Cause = "short" if known - at < comparison.page_size else "evicted"
         found[cause], at = known - at, known
-    if asked.elsewhere >= at + asked.page_size:
-        found["namespace"], at = asked.elsewhere - at, asked.elsewhere
-    lost = _repeated(asked, at)
+    if comparison.elsewhere >= at + comparison.page_size:
+        found["namespace"], at = comparison.elsewhere - at, comparison.elsewhere
+    lost = _count_repeated(comparison, at)
     difference = None
-    if lost and asked.near is not None:
-        difference = find_difference(asked.tokens, asked.outline, asked.near, decode)
+    if lost and comparison.near is not None:
+        difference = find_difference(comparison.tokens, comparison.outline, comparison.near, decode)
         found[difference.cause], at = lost, at + lost
     if at < length:
         found["new"] = length - at
     return found, difference
 
 
-def _repeated(asked: Question, at: int) -> int:
+def _count_repeated(comparison: PromptComparison, at: int) -> int:
     """How many tokens from `at` on are in runs that the nearest prompt has after the first difference."""
-    near = asked.near
-    if near is None or not asked.differs:
+    near = comparison.near
+    if near is None or not comparison.differs:
         return 0
     earlier = near.tokens[4 * near.shared :]
-    repeated = repeated_tokens(asked.tokens[4 * at :], earlier, RUN_PAGES * asked.page_size)
+    repeated = count_repeated_tokens(comparison.tokens[4 * at :], earlier, RUN_PAGES * comparison.page_size)
     return min(repeated, len(earlier) // 4)
 
 
-def explain(asked: Question, matched: int, decode: Decode) -> Explanation:
-    causes, difference = tokens_by_cause(asked, matched, decode)
+def explain(comparison: PromptComparison, matched: int, decode: Decode) -> Explanation:
+    causes, difference = count_by_cause(comparison, matched, decode)
     return Explanation(
-        prompt_tokens=asked.length,
+        prompt_tokens=comparison.length,
         matched_tokens=matched,
         could_match_tokens=matched + sum(count for cause, count in causes.items() if cause in ONCE_CACHED),
         causes=causes,
-        difference=_difference(asked, matched, difference, decode),
-        prompt_rules=asked.outline.rules,
+        difference=_find_shown_difference(comparison, matched, difference, decode),
+        prompt_rules=comparison.outline.rules,
     )
 
 
-def _difference(
-    asked: Question, matched: int, difference: FirstDifference | None, decode: Decode
+def _find_shown_difference(
+    comparison: PromptComparison, matched: int, difference: FirstDifference | None, decode: Decode
 ) -> Difference | None:
-    near, tree_has = asked.near, asked.behind
+    near, tree_has = comparison.near, comparison.behind
     if difference is not None and near is not None:
-        return _shown(asked, near.shared, near.tokens[4 * near.shared :], difference, decode)
-    if near is not None and asked.differs:
+        return _describe(comparison, near.shared, near.tokens[4 * near.shared :], difference, decode)
+    if near is not None and comparison.differs:
         unlike = FirstDifference(
             "new", None, "What follows is new: the earlier prompt has other text from here on."
         )
-        return _shown(asked, near.shared, near.tokens[4 * near.shared :], unlike, decode)
-    if near is None and tree_has and 0 < matched < asked.length:
+        return _describe(comparison, near.shared, near.tokens[4 * near.shared :], unlike, decode)
+    if near is None and tree_has and 0 < matched < comparison.length:
         unlike = FirstDifference("new", None, "The cache has other text from here on.")
-        return _shown(asked, matched, tree_has, unlike, decode)
+        return _describe(comparison, matched, tree_has, unlike, decode)
     return None
 
 
-def _shown(
-    asked: Question, token: int, earlier: Tokens, difference: FirstDifference, decode: Decode
+def _describe(
+    comparison: PromptComparison, token: int, earlier: Tokens, difference: FirstDifference, decode: Decode
 ) -> Difference:
-    start = decode(asked.tokens[: 4 * token])
+    start = decode(comparison.tokens[: 4 * token])
     before = start[-SHOWN:]
-    part = difference.part or _message_at(asked.outline, decode(asked.tokens), len(start))
+    part = difference.part or _find_message(comparison.outline, decode(comparison.tokens), len(start))
     end = 4 * _SHOWN_TOKENS
     return Difference(
         cause=difference.cause,
@@ -164,13 +167,13 @@ def _shown(
         role=None if part is None or part.kind == "tool" else part.role,
         token=token,
         character=len(start),
-        prompt=escaped(before + decode(asked.tokens[4 * token :][:end])[:SHOWN]),
-        earlier=escaped(before + decode(earlier[:end])[:SHOWN]),
+        prompt=escape(before + decode(comparison.tokens[4 * token :][:end])[:SHOWN]),
+        earlier=escape(before + decode(earlier[:end])[:SHOWN]),
         note=difference.note,
     )
 
 
-def _message_at(outline: Outline, text: str, character: int) -> Part | None:
+def _find_message(outline: Outline, text: str, character: int) -> Part | None:
     """The message with a character of the rendered prompt; between two messages, the later one."""
     said = [part for part in outline.parts if part.kind != "tool"]
     found, end = -1, 0
@@ -184,7 +187,7 @@ def _message_at(outline: Outline, text: str, character: int) -> Part | None:
     return said[found] if 0 <= found < len(said) else None
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """The text with control characters, invisible ones and backslashes as escapes."""
     return "".join(
         each if each.isprintable() and each != "\\" else each.encode("unicode_escape").decode()

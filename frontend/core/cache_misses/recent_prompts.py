@@ -20,7 +20,7 @@ PROMPT_BYTES = 480
 PART_BYTES = 200  # with its entry in the index
 PLACE_BYTES = 360
 OWNER_BYTES = 320
-MOST_PLACES = 16  # of one owner, that a prompt is looked up in
+MAX_PLACES = 16  # of one owner, that a prompt is looked up in
 _tokens = attrgetter("tokens")
 
 
@@ -103,7 +103,7 @@ class RecentPrompts:
         An owner without an API key may be anyone: then only the namespace that is open to all is looked up.
         """
         places: OrderedDict[str, _Prompts] = self._of_owner.get(place.owner, OrderedDict())
-        names = islice(reversed(places), MOST_PLACES) if place.owner else [""]
+        names = islice(reversed(places), MAX_PLACES) if place.owner else [""]
         others = [places[name] for name in names if name != place.namespace and name in places]
         return max((near.shared for other in others for near in _neighbours(other, tokens)), default=0)
 
@@ -155,7 +155,7 @@ class RecentPrompts:
     def _remove(self, seen: Seen) -> None:
         places = self._of_owner[seen.place.owner]
         prompts = places[seen.place.namespace]
-        _take_out(prompts, seen)
+        _remove_from(prompts, seen)
         for part in seen.parts:
             if prompts.with_part.get(part.digest) is seen:
                 del prompts.with_part[part.digest]
@@ -169,7 +169,7 @@ class RecentPrompts:
             self.bytes_used -= OWNER_BYTES
 
 
-def _take_out(prompts: _Prompts, seen: Seen) -> None:
+def _remove_from(prompts: _Prompts, seen: Seen) -> None:
     at = bisect_left(prompts.ordered, seen.tokens, key=_tokens)
     while prompts.ordered[at] is not seen:
         at += 1
@@ -183,7 +183,7 @@ def _neighbours(prompts: _Prompts, tokens: Tokens) -> Iterator[Nearest]:
 
 
 def _near(seen: Seen, tokens: Tokens) -> Nearest:
-    return Nearest(seen, seen.tokens, common_tokens(tokens, seen.tokens))
+    return Nearest(seen, seen.tokens, count_common_tokens(tokens, seen.tokens))
 
 
 def _with_most_parts(prompts: _Prompts, parts: tuple[Part, ...]) -> Seen | None:
@@ -203,6 +203,6 @@ def _weight(seen: Seen, parts: tuple[Part, ...]) -> int:
     return sum(part.characters + 1 for part in parts if part.digest in known)
 
 
-def common_tokens(left: Tokens, right: Tokens) -> int:
+def count_common_tokens(left: Tokens, right: Tokens) -> int:
     """The number of leading tokens that two prompts share."""
     return common_length(left, right) // 4

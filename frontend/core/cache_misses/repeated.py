@@ -15,7 +15,7 @@ _SHIFT = np.uint64(31)
 _NOT_ZERO = np.uint64(1 << 63)
 
 
-def repeated_tokens(tokens: Tokens, earlier: Tokens, run: int) -> int:
+def count_repeated_tokens(tokens: Tokens, earlier: Tokens, run: int) -> int:
     """How many of the tokens are part of `run` consecutive tokens that `earlier` has too."""
     hashes, others = _run_hashes(tokens, run), _run_hashes(earlier, run)
     if not len(hashes) or not len(others):

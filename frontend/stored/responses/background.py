@@ -11,7 +11,7 @@ from ....runtime.api_keys import ApiKey
 from ....runtime.errors import RequestError
 from ...core.replica.generation import Generation
 from ...core.work.caller import ClientGoneError
-from ...http.cache_watch import CacheWatch
+from ...http.cache_miss_tracker import CacheMissTracker
 from ...http.endpoint import HttpJob, answer_parts, internal_error
 from ...http.http_service import HttpService
 from ...http.metrics import RequestTimer
@@ -48,7 +48,7 @@ class Run:
     job: HttpJob
     attempts: Attempts
     generation: Generation
-    watch: CacheWatch
+    watch: CacheMissTracker
     key: ApiKey | None
     unstored: Response | None = None
     events: list[bytes] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Background:
         items: Sequence[Item],
         job: HttpJob,
         attempts: Attempts,
-        watch: CacheWatch,
+        watch: CacheMissTracker,
         key: ApiKey | None,
     ) -> Run:
         """Returns once the scheduler has accepted the request. Raises `RequestError` if it refuses it."""

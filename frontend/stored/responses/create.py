@@ -21,7 +21,7 @@ from ...core.fields import SamplingFields
 from ...core.prepare import Job
 from ...core.service import Service
 from ...core.validation import check_count, check_declared, check_fields, check_word
-from ...http.cache_watch import CacheWatch
+from ...http.cache_miss_tracker import CacheMissTracker
 from ...http.endpoint import IN_BACKGROUND, HttpJob, read_body
 from ...http.tenants import owner_of
 from .answers import Attempts, ResponseContext, without_excerpts
@@ -135,7 +135,7 @@ async def _start(
     items: Sequence[Item],
     attempts: Attempts,
     job: HttpJob,
-    watch: CacheWatch,
+    watch: CacheMissTracker,
     key: ApiKey | None,
 ) -> HttpResponse:
     """Starts a response in the background. Returns the answer to its request."""

@@ -14,7 +14,7 @@ from arbora.frontend.core.prepare import prepare
 from arbora.frontend.core.replica.generation import Generation
 from arbora.frontend.core.reply import Reply
 from arbora.frontend.core.work.caller import Caller
-from arbora.frontend.http.cache_watch import CacheWatch
+from arbora.frontend.http.cache_miss_tracker import CacheMissTracker
 from arbora.frontend.http.endpoint import HttpJob, answer_parts
 from arbora.frontend.http.metrics import RequestTimer
 from arbora.runtime.messages import Output
@@ -55,7 +55,7 @@ async def test_every_stream_gets_the_tokens_of_a_step_before_a_stream_ends() -> 
         async def read(name: str, job: HttpJob) -> None:
             nonlocal notes
             timer = RequestTimer(world.http_service.metrics)
-            cache = CacheWatch(world.http_service, "", job.job, explains=False)
+            cache = CacheMissTracker(world.http_service, "", job.job, explains=False)
             async for part in answer_parts(job, generations[name], timer, world.service.work, cache):
                 notes += [f"{name} {part.decode()}"]
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from arbora.frontend.core.cache_misses.explanation import (
     ONCE_CACHED,
-    Question,
-    escaped,
+    PromptComparison,
+    count_by_cause,
+    escape,
     explain,
-    tokens_by_cause,
 )
 from arbora.frontend.core.cache_misses.outline import NO_OUTLINE, Outline, outline_of
 from arbora.frontend.core.cache_misses.recent_prompts import Place, RecentPrompts
-from arbora.frontend.core.cache_misses.repeated import repeated_tokens
+from arbora.frontend.core.cache_misses.repeated import count_repeated_tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +48,7 @@ def said(role: str, content: str, **more: Any) -> dict[str, Any]:
 
 def asked(
     now: Sequence[dict[str, Any]], before: Sequence[dict[str, Any]], shown: str | None = None, reply: str = ""
-) -> Question:
+) -> PromptComparison:
     """The question about a prompt of messages; `before` was the earlier one, and `reply` its reply.
 
     `shown` is the prompt's text if the template renders it in another way.
@@ -58,7 +58,7 @@ def asked(
     recent.extend(seen, text(reply))
     outline = outline_of(now, None, ())
     tokens = text(shown or rendered(now))
-    return Question(
+    return PromptComparison(
         tokens=tokens, outline=outline, near=recent.nearest(PLACE, tokens, outline.parts), page_size=PAGE
     )
 
@@ -78,7 +78,7 @@ def test_matched_tokens_and_the_tokens_of_all_causes_are_the_prompt(
     for each in before:
         recent.add(PLACE, packed(each), ())
     tokens = packed(prompt)
-    question = Question(
+    question = PromptComparison(
         tokens=tokens,
         outline=NO_OUTLINE,
         near=recent.nearest(PLACE, tokens, ()),
@@ -88,7 +88,7 @@ def test_matched_tokens_and_the_tokens_of_all_causes_are_the_prompt(
         is_off=is_off,
     )
     matched = min(matched, len(prompt))
-    causes, _ = tokens_by_cause(question, matched, decode)
+    causes, _ = count_by_cause(question, matched, decode)
     assert matched + sum(causes.values()) == len(prompt)
     assert all(count > 0 for count in causes.values())
     found = explain(question, matched, decode)
@@ -100,17 +100,17 @@ def test_matched_tokens_and_the_tokens_of_all_causes_are_the_prompt(
 
 
 def test_tokens_that_the_tree_remembers_beyond_the_match_were_evicted() -> None:
-    question = Question(
+    question = PromptComparison(
         tokens=packed(range(50)), outline=NO_OUTLINE, near=None, remembered=40, page_size=PAGE
     )
-    assert tokens_by_cause(question, 10, decode)[0] == {"evicted": 30, "new": 10}
+    assert count_by_cause(question, 10, decode)[0] == {"evicted": 30, "new": 10}
 
 
 def test_tokens_of_less_than_a_page_are_too_short_to_match() -> None:
-    question = Question(
+    question = PromptComparison(
         tokens=packed(range(13)), outline=NO_OUTLINE, near=None, remembered=13, page_size=PAGE
     )
-    assert tokens_by_cause(question, 12, decode)[0] == {"short": 1}
+    assert count_by_cause(question, 12, decode)[0] == {"short": 1}
 
 
 def test_an_edited_turn_loses_the_turns_after_it() -> None:
@@ -182,8 +182,8 @@ def test_repeated_tokens_are_those_of_common_runs(tokens: list[int], earlier: li
     runs = {tuple(earlier[at : at + run]) for at in range(len(earlier) - run + 1)}
     starts = [at for at in range(len(tokens) - run + 1) if tuple(tokens[at : at + run]) in runs]
     expected = {at + offset for at in starts for offset in range(run)}
-    assert repeated_tokens(packed(tokens), packed(earlier), run) == len(expected)
+    assert count_repeated_tokens(packed(tokens), packed(earlier), run) == len(expected)
 
 
 def test_texts_are_shown_without_control_characters() -> None:
-    assert escaped("a\nb\x1b[31m\u202e\\é") == "a\\nb\\x1b[31m\\u202e\\\\é"
+    assert escape("a\nb\x1b[31m\u202e\\é") == "a\\nb\\x1b[31m\\u202e\\\\é"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from arbora.frontend.core.cache_misses.volatile import volatile_kind
+from arbora.frontend.core.cache_misses.changing_values import find_changing_value
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from arbora.frontend.core.cache_misses.volatile import volatile_kind
     ],
 )
 def test_a_line_that_differs_only_there(kind: str, line: str, earlier: str) -> None:
-    assert volatile_kind(line, earlier) == kind
+    assert find_changing_value(line, earlier) == kind
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_a_line_that_differs_only_there(kind: str, line: str, earlier: str) -> N
     ],
 )
 def test_a_line_that_differs_elsewhere(line: str, earlier: str) -> None:
-    assert volatile_kind(line, earlier) is None
+    assert find_changing_value(line, earlier) is None

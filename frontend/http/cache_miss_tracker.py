@@ -14,9 +14,9 @@ from ...runtime.messages import ExplainPrompt, Generate, PromptExplained, Tokens
 from ..core.attempts import run_off_loop
 from ..core.cache_misses.explanation import (
     Explanation,
-    Question,
+    PromptComparison,
+    count_by_cause,
     explain,
-    tokens_by_cause,
 )
 from ..core.cache_misses.outline import Outline
 from ..core.cache_misses.recent_prompts import Place, Seen
@@ -27,10 +27,11 @@ from .tenants import owner_of
 
 HEADER = "x-explain-cache"
 QUERY_SECONDS = 10.0
-LONG_TOKENS = 4096  # comparing longer prompts takes milliseconds, on another thread
+LONG_TOKENS = 4096
+"""tokens of the longest prompt that is compared at once; longer ones take milliseconds, on another thread"""
 
 
-class CacheWatch:
+class CacheMissTracker:
     """The prompts of one request.
 
     `computed` and `ended` are called as the reply begins and ends, and `count` once it has been sent.
@@ -45,25 +46,27 @@ class CacheWatch:
         self._is_computed = False
         self._seen: list[Seen | None] = []  # empty until they are remembered
         self._matched: list[int] = []  # tokens of each prompt; empty until the reply has ended
-        self._questions = [self._question(request, job.rendered.outline) for request in self._requests]
+        self._comparisons = [self._compare(request, job.rendered.outline) for request in self._requests]
 
     @classmethod
-    async def begin(cls, http: HttpService, job: Job, scope: Scope) -> CacheWatch:
-        """Call it just before the request is sent. Raises `RequestError` for an explanation of several
-        prompts."""
-        explains = job.draft.explains or _wants_explanation(scope)
-        watch = cls(http, owner_of(scope), job, explains=explains)
+    async def begin(cls, http: HttpService, job: Job, scope: Scope) -> CacheMissTracker:
+        """The tracker of a request that is about to be sent.
+
+        Raises `RequestError` if the request wants an explanation of several prompts.
+        """
+        explains = job.draft.explains or _is_wanted_by_header(scope)
+        tracker = cls(http, owner_of(scope), job, explains=explains)
         if explains:
-            await watch.ask_tree()
-        return watch
+            await tracker.ask_tree()
+        return tracker
 
     async def ask_tree(self) -> int:
-        """Adds to the question what the tree knows; returns how many of the prompt's tokens a request would
+        """Adds to the comparison what the tree knows. Returns how many of the prompt's tokens a request would
         match now. The last one does not count: a request computes it, unless a grammar or a schema forces the
         beginning of its reply."""
-        if len(self._questions) > 1:
+        if len(self._comparisons) > 1:
             raise RequestError(
-                f"explain_cache is for one prompt, but the request has {len(self._questions)}: send "
+                f"explain_cache is for one prompt, but the request has {len(self._comparisons)}: send "
                 "each in a request of its own.",
                 param="explain_cache",
                 code="invalid_value",
@@ -81,19 +84,19 @@ class CacheWatch:
             )
         config = self._http.service.config
         if name or not config.has_several_keys:  # otherwise several keys share it
-            question = self._questions[0]
-            behind = answer.behind if answer.matched < question.length else b""  # a reply is no other text
-            self._questions[0] = replace(question, remembered=answer.remembered, behind=behind)
-        return min(answer.matched, self._questions[0].length - 1)
+            comparison = self._comparisons[0]
+            behind = answer.behind if answer.matched < comparison.length else b""  # a reply is no other text
+            self._comparisons[0] = replace(comparison, remembered=answer.remembered, behind=behind)
+        return min(answer.matched, self._comparisons[0].length - 1)
 
-    async def explanation(self, matched: int) -> Explanation:
-        question, decode = self._questions[0], self._decode
-        if question.length <= LONG_TOKENS:
-            return explain(question, matched, decode)
-        return await run_off_loop(self._http.service.work, partial(explain, question, matched, decode))
+    async def explain(self, matched: int) -> Explanation:
+        comparison, decode = self._comparisons[0], self._decode
+        if comparison.length <= LONG_TOKENS:
+            return explain(comparison, matched, decode)
+        return await run_off_loop(self._http.service.work, partial(explain, comparison, matched, decode))
 
     def computed(self, reply: Reply) -> None:
-        """Remembers the prompts when all have been computed. The tokens that are ready are sent first."""
+        """Remembers the prompts once each has a first token, after the tokens that are ready are sent."""
         if self._is_computed or not all(choice.has_begun for choice in reply.choices[:: self._step]):
             return
         self._is_computed = True
@@ -105,9 +108,9 @@ class CacheWatch:
         recent = self._http.service.recent
         self._seen = [
             None
-            if question.is_off or request.namespace is None
-            else recent.add(self._place(request.namespace), question.tokens, question.outline.parts)
-            for request, question in zip(self._requests, self._questions, strict=True)
+            if comparison.is_off or request.namespace is None
+            else recent.add(self._place(request.namespace), comparison.tokens, comparison.outline.parts)
+            for request, comparison in zip(self._requests, self._comparisons, strict=True)
         ]
 
     async def ended(self, reply: Reply) -> None:
@@ -119,23 +122,23 @@ class CacheWatch:
                 self._http.service.recent.extend(seen, choice.tokens)
         self._matched = [choice.cached_tokens for choice in choices]
         if self._explains:
-            reply.explanation = await self.explanation(self._matched[0])
+            reply.explanation = await self.explain(self._matched[0])
 
     async def count(self) -> None:
         """Counts the tokens that were not cached, by cause."""
-        for question, matched in zip(self._questions, self._matched, strict=False):
-            await self._count(question, matched)
+        for comparison, matched in zip(self._comparisons, self._matched, strict=False):
+            await self._count(comparison, matched)
 
-    async def _count(self, question: Question, matched: int) -> None:
-        count = partial(tokens_by_cause, question, matched, self._decode)
-        if question.length <= LONG_TOKENS or not question.differs:
+    async def _count(self, comparison: PromptComparison, matched: int) -> None:
+        count = partial(count_by_cause, comparison, matched, self._decode)
+        if comparison.length <= LONG_TOKENS or not comparison.differs:
             causes, _ = count()
         else:
             causes, _ = await run_off_loop(self._http.service.work, count)
         for cause, tokens in causes.items():
             self._http.metrics.missed.labels(cause).inc(tokens)
 
-    def _question(self, request: Generate, outline: Outline) -> Question:
+    def _compare(self, request: Generate, outline: Outline) -> PromptComparison:
         service = self._http.service
         model = service.engine.check_serving()
         is_off = (
@@ -144,9 +147,9 @@ class CacheWatch:
             or not service.config.prefix_cache
         )
         if is_off or request.namespace is None:
-            return Question(tokens=request.prompt, outline=outline, near=None, is_off=True)
+            return PromptComparison(tokens=request.prompt, outline=outline, near=None, is_off=True)
         place = self._place(request.namespace)
-        return Question(
+        return PromptComparison(
             tokens=request.prompt,
             outline=outline,
             near=service.recent.nearest(place, request.prompt, outline.parts),
@@ -161,5 +164,5 @@ class CacheWatch:
         return self._http.service.tokenizer.decode(tokens, skip_special_tokens=False)
 
 
-def _wants_explanation(scope: Scope) -> bool:
+def _is_wanted_by_header(scope: Scope) -> bool:
     return Headers(scope=scope).get(HEADER, "").lower() in ("1", "true")
