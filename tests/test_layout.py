@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "frontend.stored.records": {"runtime.errors", "frontend.core"},
     "frontend.stored": SHARED_MODULES
     | {"frontend.core", "frontend.http", "frontend.api", "frontend.stored.records"},
-    "frontend.cache_reports": SHARED_MODULES | {"frontend.core", "frontend.http", "frontend.api"},
+    "frontend.cache_reports": SHARED_MODULES | {"frontend.core", "frontend.http"},
     "frontend.page": {"frontend.http"},
     "frontend.app": SHARED_MODULES | {"frontend"},
     "frontend.model_files": SHARED_MODULES

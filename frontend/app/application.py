@@ -21,6 +21,7 @@ from ...runtime.errors import RequestError
 from ..api.anthropic.protocol import MessagesRequest
 from ..api.native.protocol import GenerateRequest
 from ..api.openai.not_served import why_not_served
+from ..api.openai.pin import read_pin
 from ..api.openai.protocol import ChatRequest, CompletionRequest, PinRequest
 from ..api.openapi.endpoint import MOVED_PATH, document_routes
 from ..api.openapi.endpoint import OPEN_PATHS as DOCUMENT_PATHS
@@ -104,7 +105,7 @@ def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
         route("GET", "/cache/tree", http, show_tree, _SHOW_TREE),
         route("GET", "/cache/tree/{id}", http, show_node, _SHOW_NODE),
         route("DELETE", "/cache", http, drop_cache, _DROP_CACHE),
-        route("POST", "/cache/pin", http, pin_prefix, _PIN),
+        route("POST", "/cache/pin", http, partial(pin_prefix, read_pin), _PIN),
         route("POST", "/cache/explain", http, explain, _EXPLAIN),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix, _UNPIN),
         route("DELETE", f"{_LEASES}/{{key:path}}", http, end_lease, _END_LEASE),

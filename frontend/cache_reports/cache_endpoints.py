@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,7 +18,6 @@ from ...runtime.messages import (
     CheckPin,
     DropCache,
     Generate,
-    ModelReady,
     PinFits,
     PinnedPrefix,
     PinPrefix,
@@ -31,29 +29,26 @@ from ...runtime.messages import (
     UnpinPrefix,
 )
 from ...runtime.sampling_params import SamplingParams
-from ..api.openai.fields import IN_PROMPTS, INERT
-from ..api.openai.protocol import PinRequest
-from ..api.openai.tokenize import prompt_of
 from ..core import leases
-from ..core.draft import Limits
-from ..core.prepare import cache_namespace, new_id, reply_tokens, tokenize
+from ..core.prepare import cache_namespace, new_id
 from ..core.replica.generation import early_end
 from ..core.service import Service
-from ..core.validation import check_declared, check_salt, check_token_ids
-from ..core.work.caller import Caller
-from ..http.body_kind import BodyKind
+from ..core.validation import check_salt
 from ..http.http_service import HttpService
 from ..http.key_limits import quota_of
-from ..http.tenants import cache_scope, caller_of, key_of, tenant_of
+from ..http.tenants import cache_scope, key_of, tenant_of
 from .cache_answers import Freed, LeaseEnds, PinDeleted, make_status, measure_pages, show_freed, show_pin
 
 ANSWER_SECONDS = 10.0
-DROP_SECONDS = 600.0  # the disk is overwritten before the answer: some GB in ten seconds
-PIN_ATTEMPTS = 3  # computed pages may be evicted before they are pinned
+DROP_SECONDS = 600.0
+"""The disk is overwritten before the answer: some GB in ten seconds."""
+PIN_ATTEMPTS = 3
+"""Computed pages may be evicted before they are pinned."""
 NOT_CACHED = "prefix_not_cached"
 Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned, TreeReport)
 
-_BODY = BodyKind(PinRequest, INERT, IN_PROMPTS)
+PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[PinPrefix, str]]]
+"""reads the message that pins the prefix of a request, and the name of the field with the prefix"""
 
 
 async def show_cache(http: HttpService, request: Request) -> Response:
@@ -97,31 +92,22 @@ async def drop_cache(http: HttpService, request: Request) -> Response:
     return _json(Freed(freed, show_freed(dropped)))
 
 
-async def pin_prefix(http: HttpService, http_request: Request) -> Response:
+async def pin_prefix(read_pin: PinReader, http: HttpService, request: Request) -> Response:
     """Computes the missing part of a prefix, and keeps its full pages for a time."""
     service = http.service
-    _check_query(http_request)
-    caller = caller_of(http_request, service.config)
-    request = await http.bodies.read(http_request, caller, _BODY)
-    service.check_model(request.model)
-    model = service.engine.check_serving()
-    check_declared(request)
-    check_salt(request.cache_salt)
-    scope = cache_scope(http_request, service.config)
-    tokens = await _prefix(service, scope, request, model, caller)
-    namespace = cache_namespace(scope, request.cache_salt)
-    order = PinPrefix(service.engine.client, 0, new_id("pin"), scope, namespace, tokens, request.ttl_s)
+    _check_query(request)
+    pin, param = await read_pin(http, request)
     computing = Generate(
         f"{new_id('pinning')}-0",
-        order.client,
-        tokens,
+        pin.client,
+        pin.tokens,
         SamplingParams(max_tokens=1, temperature=0.0),
-        namespace=namespace,
-        tenant=tenant_of(http_request, None, service.config),
-        quota=quota_of(key_of(http_request), len(tokens) // 4),
+        namespace=pin.namespace,
+        tenant=tenant_of(request, None, service.config),
+        quota=quota_of(key_of(request), len(pin.tokens) // 4),
     )
-    pin = await _pin(service, computing, order, _prompt_param(request))
-    return _json(show_pin(pin, model))
+    pinned = await _pin(service, computing, pin, param)
+    return _json(show_pin(pinned, service.engine.check_serving()))
 
 
 async def unpin_prefix(http: HttpService, request: Request) -> Response:
@@ -173,34 +159,6 @@ def _check_query(request: Request, *known: str) -> None:
             raise RequestError(
                 f"The query parameter {name!r} is unknown: {there}.", param=name, code="unknown_parameter"
             )
-
-
-async def _prefix(
-    service: Service, scope: str, request: PinRequest, model: ModelReady, caller: Caller
-) -> Tokens:
-    if isinstance(request.prompt, list):
-        check_token_ids("prompt", request.prompt, model.vocab_size)
-        tokens = array("i", request.prompt).tobytes()
-    else:
-        # The next message of the conversation may not be a reply.
-        continued = request.add_generation_prompt is True
-        fields = replace(request, add_generation_prompt=continued)
-        prompt = prompt_of(fields, request.prompt)
-        tokens = await tokenize(service, prompt, fields.cache_salt, caller, scope, model.max_model_len)
-    count = len(tokens) // 4
-    if count < model.page_size:
-        raise RequestError(
-            f"The prefix has {count} tokens, but only full pages of {model.page_size} tokens are "
-            f"pinned: pin at least {model.page_size} tokens.",
-            param=_prompt_param(request),
-            code="prefix_too_short",
-        )
-    reply_tokens(model, count, Limits(None, ""), _prompt_param(request))
-    return tokens
-
-
-def _prompt_param(request: PinRequest) -> str:
-    return "prompt" if request.messages is None else "messages"
 
 
 async def _pin(service: Service, computing: Generate, order: PinPrefix, param: str) -> PinnedPrefix:
