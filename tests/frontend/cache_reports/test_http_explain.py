@@ -138,6 +138,7 @@ async def test_rules_apply_to_all_that_renders_a_conversation() -> None:
 
 
 async def test_a_chat_is_explained_as_one_whatever_else_it_has(world: HttpWorld) -> None:
+    knowing(world, 0, "")
     body = {"messages": [{"role": "user", "content": TEXT}], "input": 5, "conversation": [], "prompt": {}}
     headers = {"authorization": "Bearer first"}
     answer = await world.http.post("/cache/explain", json=body, headers=headers)
@@ -154,6 +155,7 @@ async def test_a_body_after_a_byte_order_mark_is_explained_by_its_fields(world: 
 
 
 async def test_a_body_that_two_apis_may_have_is_explained_once_its_path_is_named(world: HttpWorld) -> None:
+    knowing(world, 0, "")
     body = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 5}
     both, key = {**body, "system": "be brief"}, {"authorization": "Bearer first"}
 
