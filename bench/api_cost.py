@@ -125,7 +125,7 @@ def serve(directory: Path, listener: socket.socket) -> None:
     async def run() -> None:
         config = ServeConfig(model=BUILTIN_MODEL, served_model_name="model", log_level="warning")
         engine = EngineClient(directory, 0)
-        http = HttpService.of(Service.load(config, engine, Tokenizer.load(BUILTIN_MODEL)))
+        http = HttpService.build(Service.load(config, engine, Tokenizer.load(BUILTIN_MODEL)))
         server = http_server(http)
         receiving = asyncio.create_task(engine.run())
         await engine.informed.wait()

@@ -47,8 +47,7 @@ SCHEMA = SPEC | COMPILED | {"grammars.machine", "grammars.regex", "grammars.sche
 MAY_IMPORT = {
     "frontend.core.work": SHARED_MODULES,
     "frontend.core": SHARED_MODULES | {"frontend.core"},
-    "frontend.http.keys": SHARED_MODULES,
-    "frontend.http": SHARED_MODULES | {"frontend.core", "frontend.http.keys"},
+    "frontend.http": SHARED_MODULES | {"frontend.core"},
     "frontend.api": SHARED_MODULES | {"frontend.core", "frontend.http"},
     "frontend.stored.records": {"runtime.errors", "frontend.core"},
     "frontend.stored": SHARED_MODULES

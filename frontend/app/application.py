@@ -40,16 +40,12 @@ from ..core.declared import one_of
 from ..core.service import VERSION
 from ..core.text.close_names import close_name
 from ..core.work.caller import ClientGoneError
-from ..http.allowance_headers import KeyedAnswers
-from ..http.api_keys import METRICS_PATH, OPEN_PATHS, Guard
-from ..http.cors import AllowedOrigins, Cors
+from ..http.access import METRICS_PATH, OPEN_PATHS, AccessMiddleware
 from ..http.endpoint import internal_error
 from ..http.faces import Face, Faces, route
-from ..http.hosts import HostGuard, hosts_to_check
 from ..http.http_service import HttpService
 from ..http.operation import Operation
-from ..http.request_ids import RequestIds
-from ..http.watched import watched
+from ..http.outcome import observe
 from ..launch.descriptors import check_descriptors
 from ..page.endpoint import OPEN_PATHS as PAGE_PATHS
 from ..page.endpoint import page_routes
@@ -109,12 +105,12 @@ def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
         route("POST", "/cache/explain", http, explain, _EXPLAIN),
         route("DELETE", "/cache/pin/{id}", http, unpin_prefix, _UNPIN),
         route("DELETE", f"{_LEASES}/{{key:path}}", http, end_lease, _END_LEASE),
-        route("GET", "/health", http, _health, _READY),
-        route("GET", "/health/ready", http, _health, _READY),
-        route("GET", "/health/live", http, _alive, _ALIVE),
-        route("GET", "/ping", http, _health, _READY),
-        route("GET", "/version", http, _version, _SHOW_VERSION),
-        route("GET", METRICS_PATH, http, _metrics, _METRICS),
+        route("GET", "/health", http, _check_health, _READY),
+        route("GET", "/health/ready", http, _check_health, _READY),
+        route("GET", "/health/live", http, _answer_alive, _ALIVE),
+        route("GET", "/ping", http, _check_health, _READY),
+        route("GET", "/version", http, _show_version, _SHOW_VERSION),
+        route("GET", METRICS_PATH, http, _show_metrics, _METRICS),
     ]
     return [*served, *((server, each) for each in own)]
 
@@ -123,12 +119,12 @@ def create_app(http: HttpService, faces: Faces, described: Sequence[tuple[Face, 
     """The application of the routes `described`."""
     open_paths = _open_paths(http.service.config)
     routes = [*faces.joined(described), *document_routes(http, described, open_paths), *page_routes(http)]
-    app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _named_paths(routes)).handlers())
+    app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _list_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    return _without_last_slash(watched(RequestIds(_guarded(app, faces, http), faces), http))
+    return _strip_last_slash(observe(AccessMiddleware(app, faces, http, open_paths), http.listeners))
 
 
-def _without_last_slash(app: ASGIApp) -> ASGIApp:
+def _strip_last_slash(app: ASGIApp) -> ASGIApp:
     """Serves `/v1/models/` as `/v1/models`. The page at /docs loads its files relative to its own path, and
     the key of a lease may end with a slash."""
 
@@ -141,52 +137,41 @@ def _without_last_slash(app: ASGIApp) -> ASGIApp:
     return call
 
 
-def _guarded(app: ASGIApp, faces: Faces, http: HttpService) -> ASGIApp:
-    config = http.service.config
-    if config.api_keys:
-        app = Guard(KeyedAnswers(app, faces, http.metrics), faces, http.keys, _open_paths(config))
-    origins = AllowedOrigins(config.allowed_origins)
-    hosts = hosts_to_check(config)
-    if hosts is not None:
-        app = HostGuard(app, faces, hosts, origins)
-    return Cors(app, origins) if origins else app
-
-
 def _open_paths(config: ServeConfig) -> frozenset[str]:
     """The paths that need no key."""
     open_paths = OPEN_PATHS | DOCUMENT_PATHS | PAGE_PATHS
     return open_paths - {METRICS_PATH} if config.protect_metrics else open_paths
 
 
-async def _alive(http: HttpService, request: Request) -> Response:
+async def _answer_alive(http: HttpService, request: Request) -> Response:
     """Says that this process answers, also while the model is starting: a restart would not help then."""
-    return _json(Health())
+    return _encode(Health())
 
 
-async def _health(http: HttpService, request: Request) -> Response:
+async def _check_health(http: HttpService, request: Request) -> Response:
     """Says whether a request would be served now; otherwise raises a RequestError with the status 503."""
     http.service.engine.check_responding()
     check_descriptors()
-    return _json(Health())
+    return _encode(Health())
 
 
-async def _version(http: HttpService, request: Request) -> Response:
-    return _json(Version(VERSION))
+async def _show_version(http: HttpService, request: Request) -> Response:
+    return _encode(Version(VERSION))
 
 
-async def _metrics(http: HttpService, request: Request) -> Response:
+async def _show_metrics(http: HttpService, request: Request) -> Response:
     engine = http.service.engine
     http.metrics.scheduler.update(await engine.stats(), engine.epoch)
     return Response(http.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-def _named_paths(routes: Sequence[Route]) -> Sequence[str]:
+def _list_paths(routes: Sequence[Route]) -> Sequence[str]:
     """The paths as errors name them: each once, without paths that have a parameter or are not served."""
     served = [route.path for route in routes if route.include_in_schema]
     return list(dict.fromkeys(path for path in served if "{" not in path and not path.endswith("/")))
 
 
-def _other_path(path: str, served: Sequence[str]) -> str:
+def _suggest_path(path: str, served: Sequence[str]) -> str:
     """Advice for an unknown path: the path that may have been meant, or all served paths."""
     shorter = path.rstrip("/")
     if f"/v1{shorter}" in served:
@@ -195,7 +180,7 @@ def _other_path(path: str, served: Sequence[str]) -> str:
     return f"It has {', '.join(served)}." if near is None else f"Did you mean {near}?"
 
 
-def _methods(request: Request) -> list[str]:
+def _find_methods(request: Request) -> list[str]:
     """The methods of all routes with the request's path."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     here = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
@@ -212,45 +197,45 @@ class _Failures:
 
     def handlers(self) -> dict[type[Exception], Callable[..., Awaitable[Response]]]:
         return {
-            RequestError: self._refused,
-            HTTPException: self._wrong_route,
-            ClientGoneError: self._gone,
-            RecursionError: self._too_deep,
-            Exception: self._crashed,
+            RequestError: self._refuse,
+            HTTPException: self._refuse_route,
+            ClientGoneError: self._answer_gone,
+            RecursionError: self._refuse_depth,
+            Exception: self._answer_bug,
         }
 
-    async def _refused(
+    async def _refuse(
         self, request: Request, error: RequestError, headers: dict[str, str] | None = None
     ) -> Response:
         self._failed.labels(error.status).inc()
         return self._faces.error_response(request.scope, error, headers)
 
-    async def _wrong_route(self, request: Request, error: HTTPException) -> Response:
+    async def _refuse_route(self, request: Request, error: HTTPException) -> Response:
         path = request.url.path
         if (why := why_not_served(request.method, path)) is not None:
-            return await self._refused(request, RequestError(why, status=404, code="not_served"))
+            return await self._refuse(request, RequestError(why, status=404, code="not_served"))
         if error.status_code == 405:
-            methods = _methods(request)
+            methods = _find_methods(request)
             takes = " and ".join(method for method in methods if method != "HEAD")
             message = f"{path} does not take {request.method} requests, but {takes}."
             refusal = RequestError(message, status=405, code="method_not_allowed")
-            return await self._refused(request, refusal, {"allow": ", ".join(methods)})
-        message = f"There is no {path} on this server. {_other_path(path, self._served)}"
+            return await self._refuse(request, refusal, {"allow": ", ".join(methods)})
+        message = f"There is no {path} on this server. {_suggest_path(path, self._served)}"
         refusal = RequestError(message, status=error.status_code, code="not_found")
-        return await self._refused(request, refusal, dict(error.headers or {}))
+        return await self._refuse(request, refusal, dict(error.headers or {}))
 
-    async def _gone(self, request: Request, error: ClientGoneError) -> Response:
+    async def _answer_gone(self, request: Request, error: ClientGoneError) -> Response:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
-    async def _too_deep(self, request: Request, error: RecursionError) -> Response:
+    async def _refuse_depth(self, request: Request, error: RecursionError) -> Response:
         """Answers a RecursionError: the server recurses only over data that the client sent."""
-        return await self._refused(
+        return await self._refuse(
             request, RequestError("The request's JSON is nested too deeply.", code="invalid_json")
         )
 
-    async def _crashed(self, request: Request, error: Exception) -> Response:
-        return await self._refused(request, internal_error())
+    async def _answer_bug(self, request: Request, error: Exception) -> Response:
+        return await self._refuse(request, internal_error())
 
 
-def _json(value: msgspec.Struct) -> Response:
+def _encode(value: msgspec.Struct) -> Response:
     return Response(msgspec.json.encode(value), media_type="application/json")

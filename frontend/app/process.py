@@ -9,15 +9,14 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import uvloop
 import zmq
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...runtime.config import ServeConfig, load_config
-from ...runtime.errors import ConfigError
+from ...runtime.errors import ConfigError, RequestError
 from ...runtime.logs import write_log
 from ...runtime.messages import Drained, Failed, KnowsReplica, Message, Ready
 from ...runtime.processes.child import SIGN_OF_LIFE_S, ChildArguments, child_arguments
@@ -29,15 +28,13 @@ from ..api.native.face import WEBSOCKETS
 from ..core.replica.engine_client import EngineClient
 from ..core.service import Service
 from ..core.text.tokenizer import Tokenizer
-from ..http.api_keys import OPEN_PATHS
-from ..http.cors import AllowedOrigins
-from ..http.faces import Faces
+from ..http.access import OPEN_PATHS
+from ..http.faces import Faces, error_headers
+from ..http.hosts import AllowedOrigins
 from ..http.http_service import HttpService
-from ..http.server.connection import Ingress
-from ..http.server.connections import Connections
-from ..http.server.limits import Limits, limits_of_process
+from ..http.server.connection import ServerSettings
+from ..http.server.limits import Limits, choose_limits
 from ..http.server.server import HttpServer
-from ..http.server.turns import Turns
 from ..http.tls import tls_context
 from ..model_files.model_tokenizer import load_tokenizer
 from ..stored.batches.face import UPLOADS
@@ -60,9 +57,9 @@ def main() -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(arguments, config, tokenizer, supervisor, heartbeat))
     except ConfigError as error:
-        _tell(context, supervisor, Failed("tokenizer", str(error), arguments.client))
+        _send_last(context, supervisor, Failed("tokenizer", str(error), arguments.client))
         sys.exit(1)
-    _tell(context, supervisor, Drained("tokenizer", arguments.client))
+    _send_last(context, supervisor, Drained("tokenizer", arguments.client))
 
 
 async def _serve(
@@ -80,14 +77,14 @@ async def _serve(
     with short_slices():  # for ZeroMQ's I/O thread, which the first socket starts
         engine = EngineClient(arguments.directory, arguments.client, config.api_workers)
     use_short_slices()
-    http = HttpService.of(Service.load(config, engine, tokenizer))
+    http = HttpService.build(Service.load(config, engine, tokenizer))
     listener = socket.socket(fileno=int(os.environ[LISTEN_FD]))
     server = http_server(http, progress=heartbeat.progress)
     async with asyncio.TaskGroup() as tasks:
         receiving = tasks.create_task(engine.run())
         living = tasks.create_task(_show_life(heartbeat))
         stopping = tasks.create_task(_stop_when_drained(engine, server))
-        telling = tasks.create_task(_tell_of_replica(engine, supervisor, arguments.client))
+        telling = tasks.create_task(_report_replica(engine, supervisor, arguments.client))
         await engine.informed.wait()
         supervisor.send(Ready("tokenizer", arguments.client))
         leave_out_existing_objects()
@@ -110,20 +107,16 @@ def http_server(
 ) -> HttpServer:
     """`progress` is called as input arrives and as requests begin, because both may take long in a burst."""
     config = http.service.config
-    limits = limits or limits_of_process(config.api_workers)
     failed = http.metrics.failed
     routes = server_routes(http, faces)
     return HttpServer(
-        _reporting(create_app(http, faces, routes), progress),
-        Ingress(
-            limits=limits,
-            connections=Connections(limits),
-            turns=Turns(limits.begun_per_turn),
+        create_app(http, faces, routes),
+        ServerSettings(
+            limits=limits or choose_limits(config.api_workers),
             always_served=OPEN_PATHS,
             on_refused=lambda status: failed.labels(status).inc(),
             progress=progress,
-            error_json=faces.error_json,
-            origin_headers=AllowedOrigins(config.allowed_origins).headers,
+            render_error=partial(_render_error, faces, AllowedOrigins(config.allowed_origins)),
             uploads=UPLOADS,
             websockets=WEBSOCKETS,
         ),
@@ -132,12 +125,12 @@ def http_server(
     )
 
 
-def _reporting(app: ASGIApp, progress: Callable[[], None]) -> ASGIApp:
-    async def call(scope: Scope, receive: Receive, send: Send) -> None:
-        progress()
-        await app(scope, receive, send)
-
-    return call
+def _render_error(
+    faces: Faces, origins: AllowedOrigins, path: str, origin: str, error: RequestError
+) -> tuple[Mapping[str, str], bytes]:
+    """The headers and the body of a refusal, for a request that the application does not see."""
+    headers = {"content-type": "application/json", **error_headers(error), **origins.headers(origin)}
+    return headers, faces.error_json(path, error)
 
 
 async def _show_life(heartbeat: Heartbeat) -> None:
@@ -147,7 +140,7 @@ async def _show_life(heartbeat: Heartbeat) -> None:
         await asyncio.sleep(SIGN_OF_LIFE_S)
 
 
-async def _tell_of_replica(engine: EngineClient, supervisor: Outbox, client: int) -> None:
+async def _report_replica(engine: EngineClient, supervisor: Outbox, client: int) -> None:
     """Reports that requests are answered. The server is ready when all processes have said so."""
     await engine.knows_replica.wait()
     supervisor.send(KnowsReplica(client))
@@ -163,7 +156,7 @@ async def _stop_when_drained(engine: EngineClient, server: HttpServer) -> None:
     server.stop()
 
 
-def _tell(context: zmq.Context[zmq.Socket[bytes]], supervisor: Outbox, message: Message) -> None:
+def _send_last(context: zmq.Context[zmq.Socket[bytes]], supervisor: Outbox, message: Message) -> None:
     supervisor.send(message)
     supervisor.close()
     context.term()

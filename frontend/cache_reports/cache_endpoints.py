@@ -34,8 +34,8 @@ from ..core.prepare import cache_namespace, new_id
 from ..core.replica.generation import early_end
 from ..core.service import Service
 from ..core.validation import check_salt
+from ..http.allowances import quota_of
 from ..http.http_service import HttpService
-from ..http.key_limits import quota_of
 from ..http.tenants import cache_scope, key_of, tenant_of
 from .cache_answers import Freed, LeaseEnds, PinDeleted, make_status, measure_pages, show_freed, show_pin
 

@@ -16,8 +16,7 @@ from ...runtime.errors import ConfigError
 from ...runtime.logs import write_log
 from ..core.text.close_names import did_you_mean
 from ..core.text.utf8 import is_utf8
-from ..http.keys.key_file import NAME_FORM, is_name
-from ..http.keys.new_key import as_json, line_of, new_key
+from ..http.key_file import NAME_FORM, as_json, is_name, line_of, new_key
 from ..launch.child_process import server_commands
 from ..launch.listening import check_address
 from ..launch.options import Setting, build_config, from_environment, unknown_variables

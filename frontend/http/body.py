@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import re
+from collections import Counter
+from collections.abc import Iterator
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -17,12 +20,13 @@ from ..core.type_errors import STEP_BYTES, json_mistake, type_error
 from ..core.work.caller import LARGE_BODY, Caller, ClientGoneError
 from ..core.work.thread_pool import FairThreadPool, Steps, run_now
 from .body_kind import BodyKind, T
-from .body_limits import check_field_sizes, check_shape
-from .body_memory import BodyMemory, Share
 from .field_names import MOST_SHOWN, FieldNames
+from .json_limits import check_field_sizes, check_shape
 from .tenants import BODY_BYTES
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_MEMORY_BYTES = 512 * 1024 * 1024  # of all bodies that are being received and decoded
+FREE_BYTES = 64 * 1024  # of each body, which are not counted, so small requests are never refused
 _BROWSER_HEADERS = frozenset(("origin", "sec-fetch-site"))
 U = TypeVar("U")
 
@@ -32,6 +36,57 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 _numbers = msgspec.json.Decoder(Number | list[Number | list[Number]])
 _EMPTY = "is empty, but must be a JSON object"
 _SURROGATE_BYTES = re.compile(rb"\xed[\xa0-\xbf]")
+
+
+class BodyMemory:
+    """Counts the bytes of bodies that are received or decoded. One client may have half of the limit."""
+
+    def __init__(self, max_bytes: int = MAX_MEMORY_BYTES) -> None:
+        self._max = max_bytes
+        self._max_of_one = max_bytes // 2
+        self._taken = 0
+        self._taken_by: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def share(self, client: str) -> Iterator[Share]:
+        """Counts the bytes of one body, and frees them at the end."""
+        share = Share(self, client)
+        try:
+            yield share
+        finally:
+            self._taken -= share.taken
+            self._taken_by[client] -= share.taken
+            if not self._taken_by[client]:
+                del self._taken_by[client]
+
+    def take(self, size: int, client: str) -> None:
+        """Raises a 503 `RequestError` if these bytes exceed a limit."""
+        if self._taken + size > self._max:
+            raise _too_many("The server is receiving too many large requests at the moment.")
+        if self._taken_by[client] + size > self._max_of_one:
+            raise _too_many("The server is receiving too many large requests from this client at the moment.")
+        self._taken += size
+        self._taken_by[client] += size
+
+
+class Share:
+    def __init__(self, memory: BodyMemory, client: str) -> None:
+        self._memory = memory
+        self._client = client
+        self._size = 0
+        self.taken = 0
+
+    def add(self, size: int) -> None:
+        """Counts more bytes of the body. Raises `RequestError`."""
+        self._size += size
+        counted = max(0, self._size - FREE_BYTES) - self.taken
+        if counted:
+            self._memory.take(counted, self._client)
+            self.taken += counted
+
+
+def _too_many(problem: str) -> RequestError:
+    return RequestError(f"{problem} Try again later.", status=503, code="too_many_large_requests")
 
 
 class BodyReader:
@@ -45,13 +100,13 @@ class BodyReader:
     async def raw(self, request: Request, caller: Caller) -> bytes:
         """The body without a byte-order mark. Raises `RequestError` (413, 503) or `ClientGoneError`."""
         with self.memory.share(caller.name) as share:
-            return await _bytes_within_limit(request, share)
+            return await _read_bytes(request, share)
 
     async def read(self, request: Request, caller: Caller, kind: BodyKind[T]) -> T:
         """The body as the kind's type. Raises `RequestError` (400, 413, 415, 503) or `ClientGoneError`."""
         _check_media_type(request.headers)
         with self.memory.share(caller.name) as share:
-            body = await _bytes_within_limit(request, share)
+            body = await _read_bytes(request, share)
             request.scope[BODY_BYTES] = len(body)
             steps = self._read(body, kind)
             return run_now(steps) if len(body) <= LARGE_BODY else await self._work.run(caller, steps)
@@ -60,7 +115,7 @@ class BodyReader:
         yield from _check_utf8(body)
         yield from check_shape(body)
         try:
-            fields = _decoded(_fields, body)
+            fields = _decode(_fields, body)
         except msgspec.ValidationError as error:
             raise _no_object(body, error) from None
         check_field_sizes(fields, kind.struct.__struct_fields__)
@@ -68,9 +123,9 @@ class BodyReader:
         self._names.check(fields, kind)
         yield
         try:
-            return _decoded(kind.decoder, body)
+            return _decode(kind.decoder, body)
         except msgspec.ValidationError:
-            rewritten = msgspec.json.encode(_with_whole_numbers(fields))
+            rewritten = msgspec.json.encode(_rewrite_fields(fields))
         yield
         try:
             return kind.decoder.decode(rewritten)
@@ -114,7 +169,7 @@ def _wrong_media(message: str) -> RequestError:
     return RequestError(message, status=415, code="unsupported_media_type")
 
 
-def _decoded(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
+def _decode(decoder: msgspec.json.Decoder[U], body: bytes) -> U:
     """Raises `msgspec.ValidationError` for JSON of another type, `RequestError` if it isn't JSON."""
     try:
         return decoder.decode(body)
@@ -143,25 +198,25 @@ def _check_utf8(body: bytes) -> Steps[None]:
         raise RequestError(f"The request's body is not valid UTF-8: {found}.", code="invalid_json") from None
 
 
-def _with_whole_numbers(fields: dict[str, Raw]) -> dict[str, Raw]:
+def _rewrite_fields(fields: dict[str, Raw]) -> dict[str, Raw]:
     """Some languages write 5 as 5.0 or 5e0. Such numbers become integers, in lists of numbers too."""
-    return {name: _in_whole_numbers(value) for name, value in fields.items()}
+    return {name: _rewrite_numbers(value) for name, value in fields.items()}
 
 
-def _in_whole_numbers(value: Raw) -> Raw:
+def _rewrite_numbers(value: Raw) -> Raw:
     try:
-        return Raw(msgspec.json.encode(_whole(_numbers.decode(value))))
+        return Raw(msgspec.json.encode(_make_whole(_numbers.decode(value))))
     except (msgspec.ValidationError, OverflowError):  # not numbers, or an integer of more than 64 bits
         return value
 
 
-def _whole(value: object) -> object:
+def _make_whole(value: object) -> object:
     if isinstance(value, list):
-        return [_whole(each) for each in value]
+        return [_make_whole(each) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-async def _bytes_within_limit(request: Request, share: Share) -> bytes:
+async def _read_bytes(request: Request, share: Share) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()

@@ -24,14 +24,14 @@ from ..core.reply import MANY_TOKENS, Reply
 from ..core.service import Service
 from ..core.work.caller import Caller, ClientGoneError
 from ..core.work.thread_pool import FairThreadPool
+from .allowances import with_key_limits
 from .body_kind import BodyKind
-from .body_writer import BODY_WRITER, BodyWriter
 from .cache_miss_tracker import CacheMissTracker
 from .faces import ALLOWANCES, with_short_texts
 from .http_service import HttpService
-from .key_limits import with_key_limits
 from .metrics import RequestTimer
 from .outcome import TIMER
+from .server.exchange import BODY_WRITER, BodyWriter
 from .tenants import SENT_KEY, cache_scope, caller_of, tenant_of
 from .time_limit import TimeLimit
 

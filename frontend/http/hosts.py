@@ -9,35 +9,20 @@ not know a key, so a server with keys needs neither check.
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from ...runtime.config import ServeConfig
 from ...runtime.errors import RequestError
-from .cors import AllowedOrigins
-from .faces import Faces
 
 ANY_HOST = "*"
-MOST_SHOWN = 100  # characters of a name
-
-
-class HostGuard:
-    """An ASGI application that calls another one for requests to a known host that no foreign page has
-    sent."""
-
-    def __init__(self, app: ASGIApp, faces: Faces, hosts: KnownHosts, origins: AllowedOrigins) -> None:
-        self._app = app
-        self._faces = faces
-        self._hosts = hosts
-        self._origins = origins
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        error = refusal(headers, self._hosts, self._origins)
-        answer = self._app if error is None else self._faces.error_response(scope, error)
-        await answer(scope, receive, send)
+ANY_ORIGIN = "*"
+MAX_SHOWN = 100  # characters of a name
+METHODS = "GET, POST, DELETE"
+READABLE = "x-request-id, retry-after"
+"""headers of an answer that a page may read, besides those that it always may"""
+PREFLIGHT_SECONDS = "600"
 
 
 class KnownHosts:
@@ -64,18 +49,59 @@ class KnownHosts:
         return ANY_HOST in self._names or name in self._names or _is_loopback(name)
 
 
-def hosts_to_check(config: ServeConfig) -> KnownHosts | None:
+def choose_hosts(config: ServeConfig) -> KnownHosts | None:
     """The hosts to check; None for a server that asks for a key, unless its host names are given."""
     if config.api_keys and not config.allowed_hosts:
         return None
     return KnownHosts(config.host, config.allowed_hosts)
 
 
-def refusal(headers: dict[str, str], hosts: KnownHosts, origins: AllowedOrigins) -> RequestError | None:
+class AllowedOrigins:
+    """The origins of `--allowed-origin`; with `*`, all of them."""
+
+    def __init__(self, origins: Sequence[str]) -> None:
+        self._origins = frozenset(origins)
+        self._all = ANY_ORIGIN in self._origins
+
+    def __bool__(self) -> bool:
+        return bool(self._origins)
+
+    def has(self, origin: str) -> bool:
+        return bool(origin) and (self._all or origin in self._origins)
+
+    def headers(self, origin: str) -> Mapping[str, str]:
+        """The CORS headers of an answer to a page of `origin`, which is empty for other clients.
+
+        Credentials of the browser, such as cookies, are never allowed: a key is sent by the page itself.
+        """
+        if not self._origins:
+            return {}
+        vary = {} if self._all else {"vary": "Origin"}
+        if not self.has(origin):
+            return vary
+        allowed = ANY_ORIGIN if self._all else origin
+        return {
+            "access-control-allow-origin": allowed,
+            "access-control-expose-headers": READABLE,
+            **vary,
+        }
+
+
+def preflight_headers(sent: Mapping[str, str]) -> dict[str, str]:
+    """What a preflight request asks for. All headers are allowed: clients' libraries send their own."""
+    permissions = {"access-control-allow-methods": METHODS, "access-control-max-age": PREFLIGHT_SECONDS}
+    if asked := sent.get("access-control-request-headers"):
+        permissions["access-control-allow-headers"] = asked
+    if sent.get("access-control-request-private-network") == "true":
+        permissions["access-control-allow-private-network"] = "true"
+    return permissions
+
+
+def check_page(headers: Mapping[str, str], hosts: KnownHosts, origins: AllowedOrigins) -> RequestError | None:
     """The error for a request to an unknown host, or of a page that may not use the server."""
     host = headers.get("host", "")
     if host and not hosts.has(_host_name(host)):
-        shown = _host_name(host)[:MOST_SHOWN]
+        shown = _host_name(host)[:MAX_SHOWN]
         return RequestError(
             f"This server does not answer to the host name {shown!r}, which a web page may have made point "
             f"here. If it is a name of this server, start it with '--host ADDRESS,{shown}' or an --api-key.",
@@ -91,7 +117,7 @@ def refusal(headers: dict[str, str], hosts: KnownHosts, origins: AllowedOrigins)
         page = _origin_name(origin)
         is_foreign = not page or not (hosts.has_page(page) or page == _host_name(host))
     if is_foreign:
-        shown = repr(origin[:MOST_SHOWN]) if origin else "another site"
+        shown = repr(origin[:MAX_SHOWN]) if origin else "another site"
         return RequestError(
             f"A web page of {shown} may not use this server. If it should, start the server with "
             "'--allowed-origin ORIGIN', where ORIGIN is the page's, such as https://chat.example.com.",

@@ -3,13 +3,15 @@ this process."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..core.service import Service
 from .body import BodyReader
-from .keys.key_ring import KeyRing
 from .metrics import Metrics
+from .outcome import Listener
+from .request_log import RequestLog
+from .tenants import KeyRing
 from .traces import Traces
 
 
@@ -20,20 +22,26 @@ class HttpService:
     metrics: Metrics
     keys: KeyRing
     traces: Traces | None = None
+    listeners: Sequence[Listener] = ()
+    """get the outcome of each request"""
     closers: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     """called when the server has answered its last request"""
 
     @classmethod
-    def of(cls, service: Service) -> HttpService:
+    def build(cls, service: Service) -> HttpService:
         keys = KeyRing(service.config.api_keys)
         service.engine.on_new_keys = keys.replace
         config = service.config
         traces = None
+        listeners: list[Listener] = []
         if config.otlp_traces_endpoint is not None:
-            traces = Traces.to(config.otlp_traces_endpoint, config.served_model_name)
-        return cls(
-            service, BodyReader(service.work), Metrics(service.memo, service.engine.directory), keys, traces
-        )
+            traces = Traces.connect(config.otlp_traces_endpoint, config.served_model_name)
+            listeners.append(traces.add)
+        if config.log_requests is not None:
+            tokenizer = service.tokenizer if config.log_texts else None
+            listeners.append(RequestLog(config.log_requests, config.served_model_name, tokenizer).add)
+        metrics = Metrics(service.memo, service.engine.directory)
+        return cls(service, BodyReader(service.work), metrics, keys, traces, listeners)
 
     async def close(self) -> None:
         for close in self.closers:

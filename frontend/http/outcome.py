@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -39,37 +40,54 @@ class Outcome:
     is_chat: bool | None
 
 
-async def with_outcome(
-    app: ASGIApp, scope: Scope, receive: Receive, send: Send, told: Callable[[Outcome], None]
-) -> None:
-    """Calls the application, then `told` with the outcome of the request."""
-    started = time.monotonic()
-    status, request_id = 0, ""
+Listener: TypeAlias = Callable[[Scope, Outcome], None]
+"""Takes each request that has ended."""
 
-    async def watched(message: Message) -> None:
-        nonlocal status, request_id
-        if message["type"] == "http.response.start":
-            status = message["status"]
-            request_id = dict(message.get("headers", ())).get(b"x-request-id", b"").decode("latin-1")
-        await send(message)
 
-    try:
-        await app(scope, receive, watched)
-    finally:
-        key: ApiKey | None = scope.get(SENT_KEY)
-        timer: RequestTimer | None = scope.get(TIMER)
-        work = None if timer is None else timer.work()
-        told(
-            Outcome(
-                method=scope["method"],
-                path=scope["path"],
-                id=request_id,
-                status=status,
-                key=None if key is None else key.name,
-                code=scope.get(ERROR_CODE) or (None if work is None else work.code),
-                ended_at=time.time(),
-                seconds=time.monotonic() - started,
-                work=work,
-                is_chat=scope.get(IS_CHAT),
-            )
-        )
+def observe(app: ASGIApp, listeners: Sequence[Listener]) -> ASGIApp:
+    """The application, whose requests the listeners get when they have ended."""
+    return OutcomeMiddleware(app, listeners) if listeners else app
+
+
+class OutcomeMiddleware:
+    """Calls the application, then the listeners with the outcome of the request."""
+
+    def __init__(self, app: ASGIApp, listeners: Sequence[Listener]) -> None:
+        self._app = app
+        self._listeners = listeners
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.monotonic()
+        status, request_id = 0, ""
+
+        async def note_start(message: Message) -> None:
+            nonlocal status, request_id
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                request_id = dict(message.get("headers", ())).get(b"x-request-id", b"").decode("latin-1")
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note_start)
+        finally:
+            outcome = _outcome(scope, status, request_id, time.monotonic() - started)
+            for listener in self._listeners:
+                listener(scope, outcome)
+
+
+def _outcome(scope: Scope, status: int, request_id: str, seconds: float) -> Outcome:
+    key: ApiKey | None = scope.get(SENT_KEY)
+    timer: RequestTimer | None = scope.get(TIMER)
+    work = None if timer is None else timer.work()
+    return Outcome(
+        method=scope["method"],
+        path=scope["path"],
+        id=request_id,
+        status=status,
+        key=None if key is None else key.name,
+        code=scope.get(ERROR_CODE) or (None if work is None else work.code),
+        ended_at=time.time(),
+        seconds=seconds,
+        work=work,
+        is_chat=scope.get(IS_CHAT),
+    )

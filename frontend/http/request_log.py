@@ -7,64 +7,56 @@ import logging
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 
 import msgspec
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from ...runtime.config import LogFormat
 from ...runtime.logs import BARE
 from ...runtime.messages import Tokens
 from ..core.text.tokenizer import Tokenizer
 from .metrics import RequestTimer
-from .outcome import TIMER, Outcome, with_outcome
+from .outcome import TIMER, Outcome
 
-LONGEST_PATH = 100  # characters; a path may be as long as a request line
-MOST_TOKENS = 2048  # of all prompts in a line, and of all replies: decoding them occupies the event loop
+MAX_PATH = 100  # characters; a path may be as long as a request line
+MAX_TOKENS = 2048  # of all prompts in a line, and of all replies: decoding them occupies the event loop
 _SEPARATORS = re.compile("[\x7f-\x9f\u2028\u2029]")
 log = logging.getLogger(__name__)
 
 
 class RequestLog:
-    """An ASGI application that calls another one for each request and logs the outcome.
+    """Logs each request that has ended. With a `tokenizer` JSON lines have the texts."""
 
-    With a `tokenizer` JSON lines have the texts of prompts and replies.
-    """
-
-    def __init__(self, app: ASGIApp, form: LogFormat, model: str, tokenizer: Tokenizer | None = None) -> None:
-        self._app = app
+    def __init__(self, form: LogFormat, model: str, tokenizer: Tokenizer | None = None) -> None:
         self._form = form
         self._model = model
         self._tokenizer = tokenizer
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await with_outcome(self._app, scope, receive, send, partial(self._log, scope))
-
-    def _log(self, scope: Scope, outcome: Outcome) -> None:
+    def add(self, scope: Scope, outcome: Outcome) -> None:
         if self._form != "text":
-            fields = _fields(outcome, self._model)
+            fields = _list_fields(outcome, self._model)
             timer: RequestTimer | None = scope.get(TIMER)
             if self._tokenizer is not None and timer is not None:
                 for name, tokens in (("prompts", timer.prompts()), ("replies", timer.replies())):
-                    fields |= {name: _texts(self._tokenizer, tokens)} if tokens else {}
-            log.info("%s", _json_line(fields), extra=BARE)
+                    fields |= {name: _decode_texts(self._tokenizer, tokens)} if tokens else {}
+            log.info("%s", _format_json(fields), extra=BARE)
         else:
-            log.info("%s", _line(outcome))
+            log.info("%s", _format_line(outcome))
 
 
-def _json_line(fields: dict[str, object]) -> str:
+def _format_json(fields: dict[str, object]) -> str:
     """JSON in one line, for readers too that take Unicode's separators for the end of a line."""
     return _SEPARATORS.sub(lambda found: f"\\u{ord(found[0]):04x}", msgspec.json.encode(fields).decode())
 
 
-def _fields(outcome: Outcome, model: str) -> dict[str, object]:
+def _list_fields(outcome: Outcome, model: str) -> dict[str, object]:
     """The members of a JSON line. Unknown ones are left out; times are in seconds."""
     work = outcome.work
     fields: dict[str, object | None] = {
         "time": datetime.fromtimestamp(outcome.ended_at, UTC).isoformat(timespec="milliseconds"),
         "id": outcome.id or None,
         "method": outcome.method,
-        "path": outcome.path[:LONGEST_PATH],
+        "path": outcome.path[:MAX_PATH],
         "model": None if work is None else model,
         "key": outcome.key,
         "status": outcome.status or None,
@@ -76,35 +68,35 @@ def _fields(outcome: Outcome, model: str) -> dict[str, object]:
             "prompt_tokens": None if work.usage is None else work.usage.prompt_tokens,
             "cached_tokens": None if work.usage is None else work.usage.cached_tokens,
             "output_tokens": None if work.usage is None else work.usage.completion_tokens,
-            "queue_s": _rounded(work.queued_s),
-            "first_token_s": _rounded(work.first_token_s),
-            "between_tokens_s": _rounded(work.between_tokens_s),
+            "queue_s": _round(work.queued_s),
+            "first_token_s": _round(work.first_token_s),
+            "between_tokens_s": _round(work.between_tokens_s),
             "finish": work.ends or None,
         }
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _texts(tokenizer: Tokenizer, texts: Sequence[Tokens]) -> list[str]:
-    """The texts with their special tokens. Each has the same share of `MOST_TOKENS`, and a longer one has no
+def _decode_texts(tokenizer: Tokenizer, texts: Sequence[Tokens]) -> list[str]:
+    """The texts with their special tokens. Each has the same share of `MAX_TOKENS`, and a longer one has no
     middle."""
-    half = 4 * (MOST_TOKENS // len(texts) // 2)  # bytes
-    return [_text(tokenizer, tokens, half) for tokens in texts]
+    half = 4 * (MAX_TOKENS // len(texts) // 2)  # bytes
+    return [_decode_text(tokenizer, tokens, half) for tokens in texts]
 
 
-def _text(tokenizer: Tokenizer, tokens: Tokens, half: int) -> str:
+def _decode_text(tokenizer: Tokenizer, tokens: Tokens, half: int) -> str:
     """`half` is in bytes."""
     is_long = len(tokens) > 2 * half
     parts = [tokens[:half], tokens[len(tokens) - half :]] if is_long else [tokens]
     return " […] ".join(tokenizer.decode(part, skip_special_tokens=False) for part in parts)
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-def _line(outcome: Outcome) -> str:
+def _format_line(outcome: Outcome) -> str:
     """A line of words and `name=value`."""
-    path = ascii(outcome.path[:LONGEST_PATH])[1:-1]
+    path = ascii(outcome.path[:MAX_PATH])[1:-1]
     parts = [outcome.method, path, str(outcome.status or "no-status")]
     if outcome.id:
         parts.append(outcome.id)

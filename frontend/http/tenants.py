@@ -1,19 +1,66 @@
-"""The client behind a request: its name for fairness, its tenant, and the namespaces that it may use."""
+"""Tells whose request it is: the API key, the caller's name, the tenant, the namespaces it may use."""
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterable
 from hashlib import sha256
 
 from starlette.requests import Request
 from starlette.types import Scope
 
-from ...runtime.api_keys import ApiKey
+from ...runtime.api_keys import ApiKey, are_several, key_hash
 from ...runtime.config import ServeConfig
+from ...runtime.errors import RequestError
 from ..core.work.caller import Caller
 
 SENT_KEY = "arbora.api_key"  # in the scope of a request: the `ApiKey` that it was sent with, or None
 BODY_BYTES = "arbora.body_bytes"  # in the scope of a request whose body was read
 NAME_LENGTH = 16
+
+
+class KeyRing:
+    """The API keys that this process knows. They may change while it runs.
+
+    `several`: the server tells clients apart by their keys. It is decided at the start."""
+
+    def __init__(self, keys: tuple[ApiKey, ...]) -> None:
+        self.several = are_several(keys)
+        self.keys = keys
+
+    def replace(self, keys: Iterable[ApiKey]) -> None:
+        self.keys = tuple(keys)
+
+    def find(self, sent: str) -> ApiKey | None:
+        """The known key that was sent. All keys are compared, so that the time reveals nothing."""
+        digest = key_hash(sent).encode()
+        matches = [key for key in self.keys if secrets.compare_digest(digest, key.sha256.encode())]
+        return matches[0] if matches else None
+
+    def still_known(self, key: ApiKey) -> ApiKey:
+        """The key with its present limits. Raises `RequestError` if the server no longer has it."""
+        for known in self.keys:
+            if known.sha256 == key.sha256:
+                return known
+        raise RequestError(
+            "The API key of this connection is no longer valid.", status=401, code="invalid_api_key"
+        )
+
+    def has_name(self, name: str) -> bool:
+        return any(key.name == name for key in self.keys)
+
+
+def sent_keys(scope: Scope) -> set[str]:
+    """The different keys that a request was sent with: `Authorization: Bearer KEY` (OpenAI) and
+    `x-api-key: KEY` (Anthropic). Other schemes than Bearer, such as a proxy's Basic, do not count."""
+    found: set[bytes] = set()
+    for name, value in scope["headers"]:
+        scheme, _, credentials = value.partition(b" ")
+        if name == b"x-api-key":
+            found.add(value.strip())
+        elif name == b"authorization" and scheme.lower() == b"bearer":
+            found.add(credentials.strip())
+    return {key.decode("utf-8", "replace") for key in found if key}
 
 
 def caller_of(request: Request, config: ServeConfig) -> Caller:

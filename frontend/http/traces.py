@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from .outcome import Outcome, with_outcome
+from .outcome import Outcome
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -31,7 +31,7 @@ class Traces:
         self._model = model
 
     @classmethod
-    def to(cls, endpoint: str, model: str) -> Traces:
+    def connect(cls, endpoint: str, model: str) -> Traces:
         """Traces that go to the collector at a URL."""
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
@@ -43,21 +43,22 @@ class Traces:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
         return cls(provider, model)
 
-    def add(self, outcome: Outcome, headers: dict[bytes, bytes]) -> None:
-        """Makes the span of a request that has ended. `headers` may have the client's trace context."""
+    def add(self, scope: Scope, outcome: Outcome) -> None:
+        """Makes the span of a request that has ended. Its headers may have the client's trace context."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         work = outcome.work
         if work is None:
             return
+        headers = dict(scope["headers"])
         carrier = {name.decode(): headers[name].decode("latin-1") for name in _CARRIED if name in headers}
-        operation = _operation(outcome)
+        operation = _name_operation(outcome)
         started_at = outcome.ended_at - outcome.seconds
         span = self._tracer.start_span(
             f"{operation} {self._model}",
             context=self._context.extract(carrier),
             kind=SpanKind.SERVER,
-            attributes=_attributes(outcome, operation, self._model),
+            attributes=_list_attributes(outcome, operation, self._model),
             start_time=_ns(started_at),
         )
         if work.first_token_s is not None:
@@ -73,27 +74,13 @@ class Traces:
         self._provider.force_flush(FLUSH_MS)
 
 
-class Traced:
-    """An ASGI application that calls another one and adds the request to the traces."""
-
-    def __init__(self, app: ASGIApp, traces: Traces) -> None:
-        self._app = app
-        self._traces = traces
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        def told(outcome: Outcome) -> None:
-            self._traces.add(outcome, dict(scope["headers"]))
-
-        await with_outcome(self._app, scope, receive, send, told)
-
-
-def _operation(outcome: Outcome) -> str:
+def _name_operation(outcome: Outcome) -> str:
     """The operation in OpenTelemetry's words."""
     is_chat = outcome.path not in _TEXT_PATHS if outcome.is_chat is None else outcome.is_chat
     return "chat" if is_chat else "text_completion"
 
 
-def _attributes(outcome: Outcome, operation: str, model: str) -> dict[str, Any]:
+def _list_attributes(outcome: Outcome, operation: str, model: str) -> dict[str, Any]:
     """OpenTelemetry's semantic conventions for HTTP and generative AI; times as in vLLM's traces."""
     work = outcome.work
     assert work is not None, "a request that generates nothing has no span"

@@ -15,9 +15,8 @@ from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opc
 from wsproto.utilities import generate_accept_token
 
 from ...runtime.errors import RequestError
-from .body import MAX_BODY_BYTES
-from .body_memory import BodyMemory, Share
-from .upgrade import UPGRADE
+from .body import MAX_BODY_BYTES, BodyMemory, Share
+from .server.exchange import UPGRADE
 
 PING_SECONDS = 30.0
 """A client that sends nothing gets a ping after this time, and is disconnected after twice this time."""
@@ -58,12 +57,12 @@ async def accept(scope: Scope, send: Send) -> None:
     answer = [
         (b"upgrade", b"websocket"),
         (b"connection", b"Upgrade"),
-        (b"sec-websocket-accept", generate_accept_token(_nonce(headers))),
+        (b"sec-websocket-accept", generate_accept_token(_read_nonce(headers))),
     ]
     await send({"type": "http.response.start", "status": 101, "headers": answer})
 
 
-def _nonce(headers: Mapping[bytes, bytes]) -> bytes:
+def _read_nonce(headers: Mapping[bytes, bytes]) -> bytes:
     nonce = headers.get(b"sec-websocket-key", b"").strip()
     try:
         if len(b64decode(nonce, validate=True)) == NONCE_BYTES:
@@ -137,7 +136,7 @@ class WebSocket:
                 elif isinstance(event, CloseConnection):  # the client's, or wsproto's for an invalid frame
                     await self._write(event.response())
                     return None
-            data = await self._received(begun_at)
+            data = await self._receive_bytes(begun_at)
             if data is None:
                 return None
             self._protocol.receive_data(data)
@@ -151,7 +150,7 @@ class WebSocket:
             raise SocketError(CloseReason.TRY_AGAIN_LATER, error.message) from None
         message += piece
 
-    async def _received(self, begun_at: float | None) -> bytes | None:
+    async def _receive_bytes(self, begun_at: float | None) -> bytes | None:
         """The client's next bytes; None if it has left. `begun_at`: when the message being read began."""
         while True:
             left = PING_SECONDS if begun_at is None else begun_at + MESSAGE_SECONDS - self._loop.time()

@@ -19,7 +19,7 @@ from ...runtime.config import BUILTIN_MODEL, OPTIONS, Device, ServeConfig
 from ...runtime.errors import ConfigError
 from ...runtime.option_values import Option, read_file
 from ..core.text.close_names import did_you_mean
-from ..http.keys.key_file import check_beside, read_key_file
+from ..http.key_file import check_beside, read_key_file
 from ..http.tls import tls_context
 from ..model_files.model_source import find_model, served_name
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...runtime.config import BUILTIN_MODEL, ServeConfig
 from ...runtime.logs import ProgressLine
 from ...runtime.messages import ModelReady
-from ..http.keys.key_file import check_beside, read_key_file
+from ..http.key_file import check_beside, read_key_file
 from .child_process import Commands
 from .directory import PrivateDirectory
 from .errors import CannotStartError, ServerError

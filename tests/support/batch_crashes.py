@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import msgspec
 from arbora.frontend.core.work.thread_pool import FairThreadPool
-from arbora.frontend.http.keys.key_ring import KeyRing
+from arbora.frontend.http.tenants import KeyRing
 from arbora.frontend.stored.batches.batch_run import BatchRun, LineSlots, RunnerContext
 from arbora.frontend.stored.batches.batch_store import BatchStore
 from arbora.frontend.stored.batches.endpoints import LineReply

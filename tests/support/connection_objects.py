@@ -7,10 +7,10 @@ import gc
 from collections.abc import Iterator
 
 from arbora.frontend.http.server.connection import Connection
-from arbora.frontend.http.server.http_chunk_writer import HttpChunkWriter
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from arbora.frontend.http.server.exchange import Exchange
+from arbora.frontend.http.server.limited_transport import LimitedTransport
 
-_KINDS = (Connection, HttpChunkWriter, HttpToolsProtocol, RequestResponseCycle)
+_KINDS = (Connection, Exchange, LimitedTransport)
 
 
 def alive() -> int:

@@ -159,7 +159,7 @@ async def http_world(
         listener = socket.create_server(("127.0.0.1", 0))
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
-        http_service = HttpService.of(service)
+        http_service = HttpService.build(service)
         server = http_server(http_service, limits, progress, faces)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve(listener))]
         await server.started.wait()

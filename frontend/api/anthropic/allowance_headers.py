@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from ....runtime.api_keys import Allowances
-from ...http.allowance_headers import by_kind
+from ...http.allowances import by_kind
 from ...http.faces import Headers
 
 

@@ -16,10 +16,9 @@ from ....runtime.errors import RequestError
 from ...core.work.caller import Caller, ClientGoneError
 from ...http.endpoint import GenerationEndpoint, refusal_of
 from ...http.http_service import HttpService
-from ...http.outcome import ERROR_CODE
+from ...http.outcome import ERROR_CODE, observe
+from ...http.server.exchange import UPGRADE, Upgrade
 from ...http.tenants import SENT_KEY, caller_of
-from ...http.upgrade import UPGRADE, Upgrade
-from ...http.watched import watched
 from ...http.websocket import SocketError, WebSocket, accept
 from .generate import prepare_generate
 from .messages import Cancel, Start, cancelled_message, error_message, message_form, read_message
@@ -167,7 +166,7 @@ def _endpoint(http: HttpService, id: str) -> ASGIApp:
             await send({"type": "http.response.start", "status": refusal.status, "headers": []})
             await send({"type": "http.response.body", "body": form.error(refusal)})
 
-    return watched(answer, http)
+    return observe(answer, http.listeners)
 
 
 class _Exchange:

@@ -70,7 +70,7 @@ class Acceptor:
             connection.setblocking(False)
             task = self._loop.create_task(self._open(connection))
             self._opening[task] = self._loop.time()
-            task.add_done_callback(self._opened)
+            task.add_done_callback(self._forget)
 
     async def _open(self, connection: socket.socket) -> None:
         seconds = None if self._tls is None else self._limits.head_seconds
@@ -85,7 +85,7 @@ class Acceptor:
         except OSError:  # the client has disconnected, or the handshake has failed or lasted too long
             connection.close()
 
-    def _opened(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
         self._opening.pop(task, None)
 
     def _has_place(self) -> bool:

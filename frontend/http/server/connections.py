@@ -1,8 +1,9 @@
-"""Counts the connections of this process, limits them, and closes idle ones for new ones."""
+"""Limits how many connections this process has, and how many requests start in one turn of the event loop."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from ....runtime.errors import RequestError
 from .limits import Limits
 
 TICK_SECONDS = 1.0
-FEW = 8  # few: less than one in so many of the allowed connections
+WAITING_PART = 8  # few connections wait if they are less than an eighth of those allowed
 
 
 class Member(Protocol):
@@ -20,10 +21,13 @@ class Member(Protocol):
     def evict(self, error: RequestError) -> None:
         """Close the connection, which has no complete request."""
 
+    def stop(self) -> None:
+        """Close the connection after the request that is being read or answered."""
+
 
 class Connections:
-    """Checks the deadlines of all connections at intervals. `on_change` is called when another connection may
-    be accepted."""
+    """Checks the deadlines of all connections at intervals, and closes idle ones for new ones. `on_change` is
+    called when another connection may be accepted."""
 
     def __init__(self, limits: Limits) -> None:
         self.on_change: Callable[[], None] | None = None
@@ -34,6 +38,15 @@ class Connections:
         self._waiting: dict[Member, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def are_open(self) -> bool:
+        return bool(self._open or self._refused)
+
+    def stop(self) -> None:
+        """Closes each connection after the request that it is reading or answering."""
+        for member in [*self._open, *self._refused]:
+            member.stop()
+
     def acceptable(self) -> int:
         """How many connections can be accepted now, to be served or refused.
 
@@ -43,7 +56,7 @@ class Connections:
         free = self._limits.connections - len(self._open)
         if free > 0:
             return free
-        few_wait = len(self._waiting) * FEW < self._limits.connections
+        few_wait = len(self._waiting) * WAITING_PART < self._limits.connections
         refusals = self._limits.refused_connections - len(self._refused)
         return refusals if few_wait or self._may_evict() else 0
 
@@ -66,7 +79,7 @@ class Connections:
         self._refused.discard(member)
         self._waiting.pop(member, None)
         self._changed()
-        if self._timer is not None and not self._open and not self._refused:
+        if self._timer is not None and not self.are_open:
             self._timer.cancel()
             self._timer = None
 
@@ -111,7 +124,7 @@ class Connections:
         for member in [*self._open, *self._refused]:
             member.check(now)
         self._timer = None
-        if self._open or self._refused:
+        if self.are_open:
             self._arm()
 
 
@@ -125,3 +138,38 @@ def too_many_connections() -> RequestError:
         status=503,
         code="too_many_connections",
     )
+
+
+class StartLimit:
+    """Lets `most` requests start in each turn of the event loop, so that other work runs between them. Others
+    wait for later turns, in order."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._left = most
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._is_armed = False
+
+    def take(self, start: Callable[[], None]) -> bool:
+        """Whether the request may start in this turn; otherwise `start` is called in a later one."""
+        self._arm()
+        if self._left > 0 and not self._waiting:
+            self._left -= 1
+            return True
+        self._waiting.append(start)
+        return False
+
+    def _arm(self) -> None:
+        if not self._is_armed:
+            self._is_armed = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_armed = False
+        self._left = self._most
+        if not self._waiting:
+            return
+        self._arm()
+        while self._waiting and self._left > 0:
+            self._left -= 1
+            self._waiting.popleft()()

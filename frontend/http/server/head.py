@@ -1,26 +1,43 @@
-"""Collects the head of an HTTP request, checks it, and removes requests to change the protocol."""
+"""Collects the head of an HTTP request, and parses it."""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from ....runtime.errors import RequestError
 from .limits import Limits
 
 END = b"\r\n\r\n"
-_BODY_LENGTHS = (b"content-length", b"transfer-encoding")
-# These ask for another protocol. The parser must not see them; only WebSocket is served, on some paths.
-_OFFERS = (b"upgrade", b"http2-settings")
-_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
-_MOST_DIGITS = 19  # of a length that fits into 64 bits
+_REQUEST_LINE = re.compile(rb"([A-Z]+) ([\x21-\x7e]+) HTTP/(1\.[01])")
+_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"}
+HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\x00-\x08\x0a-\x1f\x7f]*)")
+_MAX_DIGITS = 19  # of a length that fits into 64 bits
 
 
 class Head(NamedTuple):
-    """`text` is for the parser. `length` is the body's, in bytes; None if the body is sent in chunks."""
+    """The request line and the headers, whose names are in lower case.
 
-    text: bytes
+    `raw_path` is the path as it was sent; `path` has its %-escapes decoded. `length` is the body's, in bytes;
+    None if the body is sent in chunks.
+    """
+
+    method: str
+    path: str
+    raw_path: bytes
+    query: bytes
+    version: str
+    headers: list[tuple[bytes, bytes]]
     length: int | None
-    asks_for_websocket: bool = False
+    keeps_alive: bool
+    expects_continue: bool
+    asks_for_websocket: bool
+
+    @property
+    def served_path(self) -> str:
+        """The path without a slash at its end."""
+        return self.path.removesuffix("/") or self.path
 
 
 class HeadReader:
@@ -52,7 +69,7 @@ class HeadReader:
             raise _too_large(f"The request's headers are larger than {self._limits.head_bytes} bytes.")
         if end < 0:
             return None
-        head = checked_head(bytes(self._bytes[:end]), self._limits)
+        head = parse_head(bytes(self._bytes[:end]), self._limits)
         rest = bytes(self._bytes[end + len(END) :])
         self._bytes.clear()
         self._line_ends = False
@@ -77,7 +94,7 @@ class HeadReader:
             raise _target_too_long(self._limits)
 
 
-def requested_path(head: bytes) -> str:
+def find_path(head: bytes) -> str:
     """The path in a whole or incomplete head, without a slash at its end; empty if the request line has
     none."""
     words = head.partition(b"\r\n")[0].split(b" ", 2)
@@ -85,7 +102,7 @@ def requested_path(head: bytes) -> str:
     return path.removesuffix("/") or path
 
 
-def requested_origin(head: bytes) -> str:
+def find_origin(head: bytes) -> str:
     """The Origin header in the complete lines of a head; empty if there is none."""
     for line in head.split(b"\r\n")[1:-1]:
         name, _, value = line.partition(b":")
@@ -94,63 +111,96 @@ def requested_origin(head: bytes) -> str:
     return ""
 
 
-def checked_head(text: bytes, limits: Limits) -> Head:
-    """Raises `RequestError` for a head that parsers could read in different ways."""
+def parse_head(text: bytes, limits: Limits) -> Head:
+    """`text` is without the empty line at its end. Raises `RequestError` if it is not HTTP/1.1 by the letter:
+    parsers could read it in different ways."""
     first, *lines = text.split(b"\r\n")
     if len(first) > limits.target_bytes + 32:
         raise _target_too_long(limits)
     if len(lines) > limits.header_lines:
         raise _too_large(f"The request has more than {limits.header_lines} headers.")
-    if first.startswith(b"CONNECT "):
+    method, target, version = _parse_request_line(first)
+    headers = [_parse_header(line) for line in lines]
+    values = _group_values(headers)
+    if len(values.get(b"host", ())) != 1 and (b"host" in values or version == "1.1"):
+        raise malformed("it must have one Host header")
+    raw_path, _, query = target.partition(b"?")
+    asked, connection = _split_words(values, b"upgrade"), _split_words(values, b"connection")
+    is_websocket = b"websocket" in asked and b"upgrade" in connection
+    return Head(
+        method=method,
+        path=unquote(raw_path.decode("ascii")),
+        raw_path=raw_path,
+        query=query,
+        version=version,
+        headers=headers,
+        length=_read_length(values),
+        keeps_alive=version == "1.1" and b"close" not in connection,
+        expects_continue=b"100-continue" in _split_words(values, b"expect"),
+        asks_for_websocket=is_websocket and method == "GET" and version == "1.1",
+    )
+
+
+def _parse_request_line(line: bytes) -> tuple[str, bytes, str]:
+    """The method, the path with the query, and the version."""
+    if line.startswith(b"CONNECT "):
         raise RequestError(
             "This server is not a proxy: it does not take CONNECT.", status=405, code="method_not_allowed"
         )
-    version = first.rpartition(b" ")[2]
-    if version not in _VERSIONS:
-        raise malformed("its first line must end with HTTP/1.1")
-    kept = [first]
-    lengths: dict[bytes, bytes] = {}
-    hosts = 0
-    asked = {b"upgrade": set[bytes](), b"connection": set[bytes]()}
-    for line in lines:
-        if line[:1] in (b" ", b"\t"):
-            raise malformed("a header is continued on a second line")
-        name, _, value = line.partition(b":")
-        name = name.lower()
-        if name in asked:
-            asked[name].update(each.strip(b" \t").lower() for each in value.split(b","))
-        if name in _OFFERS:
-            continue
-        if name in _BODY_LENGTHS:
-            if name in lengths:
-                raise malformed(f"{name.decode()} is given twice")
-            lengths[name] = value.strip(b" \t").lower()
-        hosts += name == b"host"
-        kept.append(line)
-    if hosts > 1 or (not hosts and version == b"HTTP/1.1"):
-        raise malformed("it must have one Host header")
-    is_websocket = b"websocket" in asked[b"upgrade"] and b"upgrade" in asked[b"connection"]
-    asks = is_websocket and first.startswith(b"GET ") and version == b"HTTP/1.1"
-    return Head(b"\r\n".join(kept) + END, _body_length(lengths), asks)
+    parts = _REQUEST_LINE.fullmatch(line)
+    if parts is None:
+        raise malformed("its first line must be a method, a path without spaces and HTTP/1.1")
+    method, target = parts[1].decode(), parts[2]
+    if method not in _METHODS:
+        raise malformed("it does not begin with a method such as GET or POST")
+    if target.startswith((b"http://", b"https://")):  # a proxy's form, whose path follows the host
+        _, slash, path = target.split(b"://", 1)[1].partition(b"/")
+        target = slash + path or b"/"
+    if not target.startswith(b"/") and target != b"*":
+        raise malformed("its path must begin with a slash")
+    return method, target, parts[3].decode()
 
 
-def _body_length(lengths: dict[bytes, bytes]) -> int | None:
-    length, coding = lengths.get(b"content-length"), lengths.get(b"transfer-encoding")
-    if coding is not None:
-        if length is not None:
+def _parse_header(line: bytes) -> tuple[bytes, bytes]:
+    if line[:1] in (b" ", b"\t"):
+        raise malformed("a header is continued on a second line")
+    header = HEADER.fullmatch(line)
+    if header is None:
+        raise malformed("one of its headers is not a name, a colon and a text")
+    return header[1].lower(), header[2].strip(b" \t")
+
+
+def _group_values(headers: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(value)
+    return values
+
+
+def _split_words(values: dict[bytes, list[bytes]], name: bytes) -> set[bytes]:
+    """The words of a header, in lower case, that are separated by commas."""
+    return {word.strip(b" \t").lower() for value in values.get(name, ()) for word in value.split(b",")}
+
+
+def _read_length(values: dict[bytes, list[bytes]]) -> int | None:
+    lengths, codings = values.get(b"content-length", []), values.get(b"transfer-encoding", [])
+    if len(lengths) > 1 or len(codings) > 1:
+        raise malformed("its content-length or transfer-encoding is given twice")
+    if codings:
+        if lengths:
             raise malformed("it has both content-length and transfer-encoding")
-        if coding != b"chunked":
+        if codings[0].lower() != b"chunked":
             raise RequestError(
                 "The request's transfer-encoding is not supported: send 'chunked' or a content-length.",
                 status=501,
                 code="unsupported_transfer_encoding",
             )
         return None
-    if length is None:
+    if not lengths:
         return 0
-    if not length.isdigit() or len(length) > _MOST_DIGITS:
+    if not lengths[0].isdigit() or len(lengths[0]) > _MAX_DIGITS:
         raise malformed("its content-length is not a number of bytes")
-    return int(length)
+    return int(lengths[0])
 
 
 def malformed(why: str) -> RequestError:

@@ -9,7 +9,7 @@ import msgspec
 
 KEPT_DESCRIPTORS = 64  # for files, threads and ipc sockets that this process opens later
 SHARED_PER_TURN = 1
-MOST_CONNECTIONS = 16_384  # served, and waiting to be accepted (Linux: net.core.somaxconn at most)
+MAX_CONNECTIONS = 16_384  # served, and waiting to be accepted (Linux: net.core.somaxconn at most)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +24,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     `linger_seconds`: closing at once would reset the connection and lose the refusal. Up to
     `refused_connections` beyond `connections` are accepted, to be refused. A connection without a request is
     closed for a new one after `spared_seconds` at the earliest, because its request may be on the way. In one
-    turn of the event loop up to `begun_per_turn` requests begin, and `accepted_per_turn` connections are
+    turn of the event loop up to `started_per_turn` requests start, and `accepted_per_turn` connections are
     accepted: more, because the system drops arrivals while its queue is full, and their clients may see a
     reset. With TLS they are `handshakes_per_turn`, because a handshake takes up to a millisecond.
     """
@@ -43,27 +43,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     write_step_bytes: int = 1024
     linger_seconds: float = 2.0
     idle_seconds: int = 60
-    connections: int = MOST_CONNECTIONS
+    connections: int = MAX_CONNECTIONS
     refused_connections: int = 128
     spared_seconds: float = 0.5
-    begun_per_turn: int = 8
+    started_per_turn: int = 8
     accepted_per_turn: int = 64
     handshakes_per_turn: int = 8
 
 
-def limits_of_process(processes: int = 1) -> Limits:
+def choose_limits(processes: int = 1) -> Limits:
     """The limits, with as many connections as this process has descriptors for.
 
     Several processes accept from one socket; each takes few at a time, so that all get a share.
     """
-    limits = _with_connections()
+    limits = _count_connections()
     return limits if processes == 1 else msgspec.structs.replace(limits, accepted_per_turn=SHARED_PER_TURN)
 
 
-def _with_connections() -> Limits:
+def _count_connections() -> Limits:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return Limits()
     left = soft - len(os.listdir("/proc/self/fd")) - KEPT_DESCRIPTORS
     refused = max(8, min(Limits().refused_connections, left // 8))
-    return Limits(connections=max(8, min(MOST_CONNECTIONS, left - refused)), refused_connections=refused)
+    return Limits(connections=max(8, min(MAX_CONNECTIONS, left - refused)), refused_connections=refused)

@@ -17,7 +17,7 @@ from ....runtime.errors import RequestError
 from ...core.replica.engine_client import EngineClient
 from ...core.work.caller import Caller
 from ...core.work.thread_pool import FairThreadPool
-from ...http.keys.key_ring import KeyRing
+from ...http.tenants import KeyRing
 from .batch_store import BatchStore
 from .endpoints import Endpoints, LineReply
 from .file_store import OutputFile

@@ -13,11 +13,10 @@ import pytest
 import pytest_asyncio
 from arbora.frontend.api.openai.chat_answers import ChatStream
 from arbora.frontend.core.replica.engine_client import EngineClient
-from arbora.frontend.http.server.http_chunk_writer import HttpChunkWriter
+from arbora.frontend.http.server.exchange import Exchange
 from arbora.runtime.messages import Abort, Outputs
 from http_world import HELLO, MODEL, HttpWorld, eventually, http_world
 from raw_http import asked, connection, request
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from websockets.asyncio.client import connect
 
 pytestmark = pytest.mark.asyncio
@@ -88,13 +87,13 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpWorld]:
 def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The parts that were written at once."""
     parts: list[bytes] = []
-    write = HttpChunkWriter.write
+    write = Exchange.write
 
-    def noted(self: HttpChunkWriter, part: bytes) -> None:
+    def noted(self: Exchange, part: bytes) -> None:
         parts.append(part)
         write(self, part)
 
-    monkeypatch.setattr(HttpChunkWriter, "write", noted)
+    monkeypatch.setattr(Exchange, "write", noted)
     return parts
 
 
@@ -116,7 +115,7 @@ async def test_every_api_writes_the_same_bytes_at_once(
     world.script = world.says(*texts)
     at_once = await asked(world.url, streamed(path, **fields))
     assert len(written) > 3 and all(written)
-    monkeypatch.setattr(HttpChunkWriter, "is_ready", property(lambda self: False))
+    monkeypatch.setattr(Exchange, "is_ready", property(lambda self: False))
     written.clear()
     in_turn = await asked(world.url, streamed(path, **fields))
     assert not written
@@ -136,14 +135,14 @@ async def test_streams_on_one_connection_follow_each_other(world: HttpWorld, wri
 
 async def test_a_client_that_does_not_read_fills_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     most, text = 0, " ".join(f"w{number}" for number in range(2000))
-    write = HttpChunkWriter.write
+    write = Exchange.write
 
-    def noted(self: HttpChunkWriter, part: bytes) -> None:
+    def noted(self: Exchange, part: bytes) -> None:
         nonlocal most
         write(self, part)
-        most = max(most, self._inner.transport._transport.get_write_buffer_size())  # type: ignore[attr-defined]
+        most = max(most, self._transport._transport.get_write_buffer_size())
 
-    monkeypatch.setattr(HttpChunkWriter, "write", noted)
+    monkeypatch.setattr(Exchange, "write", noted)
     async with http_world(context_length=1 << 16, send_buffer=4096) as world:
         world.script = world.says(text)
         wait_for_readers(world, monkeypatch)
@@ -234,7 +233,7 @@ async def test_answers_are_freed_without_the_garbage_collector(world: HttpWorld)
                 await raw.send(request("GET", "/version"))
                 await raw.answer()
             await asyncio.sleep(0)
-            kept = sum(type(each) is RequestResponseCycle for each in gc.get_objects())
+            kept = sum(type(each) is Exchange for each in gc.get_objects())
     finally:
         gc.enable()
     assert kept < 5

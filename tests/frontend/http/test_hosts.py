@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.http.cors import AllowedOrigins
-from arbora.frontend.http.hosts import KnownHosts, refusal
-from arbora.frontend.http.request_ids import MOST_CHARACTERS
+from arbora.frontend.http.access import MAX_ID_CHARACTERS
+from arbora.frontend.http.hosts import AllowedOrigins, KnownHosts, check_page
 from arbora.runtime.api_keys import plain_key
 from arbora.runtime.config import ServeConfig
 from http_world import HttpWorld, http_world
@@ -140,7 +139,7 @@ def test_names_that_no_page_can_have_are_known(
 )
 def test_pages_of_other_addresses_may_not_send_requests(origin: str, allowed: bool) -> None:
     hosts = KnownHosts("0.0.0.0", ("page.example",))
-    error = refusal({"host": "192.168.1.5:8000", "origin": origin}, hosts, AllowedOrigins(()))
+    error = check_page({"host": "192.168.1.5:8000", "origin": origin}, hosts, AllowedOrigins(()))
     assert (error is None) == allowed
     assert error is None or error.code == "origin_not_allowed"
 
@@ -166,7 +165,7 @@ async def test_the_clients_request_id_is_returned(world: HttpWorld, path: str) -
 async def test_a_request_id_is_returned_clean_and_short(world: HttpWorld) -> None:
     data = request("GET", "/version", "X-Request-Id: <b>[31m id\t\xff" + "a" * 1000)
     answer = (await asked(world.url, data)).headers["x-request-id"]
-    assert answer == ("b31mid" + "a" * 1000)[:MOST_CHARACTERS]
+    assert answer == ("b31mid" + "a" * 1000)[:MAX_ID_CHARACTERS]
     nothing_left = await asked(world.url, request("GET", "/version", "X-Request-Id: <>"))
     assert nothing_left.headers["x-request-id"].startswith("req_")
 

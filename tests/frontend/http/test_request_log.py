@@ -7,7 +7,7 @@ import logging
 import re
 
 import pytest
-from arbora.frontend.http.request_log import MOST_TOKENS
+from arbora.frontend.http.request_log import MAX_TOKENS
 from arbora.runtime.api_keys import ApiKey, key_hash
 from arbora.runtime.messages import Generate
 from fake_scheduler import unpacked
@@ -128,19 +128,19 @@ async def test_no_text_ends_a_json_line(caplog: pytest.LogCaptureFixture) -> Non
 async def test_a_long_text_is_logged_without_its_middle(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with http_world(log_requests="json+texts", context_length=8192) as world:
-        prompt = world.ids("the cat ") * (MOST_TOKENS // 2) + world.ids("the end")
+        prompt = world.ids("the cat ") * (MAX_TOKENS // 2) + world.ids("the end")
         await world.http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 1})
         (text,) = json.loads(await line(world, caplog))["prompts"]
         start, end = text.split(" […] ")
-        assert start == world.text(prompt[: MOST_TOKENS // 2])
-        assert end == world.text(prompt[-(MOST_TOKENS // 2) :])
+        assert start == world.text(prompt[: MAX_TOKENS // 2])
+        assert end == world.text(prompt[-(MAX_TOKENS // 2) :])
 
 
 async def test_the_texts_of_a_line_share_a_number_of_tokens(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with http_world(log_requests="json+texts") as world:
         middle = world.ids("the cat sat on the mat")
-        prompts = [[60 + each % 32, *middle, 60 + each // 32] for each in range(MOST_TOKENS // 2)]
+        prompts = [[60 + each % 32, *middle, 60 + each // 32] for each in range(MAX_TOKENS // 2)]
         await world.http.post("/v1/completions", json={"prompt": prompts, "max_tokens": 1})
         logged = json.loads(await line(world, caplog))
         shown = [" […] ".join(map(world.text, ([first], [last]))) for first, *_, last in prompts]

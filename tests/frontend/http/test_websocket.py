@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.http import websocket
-from arbora.frontend.http.body import MAX_BODY_BYTES
-from arbora.frontend.http.body_memory import BodyMemory
+from arbora.frontend.http.body import MAX_BODY_BYTES, BodyMemory
 from arbora.frontend.http.server.limits import Limits
 from arbora.runtime.errors import RequestError
 from http_world import HttpWorld, http_world
@@ -209,7 +208,7 @@ async def test_endless_fragments_are_refused_at_the_same_limit(
 
 
 async def test_messages_count_as_bodies_in_memory(world: HttpWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.http_service.bodies, "memory", BodyMemory(most=200_000))
+    monkeypatch.setattr(world.http_service.bodies, "memory", BodyMemory(max_bytes=200_000))
     async with opened(world) as socket:
         await socket.raw.send(frame(b"a" * 190_000, final=False))
         code, reason = await socket.closed()
@@ -222,7 +221,7 @@ async def test_a_message_counts_while_it_is_used_and_is_not_held_longer() -> Non
     async def send(_: object) -> None:
         raise AssertionError("nothing is sent")
 
-    memory = BodyMemory(most=400_000)  # of which one client may have half
+    memory = BodyMemory(max_bytes=400_000)  # of which one client may have half
     messages = websocket.WebSocket(received.get, send, memory, "client").messages()
     received.put_nowait({"type": "http.request", "body": frame(b"a" * 200_000)})
     text = await anext(messages)

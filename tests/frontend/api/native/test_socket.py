@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.api.native import socket as native_socket
+from arbora.frontend.http.server.exchange import UPGRADE, Upgrade
 from arbora.frontend.http.server.limits import Limits
-from arbora.frontend.http.upgrade import UPGRADE, Upgrade
 from arbora.runtime.api_keys import plain_key
 from arbora.runtime.messages import Abort
 from connection_objects import alive, without_collector

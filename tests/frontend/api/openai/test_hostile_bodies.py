@@ -18,12 +18,12 @@ from arbora.frontend.api.openai.responses import CompletionLogprobs
 from arbora.frontend.core.conversation import MAX_MESSAGES, MAX_TOOLS
 from arbora.frontend.core.logprobs import TokenLogprob
 from arbora.frontend.core.text.tokenizer import Tokenizer
-from arbora.frontend.http.body_limits import (
+from arbora.frontend.http.field_names import MOST_UNKNOWN
+from arbora.frontend.http.json_limits import (
     MAX_DEPTH,
     MAX_FIELDS,
     MAX_TEMPLATE_KWARGS_BYTES,
 )
-from arbora.frontend.http.field_names import MOST_UNKNOWN
 from http_world import HttpWorld, eventually, http_world
 from loop_watch import watched_loop
 

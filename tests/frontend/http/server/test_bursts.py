@@ -17,9 +17,8 @@ from arbora.frontend.app.apis import FACES
 from arbora.frontend.http.faces import Face, Faces, route
 from arbora.frontend.http.http_service import HttpService
 from arbora.frontend.http.server.acceptor import Acceptor
-from arbora.frontend.http.server.connections import Connections
+from arbora.frontend.http.server.connections import Connections, StartLimit
 from arbora.frontend.http.server.limits import Limits
-from arbora.frontend.http.server.turns import Turns
 from arbora.runtime.messages import Generate
 from http_world import HttpWorld, eventually, http_world
 from raw_http import RawConnection, asked, connection, request
@@ -92,7 +91,7 @@ async def test_silent_connections_beyond_the_limit_are_closed_for_others(crowded
         assert [(await raw.answer()).status for raw in busy] == [200] * FEW.connections
 
 
-async def test_few_requests_begin_in_one_turn_of_the_event_loop() -> None:
+async def test_few_requests_start_in_one_turn_of_the_event_loop() -> None:
     turn, begun = 0, Counter[int]()
 
     async def count(http: HttpService, request: Request) -> Response:
@@ -117,13 +116,13 @@ async def test_few_requests_begin_in_one_turn_of_the_event_loop() -> None:
         answers = [(await raw.answer()).status for raw in raws for _ in range(2)]
         assert answers == [200] * 2 * BURST
         assert begun.total() == 2 * BURST
-        assert max(begun.values()) <= 2 * Limits().begun_per_turn
+        assert max(begun.values()) <= 2 * Limits().started_per_turn
 
 
-async def test_waiting_requests_begin_in_order_a_few_in_each_turn() -> None:
-    turns, order = Turns(3), list[int]()
+async def test_waiting_requests_start_in_order_a_few_in_each_turn() -> None:
+    limit, order = StartLimit(3), list[int]()
     for number in range(10):
-        if turns.take(lambda number=number: order.append(number)):  # type: ignore[misc]
+        if limit.take(lambda number=number: order.append(number)):  # type: ignore[misc]
             order.append(number)
     seen = [list(order)]
     while len(order) < 10:
@@ -134,14 +133,14 @@ async def test_waiting_requests_begin_in_order_a_few_in_each_turn() -> None:
 
 async def test_a_request_that_waits_long_for_its_turn_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     limits, busy = Limits(head_seconds=0.2, linger_seconds=0.2), True
-    take, waiting = Turns.take, list[Callable[[], None]]()
+    take, waiting = StartLimit.take, list[Callable[[], None]]()
 
-    def take_later(turns: Turns, begin: Callable[[], None]) -> bool:
+    def take_later(limit: StartLimit, start: Callable[[], None]) -> bool:
         if busy:
-            waiting.append(begin)
-        return not busy and take(turns, begin)
+            waiting.append(start)
+        return not busy and take(limit, start)
 
-    monkeypatch.setattr(Turns, "take", take_later)
+    monkeypatch.setattr(StartLimit, "take", take_later)
     async with http_world(limits=limits) as world, connection(world.url) as raw:
         await raw.send(COMPLETION[:-1])
         await eventually(lambda: len(waiting) == 1)

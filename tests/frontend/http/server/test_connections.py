@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 import pytest
 import pytest_asyncio
 import uvloop
+from arbora.frontend.http.server.limited_transport import LimitedTransport
 from arbora.frontend.http.server.limits import Limits
-from arbora.frontend.http.server.wire import Wire
 from arbora.runtime.messages import Abort, Generate
 from connection_objects import alive, without_collector
 from http_world import HttpWorld, eventually, http_world
@@ -306,16 +306,16 @@ def test_writing_to_a_client_that_has_left_is_no_error() -> None:
         server = await loop.create_server(Server, "127.0.0.1", 0)
         _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
         transport = await made
-        wire = Wire(transport, Limits(), loop.time, lambda: False)
+        limited = LimitedTransport(transport, Limits(), loop.time)
         transport.abort()
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError):
             transport.write(b"x")
-        wire.write(b"x")
-        wire.pause_reading()
-        wire.resume_reading()
-        wire.close()
-        wire.check(loop.time() + 1000)
+        limited.write(b"x")
+        limited.pause_reading()
+        limited.resume_reading()
+        limited.close(more_input=False)
+        limited.check(loop.time() + 1000)
         writer.close()
         server.close()
 

@@ -1,4 +1,4 @@
-"""Reads a file of API keys.
+"""Reads a file of API keys, and writes lines for it.
 
 Each line is a key, or a JSON object with a key's name, its SHA-256 hash and its limits. Empty lines and
 comments do not count. A comment begins with # at the start of a line or after a space.
@@ -6,8 +6,10 @@ comments do not count. A comment begins with # at the start of a line or after a
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+import secrets
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,14 +17,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from ....runtime.api_keys import ApiKey, key_hash, plain_key
+from ...runtime.api_keys import ApiKey, key_hash, plain_key
 
-MOST_PRIORITY = 2**31 - 1
-MOST_COUNT = 2**53
+MAX_PRIORITY = 2**31 - 1
+MAX_COUNT = 2**53
 FIELDS = (
     "name, key or sha256, requests_per_minute, tokens_per_minute, concurrent_requests, max_tokens, priority, "
     "best_priority"
 )
+PREFIX = "arbora-"
+RANDOM_BYTES = 32
 NAME_FORM = "1 to 64 of the characters A-Za-z0-9._@-"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _COMMENT = re.compile(r"(^|\s+)#.*")
@@ -82,7 +86,7 @@ def read_key_file(path: Path) -> tuple[ApiKey, ...]:
     keys: dict[ApiKey, int] = {}
     for number, text in enumerate(map(str.strip, lines), 1):
         try:
-            key = _key_of(text)
+            key = _parse_line(text)
             if key in keys:
                 log.warning(
                     "%s: line %d has the key of line %d again: it counts once", path, number, keys[key]
@@ -99,23 +103,23 @@ def read_key_file(path: Path) -> tuple[ApiKey, ...]:
     return tuple(keys)
 
 
-def _key_of(text: str) -> ApiKey | None:
+def _parse_line(text: str) -> ApiKey | None:
     """The key of a line; None for a line without one. Raises ValueError."""
     if text.startswith("{"):
-        return _described(text)
+        return _parse_object(text)
     key = _COMMENT.sub("", text)
     if len(key.split()) > 1:
         raise ValueError("has a space within a key. Write one key a line.")
     if control := _CONTROL.search(key):
-        raise ValueError(f"has {_shown(control)} in a key, which no HTTP header may have. Remove it.")
+        raise ValueError(f"has {_name_char(control)} in a key, which no HTTP header may have. Remove it.")
     return plain_key(key) if key else None
 
 
-def _described(text: str) -> ApiKey:
+def _parse_object(text: str) -> ApiKey:
     try:
         line = _lines.decode(text)
     except msgspec.ValidationError as error:
-        raise ValueError(_mistake(error)) from None
+        raise ValueError(_explain(error)) from None
     except msgspec.DecodeError as error:
         raise ValueError(f"is no JSON object: {error}.") from None
     _check_secret(line)
@@ -125,7 +129,7 @@ def _described(text: str) -> ApiKey:
     return ApiKey(name=line.name, sha256=digest, **given)
 
 
-def _mistake(error: msgspec.ValidationError) -> str:
+def _explain(error: msgspec.ValidationError) -> str:
     """Says what is wrong in a line. No value is shown, because it may be a key."""
     text = str(error)
     if found := _UNKNOWN.search(text):
@@ -150,7 +154,9 @@ def _check_secret(line: _Line) -> None:
     if line.key is not None and len(line.key.split()) != 1:
         raise ValueError(f"({line.name}) has an empty key, or one with a space.")
     if line.key is not None and (control := _CONTROL.search(line.key)):
-        raise ValueError(f"({line.name}) has {_shown(control)} in its key, which no HTTP header may have.")
+        raise ValueError(
+            f"({line.name}) has {_name_char(control)} in its key, which no HTTP header may have."
+        )
     if line.sha256 is not None and not _HASH.fullmatch(line.sha256):
         raise ValueError(f"({line.name}) has a wrong sha256: it must have 64 digits of 0-9a-f.")
 
@@ -158,12 +164,12 @@ def _check_secret(line: _Line) -> None:
 def _check_numbers(line: _Line) -> None:
     for field in _COUNTS:
         number = getattr(line, field)
-        if number is not None and not 1 <= number < MOST_COUNT:
+        if number is not None and not 1 <= number < MAX_COUNT:
             raise ValueError(f"({line.name}): {field} is {number}, but must be 1 or more.")
     for field in _PRIORITIES:
         number = getattr(line, field)
-        if number is not None and abs(number) > MOST_PRIORITY:
-            raise ValueError(f"({line.name}): {field} is {number}, but must be between ±{MOST_PRIORITY}.")
+        if number is not None and abs(number) > MAX_PRIORITY:
+            raise ValueError(f"({line.name}): {field} is {number}, but must be between ±{MAX_PRIORITY}.")
     if line.best_priority is not None and line.priority < line.best_priority:
         raise ValueError(
             f"({line.name}): priority is {line.priority}, better than best_priority {line.best_priority}, as "
@@ -171,7 +177,7 @@ def _check_numbers(line: _Line) -> None:
         )
 
 
-def _shown(control: re.Match[str]) -> str:
+def _name_char(control: re.Match[str]) -> str:
     return f"the character U+{ord(control[0]):04X}"
 
 
@@ -191,3 +197,17 @@ def check_beside(fixed: Iterable[ApiKey], keys: Iterable[ApiKey]) -> None:
             raise ValueError(
                 f"the key of {key.name} is one of --api-key too, which has no limits: remove it there."
             )
+
+
+def new_key() -> str:
+    return PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+
+
+def line_of(name: str, key: str) -> str:
+    """The key's line without limits. It has only the hash, so the file does not reveal the key."""
+    return json.dumps({"name": name, "sha256": key_hash(key)})
+
+
+def as_json(name: str, key: str) -> str:
+    """A JSON object with the key, its name and its hash, for programs that make keys."""
+    return json.dumps({"key": key, "name": name, "sha256": key_hash(key)})

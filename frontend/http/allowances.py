@@ -1,12 +1,13 @@
-"""Applies the limits of a request's API key to the messages for the scheduler."""
+"""Says how much an API key may use: in the messages for the scheduler, and in the headers of answers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import msgspec
 
-from ...runtime.api_keys import ApiKey, Quota
+from ...runtime.api_keys import Allowance, Allowances, ApiKey, Quota
 from ...runtime.errors import RequestError
 from ...runtime.sampling_params import SamplingParams
 from ..core.prepare import Job
@@ -15,13 +16,13 @@ from ..core.validation import tokens_in_words
 
 def with_key_limits(job: Job, key: ApiKey) -> Job:
     """The request with the key's priority, shortest reply and quota. Raises `RequestError` (400)."""
-    priority = _priority(job.draft.fields.priority, key)
+    priority = _choose_priority(job.draft.fields.priority, key)
     requests = [
         msgspec.structs.replace(
             request,
             priority=priority,
             quota=quota_of(key, job.prompt_tokens if number == 0 else None),
-            sampling=_shortened(request.sampling, key),
+            sampling=_shorten(request.sampling, key),
         )
         for number, request in enumerate(job.requests)
     ]
@@ -36,7 +37,7 @@ def quota_of(key: ApiKey | None, prompt_tokens: int | None) -> Quota | None:
     return None if limits == (None, None, None) else Quota(key.name, prompt_tokens, *limits)
 
 
-def _shortened(sampling: SamplingParams, key: ApiKey) -> SamplingParams:
+def _shorten(sampling: SamplingParams, key: ApiKey) -> SamplingParams:
     if key.max_tokens is None or sampling.max_tokens <= key.max_tokens:
         return sampling
     if sampling.min_tokens > key.max_tokens:
@@ -49,7 +50,7 @@ def _shortened(sampling: SamplingParams, key: ApiKey) -> SamplingParams:
     return msgspec.structs.replace(sampling, max_tokens=key.max_tokens)
 
 
-def _priority(given: int | None, key: ApiKey) -> int:
+def _choose_priority(given: int | None, key: ApiKey) -> int:
     if given is None:
         return key.priority
     if key.best_priority is not None and given < key.best_priority:
@@ -60,3 +61,27 @@ def _priority(given: int | None, key: ApiKey) -> int:
             code="invalid_value",
         )
     return given
+
+
+def openai_headers(allowances: Allowances) -> Iterator[tuple[bytes, bytes]]:
+    for kind, allowance in by_kind(allowances):
+        yield b"x-ratelimit-limit-" + kind, b"%d" % allowance.limit
+        yield b"x-ratelimit-remaining-" + kind, b"%d" % allowance.left
+        yield b"x-ratelimit-reset-" + kind, _format_duration(allowance.full_in_s).encode()
+
+
+def by_kind(allowances: Allowances) -> Iterator[tuple[bytes, Allowance]]:
+    """The limits that the key has, by their names in headers."""
+    if allowances.requests is not None:
+        yield b"requests", allowances.requests
+    if allowances.tokens is not None:
+        yield b"tokens", allowances.tokens
+
+
+def _format_duration(seconds: float) -> str:
+    """A time as OpenAI writes it: 120ms, 8.5s, 6m0s."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 60:
+        return f"{seconds:.3g}s"
+    return f"{int(seconds) // 60}m{int(seconds) % 60}s"

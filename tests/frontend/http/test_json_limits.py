@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from arbora.frontend.http.json_shape import JsonShape, ShapeReader
+from arbora.frontend.http.json_limits import JsonShape, ShapeReader
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,59 +7,70 @@ import asyncio
 import fcntl
 import termios
 from collections.abc import Callable
-from typing import Any
 
 from .limits import Limits
 
 
-class Wire(asyncio.Transport):
-    """The transport that the HTTP protocol writes to. `has_more_input` tells, when the connection is closed,
-    whether the client is still sending a request.
+class LimitedTransport:
+    """A transport that ends the connection of a client that reads too slowly, and lingers before it closes.
 
     A TLS transport that closes reads and drops input by itself, and waits until the client closes too.
     """
 
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        limits: Limits,
-        now: Callable[[], float],
-        has_more_input: Callable[[], bool],
-    ) -> None:
-        super().__init__()
+    def __init__(self, transport: asyncio.Transport, limits: Limits, now: Callable[[], float]) -> None:
+        self.is_write_paused = False
+        self.is_read_paused = False
+        self.is_tls = transport.get_extra_info("sslcontext") is not None
         self._transport = transport
         self._limits = limits
         self._now = now
-        self._has_more_input = has_more_input
+        self._is_writable = asyncio.Event()
         self._closed_at: float | None = None  # when it was closed; with TLS, when bytes were last undelivered
         self._lingers = False
-        self._is_tls = transport.get_extra_info("sslcontext") is not None
         self._written = 0  # bytes
         self._progress_at: float | None = None  # when the client last read; None if nothing is left to read
         self._taken = 0  # bytes that the client had read then
 
-    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+    def client_address(self) -> tuple[str, int] | None:
+        """The client's host and port; None if it is unknown, as on a Unix socket."""
+        try:
+            address = self._transport.get_extra_info("socket").getpeername()
+        except OSError:  # the client has left
+            return None
+        return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
+
+    def write(self, data: bytes) -> None:
         """Has no effect after a disconnect, where uvloop's transport raises RuntimeError."""
         if not self.is_closing():
             self._written += len(data)
             self._transport.write(data)
 
-    def close(self) -> None:
-        """Sends the written bytes. While the client is still sending, its bytes are read and dropped for a
-        moment: closing before they are read would reset the connection and lose the answer."""
+    async def drain(self) -> None:
+        """Waits until the client has read enough for more to be written, or has left."""
+        while self.is_write_paused:
+            await self._is_writable.wait()
+
+    def pause_writing(self) -> None:
+        self.is_write_paused = True
+        self._is_writable.clear()
+
+    def resume_writing(self) -> None:
+        self.is_write_paused = False
+        self._is_writable.set()
+
+    def close(self, more_input: bool) -> None:
+        """Sends the written bytes. If `more_input` says that the client is still sending, its bytes are read
+        and dropped for a moment: closing before they are read would reset the connection and lose the
+        answer."""
         if self._closed_at is not None:
             return
         self._closed_at = self._now()
-        self._lingers = self._has_more_input() and not self._is_tls
+        self._lingers = more_input and not self.is_tls
         if self._lingers and not self._transport.is_closing():
             self._transport.write_eof()
             self._transport.resume_reading()
         else:
             self._transport.close()
-
-    def release(self) -> None:
-        """Deletes the reference to the connection, which has ended."""
-        self._has_more_input = bool  # without arguments it returns False
 
     def end_of_input(self) -> None:
         """The client sends nothing more, so there is no reason to linger."""
@@ -67,27 +78,23 @@ class Wire(asyncio.Transport):
             self._lingers = False
             self._transport.close()
 
-    def abort(self) -> None:
-        self._transport.abort()
-
     def is_closing(self) -> bool:
         return self._closed_at is not None or self._transport.is_closing()
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return self._transport.get_extra_info(name, default)
-
     def pause_reading(self) -> None:
-        if not self.is_closing():
+        if not self.is_read_paused and not self.is_closing():
+            self.is_read_paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self.is_closing():
+        if self.is_read_paused and not self.is_closing():
+            self.is_read_paused = False
             self._transport.resume_reading()
 
     def check(self, now: float) -> None:
         """Ends the connection if the client does not read the answer, or does not stop sending."""
         left = self._transport.get_write_buffer_size()
-        if self._closed_at is not None and self._is_tls:
+        if self._closed_at is not None and self.is_tls:
             left += _unacknowledged(self._transport)
             if left:
                 self._closed_at = now

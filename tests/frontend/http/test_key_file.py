@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from arbora.frontend.cli.main import main
-from arbora.frontend.http.keys.key_file import read_key_file
-from arbora.frontend.http.keys.key_ring import KeyRing
+from arbora.frontend.http.key_file import read_key_file
+from arbora.frontend.http.tenants import KeyRing
 from arbora.runtime.api_keys import ApiKey, key_hash, plain_key
 
 
