@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, Response
 from ....runtime.errors import RequestError
 from ...core.validation import missing_field
 from ...core.work.caller import ClientGoneError
-from ...http.body_memory import Share
+from ...http.body import Share
 from ...http.tenants import caller_of, owner_of
 from ..records.paging import make_page, parse_number, parse_page_query
 from ..records.storage_errors import storage_errors
