@@ -84,24 +84,6 @@ def test_a_volatile_line_in_the_system_prompt(served: Served, line: str, word: s
     assert found["could_match_tokens"] >= found["prompt_tokens"] - 20
 
 
-def test_a_changed_system_prompt(served: Served) -> None:
-    question = said("user", facts("system"))
-    asked(served, [said("system", f"Be kind. {SYSTEM}"), question])
-    found = asked(served, [said("system", f"Be rude. {SYSTEM}"), question])
-    assert found["causes"]["system"] > 100
-    assert found["difference"]["part"] == "system"
-    assert "rude" in found["difference"]["prompt"] and "kind" in found["difference"]["earlier"]
-
-
-def test_tools_in_another_order(served: Served) -> None:
-    messages = [said("system", SYSTEM), said("user", "How high is Oslo?")]
-    asked(served, messages, tools=TOOLS)
-    found = asked(served, messages, tools=TOOLS[::-1])
-    assert found["causes"]["tools"] > 100
-    assert (found["difference"]["part"], found["difference"]["role"]) == ("tool", None)
-    assert "another order" in found["difference"]["note"]
-
-
 def test_a_tool_that_was_added_in_front(served: Served) -> None:
     messages = [said("system", f"Add. {SYSTEM}"), said("user", "How high is Rome?")]
     asked(served, messages, tools=TOOLS[1:])
@@ -204,17 +186,11 @@ def test_a_prompt_is_explained_without_being_computed(served: Served) -> None:
     assert asked(served, messages, "/cache/explain")["matched_tokens"] == found["prompt_tokens"] - 1
 
 
-def test_text_completions_and_messages_of_anthropics_api_are_explained(served: Served) -> None:
+def test_text_completions_are_explained(served: Served) -> None:
     prompt = facts("Once")
     first = served.http.post("/v1/completions", json={"prompt": prompt, "explain_cache": True}).json()
     assert set(first["cache_explanation"]["causes"]) == {"new"}
     again = served.http.post("/cache/explain", json={"prompt": prompt}).json()
-    assert again["matched_tokens"] == again["prompt_tokens"] - 1
-    body = {"max_tokens": 4, "system": SYSTEM, "messages": [said("user", prompt)], "explain_cache": True}
-    message = served.http.post("/v1/messages", json=body).json()
-    assert "new" in message["cache_explanation"]["causes"]
-    del body["explain_cache"]
-    again = served.http.post("/cache/explain?path=/v1/messages", json=body).json()
     assert again["matched_tokens"] == again["prompt_tokens"] - 1
 
 

@@ -1,123 +1,101 @@
-"""Text completions, asked with OpenAI's client of a server with all its processes."""
+"""Chat and text completions of a server with all its processes, and the metrics that count them."""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
-import openai
 import pytest
-from served import Served
+from prometheus_client.parser import text_string_to_metric_families
+from served import HELLO, Served, text_of
 
 PROMPT = "The quick brown fox"
 
 
-def complete(
-    served: Served, prompt: Any = PROMPT, *, extra: dict[str, Any] | None = None, **fields: Any
-) -> Any:
+def chat(served: Served, *, extra: dict[str, Any] | None = None, **fields: Any) -> Any:
+    return served.client.chat.completions.create(
+        model=served.model, messages=HELLO, extra_body={"ignore_eos": True, **(extra or {})}, **fields
+    )
+
+
+def test_the_chunks_of_a_stream_make_the_completion(served: Served) -> None:
+    asked: Any = {"max_tokens": 16, "temperature": 0}
+    whole = chat(served, **asked)
+    *chunks, usage = list(chat(served, stream=True, stream_options={"include_usage": True}, **asked))
+    assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * (len(chunks) - 1) + ["length"]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text_of(whole)
+    assert usage.usage.completion_tokens == whole.usage.completion_tokens == 16
+    assert usage.usage.prompt_tokens == whole.usage.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    "narrowed",
+    [{"top_p": 0}, {"top_p": 1e-50}, {"top_p": 1e-6}, {"extra": {"top_k": 1}}, {"extra": {"min_p": 1.0}}],
+    ids=str,
+)
+def test_a_choice_narrowed_to_one_token_is_greedy(served: Served, narrowed: Any) -> None:
+    greedy = text_of(chat(served, max_tokens=16, temperature=0))
+    assert text_of(chat(served, max_tokens=16, temperature=1.3, seed=4, **narrowed)) == greedy
+
+
+def test_choices_differ_and_are_those_of_consecutive_seeds(served: Served) -> None:
+    several = chat(served, max_tokens=12, temperature=1, seed=5, n=3)
+    assert [choice.index for choice in several.choices] == [0, 1, 2]
+    assert several.usage.completion_tokens == 36
+    alone = [text_of(chat(served, max_tokens=12, temperature=1, seed=5 + index)) for index in range(3)]
+    assert [choice.message.content for choice in several.choices] == alone
+    assert len(set(alone)) == 3
+
+
+def test_a_stop_token_ends_the_reply_and_is_named(served: Served) -> None:
+    (token,) = served.token_ids("z")
+    completion = chat(
+        served, extra={"stop_token_ids": [token], "min_tokens": 2}, logit_bias={str(token): 100}, max_tokens=9
+    )
+    assert completion.choices[0].finish_reason == "stop"
+    assert completion.choices[0].stop_reason == token
+    assert completion.usage.completion_tokens == 3
+
+
+def test_log_probabilities_are_those_of_the_tokens_and_their_rivals(served: Served) -> None:
+    completion = chat(served, max_tokens=6, temperature=0, logprobs=True, top_logprobs=5)
+    entries = completion.choices[0].logprobs.content
+    assert len(entries) == 6
+    for entry in entries:
+        assert len(entry.top_logprobs) == 5
+        assert entry.top_logprobs[0].token == entry.token
+        assert entry.top_logprobs[0].logprob == entry.logprob
+        values = [rival.logprob for rival in entry.top_logprobs]
+        assert values == sorted(values, reverse=True)
+        assert sum(map(math.exp, values)) <= 1 + 1e-5
+    data = b"".join(bytes(entry.bytes) for entry in entries)
+    assert data.decode("utf-8", "replace") == text_of(completion)
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [{"presence_penalty": 2.0}, {"frequency_penalty": 2.0}, {"extra": {"repetition_penalty": 3.0}}],
+    ids=str,
+)
+def test_a_penalty_makes_repetition_rarer(served: Served, penalty: Any) -> None:
+    asked: Any = {"max_tokens": 30, "temperature": 0, "logprobs": True}
+    asked["logit_bias"] = {str(token): 30 for token in range(70, 90)}
+
+    def kinds(**more: Any) -> int:
+        return len({entry.token for entry in chat(served, **asked, **more).choices[0].logprobs.content})
+
+    assert kinds(**penalty) > kinds()
+
+
+def complete(served: Served, prompt: Any, *, extra: dict[str, Any] | None = None, **fields: Any) -> Any:
     fields = {"max_tokens": 8, "temperature": 0, **fields}
     extra = {"ignore_eos": True, **(extra or {})}
     return served.client.completions.create(model=served.model, prompt=prompt, extra_body=extra, **fields)
 
 
-def texts_of(completion: Any) -> list[str]:
-    return [choice.text for choice in completion.choices]
-
-
-def test_a_completion_has_the_shape_that_openai_documents(served: Served) -> None:
-    completion = complete(served)
-    assert completion.id.startswith("cmpl-")
-    assert completion.object == "text_completion"
-    assert completion.model == served.model
-    (choice,) = completion.choices
-    assert (choice.index, choice.finish_reason, choice.logprobs) == (0, "length", None)
-    assert completion.usage.prompt_tokens == len(served.token_ids(PROMPT))
-    assert completion.usage.completion_tokens == 8
-
-
-def test_sixteen_tokens_are_the_default(served: Served) -> None:
-    completion: Any = served.client.completions.create(
-        model=served.model, prompt=PROMPT, extra_body={"ignore_eos": True}
-    )
-    assert completion.usage.completion_tokens == 16
-
-
-def test_texts_and_ids_alone_and_in_lists_give_the_same(served: Served) -> None:
-    ids = served.token_ids(PROMPT)
-    (text,) = texts_of(complete(served))
-    assert texts_of(complete(served, ids)) == [text]
-    assert texts_of(complete(served, [PROMPT, PROMPT])) == [text, text]
-    assert texts_of(complete(served, [ids])) == [text]
-
-
-def test_several_prompts_are_answered_in_their_order(served: Served) -> None:
-    prompts = ["the cat", "the dog sat on", "Hello"]
-    together = complete(served, prompts, n=2, seed=3, temperature=1)
-    assert [choice.index for choice in together.choices] == list(range(6))
-    alone = [
-        text for prompt in prompts for text in texts_of(complete(served, prompt, n=2, seed=3, temperature=1))
-    ]
-    assert texts_of(together) == alone
-    assert together.usage.prompt_tokens == sum(len(served.token_ids(prompt)) for prompt in prompts)
-
-
-def test_the_chunks_of_a_stream_make_the_completion(served: Served) -> None:
-    chunks = list(complete(served, stream=True, stream_options={"include_usage": True}))
-    *pieces, usage = chunks
-    assert "".join(chunk.choices[0].text for chunk in pieces) == texts_of(complete(served))[0]
-    assert [chunk.choices[0].finish_reason for chunk in pieces] == [None] * (len(pieces) - 1) + ["length"]
-    assert usage.choices == []
-    assert usage.usage.completion_tokens == 8
-
-
-def test_a_stream_of_several_prompts_carries_their_indices(served: Served) -> None:
-    texts = ["", ""]
-    for chunk in complete(served, ["the cat", "the dog"], stream=True):
-        texts[chunk.choices[0].index] += chunk.choices[0].text
-    assert texts == texts_of(complete(served, ["the cat", "the dog"]))
-
-
-def test_an_echo_puts_the_prompt_in_front(served: Served) -> None:
-    (text,) = texts_of(complete(served))
-    assert texts_of(complete(served, echo=True)) == [PROMPT + text]
-    assert texts_of(complete(served, served.token_ids(PROMPT), echo=True)) == [PROMPT + text]
-    assert (
-        "".join(chunk.choices[0].text for chunk in complete(served, echo=True, stream=True)) == PROMPT + text
-    )
-
-
-def test_an_echo_alone_generates_nothing(served: Served) -> None:
-    completion = complete(served, echo=True, max_tokens=0)
-    assert texts_of(completion) == [PROMPT]
-    assert completion.usage.completion_tokens == 0
-    assert completion.choices[0].finish_reason == "length"
-
-
-def test_log_probabilities_name_tokens_offsets_and_rivals(served: Served) -> None:
-    completion = complete(served, logprobs=3)
-    logprobs = completion.choices[0].logprobs
-    assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == 8
-    assert logprobs.text_offset[0] == 0
-    assert logprobs.text_offset == sorted(logprobs.text_offset)
-    for token, value, rivals in zip(
-        logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs, strict=True
-    ):
-        assert rivals[token] == value == max(rivals.values())
-        assert sum(map(math.exp, rivals.values())) <= 1 + 1e-5
-
-
-def test_echoed_log_probabilities_begin_with_none(served: Served) -> None:
-    completion = complete(served, echo=True, max_tokens=0, logprobs=1)
-    logprobs = completion.choices[0].logprobs
-    assert logprobs.token_logprobs[0] is None
-    assert logprobs.top_logprobs[0] is None
-    assert all(value <= 0 for value in logprobs.token_logprobs[1:])
-    assert "".join(logprobs.tokens) == PROMPT
-    assert [PROMPT[offset] for offset in logprobs.text_offset] == [token[0] for token in logprobs.tokens]
-
-
 def test_log_probabilities_of_a_prompt_are_those_of_generating_it(served: Served) -> None:
-    generated = complete(served, max_tokens=6, logprobs=1)
+    generated = complete(served, PROMPT, max_tokens=6, logprobs=1)
     ids = served.token_ids(PROMPT)
     reply = list(generated.choices[0].logprobs.token_logprobs)
     tokens = chosen_ids(served, ids, 6)
@@ -135,17 +113,6 @@ def chosen_ids(served: Served, ids: list[int], count: int) -> list[int]:
     return chosen
 
 
-def test_prompt_log_probabilities_are_at_every_position_but_the_first(served: Served) -> None:
-    completion = complete(served, max_tokens=1, extra={"prompt_logprobs": 2})
-    positions = completion.choices[0].model_dump()["prompt_logprobs"]
-    ids = served.token_ids(PROMPT)
-    assert len(positions) == len(ids)
-    assert positions[0] is None
-    for token, entries in zip(ids[1:], positions[1:], strict=True):
-        assert str(token) in entries
-        assert 2 <= len(entries) <= 3
-
-
 def test_prompt_log_probabilities_behind_a_cached_prefix_are_those_of_the_whole_list(served: Served) -> None:
     prompt = served.token_ids("the dog sat on the mat and then it ran to the log " * 6)
     start = len(prompt) - 5
@@ -161,27 +128,31 @@ def test_prompt_log_probabilities_behind_a_cached_prefix_are_those_of_the_whole_
         )
 
 
-def test_a_stop_string_ends_the_text(served: Served) -> None:
-    extra = {"regex": "[a-z]{30}"}
-    (whole,) = texts_of(complete(served, max_tokens=30, extra=extra, temperature=1, seed=1))
-    stopped = complete(served, max_tokens=30, extra=extra, temperature=1, seed=1, stop=[whole[9:11], "0"])
-    assert texts_of(stopped) == [whole[: whole.index(whole[9:11])]]
-    assert stopped.choices[0].finish_reason == "stop"
+def test_metrics_are_in_prometheus_format_and_only_grow(served: Served) -> None:
+    def counters() -> dict[tuple[str, str], float]:
+        text = served.http.get("/metrics").text
+        return {
+            (sample.name, json.dumps(sample.labels)): sample.value
+            for family in text_string_to_metric_families(text)
+            if family.type in ("counter", "histogram")
+            for sample in family.samples
+            if not sample.name.endswith("_created")
+        }
 
+    before = counters()
+    chat(served, max_tokens=4)
+    after = counters()
+    assert all(after[key] >= value for key, value in before.items())
 
-def test_best_of_may_be_n(served: Served) -> None:
-    assert len(complete(served, n=2, best_of=2, temperature=1).choices) == 2
+    def grown(name: str) -> float:
+        return sum(value - before.get(key, 0) for key, value in after.items() if key[0] == name)
 
-
-@pytest.mark.parametrize("fields", [{"suffix": "the end"}, {"best_of": 3}], ids=str)
-def test_unsupported_fields_are_named(served: Served, fields: Any) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        complete(served, **fields)
-    assert caught.value.param == next(iter(fields))
-
-
-@pytest.mark.parametrize("prompt", ["", [], [[]], [99999], ["a", 1], [-1]], ids=str)
-def test_an_invalid_prompt_is_refused(served: Served, prompt: Any) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        complete(served, prompt)
-    assert caught.value.param == "prompt"
+    assert grown("arbora_output_tokens_total") == 4
+    assert grown("arbora_request_completion_tokens_total") == 4
+    assert grown("arbora_choices_finished_total") == 1
+    assert grown("arbora_time_to_first_token_seconds_count") == 1
+    assert grown("arbora_inter_token_latency_seconds_count") == 3
+    assert grown("arbora_request_duration_seconds_count") == 1
+    prompt = grown("arbora_prompt_tokens_cached_total") + grown("arbora_prompt_tokens_computed_total")
+    assert prompt == grown("arbora_request_prompt_tokens_total") > 0
+    assert grown("arbora_steps_total") >= 4

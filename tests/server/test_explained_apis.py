@@ -91,7 +91,9 @@ def test_a_changed_system_prompt_is_named_in_every_api(served: Served, path: str
     explained(served, path, f"Be kind. {SYSTEM}", question)
     found = explained(served, path, f"Be rude. {SYSTEM}", question)
     assert found["causes"]["system"] > 100
-    assert found["difference"]["part"] == "system"
+    difference = found["difference"]
+    assert difference["part"] == "system"
+    assert "rude" in difference["prompt"] and "kind" in difference["earlier"]
 
 
 @pytest.mark.parametrize("path", sorted(BODIES.keys() - {"/generate", "/api/generate"}))
@@ -100,7 +102,8 @@ def test_tools_in_another_order_are_named_in_every_api(served: Served, path: str
     explained(served, path, system, "How high is Oslo?", TOOLS)
     found = explained(served, path, system, "How high is Oslo?", TOOLS[::-1])
     assert found["causes"]["tools"] > 100
-    assert found["difference"]["part"] == "tool"
+    assert (found["difference"]["part"], found["difference"]["role"]) == ("tool", None)
+    assert "another order" in found["difference"]["note"]
 
 
 @pytest.mark.parametrize(
