@@ -38,11 +38,6 @@ GROUPS = [RowGroup(first_row=1, rows=2, shared_tokens=SHARED)]
 LEVELS = [RowGroup(first_row=1, rows=2, shared_tokens=PAGE), *GROUPS]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
-
-
 class Compared(EagerExecutor):
     """Runs each forward pass both ways, and notes the tokens of those that were replayed."""
 

@@ -27,7 +27,6 @@ from arbora.runtime.model.running_step import RunningStep
 from arbora.runtime.processes.heartbeat import Heartbeat
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import bits
-from checkpoints import WINDOWED, random_model, save_model
 from logged_steps import Log
 from step_driver import packed, unpacked
 from triton_device import cache_as_on_a_gpu, triton_kernels  # noqa: F401
@@ -110,8 +109,8 @@ class Sides:
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Sides:
-    return Sides(save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model")))
+def sides(model: Path) -> Sides:
+    return Sides(model)
 
 
 def assert_same(got: list[StepResult], want: list[StepResult]) -> None:

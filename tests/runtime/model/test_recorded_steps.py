@@ -39,11 +39,6 @@ def of_bfloat16(deterministic: bool = False) -> list[int]:
     return TWICE if can_run else []
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
-
-
 class Compared(EagerExecutor):
     """Runs each forward pass both ways, and notes how many rows were replayed."""
 

@@ -23,7 +23,7 @@ from arbora.runtime.model.running_step import NOTHING_ALLOWED
 from arbora.runtime.model.sampling_graphs import SamplingGraphs
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import EOS, bits, byte_vocabulary, nested
-from checkpoints import VOCAB_SIZE, WINDOWED, random_model, save_model
+from checkpoints import VOCAB_SIZE
 from recorded_launches import capture
 from stack_automata import load_message
 from step_driver import (
@@ -43,11 +43,6 @@ T = TypeVar("T")
 SLOTS = 6
 PROMPT = np.random.default_rng(0).integers(0, 256, 5).tolist()
 SAMPLED = SamplingParams(max_tokens=64, temperature=1.0, seed=3)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
 
 
 class Replaying(EagerExecutor):

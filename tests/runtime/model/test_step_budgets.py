@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import logged_steps
 import numpy as np
@@ -11,7 +12,6 @@ import pytest
 from arbora.runtime.messages import Row, RowGroup, StepMasks
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import bits, nested
-from checkpoints import WINDOWED, random_model, save_model
 from logged_steps import Log
 from stack_automata import load_message
 from step_driver import StepDriver, packed
@@ -47,8 +47,7 @@ class Steps:
 
 
 @pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Steps]:
-    model = save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
+def steps(model: Path) -> Iterator[Steps]:
     log = Log()
     driver = logged_steps.with_graphs(model, log)
     with triton_kernels():

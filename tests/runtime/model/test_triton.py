@@ -4,37 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
-import pytest
 import torch
 from arbora.runtime.messages import RowGroup, StepMasks, StepResult
 from arbora.runtime.model.loading import load_model
 from arbora.runtime.sampling_params import SamplingParams
 from byte_grammars import EOS, bits, byte_vocabulary, nested
-from checkpoints import VOCAB_SIZE, WINDOWED, random_model, save_model
+from checkpoints import VOCAB_SIZE
 from stack_automata import load_message
-from step_driver import GREEDY, StepDriver, packed, serve_config, unpacked
+from step_driver import BIASED, FILTERED, GREEDY, PENALISED, StepDriver, packed, serve_config, unpacked
 from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
 
 TOLERANCE = 1e-4
 PROMPT = np.random.default_rng(0).integers(0, 256, 14).tolist()
 REPORTED = SamplingParams(max_tokens=64, temperature=0.0, logprobs=4, prompt_logprobs=VOCAB_SIZE)
-NESTED = SamplingParams(max_tokens=64, temperature=1.0, seed=5, top_k=20, top_p=0.9, min_p=0.02)
-EDITED = SamplingParams(
-    max_tokens=64,
-    temperature=1.3,
-    seed=9,
-    repetition_penalty=1.3,
-    frequency_penalty=0.8,
-    presence_penalty=0.3,
-    logit_bias={3: 4.0, 200: -2.0},
-    min_tokens=3,
-)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_model(random_model("qwen3", **WINDOWED), tmp_path_factory.mktemp("model"))
+EDITED = msgspec.structs.replace(PENALISED, logit_bias=BIASED.logit_bias, min_tokens=3)
 
 
 def started(model: Path, device: str, eager: bool = False) -> StepDriver:
@@ -53,7 +38,7 @@ def run_every_kind_of_step(driver: StepDriver) -> list[StepResult]:
     results.append(driver.run([driver.row(0, PROMPT[9:])]))
     driver.start(1)
     driver.share(1, 0, 11)
-    driver.start(2, NESTED, grammar=4)
+    driver.start(2, FILTERED, grammar=4)
     driver.start(3, EDITED, prompt=packed(PROMPT[:3]), banned_tokens=packed([EOS, 3]))
     chunks = [driver.row(1, PROMPT[11:]), driver.row(2, PROMPT[:2]), driver.row(3, PROMPT[:3])]
     results.append(driver.run([driver.row(0), *chunks]))
