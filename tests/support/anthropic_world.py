@@ -8,8 +8,7 @@ from typing import Any
 
 import anthropic
 import httpx
-from fake_scheduler import FakeScheduler
-from http_world import MODEL, HttpWorld, http_world
+from http_world import MODEL, ClientWorld, HttpWorld, http_world
 
 HELLO: Any = [{"role": "user", "content": "How is the weather?"}]
 TOOLS: Any = [
@@ -47,22 +46,12 @@ def turn_of(message: Any) -> Any:
     return {"role": "assistant", "content": [block.to_dict() for block in message.content]}
 
 
-class AnthropicWorld:
+class AnthropicWorld(ClientWorld):
     """`client` is Anthropic's own."""
 
     def __init__(self, world: HttpWorld, key: str) -> None:
-        self.http_world = world
+        super().__init__(world)
         self.client = anthropic.AsyncAnthropic(base_url=world.url, api_key=key, max_retries=0)
-
-    def says(self, *texts: str) -> None:
-        self.http_world.script = self.http_world.says(*texts)
-
-    def ids(self, text: str) -> list[int]:
-        return self.http_world.ids(text)
-
-    @property
-    def running(self) -> FakeScheduler:
-        return self.http_world.running
 
     async def create(self, **fields: Any) -> Any:
         fields = {"model": MODEL, "messages": HELLO, "max_tokens": 1000, **fields}

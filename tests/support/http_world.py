@@ -104,6 +104,23 @@ class HttpWorld:
         await self.http.aclose()
 
 
+class ClientWorld:
+    """An API's own client of a server with a scripted scheduler: what the worlds of all APIs have."""
+
+    def __init__(self, world: HttpWorld) -> None:
+        self.http_world = world
+
+    def says(self, *texts: str) -> None:
+        self.http_world.script = self.http_world.says(*texts)
+
+    def ids(self, text: str) -> list[int]:
+        return self.http_world.ids(text)
+
+    @property
+    def running(self) -> FakeScheduler:
+        return self.http_world.running
+
+
 def choice_index(request: Generate) -> int:
     return int(request.request.rpartition("-")[2])
 
@@ -112,12 +129,24 @@ def last_generate(world: HttpWorld) -> Generate:
     return world.running.of_kind(Generate)[-1]
 
 
-async def refused(world: HttpWorld, path: str = "/v1/chat/completions", **fields: Any) -> Any:
-    """Sends a request with these fields, which must be refused. Returns the error."""
-    body = {"model": MODEL, "messages": HELLO, "prompt": "Hello", **fields}
+def last_prompt(world: HttpWorld) -> str:
+    return world.text(unpacked(last_generate(world).prompt))
+
+
+async def error_of(world: HttpWorld, path: str, body: object) -> Any:
+    """Sends a request that the server must refuse. Returns the error."""
     response = await world.http.post(path, json=body)
     assert response.status_code == 400, response.text
-    return response.json()["error"]
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+async def refused(world: HttpWorld, path: str = "/v1/chat/completions", **fields: Any) -> Any:
+    """The error of a request with these fields, which the server must refuse."""
+    body = {"model": MODEL, "messages": HELLO, "prompt": "Hello", **fields}
+    return await error_of(world, path, body)
 
 
 async def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:

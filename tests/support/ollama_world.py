@@ -9,8 +9,7 @@ from typing import Any
 import httpx
 import ollama
 from anthropic_world import TEMPLATE, called
-from fake_scheduler import FakeScheduler
-from http_world import MODEL, HttpWorld, http_world
+from http_world import MODEL, ClientWorld, HttpWorld, http_world
 
 __all__ = ["HELLO", "TEMPLATE", "TOOLS", "OllamaWorld", "called", "ollama_world"]
 HELLO: Any = [{"role": "user", "content": "How is the weather?"}]
@@ -31,23 +30,13 @@ TOOLS: Any = [
 ]
 
 
-class OllamaWorld:
+class OllamaWorld(ClientWorld):
     """`client` is Ollama's own."""
 
     def __init__(self, world: HttpWorld, key: str | None) -> None:
-        self.http_world = world
+        super().__init__(world)
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         self.client = ollama.AsyncClient(host=world.url, headers=headers)
-
-    def says(self, *texts: str) -> None:
-        self.http_world.script = self.http_world.says(*texts)
-
-    def ids(self, text: str) -> list[int]:
-        return self.http_world.ids(text)
-
-    @property
-    def running(self) -> FakeScheduler:
-        return self.http_world.running
 
     async def chat(self, **fields: Any) -> Any:
         fields = {"model": MODEL, "messages": HELLO, **fields}

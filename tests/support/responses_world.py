@@ -11,31 +11,20 @@ from typing import Any
 import httpx
 import openai
 from anthropic_world import TEMPLATE, called
-from fake_scheduler import FakeScheduler
-from http_world import MODEL, HttpWorld, http_world
+from http_world import MODEL, ClientWorld, HttpWorld, http_world
 
 __all__ = ["ResponsesWorld", "called", "events_of", "responses_world"]
 
 CONTEXT = 4096
 
 
-class ResponsesWorld:
+class ResponsesWorld(ClientWorld):
     """`client` is OpenAI's own, with the first API key."""
 
     def __init__(self, world: HttpWorld, key: str) -> None:
-        self.http_world = world
+        super().__init__(world)
         self.key = key
         self.client: openai.AsyncOpenAI = world.client.with_options(api_key=key)
-
-    def says(self, *texts: str) -> None:
-        self.http_world.script = self.http_world.says(*texts)
-
-    def ids(self, text: str) -> list[int]:
-        return self.http_world.ids(text)
-
-    @property
-    def running(self) -> FakeScheduler:
-        return self.http_world.running
 
     async def create(self, **fields: Any) -> Any:
         return await self.client.responses.create(**{"model": MODEL, "input": "Hello", **fields})

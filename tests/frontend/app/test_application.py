@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
+from apis import APIS, Api
 from arbora.frontend.http.body import MAX_BODY_BYTES
-from http_world import MODEL, HttpWorld, http_world, last_generate
+from http_world import HELLO, MODEL, HttpWorld, http_world, last_generate
 from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -138,20 +139,9 @@ async def test_the_paths_that_errors_name_are_served(world: HttpWorld) -> None:
         assert (await world.http.put(path)).status_code == 405
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/api/chat", "/generate"],
-)
-async def test_a_request_may_have_a_slash_at_the_end_of_its_path(world: HttpWorld, path: str) -> None:
-    texts = {"prompt": "Hello", "input": "Hello", "messages": HELLO, "max_tokens": 3}
-    fields = {
-        "/v1/chat/completions": ("messages",),
-        "/v1/messages": ("messages", "max_tokens"),
-        "/v1/responses": ("input",),
-        "/api/chat": ("messages",),
-    }
-    body = {name: texts[name] for name in fields.get(path, ("prompt",))}
-    assert (await world.http.post(f"{path}/", json=body)).status_code == 200
+@pytest.mark.parametrize("api", APIS, ids=lambda api: api.path)
+async def test_a_request_may_have_a_slash_at_the_end_of_its_path(world: HttpWorld, api: Api) -> None:
+    assert (await world.http.post(f"{api.path}/", json=api.body)).status_code == 200
 
 
 async def test_probes_and_lists_may_have_a_slash_at_the_end_too(world: HttpWorld, guarded: HttpWorld) -> None:
@@ -209,6 +199,13 @@ async def test_a_body_beyond_the_limit_is_refused(world: HttpWorld, declared: bo
     response = await world.http.post("/v1/completions", content=content)
     assert response.status_code == 413
     assert response.json()["error"]["code"] == "body_too_large"
+
+
+async def test_a_refused_request_leaves_the_connection_usable(world: HttpWorld) -> None:
+    async with httpx.AsyncClient(base_url=world.url, limits=httpx.Limits(max_connections=1)) as http:
+        for _ in range(3):
+            assert (await http.post("/v1/completions", content=b"{")).status_code == 400
+            assert (await http.post("/v1/completions", json={"prompt": "Hello"})).status_code == 200
 
 
 async def test_with_several_keys_the_key_is_the_tenant_not_the_user(guarded: HttpWorld) -> None:

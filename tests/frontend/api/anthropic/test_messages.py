@@ -13,7 +13,7 @@ import pytest_asyncio
 from anthropic_world import HELLO, TOOLS, AnthropicWorld, anthropic_world, called, turn_of
 from arbora.runtime.messages import LeftOut
 from fake_scheduler import unpacked
-from http_world import MODEL, http_world, last_generate
+from http_world import MODEL, http_world, last_generate, last_prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SCHEMA: Any = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -252,7 +252,7 @@ async def test_thinking_that_is_sent_back_reaches_the_template(world: AnthropicW
     world.says(REASONED)
     message = await world.create(thinking={"type": "adaptive", "display": display})
     await world.create(messages=[*HELLO, turn_of(message), *HELLO])
-    prompt = world.http_world.text(unpacked(last_generate(world.http_world).prompt))
+    prompt = last_prompt(world.http_world)
     assert REASONED in prompt
 
 
@@ -276,7 +276,7 @@ async def test_a_loop_of_tools_repeats_the_tokens_of_its_thinking(
 async def test_an_assistants_last_message_is_continued(world: AnthropicWorld) -> None:
     world.says(" sat")
     message = await world.create(messages=[*HELLO, {"role": "assistant", "content": "the cat"}])
-    prompt = world.http_world.text(unpacked(last_generate(world.http_world).prompt))
+    prompt = last_prompt(world.http_world)
     assert prompt.endswith("the cat")
     assert message.content[0].text == " sat"
 

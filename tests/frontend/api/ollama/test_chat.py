@@ -12,8 +12,8 @@ import ollama
 import pydantic
 import pytest
 import pytest_asyncio
-from arbora.runtime.messages import Abort, Generate, LeftOut
-from http_world import MODEL, eventually, last_generate
+from arbora.runtime.messages import Generate, LeftOut
+from http_world import MODEL, eventually, last_generate, last_prompt
 from ollama_world import HELLO, TOOLS, OllamaWorld, called, ollama_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,12 +30,6 @@ class Person(pydantic.BaseModel):
 async def world() -> AsyncIterator[OllamaWorld]:
     async with ollama_world() as world:
         yield world
-
-
-def prompt(world: OllamaWorld) -> str:
-    return world.http_world.tokenizer.decode(
-        last_generate(world.http_world).prompt, skip_special_tokens=False
-    )
 
 
 async def lines(world: OllamaWorld, path: str = "/api/chat", **body: Any) -> list[Any]:
@@ -109,12 +103,6 @@ async def test_a_cut_answer_says_so(world: OllamaWorld) -> None:
     assert (answer.done_reason, answer.eval_count) == ("length", 5)
 
 
-async def test_a_stop_string_ends_the_answer(world: OllamaWorld) -> None:
-    world.says("the cat sat on the mat")
-    answer = await world.chat(options={"stop": ["dog", " sat"]})
-    assert (answer.message.content, answer.done_reason) == ("the cat", "stop")
-
-
 async def test_a_schema_reaches_the_scheduler(world: OllamaWorld) -> None:
     world.says('{"name": "Ada"}')
     answer = await world.chat(format=Person.model_json_schema(), think=False)
@@ -186,7 +174,7 @@ async def test_a_result_answers_the_open_call_of_its_tool(world: OllamaWorld) ->
     ]
     async with ollama_world(shows_ids) as ids_world:
         await ids_world.chat(messages=messages)
-        text = prompt(ids_world)
+        text = last_prompt(ids_world.http_world)
     assert "call00000=weather call00001=clock" in text
     assert text.index("[tool call00001]") < text.index("[tool call00000]") < text.index("[tool callnone0]")
 
@@ -219,7 +207,7 @@ async def test_think_sets_the_variables_of_the_template() -> None:
     async with ollama_world(template) as world:
         for think, shown in ((True, "True "), (False, "False "), ("high", "True high")):
             await world.post("/api/chat", messages=HELLO, think=think, stream=False)
-            assert prompt(world).startswith(shown)
+            assert last_prompt(world.http_world).startswith(shown)
 
 
 async def test_thinking_is_refused_if_the_model_has_none() -> None:
@@ -231,7 +219,7 @@ async def test_thinking_is_refused_if_the_model_has_none() -> None:
 
 async def test_a_last_message_of_the_assistant_is_continued(world: OllamaWorld) -> None:
     await world.chat(messages=[*HELLO, {"role": "assistant", "content": "It is"}])
-    assert prompt(world).endswith("<|im_start|>assistant\nIt is")
+    assert last_prompt(world.http_world).endswith("<|im_start|>assistant\nIt is")
 
 
 async def test_log_probabilities_have_texts_and_alternatives(world: OllamaWorld) -> None:
@@ -260,29 +248,3 @@ async def test_an_unenforced_keyword_is_named(world: OllamaWorld) -> None:
     finally:
         world.running.left_out = []
     assert last["unenforced"] == [{"keyword": "format", "path": "format"}]
-
-
-async def test_a_client_that_disconnects_ends_its_request(world: OllamaWorld) -> None:
-    world.says("the cat sat on the mat " * 300)
-    world.running.pauses = True
-    try:
-        stream = await world.chat(stream=True)
-        await anext(stream)
-        asked = last_generate(world.http_world).request
-        await stream.aclose()
-        await eventually(lambda: Abort(asked) in world.running.of_kind(Abort))
-    finally:
-        world.running.pauses = False
-        world.running.gate.set()
-
-
-async def test_a_failure_inside_a_stream_is_a_line(world: OllamaWorld) -> None:
-    async with ollama_world() as other:
-        other.says("the cat sat on the mat " * 300)
-        other.running.pauses = True
-        stream = await other.chat(stream=True)
-        await anext(stream)
-        await other.http_world.kill_replica()
-        with pytest.raises(ollama.ResponseError):
-            async for _ in stream:
-                pass

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from arbora.frontend.api.ollama.options import MIN_P, TEMPERATURE, TOP_K, TOP_P
 from arbora.frontend.api.ollama.protocol import Options
-from http_world import MODEL, last_generate
+from http_world import MODEL, last_generate, last_prompt
 from ollama_world import OllamaWorld, ollama_world
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -23,16 +23,10 @@ async def world() -> AsyncIterator[OllamaWorld]:
         yield world
 
 
-def prompt(world: OllamaWorld) -> str:
-    return world.http_world.tokenizer.decode(
-        last_generate(world.http_world).prompt, skip_special_tokens=False
-    )
-
-
 async def test_a_prompt_is_a_conversation_with_its_system_prompt(world: OllamaWorld) -> None:
     answer = await world.generate(system="Be brief.", prompt="Hello")
     assert (answer.response, answer.done_reason) == ("Fine.", "stop")
-    assert prompt(world) == (
+    assert last_prompt(world.http_world) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     )
 
@@ -46,19 +40,13 @@ async def test_a_raw_prompt_is_not_rendered_and_its_reply_not_read(world: Ollama
     assert raw.response.startswith("<think>") and raw.thinking is None
     assert (read.response, read.thinking) == ("Fine.", "Hm.")
     await world.generate(raw=True, prompt="Hello")
-    assert prompt(world) == "Hello"
+    assert last_prompt(world.http_world) == "Hello"
 
 
 async def test_a_model_without_a_template_gets_the_prompt_as_it_is() -> None:
     async with ollama_world(None) as world:
         assert (await world.generate(prompt="Hello")).done
-        assert prompt(world) == "Hello"
-
-
-async def test_a_stream_has_the_text_in_pieces(world: OllamaWorld) -> None:
-    parts = [part async for part in await world.generate(stream=True)]
-    assert "".join(part.response for part in parts) == "Fine."
-    assert [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
+        assert last_prompt(world.http_world) == "Hello"
 
 
 async def test_options_reach_the_scheduler(world: OllamaWorld) -> None:

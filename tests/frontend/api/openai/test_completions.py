@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from arbora.frontend.core.replica.engine_client import EngineClient
 from arbora.frontend.core.reply import MANY_TOKENS
 from arbora.runtime.messages import Finish, Generate, Message
@@ -18,12 +16,6 @@ from openai import BadRequestError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 FOX = " brown fox jumps"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world() as world:
-        yield world
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +133,8 @@ async def test_several_prompts_may_be_token_ids(world: HttpWorld) -> None:
 
 
 async def test_echo_puts_the_prompt_before_the_text(world: HttpWorld) -> None:
-    assert (await create(world, echo=True)).choices[0].text == "The quick" + FOX
+    for prompt in ("The quick", world.ids("The quick")):
+        assert (await create(world, prompt=prompt, echo=True)).choices[0].text == "The quick" + FOX
 
 
 async def test_a_stream_echoes_the_prompt_once_for_each_choice(world: HttpWorld) -> None:

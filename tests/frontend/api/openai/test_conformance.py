@@ -8,21 +8,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from http_world import MODEL, HttpWorld, http_world, last_generate
+from http_world import HELLO, MODEL, HttpWorld, http_world, last_prompt
 from openai.types import Completion, CompletionUsage, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from tiny_model import CHATML
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 THINKS = CHATML + "{% if enable_thinking %}<think>\n{% elif enable_thinking is defined %}</think>{% endif %}"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world() as world:
-        yield world
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -88,6 +81,9 @@ async def test_an_answer_s_headers_have_its_id(world: HttpWorld, path: str, stre
     response = await post(world, path, stream=stream)
     body = response.text.partition("\n")[0].removeprefix("data: ")
     assert response.headers["x-request-id"] == json.loads(body)["id"]
+    assert response.headers["content-type"].partition(";")[0] == (
+        "text/event-stream" if stream else "application/json"
+    )
     assert not stream or response.headers["x-accel-buffering"] == "no"
 
 
@@ -231,8 +227,7 @@ async def test_a_message_may_have_its_reasoning_by_either_name(name: str) -> Non
     async with http_world(template) as world:
         turns = [*HELLO, {"role": "assistant", "content": "Fine.", name: "Let me see."}, *HELLO]
         await post(world, CHAT, messages=turns)
-        prompt = last_generate(world).prompt
-        assert "Let me see.Fine." in world.tokenizer.decode(prompt, skip_special_tokens=False)
+        assert "Let me see.Fine." in last_prompt(world)
 
 
 async def test_a_reply_cut_within_its_reasoning_has_only_reasoning(thinker: HttpWorld) -> None:
@@ -266,8 +261,7 @@ async def test_reasoning_may_be_left_out_of_the_answer(thinker: HttpWorld, strea
 async def test_the_effort_turns_reasoning_on_and_off(thinker: HttpWorld, fields: Any, ending: str) -> None:
     thinker.script = thinker.says("It is fine.")
     await post(thinker, CHAT, **fields)
-    tokens = last_generate(thinker).prompt
-    assert thinker.tokenizer.decode(tokens, skip_special_tokens=False).endswith(ending)
+    assert last_prompt(thinker).endswith(ending)
 
 
 async def test_verbosity_is_a_variable_of_the_template() -> None:
@@ -279,7 +273,7 @@ async def test_verbosity_is_a_variable_of_the_template() -> None:
             ({}, ""),
         ):
             await post(world, CHAT, **fields)
-            text = world.tokenizer.decode(last_generate(world).prompt, skip_special_tokens=False)
+            text = last_prompt(world)
             assert text.partition("|")[2] == seen
 
 

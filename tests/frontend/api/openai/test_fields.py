@@ -288,7 +288,9 @@ async def test_constraints_that_differ_are_refused_by_their_names(world: HttpWor
     assert "give only one, or the same value in each" in error["message"]
 
 
-@pytest.mark.parametrize("limit", [{}, {"max_tokens": 5}, {"max_completion_tokens": 5}], ids=str)
+@pytest.mark.parametrize(
+    "limit", [{}, {"max_tokens": 5}, {"max_completion_tokens": 5}, {"stream": True}], ids=str
+)
 async def test_the_error_names_messages_if_they_alone_are_too_long(world: HttpWorld, limit: Any) -> None:
     error = await refused(world, messages=[{"role": "user", "content": "Hello " * 2000}], **limit)
     assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")

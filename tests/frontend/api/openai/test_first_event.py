@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from http_world import MODEL, HttpWorld, http_world
+from http_world import HELLO, MODEL, HttpWorld, http_world
 from tiny_model import CHATML
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-HELLO: Any = [{"role": "user", "content": "Hello"}]
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
 TEMPLATE = CHATML + "{# <tool_call> </think> #}{% if tools %}{{ tools | tojson }}{% endif %}"
 TOOLS: Any = [{"type": "function", "function": {"name": "look"}}]
 CALL = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
@@ -32,34 +30,6 @@ async def deltas(world: HttpWorld, **fields: Any) -> list[Any]:
     response = await world.http.post(CHAT, json=body)
     events = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
     return [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        (CHAT, {}),
-        (CHAT, {"n": 2}),
-        (CHAT, {"tools": TOOLS, "tool_choice": "required"}),
-        (CHAT, {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}),
-        (COMPLETIONS, {}),
-        (COMPLETIONS, {"echo": True}),
-        (COMPLETIONS, {"echo": True, "logprobs": 1}),
-    ],
-    ids=str,
-)
-async def test_no_event_leaves_before_the_first_token(world: HttpWorld, path: str, fields: Any) -> None:
-    world.script = world.says("the cat sat")
-    world.running.gate.clear()
-    body = {"messages": HELLO, "prompt": "Hello", "stream": True, **fields}
-    async with world.http.stream("POST", path, json=body) as response:
-        assert response.status_code == 200
-        parts = response.aiter_bytes()
-        first = asyncio.ensure_future(anext(parts))
-        await world.until(lambda: bool(world.running.rows))
-        await asyncio.sleep(0.05)
-        assert not first.done()
-        world.running.gate.set()
-        assert (await first).startswith(b"data: ")
 
 
 async def test_the_role_comes_with_the_first_text(world: HttpWorld) -> None:
@@ -102,15 +72,3 @@ async def test_every_stream_begins_with_its_role_once(world: HttpWorld, text: st
     first, *others, last = await deltas(world)
     assert (first, last) == (OPENING, {})
     assert not any("role" in delta for delta in others)
-
-
-async def test_a_failure_before_the_first_token_is_the_only_event() -> None:
-    async with http_world() as world:
-        world.running.gate.clear()
-        answering = asyncio.create_task(world.http.post(CHAT, json={"messages": HELLO, "stream": True}))
-        await world.until(lambda: bool(world.running.rows))
-        await world.kill_replica()
-        world.supervisor.give_up()
-        response = await answering
-    (event,) = [line for line in response.text.split("\n\n") if line]
-    assert "error" in json.loads(event.removeprefix("data: "))

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from arbora.frontend.http.field_names import MOST_ELEMENTS, MOST_UNKNOWN
-from http_world import HttpWorld, http_world, last_generate
+from http_world import HELLO, HttpWorld, error_of, http_world, last_generate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-HELLO = [{"role": "user", "content": "Hello"}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "null"}}}
 TAG = {"type": "tag", "begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
 NAMED = {"name": "a", "schema": SCHEMA}
@@ -65,7 +64,7 @@ async def test_a_response_format_is_refused_rather_than_left_out(
     world: HttpWorld, fields: Any, param: str, advice: str
 ) -> None:
     for path, body in ((CHAT, {"messages": HELLO}), (COMPLETIONS, {"prompt": "Hello"})):
-        error = await refused(world, path, {**body, **fields})
+        error = await error_of(world, path, {**body, **fields})
         assert error["param"] == f"response_format.{param}"
         assert advice in error["message"]
 
@@ -96,7 +95,7 @@ async def test_a_response_format_is_refused_rather_than_left_out(
 async def test_a_name_that_was_meant_to_bind_the_reply_is_refused(
     world: HttpWorld, fields: Any, param: str | None, meant: str
 ) -> None:
-    error = await refused(world, CHAT, {"messages": HELLO, **fields})
+    error = await error_of(world, CHAT, {"messages": HELLO, **fields})
     assert meant in error["message"]
     assert error["code"] == "unknown_parameter"
     assert param in (None, error["param"])
@@ -157,14 +156,14 @@ async def test_a_schema_is_taken_where_other_servers_take_it(world: HttpWorld, f
 async def test_a_structural_tag_with_an_unknown_name_is_refused(
     world: HttpWorld, tag: Any, param: str
 ) -> None:
-    error = await refused(world, CHAT, {"messages": HELLO, **format("structural_tag", format=tag)})
+    error = await error_of(world, CHAT, {"messages": HELLO, **format("structural_tag", format=tag)})
     assert error["param"] == param
     assert f"{param} is no known field. {param.rpartition('.')[0]} may have type, " in error["message"]
 
 
 async def test_two_schemas_of_a_response_format_must_be_the_same(world: HttpWorld) -> None:
     fields = format("json_schema", json_schema=NAMED, schema={"type": "null"})
-    error = await refused(world, CHAT, {"messages": HELLO, **fields})
+    error = await error_of(world, CHAT, {"messages": HELLO, **fields})
     assert "response_format.json_schema.schema and response_format.schema can't be used" in error["message"]
 
 
@@ -173,7 +172,7 @@ async def test_a_structural_tag_has_one_of_its_two_forms(world: HttpWorld, name:
     parts = {"structures": [{"begin": "<b>", "schema": {}, "end": "</b>"}], "triggers": ["<b"]}
     fields = {"format": TAG, name: parts[name]}
     for place in (format("structural_tag", **fields), {"structured_outputs": {"structural_tag": fields}}):
-        error = await refused(world, CHAT, {"messages": HELLO, **place})
+        error = await error_of(world, CHAT, {"messages": HELLO, **place})
         assert error["param"].endswith(f".{name}")
         assert ".format: give only one." in error["message"]
 
@@ -182,7 +181,7 @@ async def test_the_names_of_a_limited_number_of_tools_are_checked(world: HttpWor
     named = {"type": "function", "function": {"name": "f"}}
     allowed = {"mode": "auto", "tools": [named] * (MOST_ELEMENTS + 1)}
     fields = choice(type="allowed_tools", allowed_tools=allowed)
-    error = await refused(world, CHAT, {"messages": HELLO, **fields})
+    error = await error_of(world, CHAT, {"messages": HELLO, **fields})
     assert error["param"] == "tool_choice.allowed_tools.tools"
     assert error["message"].endswith("has 1025 elements, but may have at most 1024.")
 
@@ -190,9 +189,9 @@ async def test_the_names_of_a_limited_number_of_tools_are_checked(world: HttpWor
 async def test_a_misspelt_constraint_is_found_among_many_unknown_names(world: HttpWorld) -> None:
     many = {f"a{number}": 1 for number in range(MOST_UNKNOWN - 1)}
     assert (await world.http.post(CHAT, json={"messages": HELLO, **many})).status_code == 200
-    error = await refused(world, CHAT, {"messages": HELLO, **many, "regx": "a"})
+    error = await error_of(world, CHAT, {"messages": HELLO, **many, "regx": "a"})
     assert error["message"] == "regx is no known field. Did you mean regex?"
-    error = await refused(world, CHAT, {"messages": HELLO, **many, "a": 1, "b": 1})
+    error = await error_of(world, CHAT, {"messages": HELLO, **many, "a": 1, "b": 1})
     assert error["message"] == f"The request has more than {MOST_UNKNOWN} unknown fields: leave them out."
 
 
@@ -203,10 +202,3 @@ async def test_the_same_unknown_name_in_each_of_many_tools_counts_once(world: Ht
         for number in range(2 * MOST_UNKNOWN)
     ]
     assert (await world.http.post(CHAT, json={"messages": HELLO, "tools": tools})).status_code == 200
-
-
-async def refused(world: HttpWorld, path: str, body: object) -> dict[str, Any]:
-    response = await world.http.post(path, json=body)
-    assert response.status_code == 400, response.text
-    error: dict[str, Any] = response.json()["error"]
-    return error

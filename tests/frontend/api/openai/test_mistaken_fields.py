@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
-
 import httpx
 import pytest
-import pytest_asyncio
 from arbora.frontend.core.type_errors import STEP_BYTES, json_mistake
-from http_world import HttpWorld, http_world
+from http_world import HELLO, HttpWorld, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-HELLO = [{"role": "user", "content": "Hello"}]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world() as world:
-        yield world
-
-
-async def refused(world: HttpWorld, path: str, body: object) -> dict[str, Any]:
-    response = await world.http.post(path, json=body)
-    assert response.status_code == 400
-    error: dict[str, Any] = response.json()["error"]
-    return error
 
 
 @pytest.mark.parametrize(
@@ -56,7 +38,7 @@ async def refused(world: HttpWorld, path: str, body: object) -> dict[str, Any]:
 )
 async def test_a_misspelt_constraint_is_refused(world: HttpWorld, name: str, meant: str) -> None:
     for path, body in ((CHAT, {"messages": HELLO}), (COMPLETIONS, {"prompt": "Hello"})):
-        error = await refused(world, path, {**body, name: "a"})
+        error = await error_of(world, path, {**body, name: "a"})
         assert error["message"] == f"{name} is no known field. Did you mean {meant}?"
         assert (error["param"], error["code"]) == (name, "unknown_parameter")
         assert (await world.http.post(path, json={**body, name: None})).status_code == 200
@@ -68,9 +50,9 @@ async def test_a_field_that_is_like_no_constraint_is_ignored(world: HttpWorld, n
 
 
 async def test_a_field_of_the_other_endpoint_names_it(world: HttpWorld) -> None:
-    error = await refused(world, CHAT, {"prompt": "Hello"})
+    error = await error_of(world, CHAT, {"prompt": "Hello"})
     assert "messages is missing, and prompt is a field of /v1/completions: send" in error["message"]
-    error = await refused(world, COMPLETIONS, {"messages": HELLO})
+    error = await error_of(world, COMPLETIONS, {"messages": HELLO})
     assert "prompt is missing, and messages is a field of /v1/chat/completions: send" in error["message"]
     assert error["param"] == "prompt"
 
@@ -87,20 +69,20 @@ async def test_a_field_of_the_other_endpoint_names_it(world: HttpWorld) -> None:
 async def test_another_servers_name_of_a_prompt_is_refused_with_the_name_here(
     world: HttpWorld, path: str, body: object, name: str, meant: str
 ) -> None:
-    error = await refused(world, path, body)
+    error = await error_of(world, path, body)
     assert error["message"] == f"{name} is no known field. Did you mean {meant}?"
     assert error["param"] == name
 
 
 async def test_a_prompt_is_a_text_or_messages_but_not_both(world: HttpWorld) -> None:
-    error = await refused(world, "/tokenize", {})
+    error = await error_of(world, "/tokenize", {})
     assert error["message"] == "Neither prompt nor messages is given: give one of them."
-    error = await refused(world, "/tokenize", {"prompt": "Hello", "messages": HELLO})
+    error = await error_of(world, "/tokenize", {"prompt": "Hello", "messages": HELLO})
     assert error["message"] == "Both prompt and messages are given: give one of them."
 
 
 async def test_a_required_field_may_be_meant_by_its_name_without_the_unit(world: HttpWorld) -> None:
-    error = await refused(world, CHAT, {"messages": HELLO, "cache_lease": {"ttl": 3}})
+    error = await error_of(world, CHAT, {"messages": HELLO, "cache_lease": {"ttl": 3}})
     expected = "The required field cache_lease.ttl_s is missing. There is a field 'ttl': is it meant?"
     assert error["message"] == expected
 
@@ -119,7 +101,7 @@ async def test_a_tool_without_a_type_is_a_function(world: HttpWorld) -> None:
     [([], "[]"), ("hi", '"hi"'), (5, "5"), (True, "true"), (["a" * 200], "a list")],
 )
 async def test_a_body_that_is_not_an_object_is_shown(world: HttpWorld, body: object, shown: str) -> None:
-    error = await refused(world, CHAT, body)
+    error = await error_of(world, CHAT, body)
     assert error["message"] == f"The request's body is {shown}, but must be a JSON object."
 
 
@@ -138,7 +120,7 @@ async def test_a_body_that_is_not_an_object_is_shown(world: HttpWorld, body: obj
 async def test_a_wrong_value_is_shown_as_it_was_sent(
     world: HttpWorld, field: str, value: object, message: str
 ) -> None:
-    error = await refused(world, CHAT, {"messages": HELLO, field: value})
+    error = await error_of(world, CHAT, {"messages": HELLO, field: value})
     assert error["message"].startswith(message)
 
 
@@ -148,13 +130,13 @@ async def test_a_prompt_that_is_too_long_names_the_limit_once_and_what_to_do(wor
         (COMPLETIONS, {"prompt": "cat " * 9000}, "shorten it."),
         (COMPLETIONS, {"prompt": [5] * 256}, "shorten it."),
     ):
-        message = (await refused(world, path, body))["message"]
+        message = (await error_of(world, path, body))["message"]
         assert message.count("256") == 1 + (body.get("prompt") == [5] * 256)
         assert message.endswith(fix) and "maximum context length is 256" in message
 
 
 async def test_one_token_is_singular(world: HttpWorld) -> None:
-    error = await refused(world, COMPLETIONS, {"prompt": "Hello", "max_tokens": 1, "min_tokens": 2})
+    error = await error_of(world, COMPLETIONS, {"prompt": "Hello", "max_tokens": 1, "min_tokens": 2})
     assert "the reply can have at most 1 token:" in error["message"]
 
 
@@ -171,14 +153,14 @@ async def test_one_token_is_singular(world: HttpWorld) -> None:
 async def test_a_constraint_of_another_server_is_refused(
     world: HttpWorld, name: str, value: object, nothing: object, instead: str
 ) -> None:
-    error = await refused(world, CHAT, {"messages": HELLO, name: value})
+    error = await error_of(world, CHAT, {"messages": HELLO, name: value})
     assert error["message"].endswith(instead)
     assert (error["param"], error["code"]) == (name, "unsupported_parameter")
     assert (await world.http.post(CHAT, json={"messages": HELLO, name: nothing})).status_code == 200
 
 
 async def test_a_misspelt_tool_choice_is_refused_in_chats(world: HttpWorld) -> None:
-    error = await refused(world, CHAT, {"messages": HELLO, "tool_chioce": "none"})
+    error = await error_of(world, CHAT, {"messages": HELLO, "tool_chioce": "none"})
     assert error["message"] == "tool_chioce is no known field. Did you mean tool_choice?"
 
 
@@ -228,7 +210,7 @@ async def test_half_of_a_surrogate_pair_is_named_with_its_place(
 
 
 async def test_half_of_a_surrogate_pair_in_a_schema_in_a_string_is_named(world: HttpWorld) -> None:
-    error = await refused(world, CHAT, {"messages": HELLO, "json_schema": r'{"enum": ["\ud83d"]}'})
+    error = await error_of(world, CHAT, {"messages": HELLO, "json_schema": r'{"enum": ["\ud83d"]}'})
     assert r"json_schema is not valid JSON: \ud83d at byte 11 is half of a surrogate pair" in error["message"]
 
 
@@ -254,7 +236,7 @@ async def test_half_of_a_surrogate_pair_in_bytes_is_named_with_its_place(world: 
 async def test_responses_name_their_own_field_for_the_length(
     world: HttpWorld, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    error = await refused(world, "/v1/responses", {"input": "Hello", name: 5})
+    error = await error_of(world, "/v1/responses", {"input": "Hello", name: 5})
     assert error["message"] == f"{name} is no known field. Did you mean max_output_tokens?"
     body = {"input": "Hello", name: 5, "max_output_tokens": 2}
     assert (await world.http.post("/v1/responses", json=body)).status_code == 200

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from http_world import HttpWorld, http_world
-from refusals import chat_error
+from http_world import HttpWorld, refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TAG: Any = {"begin": "<a>", "content": {"type": "any_text"}, "end": "</a>"}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world() as world:
-        yield world
 
 
 @pytest.mark.parametrize(
@@ -54,7 +45,7 @@ async def world() -> AsyncIterator[HttpWorld]:
 async def test_a_structural_tag_that_cannot_be_read_names_the_field_of_its_format(
     world: HttpWorld, format: Any, field: str, says: str
 ) -> None:
-    error = await chat_error(world, response_format={"type": "structural_tag", "format": format})
+    error = await refused(world, response_format={"type": "structural_tag", "format": format})
     assert error["param"] == f"response_format.format{field}"
     assert says in error["message"]
 
@@ -72,12 +63,12 @@ async def test_the_older_form_of_structural_tags_is_checked_too(
 ) -> None:
     structures = [{"begin": "<a>", "schema": {}, "end": "</a>"}]
     fields = {"type": "structural_tag", "structures": structures, "triggers": ["<a"], **changed}
-    assert (await chat_error(world, response_format=fields))["param"] == f"response_format.{param}"
+    assert (await refused(world, response_format=fields))["param"] == f"response_format.{param}"
 
 
 async def test_a_format_nested_without_end_is_refused(world: HttpWorld) -> None:
     format: Any = {"type": "any_text"}
     for _ in range(40):
         format = {"type": "sequence", "elements": [format]}
-    error = await chat_error(world, response_format={"type": "structural_tag", "format": format})
+    error = await refused(world, response_format={"type": "structural_tag", "format": format})
     assert "nested" in error["message"]

@@ -14,7 +14,7 @@ from arbora.frontend.core.replica.generation import Arrival, Generation, Take
 from arbora.frontend.core.tools.bounded_validator import BoundedValidator
 from arbora.runtime.messages import LeftOut
 from fake_scheduler import unpacked
-from http_world import MODEL, HttpWorld, http_world, last_generate
+from http_world import MODEL, HttpWorld, http_world, last_generate, last_prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: Any = [{"role": "user", "content": "How is the weather?"}]
@@ -206,7 +206,7 @@ async def test_calls_of_functions_are_rendered_as_calls_of_tools(world: HttpWorl
     prompts = []
     for messages in (older, newer):
         await create(world, messages=messages)
-        prompts.append(world.text(unpacked(last_generate(world).prompt)))
+        prompts.append(last_prompt(world))
     assert prompts[0] == prompts[1]
     assert CALL in prompts[0] and "<|im_start|>tool\nSun." in prompts[0]
 

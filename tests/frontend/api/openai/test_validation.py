@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import openai
 import pytest
-import pytest_asyncio
 from arbora.runtime.messages import Generate, Refused
-from http_world import MODEL, HttpWorld, http_world
+from http_world import HELLO, MODEL, HttpWorld, error_of, refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from refusals import HELLO, chat_error, completion_error, error_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMES = st.sampled_from(["type", "function", "name", "role", "content", "json_schema", "schema", "5"])
@@ -25,12 +22,6 @@ JSON = (
     | NAMES
 )
 TOOL = {"type": "function", "function": {"name": "look"}}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world() as world:
-        yield world
 
 
 @pytest.mark.parametrize(
@@ -54,7 +45,9 @@ async def world() -> AsyncIterator[HttpWorld]:
 async def test_a_value_out_of_range_is_named_with_its_range(
     world: HttpWorld, field: str, value: float, permitted: str
 ) -> None:
-    for error in (await chat_error(world, **{field: value}), await completion_error(world, **{field: value})):
+    fields: Any = {field: value}
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        error = await refused(world, path, **fields)
         assert error["param"] == field
         assert str(value) in error["message"]
         assert permitted in error["message"]
@@ -73,6 +66,7 @@ async def test_a_value_out_of_range_is_named_with_its_range(
         ({"logit_bias": {"512": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias[5]"),
         ({"stop_token_ids": [512]}, "stop_token_ids"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
@@ -156,7 +150,7 @@ async def test_a_value_out_of_range_is_named_with_its_range(
 async def test_a_chat_request_that_cannot_be_served_names_its_field(
     world: HttpWorld, fields: Any, param: str
 ) -> None:
-    assert (await chat_error(world, **fields))["param"] == param
+    assert (await refused(world, **fields))["param"] == param
 
 
 @pytest.mark.parametrize(
@@ -179,7 +173,7 @@ async def test_a_chat_request_that_cannot_be_served_names_its_field(
 async def test_a_completion_request_that_cannot_be_served_names_its_field(
     world: HttpWorld, fields: Any, param: str
 ) -> None:
-    assert (await completion_error(world, **fields))["param"] == param
+    assert (await refused(world, "/v1/completions", **fields))["param"] == param
 
 
 @pytest.mark.parametrize(
@@ -198,7 +192,7 @@ async def test_a_completion_request_that_cannot_be_served_names_its_field(
 async def test_a_value_of_the_wrong_type_is_named_by_its_path(
     world: HttpWorld, fields: Any, param: str
 ) -> None:
-    error = await chat_error(world, **fields)
+    error = await refused(world, **fields)
     assert (error["param"], error["code"]) == (param, "invalid_type")
 
 
@@ -270,7 +264,7 @@ async def test_a_part_that_is_not_text_is_named(world: HttpWorld) -> None:
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,"}},
     ]
-    error = await chat_error(world, messages=[{"role": "user", "content": parts}])
+    error = await refused(world, messages=[{"role": "user", "content": parts}])
     assert error["param"] == "messages[0].content[1]"
     assert "image_url" in error["message"]
 
@@ -280,22 +274,6 @@ async def test_a_body_that_is_not_a_json_object_is_refused(world: HttpWorld, bod
     response = await world.http.post("/v1/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_json"
-
-
-async def test_a_prompt_longer_than_the_context_is_refused(world: HttpWorld) -> None:
-    error = await completion_error(world, prompt=[5] * 257)
-    assert error["code"] == "context_length_exceeded"
-    assert "257" in error["message"] and "256" in error["message"]
-
-
-async def test_a_reply_that_alone_is_longer_than_the_context_is_refused(world: HttpWorld) -> None:
-    error = await completion_error(world, prompt=[5], max_tokens=257)
-    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
-
-
-async def test_a_conversation_longer_than_the_context_is_refused(world: HttpWorld) -> None:
-    error = await chat_error(world, messages=[{"role": "user", "content": "Hello " * 400}])
-    assert error["code"] == "context_length_exceeded"
 
 
 async def test_a_model_that_is_not_served_is_not_found(world: HttpWorld) -> None:
@@ -325,7 +303,7 @@ async def test_one_refused_choice_refuses_the_request_and_aborts_the_others(worl
 
     world.running.refuse = refuse
     world.running.gate.clear()
-    error = await chat_error(world, n=3)
+    error = await refused(world, n=3)
     world.running.refuse = lambda request: None
     world.running.gate.set()
     assert error["param"] == "response_format"
@@ -389,6 +367,6 @@ async def test_only_the_beginning_of_a_long_unknown_name_is_read(
 
 @pytest.mark.parametrize("field", ["json_schema", "guided_json"])
 async def test_a_schema_in_a_string_nested_without_end_is_refused(world: HttpWorld, field: str) -> None:
-    error = await chat_error(world, **{field: '{"items":' * 3_000 + "{}" + "}" * 3_000})
+    error = await refused(world, **{field: '{"items":' * 3_000 + "{}" + "}" * 3_000})
     assert error["param"] == field
     assert error["message"] == f"{field} is nested more than 200 levels deep."

@@ -14,12 +14,11 @@ from arbora.frontend.app.application import server_routes
 from arbora.frontend.http.operation import DescribedRoute
 from batch_world import batch_world, chat, jsonl
 from generated_requests import events_of
-from http_world import MODEL, HttpWorld, http_world
+from http_world import HELLO, MODEL, HttpWorld, http_world
 from openapi_spec_validator import validate
 from reply_schemas import check, schema_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-HELLO: Any = [{"role": "user", "content": "Hello"}]
 CHAT, TEXT, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/messages"
 RESPONSES, GENERATE = "/v1/responses", "/generate"
 FUNCTIONS: Any = [
