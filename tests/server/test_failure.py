@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from open_requests import ENDLESS, Asking, Streaming
 from processes import descendants_of, is_alive, processor_ticks
@@ -82,7 +81,7 @@ def test_when_the_tokenizer_process_dies_another_takes_over(victim: Served) -> N
     eventually(lambda: victim.running == 1)
     os.kill(victim.children["tokenizer"], signal.SIGKILL)
     assert asking.end() is None
-    eventually(lambda: answers(victim))
+    eventually(lambda: victim.is_healthy)
     eventually(lambda: victim.is_quiet)
 
 
@@ -93,13 +92,6 @@ def test_a_signal_ends_a_replica_even_if_its_threads_are_busy(victim: Served, ro
     end = f"the {role} process (pid {pid}) was killed by signal 15"
     eventually(lambda: end in "".join(victim.log))
     eventually(lambda: victim.is_healthy)
-
-
-def answers(served: Served) -> bool:
-    try:
-        return served.is_healthy
-    except httpx.TransportError:
-        return False
 
 
 def test_an_idle_server_uses_no_processor_time(victim: Served) -> None:

@@ -209,21 +209,6 @@ def numbered(s: State, number: int) -> int:
     return number
 
 
-@ab.program
-async def numbered_async(s: State, number: int) -> int:
-    s += f"{number}:" + ab.gen("x", **SHORT)
-    return number
-
-
-NUMBERS: Any = [{"number": number} for number in range(100)]
-
-
-@pytest.mark.parametrize("program", [numbered, numbered_async], ids=["threads", "event loop"])
-def test_a_batch_of_many_programs_keeps_its_order(backend: HttpBackend, program: Any) -> None:
-    states = program.run_batch(NUMBERS, backend=backend)
-    assert [state.result for state in states] == list(range(100))
-
-
 async def test_many_programs_without_async_run_side_by_side_in_an_event_loop(backend: HttpBackend) -> None:
     meeting = threading.Barrier(40, timeout=60)
 
@@ -337,8 +322,9 @@ def test_select_needs_text_before_it(backend: HttpBackend) -> None:
 
 
 def test_a_full_server_is_asked_again_until_a_batch_is_done(served_model: Path) -> None:
+    numbers: Any = [{"number": number} for number in range(100)]
     with serve(served_model, "--max-running", "2", "--max-waiting", "2") as small:
-        states = numbered.run_batch(NUMBERS, backend=ab.connect(small.url))
+        states = numbered.run_batch(numbers, backend=ab.connect(small.url))
     assert [state.result for state in states] == list(range(100))
 
 

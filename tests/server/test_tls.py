@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 from certificates import write_certificate
 from generate_sockets import streams_a_reply
 from served import HELLO, PATIENCE, eventually, serve
@@ -43,12 +42,6 @@ def test_a_server_speaks_https_in_each_of_its_processes(served_model: Path, tmp_
         os.kill(first, signal.SIGKILL)
         eventually(lambda: server.children.get("tokenizer", first) != first)
 
-        def answers() -> bool:
-            try:
-                return server.is_healthy
-            except httpx.TransportError:
-                return False
-
-        eventually(answers)
+        eventually(lambda: server.is_healthy)
         assert streams_a_reply(server)
         assert "Traceback" not in "".join(server.log)

@@ -7,7 +7,6 @@ import signal
 import tempfile
 from pathlib import Path
 
-import httpx
 from generate_sockets import streams_a_reply
 from served import HELLO, eventually, serve
 
@@ -28,13 +27,7 @@ def test_a_server_on_a_unix_socket_serves_after_its_http_process_was_replaced(se
             os.kill(first, signal.SIGKILL)
             eventually(lambda: server.children.get("tokenizer", first) != first)
 
-            def is_ready() -> bool:
-                try:
-                    return server.http.get("/health/ready").status_code == 200
-                except httpx.TransportError:
-                    return False
-
-            eventually(is_ready)
+            eventually(lambda: server.is_healthy)
             assert streams_a_reply(server)
             eventually(lambda: f"curl --unix-socket {path} http://localhost" in "".join(server.log))
         assert list(Path(directory).iterdir()) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from arbora.runtime.model.weight_formats import Checkpoint, ProjectionLoader, checkpoint_formats
 from checkpoints import edit_config, random_model, save_model
 from quantizers import Quantize, awq, fp8, gptq, int8_channel, mxfp4, pack_quantized
 from safetensors.torch import load_file, save_file
@@ -145,3 +146,14 @@ def write_quantized(case: Case, directory: Path, **fields: Any) -> PreTrainedMod
         module.weight.data.copy_(quantized.weight)
     save_file(tensors, directory / "model.safetensors")
     return model
+
+
+def loader_of(
+    directory: Path,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    batch_invariant: bool = False,
+) -> ProjectionLoader:
+    checkpoint = Checkpoint(directory)
+    choose = checkpoint_formats(directory, checkpoint).choose
+    return ProjectionLoader(checkpoint, choose, dtype, torch.device(device), batch_invariant)

@@ -85,7 +85,11 @@ class Served:
 
     @property
     def is_healthy(self) -> bool:
-        return self.http.get("/health").status_code == 200
+        """False also while a new process takes over the connections."""
+        try:
+            return self.http.get("/health").status_code == 200
+        except httpx.TransportError:
+            return False
 
     @property
     def running(self) -> int:

@@ -1,4 +1,4 @@
-"""Weights that stay packed: the content and results of their products, compared with expanded weights."""
+"""Quantized checkpoints against transformers, and weights that stay packed against expanded weights."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from arbora.kernels.linear.bfloat16_cpu import has_bfloat16_dots
 from arbora.kernels.linear.integer import IntegerCpuProduct
 from arbora.runtime.errors import ConfigError
 from arbora.runtime.model.decoder_config import load_decoder_config
-from arbora.runtime.model.weight_formats import Checkpoint, Projection, ProjectionLoader, checkpoint_formats
+from arbora.runtime.model.weight_formats import Projection
 from arbora.runtime.model.weight_formats.expand import groups_of
 from arbora.runtime.model.weight_formats.packing import packing_of
 from arbora.runtime.model.weight_formats.weight_format import CodedRows, CodedWeight
 from arbora.runtime.model.weights import layer_projections
 from gguf import GGMLQuantizationType as Type
 from gguf_models import one_type, q4_k_m, write_gguf
-from quantized_checkpoints import CASES, Case, write_quantized
+from quantized_checkpoints import CASES, Case, loader_of, write_quantized
 from quantizers import int8_channel
 from safetensors.torch import load_file, save_file
 from step_driver import StepDriver
-from transformers_oracle import EVERY_LOGPROB, expected_logprobs, random_tokens
+from transformers import PreTrainedModel
+from transformers_oracle import EVERY_LOGPROB, assert_close, expected_greedy, expected_logprobs, random_tokens
 
 CPU = torch.device("cpu")
 SCALE_ERROR = 2**-11
@@ -34,19 +35,19 @@ EXPANDED = {"gptq with uneven groups"}
 """beginnings of the names of cases without a product"""
 
 
+Pair = tuple[PreTrainedModel, Path]
+"""a model of transformers and the checkpoint whose quantized weights it has"""
+
+
 @pytest.fixture(scope="module", params=CASES)
-def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     directory = tmp_path_factory.mktemp(request.param.replace(" ", "-"))
-    write_quantized(CASES[request.param], directory)
-    return directory
+    return write_quantized(CASES[request.param], directory), directory
 
 
-def loader_of(
-    directory: Path, dtype: torch.dtype = torch.float32, batch_invariant: bool = False
-) -> ProjectionLoader:
-    checkpoint = Checkpoint(directory)
-    choose = checkpoint_formats(directory, checkpoint).choose
-    return ProjectionLoader(checkpoint, choose, dtype, CPU, batch_invariant)
+@pytest.fixture
+def directory(pair: Pair) -> Path:
+    return pair[1]
 
 
 def joined(directory: Path) -> list[tuple[Projection, ...]]:
@@ -194,3 +195,42 @@ def test_a_rows_bits_do_not_depend_on_the_chunks_of_a_batch_invariant_model(tmp_
         if projections[0].inputs == 64:
             linear = loader.linear(*projections)
             assert torch.equal(linear(x), torch.cat([linear(x[:1]), linear(x[1:33]), linear(x[33:])]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_are_expanded_exactly(pair: Pair, dtype: torch.dtype) -> None:
+    model, directory = pair
+    reader, config = loader_of(directory, dtype), load_decoder_config(directory)
+    for layer in range(config.layers):
+        for projection in layer_projections(config, layer).all():
+            expected = model.get_submodule(projection.name).get_parameter("weight")
+            assert torch.equal(reader.weight(projection), expected.to(dtype)), projection.name
+
+
+@pytest.mark.usefixtures("expanded")
+def test_a_prompt_has_the_same_logprobs(pair: Pair) -> None:
+    model, directory = pair
+    tokens = random_tokens(60)
+    driver = StepDriver.load(directory)
+    driver.start(0, EVERY_LOGPROB)
+    assert_close(driver.prompt_logprobs(0, tokens, 37), expected_logprobs(model, tokens)[:-1])
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "fp8" in name])
+def test_packed_fp8_has_the_same_logprobs(name: str, tmp_path: Path) -> None:
+    model, tokens = write_quantized(CASES[name], tmp_path), random_tokens(60)
+    driver = StepDriver.load(tmp_path)
+    driver.start(0, EVERY_LOGPROB)
+    assert_close(driver.prompt_logprobs(0, tokens, 37), expected_logprobs(model, tokens)[:-1])
+
+
+@pytest.mark.usefixtures("expanded")
+def test_greedy_tokens_are_those_of_transformers(pair: Pair) -> None:
+    model, directory = pair
+    prompt = random_tokens(20, 1)
+    driver = StepDriver.load(directory)
+    driver.start(0)
+    got = [driver.prefill(0, prompt)]
+    got += [driver.decode([0])[0] for _ in range(15)]
+    assert len(got) == 16
+    assert got == expected_greedy(model, prompt, got)

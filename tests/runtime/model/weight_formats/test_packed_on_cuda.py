@@ -24,7 +24,7 @@ from arbora.runtime.model.weight_formats import (
 from arbora.runtime.model.weights import layer_projections
 from gguf import GGMLQuantizationType as Type
 from gguf_models import one_type, write_gguf
-from quantized_checkpoints import CASES, write_quantized
+from quantized_checkpoints import CASES, loader_of, write_quantized
 from step_driver import StepDriver
 from transformers_oracle import EVERY_LOGPROB, random_tokens
 from triton_device import DEVICE, cache_as_on_a_gpu, triton_kernels  # noqa: F401
@@ -58,9 +58,7 @@ def on_cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def assert_product(directory: Path, down: Projection, exact: float, is_packed: bool) -> None:
-    checkpoint = Checkpoint(directory)
-    choose = checkpoint_formats(directory, checkpoint).choose
-    loader = ProjectionLoader(checkpoint, choose, torch.float32, DEVICE, batch_invariant=False)
+    loader = loader_of(directory, device=DEVICE)
     x = torch.randn(1, down.inputs, device=DEVICE)
     weight, linear = loader.weight(down).double(), loader.linear(down)
     assert is_packed == isinstance(linear._product, CodedCudaProduct)
