@@ -162,7 +162,7 @@ def number_stored(data: Path) -> int:
     if not path.exists():
         return 0
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        ((number,),) = connection.execute("SELECT count(*) FROM holders")
+        ((number,),) = connection.execute("SELECT count(*) FROM records")
     return int(number)
 
 
