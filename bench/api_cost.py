@@ -72,7 +72,7 @@ PROMPT = "Say something."
 MESSAGES = [{"role": "user", "content": PROMPT}]
 
 
-class Face(NamedTuple):
+class Api(NamedTuple):
     """An API: how a stream is requested, and how the text in its events is found."""
 
     path: str
@@ -80,30 +80,28 @@ class Face(NamedTuple):
     mark: bytes  # what stands before the text of an event
 
 
-FACES = {
-    "completions": Face(
+APIS = {
+    "completions": Api(
         "/v1/completions", lambda tokens: {"prompt": PROMPT, "max_tokens": tokens}, b'"text":"'
     ),
-    "chat": Face(
+    "chat": Api(
         "/v1/chat/completions",
         lambda tokens: {"messages": MESSAGES, "max_tokens": tokens},
         b'"content":"',
     ),
-    "responses": Face(
+    "responses": Api(
         "/v1/responses",
         lambda tokens: {"input": PROMPT, "max_output_tokens": tokens, "store": False},
         b'"delta":"',
     ),
-    "messages": Face(
-        "/v1/messages", lambda tokens: {"messages": MESSAGES, "max_tokens": tokens}, b'"text":"'
-    ),
-    "ollama": Face(
+    "messages": Api("/v1/messages", lambda tokens: {"messages": MESSAGES, "max_tokens": tokens}, b'"text":"'),
+    "ollama": Api(
         "/api/chat",
         lambda tokens: {"messages": MESSAGES, "options": {"num_predict": tokens}},
         b'"content":"',
     ),
-    "generate": Face("/generate", lambda tokens: {"prompt": PROMPT, "max_tokens": tokens}, b'"text":"'),
-    FLOOR: Face("/", lambda tokens: {"max_tokens": tokens}, MARK),
+    "generate": Api("/generate", lambda tokens: {"prompt": PROMPT, "max_tokens": tokens}, b'"text":"'),
+    FLOOR: Api("/", lambda tokens: {"max_tokens": tokens}, MARK),
 }
 
 
@@ -189,15 +187,15 @@ class Stream:
 
     It reads without an event loop, because the time that a client takes is a part of the delay."""
 
-    def __init__(self, port: int, face: Face, body: dict[str, object]) -> None:
+    def __init__(self, port: int, api: Api, body: dict[str, object]) -> None:
         data = json.dumps(body).encode()
         head = (
-            f"POST {face.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+            f"POST {api.path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
         )
         self.socket = socket.create_connection(("127.0.0.1", port))
         self.socket.sendall(head.encode() + data)
-        self._text = re.compile(re.escape(face.mark) + rb'([^"]*)"')  # TokenSource's text needs no escapes
+        self._text = re.compile(re.escape(api.mark) + rb'([^"]*)"')  # TokenSource's text needs no escapes
         self._partial = b""
         self.characters = 0
         self._arrivals: list[tuple[int, float]] = []  # the characters so far, and when the last of them came
@@ -220,10 +218,10 @@ class Stream:
 
 
 def run_round(
-    source: TokenSource | BareSource, port: int, pid: int, face: Face, options: argparse.Namespace
+    source: TokenSource | BareSource, port: int, pid: int, api: Api, options: argparse.Namespace
 ) -> Round:
-    body = {**face.body(options.tokens), "model": "model", "stream": True}
-    streams = [Stream(port, face, body) for _ in range(options.streams)]
+    body = {**api.body(options.tokens), "model": "model", "stream": True}
+    streams = [Stream(port, api, body) for _ in range(options.streams)]
     source.wait_for(options.streams)
     sent = list(accumulate(source.characters(number) for number in range(options.tokens)))
     source.sent_at.clear()
@@ -252,7 +250,7 @@ def run_round(
                 continue
             ready = selector.select(SILENCE_S if wait is None else wait)
             if not ready and wait is None:
-                raise TimeoutError(f"{face.path} sent nothing for {SILENCE_S:.0f} s")
+                raise TimeoutError(f"{api.path} sent nothing for {SILENCE_S:.0f} s")
             for key, _ in ready:
                 if not key.data.read():
                     selector.unregister(key.fileobj)
@@ -277,18 +275,18 @@ def cpu_seconds(pid: int) -> float:
 def measure(options: argparse.Namespace, directory: Path, served: Served, bare: Served) -> None:
     tokens = TokenSource(directory, Tokenizer.load(BUILTIN_MODEL), options.tokens)
     events = BareSource(directory, options.tokens)
-    rounds: dict[str, list[Round]] = {face: [] for face in options.faces}
+    rounds: dict[str, list[Round]] = {api: [] for api in options.apis}
     for _ in range(options.rounds):
-        for face in options.faces:
-            source, (port, pid) = (events, bare) if face == FLOOR else (tokens, served)
-            rounds[face].append(run_round(source, port, pid, FACES[face], options))
+        for api in options.apis:
+            source, (port, pid) = (events, bare) if api == FLOOR else (tokens, served)
+            rounds[api].append(run_round(source, port, pid, APIS[api], options))
     print(f"{options.streams} streams of {options.tokens} tokens, medians of {options.rounds} rounds")
     print(f"{'API':<14}{'CPU µs/token':>14}{'tokens/CPU s':>14}{'p50 ms':>9}{'p99 ms':>9}{'tokens/s':>10}")
-    for face, its in rounds.items():
+    for api, its in rounds.items():
         cpu = median(each.cpu_us for each in its)
         p50, p99 = (median(quantile(each.delays_ms, q) for each in its) for q in (0.5, 0.99))
         rate = median(each.tokens_per_s for each in its)
-        print(f"{face:<14}{cpu:>14.1f}{1e6 / cpu:>14,.0f}{p50:>9.2f}{p99:>9.2f}{rate:>10,.0f}")
+        print(f"{api:<14}{cpu:>14.1f}{1e6 / cpu:>14,.0f}{p50:>9.2f}{p99:>9.2f}{rate:>10,.0f}")
 
 
 def started(function: Callable[[Path, socket.socket], None], directory: Path, processes: ExitStack) -> Served:
@@ -317,7 +315,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300, help="of each stream")
     parser.add_argument("--rate", type=float, default=0.0, help="steps a second; 0: as fast as they are read")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--faces", nargs="+", choices=FACES, default=list(FACES))
+    parser.add_argument("--apis", nargs="+", choices=APIS, default=list(APIS))
     options = parser.parse_args()
     if len(CORES) < 2:
         parser.error("two cores are needed: one for the HTTP process, one for its clients.")

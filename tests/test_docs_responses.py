@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from arbora.frontend.stored.responses import fields
-from arbora.frontend.stored.responses.face import HANDLERS
 from arbora.frontend.stored.responses.protocol import ResponsesRequest
+from arbora.frontend.stored.responses.routes import HANDLERS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "responses.md").read_text()
 

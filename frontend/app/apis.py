@@ -1,13 +1,13 @@
-"""The faces of this server. Errors on a path without a face have OpenAI's form."""
+"""The APIs of this server. Errors on a path without an API have OpenAI's form."""
 
 from __future__ import annotations
 
-from ..api.anthropic.face import ANTHROPIC
-from ..api.native.face import NATIVE
-from ..api.ollama.face import OLLAMA
-from ..api.openai.face import OPENAI
-from ..http.faces import Faces
-from ..stored.batches.face import batches_face
-from ..stored.responses.face import RESPONSES
+from ..api.anthropic.routes import ANTHROPIC
+from ..api.native.routes import NATIVE
+from ..api.ollama.routes import OLLAMA
+from ..api.openai.routes import OPENAI
+from ..http.apis import Apis
+from ..stored.batches.routes import batches_api
+from ..stored.responses.routes import RESPONSES
 
-FACES = Faces(OPENAI, (ANTHROPIC, RESPONSES, NATIVE, OLLAMA, batches_face((OPENAI, ANTHROPIC, RESPONSES))))
+APIS = Apis(OPENAI, (ANTHROPIC, RESPONSES, NATIVE, OLLAMA, batches_api((OPENAI, ANTHROPIC, RESPONSES))))

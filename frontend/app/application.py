@@ -41,8 +41,8 @@ from ..core.service import VERSION
 from ..core.text.close_names import close_name
 from ..core.work.caller import ClientGoneError
 from ..http.access import METRICS_PATH, OPEN_PATHS, AccessMiddleware
+from ..http.apis import Api, Apis, route
 from ..http.endpoint import internal_error
-from ..http.faces import Face, Faces, route
 from ..http.http_service import HttpService
 from ..http.operation import Operation
 from ..http.outcome import observe
@@ -91,10 +91,10 @@ _SHOW_VERSION = Operation(summary="Show the server's version", reply=Version)
 _METRICS = Operation(summary="Show metrics for Prometheus", reply_type="text/plain")
 
 
-def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
-    """The routes of the faces, and those of the server itself, which belong to no API."""
-    server = replace(faces.default, name="Server")
-    served = faces.routes(http)
+def server_routes(http: HttpService, apis: Apis) -> list[tuple[Api, Route]]:
+    """The routes of the APIs, and those of the server itself, which belong to no API."""
+    server = replace(apis.default, name="Server")
+    served = apis.routes(http)
     explain = partial(explain_prompt, generation_endpoints(served))
     own = [
         route("GET", "/cache", http, show_cache, _SHOW_CACHE),
@@ -115,13 +115,13 @@ def server_routes(http: HttpService, faces: Faces) -> list[tuple[Face, Route]]:
     return [*served, *((server, each) for each in own)]
 
 
-def create_app(http: HttpService, faces: Faces, described: Sequence[tuple[Face, Route]]) -> ASGIApp:
+def create_app(http: HttpService, apis: Apis, described: Sequence[tuple[Api, Route]]) -> ASGIApp:
     """The application of the routes `described`."""
     open_paths = _open_paths(http.service.config)
-    routes = [*faces.joined(described), *document_routes(http, described, open_paths), *page_routes(http)]
-    app = Starlette(routes=routes, exception_handlers=_Failures(http, faces, _list_paths(routes)).handlers())
+    routes = [*apis.joined(described), *document_routes(http, described, open_paths), *page_routes(http)]
+    app = Starlette(routes=routes, exception_handlers=_Failures(http, apis, _list_paths(routes)).handlers())
     app.router.redirect_slashes = False  # a redirect's target would come from the Host header
-    return _strip_last_slash(observe(AccessMiddleware(app, faces, http, open_paths), http.listeners))
+    return _strip_last_slash(observe(AccessMiddleware(app, apis, http, open_paths), http.listeners))
 
 
 def _strip_last_slash(app: ASGIApp) -> ASGIApp:
@@ -190,9 +190,9 @@ def _find_methods(request: Request) -> list[str]:
 class _Failures:
     """Answers requests whose handlers raise. `served` are the paths that errors name."""
 
-    def __init__(self, http: HttpService, faces: Faces, served: Sequence[str]) -> None:
+    def __init__(self, http: HttpService, apis: Apis, served: Sequence[str]) -> None:
         self._failed = http.metrics.failed
-        self._faces = faces
+        self._apis = apis
         self._served = served
 
     def handlers(self) -> dict[type[Exception], Callable[..., Awaitable[Response]]]:
@@ -208,7 +208,7 @@ class _Failures:
         self, request: Request, error: RequestError, headers: dict[str, str] | None = None
     ) -> Response:
         self._failed.labels(error.status).inc()
-        return self._faces.error_response(request.scope, error, headers)
+        return self._apis.error_response(request.scope, error, headers)
 
     async def _refuse_route(self, request: Request, error: HTTPException) -> Response:
         path = request.url.path

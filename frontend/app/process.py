@@ -24,12 +24,12 @@ from ...runtime.processes.garbage import leave_out_existing_objects
 from ...runtime.processes.heartbeat import Heartbeat
 from ...runtime.processes.sockets import ANY_EPOCH, Outbox, supervisor_address
 from ...runtime.processes.time_slices import short_slices, use_short_slices
-from ..api.native.face import WEBSOCKETS
+from ..api.native.routes import WEBSOCKETS
 from ..core.replica.engine_client import EngineClient
 from ..core.service import Service
 from ..core.text.tokenizer import Tokenizer
 from ..http.access import OPEN_PATHS
-from ..http.faces import Faces, error_headers
+from ..http.apis import Apis, error_headers
 from ..http.hosts import AllowedOrigins
 from ..http.http_service import HttpService
 from ..http.server.connection import ServerSettings
@@ -37,8 +37,8 @@ from ..http.server.limits import Limits, choose_limits
 from ..http.server.server import HttpServer
 from ..http.tls import tls_context
 from ..model_files.model_tokenizer import load_tokenizer
-from ..stored.batches.face import UPLOADS
-from .apis import FACES
+from ..stored.batches.routes import UPLOADS
+from .apis import APIS
 from .application import create_app, server_routes
 
 LISTEN_FD = "ARBORA_LISTEN_FD"
@@ -103,34 +103,34 @@ def http_server(
     http: HttpService,
     limits: Limits | None = None,
     progress: Callable[[], None] = lambda: None,
-    faces: Faces = FACES,
+    apis: Apis = APIS,
 ) -> HttpServer:
     """`progress` is called as input arrives and as requests begin, because both may take long in a burst."""
     config = http.service.config
     failed = http.metrics.failed
-    routes = server_routes(http, faces)
+    routes = server_routes(http, apis)
     return HttpServer(
-        create_app(http, faces, routes),
+        create_app(http, apis, routes),
         ServerSettings(
             limits=limits or choose_limits(config.api_workers),
             always_served=OPEN_PATHS,
             on_refused=lambda status: failed.labels(status).inc(),
             progress=progress,
-            render_error=partial(_render_error, faces, AllowedOrigins(config.allowed_origins)),
+            render_error=partial(_render_error, apis, AllowedOrigins(config.allowed_origins)),
             uploads=UPLOADS,
             websockets=WEBSOCKETS,
         ),
         None if config.ssl_certfile is None else tls_context(config.ssl_certfile, config.ssl_keyfile),
-        partial(faces.run, http, routes),
+        partial(apis.run, http, routes),
     )
 
 
 def _render_error(
-    faces: Faces, origins: AllowedOrigins, path: str, origin: str, error: RequestError
+    apis: Apis, origins: AllowedOrigins, path: str, origin: str, error: RequestError
 ) -> tuple[Mapping[str, str], bytes]:
     """The headers and the body of a refusal, for a request that the application does not see."""
     headers = {"content-type": "application/json", **error_headers(error), **origins.headers(origin)}
-    return headers, faces.error_json(path, error)
+    return headers, apis.error_json(path, error)
 
 
 async def _show_life(heartbeat: Heartbeat) -> None:

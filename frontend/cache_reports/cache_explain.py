@@ -12,9 +12,9 @@ from starlette.routing import Route
 from starlette.types import Message, Receive
 
 from ...runtime.errors import RequestError
+from ..http.apis import ANSWER_ID, Api
 from ..http.cache_miss_tracker import CacheMissTracker
 from ..http.endpoint import GenerationEndpoint, HttpJob
-from ..http.faces import ANSWER_ID, Face
 from ..http.http_service import HttpService
 from ..http.tenants import caller_of, owner_of
 
@@ -32,7 +32,7 @@ PATHS = (_CHATS, _MESSAGES, *_OWN_FIELDS)
 _decoder = msgspec.json.Decoder(dict[str, Raw])
 
 
-def generation_endpoints(routes: Iterable[tuple[Face, Route]]) -> dict[str, GenerationEndpoint]:
+def generation_endpoints(routes: Iterable[tuple[Api, Route]]) -> dict[str, GenerationEndpoint]:
     """The endpoints that generate, by their paths."""
     return {
         route.path: route.endpoint for _, route in routes if isinstance(route.endpoint, GenerationEndpoint)

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ...runtime.api_keys import ApiKey
 from ...runtime.errors import RequestError
 from .allowances import openai_headers
-from .faces import ALLOWANCES, ANSWER_ID, Face, Faces, Headers
+from .apis import ALLOWANCES, ANSWER_ID, Api, Apis, Headers
 from .hosts import AllowedOrigins, check_page, choose_hosts, preflight_headers
 from .http_service import HttpService
 from .outcome import TIMER
@@ -48,10 +48,10 @@ class AccessMiddleware:
     those of the key's limits if the scope has `ALLOWANCES`. The answers to each key are counted.
     """
 
-    def __init__(self, app: ASGIApp, faces: Faces, http: HttpService, open_paths: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, apis: Apis, http: HttpService, open_paths: Collection[str]) -> None:
         config = http.service.config
         self._app = app
-        self._faces = faces
+        self._apis = apis
         self._keys = http.keys
         self._needs_key = bool(config.api_keys)
         self._open_paths = open_paths
@@ -61,15 +61,15 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        face = self._faces.of(scope["path"], scope["headers"])
-        ids = _choose_ids(scope, face.id_header)
+        api = self._apis.of(scope["path"], scope["headers"])
+        ids = _choose_ids(scope, api.id_header)
         cors = self._origins.headers(sent.get("origin", ""))
         added = [(name.encode(), value.encode("latin-1")) for name, value in cors.items()]
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._count(scope, message["status"])
-                headers = [*_with_ids(message.get("headers", ()), ids), *_allowances(scope, face), *added]
+                headers = [*_with_ids(message.get("headers", ()), ids), *_allowances(scope, api), *added]
                 message = {**message, "headers": headers}
             await send(message)
 
@@ -81,7 +81,7 @@ class AccessMiddleware:
         if is_preflight and self._origins.has(sent.get("origin", "")):
             return Response(status_code=204, headers=preflight_headers(sent))
         error = self._check(scope, sent)
-        return self._app if error is None else self._faces.error_response(scope, error)
+        return self._app if error is None else self._apis.error_response(scope, error)
 
     def _check(self, scope: Scope, sent: Mapping[str, str]) -> RequestError | None:
         """The error of a request that may not reach the application. Puts the key into the scope."""
@@ -104,10 +104,10 @@ class AccessMiddleware:
             self._answers.labels(key.name, status).inc()
 
 
-def _allowances(scope: Scope, face: Face) -> Headers:
+def _allowances(scope: Scope, api: Api) -> Headers:
     """The headers that say what is left to the request's key."""
     allowances = scope.get(ALLOWANCES)
-    return () if allowances is None else (face.allowance_headers or openai_headers)(allowances)
+    return () if allowances is None else (api.allowance_headers or openai_headers)(allowances)
 
 
 def _choose_ids(scope: Scope, own: bytes) -> dict[bytes, bytes]:

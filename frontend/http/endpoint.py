@@ -25,9 +25,9 @@ from ..core.service import Service
 from ..core.work.caller import Caller, ClientGoneError
 from ..core.work.thread_pool import FairThreadPool
 from .allowances import with_key_limits
+from .apis import ALLOWANCES, with_short_texts
 from .body_kind import BodyKind
 from .cache_miss_tracker import CacheMissTracker
-from .faces import ALLOWANCES, with_short_texts
 from .http_service import HttpService
 from .metrics import RequestTimer
 from .outcome import TIMER

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from ..http.faces import route
+from ..http.apis import route
 from ..http.http_service import HttpService
 from .assets import Asset, Assets, read_assets
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import openai
-from arbora.frontend.api.anthropic.face import ANTHROPIC
-from arbora.frontend.api.openai.face import OPENAI
-from arbora.frontend.http.faces import Faces
+from arbora.frontend.api.anthropic.routes import ANTHROPIC
+from arbora.frontend.api.openai.routes import OPENAI
+from arbora.frontend.http.apis import Apis
 from arbora.frontend.stored.batches.batch_runner import Pace
-from arbora.frontend.stored.batches.face import batches_face
-from arbora.frontend.stored.responses.face import RESPONSES
+from arbora.frontend.stored.batches.routes import batches_api
+from arbora.frontend.stored.responses.routes import RESPONSES
 from http_world import MODEL, HttpWorld, http_world
 
 CHATS = "/v1/chat/completions"
@@ -76,9 +76,9 @@ class BatchWorld:
 async def batch_world(
     data: Path, api_keys: Sequence[str] = (), pace: Pace = PACE, **more: Any
 ) -> AsyncIterator[BatchWorld]:
-    faces = Faces(OPENAI, (ANTHROPIC, RESPONSES, batches_face((OPENAI, ANTHROPIC, RESPONSES), pace)))
+    apis = Apis(OPENAI, (ANTHROPIC, RESPONSES, batches_api((OPENAI, ANTHROPIC, RESPONSES), pace)))
     more.setdefault("context_length", 2048)
-    async with http_world(api_keys=api_keys, faces=faces, data_dir=data, **more) as world:
+    async with http_world(api_keys=api_keys, apis=apis, data_dir=data, **more) as world:
         found = BatchWorld(world, data)
         if api_keys:
             found.client = found.with_key(api_keys[0])

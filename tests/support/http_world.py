@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 import openai
-from arbora.frontend.app.apis import FACES
+from arbora.frontend.app.apis import APIS
 from arbora.frontend.app.process import http_server
 from arbora.frontend.core.replica.engine_client import EngineClient
 from arbora.frontend.core.service import Service
 from arbora.frontend.core.text.tokenizer import Tokenizer
-from arbora.frontend.http.faces import Faces
+from arbora.frontend.http.apis import Apis
 from arbora.frontend.http.http_service import HttpService
 from arbora.frontend.http.server.connections import Connections
 from arbora.frontend.http.server.limits import Limits
@@ -167,7 +167,7 @@ async def http_world(
     limits: Limits | None = None,
     send_buffer: int | None = None,
     progress: Callable[[], None] = lambda: None,
-    faces: Faces = FACES,
+    apis: Apis = APIS,
     **more: Any,
 ) -> AsyncIterator[HttpWorld]:
     """`send_buffer` is the SO_SNDBUF of connections, in bytes; `more` is the rest of the configuration."""
@@ -189,7 +189,7 @@ async def http_world(
         if send_buffer is not None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         http_service = HttpService.build(service)
-        server = http_server(http_service, limits, progress, faces)
+        server = http_server(http_service, limits, progress, apis)
         tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve(listener))]
         await server.started.wait()
         scheme = "http" if config.ssl_certfile is None else "https"

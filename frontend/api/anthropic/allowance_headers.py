@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from ....runtime.api_keys import Allowances
 from ...http.allowances import by_kind
-from ...http.faces import Headers
+from ...http.apis import Headers
 
 
 def allowance_headers(allowances: Allowances) -> Headers:

@@ -15,9 +15,9 @@ from ...core.prepare import Job
 from ...core.reply import Reply
 from ...core.service import Service
 from ...core.validation import check_fields, check_stop_strings
+from ...http.apis import ANSWER_ID
 from ...http.body_kind import BodyKind
 from ...http.endpoint import HttpAnswer, HttpJob, read_body
-from ...http.faces import ANSWER_ID
 from ...http.http_service import HttpService
 from .answers import MessageContext, MessageStream
 from .errors import error_event

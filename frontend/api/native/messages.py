@@ -11,7 +11,7 @@ from msgspec import Meta, Raw, Struct
 
 from ....runtime.errors import RequestError
 from ...core.type_errors import json_mistake
-from ...http.faces import RETRY_AFTER_SECONDS, with_short_texts
+from ...http.apis import RETRY_AFTER_SECONDS, with_short_texts
 from .answers import Form
 from .protocol import End, ErrorBody, Event, Generated
 

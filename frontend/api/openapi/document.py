@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Struct
 
-from ...http.faces import Face
+from ...http.apis import Api
 from ...http.operation import DescribedRoute, Operation
 from .schemas import Json, Schemas
 from .statuses import TEXTS, error_statuses
@@ -23,9 +23,9 @@ _ABOUT = (
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A described route of a face."""
+    """A described route of a API."""
 
-    face: Face
+    api: Api
     route: DescribedRoute
 
     @property
@@ -59,7 +59,7 @@ class _Document:
         self._open_paths = open_paths
         operations = [each.operation for each in endpoints]
         bodies = [kind for each in operations for kind in (each.body, *each.other_bodies)]
-        replies = [each.reply for each in operations] + [each.face.error for each in endpoints]
+        replies = [each.reply for each in operations] + [each.api.error for each in endpoints]
         events = [kind for each in operations for kind in each.events]
         self._schemas = Schemas(_without_none(bodies), [*_without_none(replies), *events])
 
@@ -71,7 +71,7 @@ class _Document:
             "openapi": "3.1.0",
             "info": {"title": "Arbora", "version": self._version, "description": _ABOUT},
             "servers": [{"url": "/"}],
-            "tags": [{"name": name} for name in dict.fromkeys(each.face.name for each in self._endpoints)],
+            "tags": [{"name": name} for name in dict.fromkeys(each.api.name for each in self._endpoints)],
             "paths": {
                 path: {method: self._operation(same) for method, same in methods.items()}
                 for path, methods in paths.items()
@@ -86,13 +86,13 @@ class _Document:
         return document
 
     def _operation(self, same: Sequence[Endpoint]) -> Json:
-        """The operation of one path and method. Several faces may share it, apart from a header."""
+        """The operation of one path and method. Several APIs may share it, apart from a header."""
         first, operation = same[0], same[0].operation
         needs_key = self._open_paths is not None and first.path not in self._open_paths
         result: Json = {
             "operationId": _operation_id(first),
             "summary": operation.summary,
-            "tags": [each.face.name for each in same],
+            "tags": [each.api.name for each in same],
         }
         if parameters := [*self._parameters(same)]:
             result["parameters"] = parameters
@@ -113,9 +113,9 @@ class _Document:
             for name, kind in each.operation.query.items():
                 yield {"name": name, "in": "query", "schema": msgspec.json.schema(kind)}
         for each in same:
-            if each.face.shares(each.route.path):
-                what = f"gives the reply the form of {each.face.name}'s API"
-                name = each.face.header.decode()
+            if each.api.shares(each.route.path):
+                what = f"gives the reply the form of {each.api.name}'s API"
+                name = each.api.header.decode()
                 yield {"name": name, "in": "header", "description": what, "schema": {"type": "string"}}
 
     def _responses(self, same: Sequence[Endpoint], *, needs_key: bool) -> Json:
@@ -128,9 +128,9 @@ class _Document:
         statuses = {
             status
             for each in same
-            for status in error_statuses(each.operation, each.path, each.face.statuses, needs_key=needs_key)
+            for status in error_statuses(each.operation, each.path, each.api.statuses, needs_key=needs_key)
         }
-        errors = {"application/json": {"schema": self._any_of([each.face.error for each in same])}}
+        errors = {"application/json": {"schema": self._any_of([each.api.error for each in same])}}
         for status in sorted(statuses):
             responses[str(status)] = {"description": TEXTS[status], "content": errors}
         return responses
@@ -144,7 +144,7 @@ class _Document:
         elif operation.reply_type and not operation.events:
             content[operation.reply_type] = {"schema": {"type": "string"}}
         if operation.events:
-            events = self._any_of([*operation.events, same[0].face.error])
+            events = self._any_of([*operation.events, same[0].api.error])
             content[operation.events_type] = {"schema": events}
         return content
 

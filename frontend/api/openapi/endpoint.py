@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ...core.service import VERSION
-from ...http.faces import Face, route
+from ...http.apis import Api, route
 from ...http.http_service import HttpService
 from ...http.operation import DescribedRoute
 from .document import Endpoint, document_json
@@ -23,11 +23,11 @@ OPEN_PATHS = frozenset((DOCUMENT_PATH, MOVED_PATH, *PATHS))
 
 
 def document_routes(
-    http: HttpService, routes: Iterable[tuple[Face, Route]], open_paths: Collection[str]
+    http: HttpService, routes: Iterable[tuple[Api, Route]], open_paths: Collection[str]
 ) -> list[Route]:
     """The routes of a document that describes `routes`, and of the page that shows it."""
     viewer = Viewer()
-    endpoints = [Endpoint(face, each) for face, each in routes if isinstance(each, DescribedRoute)]
+    endpoints = [Endpoint(api, each) for api, each in routes if isinstance(each, DescribedRoute)]
     document = ServedDocument(endpoints, open_paths)
     return [
         route("GET", DOCUMENT_PATH, http, document.show),

@@ -32,9 +32,9 @@ _WITH_BODY = (413, 415)
 def error_statuses(
     operation: Operation, path: str, mapped: Mapping[int, int], *, needs_key: bool
 ) -> list[int]:
-    """The statuses of the errors that the endpoint may answer with. `mapped` are those of its face.
+    """The statuses of the errors that the endpoint may answer with. `mapped` are those of its API.
 
-    A status stays beside the one that it is mapped to: connections are refused before a face is known.
+    A status stays beside the one that it is mapped to: connections are refused before an API is known.
     """
     found: set[int] = {*_ALL, *operation.errors}
     if operation.body is not None:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from starlette.types import Message, Scope
 
 from ....runtime.api_keys import ApiKey
+from ...http.apis import ANSWER_ID, Api, Apis, Applications
 from ...http.endpoint import IN_BACKGROUND, refusal_of
-from ...http.faces import ANSWER_ID, Applications, Face, Faces
 from ...http.http_service import HttpService
 from ...http.tenants import SENT_KEY
 
@@ -28,8 +28,8 @@ class LineReply(NamedTuple):
 class Endpoints:
     """The endpoints that lines may name, by their paths."""
 
-    def __init__(self, http: HttpService, faces: Sequence[Face], apps: Applications) -> None:
-        self._faces = Faces(faces[0], faces[1:])
+    def __init__(self, http: HttpService, apis: Sequence[Api], apps: Applications) -> None:
+        self._apis = Apis(apis[0], apis[1:])
         self._failed = http.metrics.failed
         self._apps = apps
 
@@ -58,7 +58,7 @@ class Endpoints:
             refusal = refusal_of(error, "a line of a batch failed")
             self._failed.labels(refusal.status).inc()
             answer = _Answer(b"")
-            await self._faces.error_response(scope, refusal)(scope, answer.receive, answer.send)
+            await self._apis.error_response(scope, refusal)(scope, answer.receive, answer.send)
         return answer.reply(scope[ANSWER_ID])
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.app.apis import FACES
-from arbora.frontend.http.faces import MAX_MESSAGE, Face, Faces, route
+from arbora.frontend.app.apis import APIS
+from arbora.frontend.http.apis import MAX_MESSAGE, Api, Apis, route
 from arbora.frontend.http.http_service import HttpService
 from arbora.frontend.http.server.limits import Limits
 from arbora.runtime.errors import RequestError
@@ -42,12 +42,12 @@ def error_json(error: RequestError, request_id: str) -> bytes:
     return json.dumps({"type": "error", "error": {"type": error.code, "message": error.message}}).encode()
 
 
-WITH_NOTES = Faces(FACES.default, (*FACES.others, Face(routes, error_json, (NOTES,))))
+WITH_NOTES = Apis(APIS.default, (*APIS.others, Api(routes, error_json, (NOTES,))))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world() -> AsyncIterator[HttpWorld]:
-    async with http_world(faces=WITH_NOTES, limits=LIMITS) as world:
+    async with http_world(apis=WITH_NOTES, limits=LIMITS) as world:
         yield world
 
 
@@ -58,7 +58,7 @@ def code_of(answer: Any) -> str:
     return code
 
 
-async def test_a_face_answers_on_its_path(world: HttpWorld) -> None:
+async def test_a_api_answers_on_its_path(world: HttpWorld) -> None:
     response = await world.http.post(NOTES, json={"prompt": {"text": "Hello"}})
     assert (response.status_code, response.text) == (200, "Hello")
 
@@ -72,7 +72,7 @@ async def test_a_face_answers_on_its_path(world: HttpWorld) -> None:
         ("GET", f"{NOTES}/batches", None, 404, "not_found"),
     ],
 )
-async def test_errors_on_a_face_s_paths_have_its_form(
+async def test_errors_on_a_api_s_paths_have_its_form(
     world: HttpWorld, method: str, path: str, body: Any, status: int, code: str
 ) -> None:
     response = await world.http.request(method, path, json=body)
@@ -81,7 +81,7 @@ async def test_errors_on_a_face_s_paths_have_its_form(
     assert response.headers["content-type"] == "application/json"
 
 
-async def test_a_face_s_errors_do_not_repeat_long_texts_of_the_request(world: HttpWorld) -> None:
+async def test_a_api_s_errors_do_not_repeat_long_texts_of_the_request(world: HttpWorld) -> None:
     error = (await world.http.post(NOTES, json={"prompt": "long"})).json()["error"]
     half = MAX_MESSAGE // 2
     assert error["message"] == "a" * half + "…" + "a" * half
@@ -92,13 +92,13 @@ async def test_errors_on_other_paths_have_openais_form(world: HttpWorld, path: s
     assert set((await world.http.get(path)).json()["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_a_missing_path_names_the_faces_paths_too(world: HttpWorld) -> None:
+async def test_a_missing_path_names_the_apis_paths_too(world: HttpWorld) -> None:
     error = (await world.http.get("/v1/note")).json()["error"]
     assert error["message"].endswith("Did you mean /v1/notes?")
 
 
 async def test_guards_answer_in_the_form_of_the_path() -> None:
-    async with http_world(faces=WITH_NOTES, api_keys=("key",)) as guarded:
+    async with http_world(apis=WITH_NOTES, api_keys=("key",)) as guarded:
         response = await guarded.http.post(NOTES, json={})
         assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
         assert code_of(response.json()) == "invalid_api_key"

@@ -1,4 +1,4 @@
-"""The paths that describe the model, those that are not served, and the checks that all faces share."""
+"""The paths that describe the model, those that are not served, and the checks that all APIs share."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from anthropic_world import TEMPLATE, TOOLS, called
-from arbora.frontend.app.apis import FACES
+from arbora.frontend.app.apis import APIS
 from arbora.frontend.app.application import server_routes
 from arbora.frontend.http.operation import DescribedRoute
 from batch_world import batch_world, chat, jsonl
@@ -49,8 +49,8 @@ async def test_the_document_is_valid(document: Any) -> None:
 async def test_every_route_declares_its_types(world: HttpWorld) -> None:
     """A path that ends with a slash is another name of the path without it."""
     missing = [
-        f"{face.name} {route.path}"
-        for face, route in server_routes(world.http_service, FACES)
+        f"{api.name} {route.path}"
+        for api, route in server_routes(world.http_service, APIS)
         if not isinstance(route, DescribedRoute)
         and route.include_in_schema  # other paths only say why they are not served
         and not route.path.endswith("/")
@@ -58,10 +58,10 @@ async def test_every_route_declares_its_types(world: HttpWorld) -> None:
     assert missing == []
 
 
-async def test_every_face_has_a_name_and_a_type_of_errors() -> None:
-    for face in (FACES.default, *FACES.others):
-        assert face.name
-        assert face.error is not None
+async def test_every_api_has_a_name_and_a_type_of_errors() -> None:
+    for api in (APIS.default, *APIS.others):
+        assert api.name
+        assert api.error is not None
 
 
 async def test_every_operation_has_its_own_id_and_a_summary(document: Any) -> None:
@@ -130,7 +130,7 @@ async def test_members_that_a_reply_always_has_are_required(document: Any) -> No
     assert schemas["CompletionRequest"]["required"] == ["prompt"]
 
 
-async def test_a_path_that_two_faces_share_has_the_answers_of_both(document: Any) -> None:
+async def test_a_path_that_two_apis_share_has_the_answers_of_both(document: Any) -> None:
     operation = document["paths"]["/v1/models"]["get"]
     assert operation["tags"] == ["OpenAI", "Anthropic"]
     assert {each["name"] for each in operation["parameters"]} >= {"limit", "anthropic-version"}
@@ -151,7 +151,7 @@ async def test_the_examples_of_bodies_match_their_schemas(document: Any) -> None
         check(body["example"], {**body["schema"], "components": document["components"]})
 
 
-async def test_an_error_status_has_the_form_and_number_of_its_face(document: Any) -> None:
+async def test_an_error_status_has_the_form_and_number_of_its_api(document: Any) -> None:
     responses = document["paths"][MESSAGES]["post"]["responses"]
     assert {"429", "503", "504", "529"} < set(responses)
     schema = responses["529"]["content"]["application/json"]["schema"]
@@ -330,8 +330,8 @@ async def test_the_page_needs_no_key() -> None:
             assert (await guarded.http.get(path)).status_code == 200
 
 
-async def test_a_server_of_one_face_lists_that_face_alone() -> None:
-    async with http_world(faces=type(FACES)(FACES.default)) as world:
+async def test_a_server_of_one_api_lists_that_api_alone() -> None:
+    async with http_world(apis=type(APIS)(APIS.default)) as world:
         document = (await world.http.get("/openapi.json")).json()
         assert MESSAGES not in document["paths"]
         assert [tag["name"] for tag in document["tags"]] == ["OpenAI", "Server"]

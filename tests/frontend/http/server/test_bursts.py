@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.app.apis import FACES
-from arbora.frontend.http.faces import Face, Faces, route
+from arbora.frontend.app.apis import APIS
+from arbora.frontend.http.apis import Api, Apis, route
 from arbora.frontend.http.http_service import HttpService
 from arbora.frontend.http.server.acceptor import Acceptor
 from arbora.frontend.http.server.connections import Connections, StartLimit
@@ -104,8 +104,8 @@ async def test_few_requests_start_in_one_turn_of_the_event_loop() -> None:
         loop.call_soon(next_turn)
 
     loop = asyncio.get_running_loop()
-    face = Face(lambda http: [route("GET", "/count", http, count)], FACES.default.error_json)
-    async with http_world(faces=Faces(FACES.default, (face,))) as world, AsyncExitStack() as stack:
+    api = Api(lambda http: [route("GET", "/count", http, count)], APIS.default.error_json)
+    async with http_world(apis=Apis(APIS.default, (api,))) as world, AsyncExitStack() as stack:
         raws = await opened(stack, world, BURST)
         for raw in raws:  # these connections are accepted before the burst
             await raw.send(request("GET", "/version"))

@@ -1,4 +1,4 @@
-"""OpenAI's files and batches as a face of the server."""
+"""OpenAI's files and batches as an API of the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ...core.declared import one_of, within
-from ...http.faces import Applications, Face
+from ...http.apis import Api, Applications
 from ...http.http_service import HttpService
 from ...http.operation import DescribedRoute, Operation
 from ..records.paging import ORDERS, Page
@@ -103,9 +103,9 @@ HANDLERS: Sequence[tuple[str, str, Handler, Operation]] = (
 )
 
 
-def batches_face(faces: Sequence[Face], pace: Pace | None = None) -> Face:
-    """The face of batches whose lines are requests of `faces`. Errors have the form of the first one."""
-    endpoints = [path for face in faces for path in face.batched]
+def batches_api(apis: Sequence[Api], pace: Pace | None = None) -> Api:
+    """The API of batches whose lines are requests of `apis`. Errors have the form of the first one."""
+    endpoints = [path for api in apis for path in api.batched]
 
     def make_routes(http: HttpService) -> Sequence[Route]:
         service = BatchService(http, _open_store(http), endpoints)
@@ -117,9 +117,9 @@ def batches_face(faces: Sequence[Face], pace: Pace | None = None) -> Face:
     async def run(http: HttpService, apps: Applications) -> None:
         store = _open_store(http)
         if store is not None:
-            await BatchRunner(http, store, Endpoints(http, faces, apps), pace or Pace()).run()
+            await BatchRunner(http, store, Endpoints(http, apis, apps), pace or Pace()).run()
 
-    return Face(make_routes, faces[0].error_json, run=run, name="OpenAI batches", error=faces[0].error)
+    return Api(make_routes, apis[0].error_json, run=run, name="OpenAI batches", error=apis[0].error)
 
 
 def _open_store(http: HttpService) -> BatchStore | None:

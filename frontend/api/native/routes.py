@@ -1,4 +1,4 @@
-"""Arbora's own API as a face of the server: its routes and the form of its errors."""
+"""Arbora's own API as an API of the server: its routes and the form of its errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from starlette.routing import Route
 
+from ...http.apis import Api
 from ...http.endpoint import GenerationEndpoint
-from ...http.faces import Face
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
 from .errors import error_json
@@ -45,4 +45,4 @@ def _routes(http: HttpService) -> Sequence[Route]:
     ]
 
 
-NATIVE = Face(_routes, error_json, prefixes=("/generate",), name="Arbora", error=ErrorResponse)
+NATIVE = Api(_routes, error_json, prefixes=("/generate",), name="Arbora", error=ErrorResponse)

@@ -1,4 +1,4 @@
-"""Ollama's API as a face of the server: its routes and the form of its errors."""
+"""Ollama's API as an API of the server: its routes and the form of its errors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from starlette.routing import Route
 
+from ...http.apis import Api, route
 from ...http.endpoint import GenerationEndpoint
-from ...http.faces import Face, route
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
 from .errors import error_json
@@ -55,4 +55,4 @@ def _routes(http: HttpService) -> Sequence[Route]:
     ]
 
 
-OLLAMA = Face(_routes, error_json, prefixes=("/api",), name="Ollama", error=ErrorResponse)
+OLLAMA = Api(_routes, error_json, prefixes=("/api",), name="Ollama", error=ErrorResponse)

@@ -3,7 +3,7 @@
 A figure is the best of many short runs; the APIs take turns. The first table has the time to write one token
 of a stream as its event, and the event's size. The second has the time from a body of JSON to the messages
 that the chat template gets, for a loop of tools with that many turns.
-Run: PYTHONSAFEPATH=1 python bench/faces.py
+Run: PYTHONSAFEPATH=1 python bench/apis.py
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def print_events(tokenizer: Tokenizer) -> None:
         stream.take([TOKEN])
 
     times = best_of({name: partial(write_events, stream) for name, stream in streams.items()})
-    print(f"{'face':<12}{'event µs':>10}{'bytes':>8}{'tokens/s':>12}")
+    print(f"{'api':<12}{'event µs':>10}{'bytes':>8}{'tokens/s':>12}")
     for name, stream in streams.items():
         micros = times[name] / EVENTS
         print(f"{name:<12}{micros:>10.2f}{len(stream.take([TOKEN])):>8}{1e6 / micros:>12,.0f}")

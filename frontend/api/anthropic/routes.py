@@ -1,4 +1,4 @@
-"""Anthropic's API as a face of the server: its routes and the form of its errors."""
+"""Anthropic's API as an API of the server: its routes and the form of its errors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 from starlette.routing import Route
 
 from ...core.declared import within
+from ...http.apis import Api, route
 from ...http.endpoint import GenerationEndpoint
-from ...http.faces import Face, route
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
 from .allowance_headers import allowance_headers
@@ -53,7 +53,7 @@ def _routes(http: HttpService) -> Sequence[Route]:
     ]
 
 
-ANTHROPIC = Face(
+ANTHROPIC = Api(
     _routes,
     error_json,
     prefixes=("/v1/messages",),

@@ -1,4 +1,4 @@
-"""OpenAI's Responses API as a face of the server: its routes and the form of its errors."""
+"""OpenAI's Responses API as an API of the server: its routes and the form of its errors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from starlette.routing import Route
 
 from ...api.openai.errors import error_json
 from ...api.openai.responses import ErrorResponse
+from ...http.apis import Api
 from ...http.endpoint import GenerationEndpoint, HttpJob
-from ...http.faces import Face
 from ...http.http_service import HttpService
 from ...http.operation import DescribedRoute, Operation
 from . import conversations, retrieve
@@ -83,7 +83,7 @@ def _routes(http: HttpService) -> Sequence[Route]:
     ]
 
 
-RESPONSES = Face(
+RESPONSES = Api(
     _routes,
     error_json,
     prefixes=("/v1/responses", "/v1/conversations"),

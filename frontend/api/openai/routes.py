@@ -1,4 +1,4 @@
-"""OpenAI's API as a face of the server: its routes and the form of its errors."""
+"""OpenAI's API as an API of the server: its routes and the form of its errors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from starlette.routing import Route
 
+from ...http.apis import Api, route
 from ...http.endpoint import GenerationEndpoint
-from ...http.faces import Face, route
 from ...http.http_service import HttpService
 from ...http.operation import GENERATES, DescribedRoute, Operation
 from .chat import prepare_chat
@@ -72,7 +72,7 @@ def _routes(http: HttpService) -> Sequence[Route]:
     ]
 
 
-OPENAI = Face(
+OPENAI = Api(
     _routes,
     error_json,
     batched=("/v1/chat/completions", "/v1/completions"),

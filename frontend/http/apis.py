@@ -23,7 +23,7 @@ RETRY_AFTER_SECONDS = 5
 MAX_MESSAGE = 2048  # characters
 MAX_PARAM = 256
 ANSWER_ID = "arbora.answer_id"
-"""in the scope of a request: the id of its answer, if its face has an `id_header`"""
+"""in the scope of a request: the id of its answer, if its API has an `id_header`"""
 ALLOWANCES = "arbora.allowances"
 """in the scope of a request whose key has limits: its `Allowances`"""
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
@@ -33,14 +33,14 @@ Applications: TypeAlias = Mapping[str, ASGIApp]
 
 
 @dataclass(frozen=True)
-class Face:
-    """One API. Requests on the paths `prefixes` and below them are for this face.
+class Api:
+    """One API. Requests on the paths `prefixes` and below them are for this API.
 
-    On the paths of `shared`, which the default face has too, only requests with the header `header` are for
+    On the paths of `shared`, which the default API has too, only requests with the header `header` are for
     it. `error_json` is the form of errors; it takes the request's id, which is empty if the request has none.
     `statuses` maps statuses of errors to those of this API. Answers carry their id in the header `id_header`,
     and what is left to their key in the `allowance_headers`, by default in OpenAI's. Requests on the paths
-    `batched` may be lines of a batch. `run` does the face's background work until it is cancelled; it gets
+    `batched` may be lines of a batch. `run` does the API's background work until it is cancelled; it gets
     the applications of all `batched` paths. /openapi.json lists the API by its `name`, with errors of the
     type `error`.
     """
@@ -68,34 +68,34 @@ class Face:
 
 
 @dataclass(frozen=True)
-class Faces:
+class Apis:
     """All APIs of a server. `default` has the form of the errors on all other paths."""
 
-    default: Face
-    others: Sequence[Face] = ()
+    default: Api
+    others: Sequence[Api] = ()
 
-    def routes(self, http: HttpService) -> list[tuple[Face, Route]]:
-        """The routes of each face."""
-        return [(face, route) for face in (self.default, *self.others) for route in face.routes(http)]
+    def routes(self, http: HttpService) -> list[tuple[Api, Route]]:
+        """The routes of each API."""
+        return [(api, route) for api in (self.default, *self.others) for route in api.routes(http)]
 
-    def joined(self, routes: Sequence[tuple[Face, Route]]) -> list[Route]:
-        """The routes with one route for each path that two faces share."""
-        default = [route for face, route in routes if face is self.default]
-        others = [(face, route) for face, route in routes if face is not self.default]
-        shared = {route.path: (face, route) for face, route in others if face.shares(route.path)}
+    def joined(self, routes: Sequence[tuple[Api, Route]]) -> list[Route]:
+        """The routes with one route for each path that two APIs share."""
+        default = [route for api, route in routes if api is self.default]
+        others = [(api, route) for api, route in routes if api is not self.default]
+        shared = {route.path: (api, route) for api, route in others if api.shares(route.path)}
         joined = [_either(route, *shared[route.path]) if route.path in shared else route for route in default]
         return joined + [route for _, route in others if route.path not in shared]
 
-    def of(self, path: str, headers: Headers = ()) -> Face:
-        return next((face for face in self.others if face.has(path, headers)), self.default)
+    def of(self, path: str, headers: Headers = ()) -> Api:
+        return next((api for api in self.others if api.has(path, headers)), self.default)
 
-    async def run(self, http: HttpService, routes: Sequence[tuple[Face, Route]]) -> None:
-        """Runs the background work of the faces, such as batches, until cancelled. `routes`: of all faces."""
-        batched = {route.path: route.app for face, route in routes if route.path in face.batched}
+    async def run(self, http: HttpService, routes: Sequence[tuple[Api, Route]]) -> None:
+        """Runs the background work of the APIs, such as batches, until cancelled. `routes`: of all APIs."""
+        batched = {route.path: route.app for api, route in routes if route.path in api.batched}
         async with asyncio.TaskGroup() as tasks:
-            for face in (self.default, *self.others):
-                if face.run is not None:
-                    tasks.create_task(_run(face.run(http, batched)))
+            for api in (self.default, *self.others):
+                if api.run is not None:
+                    tasks.create_task(_run(api.run(http, batched)))
 
     def error_json(self, path: str, error: RequestError) -> bytes:
         """For requests whose headers and id are unknown."""
@@ -104,12 +104,12 @@ class Faces:
     def error_response(
         self, scope: Scope, error: RequestError, headers: dict[str, str] | None = None
     ) -> Response:
-        """The answer to a refused request, in the form of its face. The log gets the error's code."""
+        """The answer to a refused request, in the form of its API. The log gets the error's code."""
         scope[ERROR_CODE] = error.code
         scope[ALLOWANCES] = error.allowances
-        face = self.of(scope["path"], scope["headers"])
-        body = face.error_json(with_short_texts(error), scope.get(ANSWER_ID, ""))
-        status = face.statuses.get(error.status, error.status)
+        api = self.of(scope["path"], scope["headers"])
+        body = api.error_json(with_short_texts(error), scope.get(ANSWER_ID, ""))
+        status = api.statuses.get(error.status, error.status)
         return Response(body, status, {**(headers or {}), **error_headers(error)}, "application/json")
 
 
@@ -121,21 +121,21 @@ def _is_below(path: str, prefixes: Sequence[str]) -> bool:
     return any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)
 
 
-def _either(default: Route, face: Face, other: Route) -> Route:
-    """A route that two faces share. The request's headers decide between them."""
-    return Route(default.path, _Either(default.app, face, other.app), methods=default.methods)
+def _either(default: Route, api: Api, other: Route) -> Route:
+    """A route that two APIs share. The request's headers decide between them."""
+    return Route(default.path, _Either(default.app, api, other.app), methods=default.methods)
 
 
 class _Either:
-    """An ASGI application that calls `other` for the requests of its face, and `default` for the rest."""
+    """An ASGI application that calls `other` for the requests of its API, and `default` for the rest."""
 
-    def __init__(self, default: ASGIApp, face: Face, other: ASGIApp) -> None:
+    def __init__(self, default: ASGIApp, api: Api, other: ASGIApp) -> None:
         self._default = default
-        self._face = face
+        self._api = api
         self._other = other
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_other = self._face.has(scope["path"], scope["headers"])
+        is_other = self._api.has(scope["path"], scope["headers"])
         await (self._other if is_other else self._default)(scope, receive, send)
 
 
