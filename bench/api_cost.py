@@ -57,7 +57,7 @@ from arbora.runtime.processes.sockets import (
     ANY_EPOCH,
     Inbox,
     Outbox,
-    scheduler_address,
+    Replica,
     tokenizer_address,
 )
 from bare_streams import MARK, BareSource, write_events
@@ -141,7 +141,7 @@ class TokenSource:
     def __init__(self, directory: Path, tokenizer: Tokenizer, tokens: int) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: Inbox[SchedulerInbox] = Inbox(
-            context, scheduler_address(directory, EPOCH), SchedulerInbox, EPOCH
+            context, Replica(directory, EPOCH).scheduler, SchedulerInbox, EPOCH
         )
         self._outbox = Outbox(context, tokenizer_address(directory, 0), EPOCH)
         supervisor = Outbox(context, tokenizer_address(directory, 0), ANY_EPOCH)

@@ -88,7 +88,7 @@ class Supervisor:
             sockets.ANY_EPOCH,
         )
         self._epochs = itertools.count(sockets.ANY_EPOCH + 1)
-        self._epoch = sockets.ANY_EPOCH
+        self._running = sockets.Replica(directory, sockets.ANY_EPOCH)
         self._replica = Domain()
         self._tokenizers = {client: Domain() for client in range(len(commands.tokenizers))}
         self._to_tokenizers: dict[int, sockets.Outbox] = {}
@@ -215,7 +215,7 @@ class Supervisor:
                     logger.info("the model serves again")
                 self._model = self._known_model = model
                 self._replica.mark_ready()
-                self._tell_tokenizers(PeerUp(self._epoch, model))
+                self._tell_tokenizers(PeerUp(self._running.epoch, model))
             case Ready(client=client):
                 self._tokenizers[client].mark_ready()
             case KnowsReplica(client):
@@ -268,14 +268,13 @@ class Supervisor:
             await self._pause_after(self._replica, dead)
 
     async def _start_replica(self) -> list[ChildProcess]:
-        self._epoch = next(self._epochs)
-        self._inbox.move_to(self._epoch)
+        self._running = sockets.Replica(self._directory, next(self._epochs))
+        self._inbox.move_to(self._running.epoch)
         self._replica.ready_at = None
-        scheduler = sockets.scheduler_address(self._directory, self._epoch)
-        self._to_scheduler = sockets.Outbox(self._context, scheduler, sockets.ANY_EPOCH)
+        self._to_scheduler = sockets.Outbox(self._context, self._running.scheduler, sockets.ANY_EPOCH)
         return [
-            await self._start(self._commands.scheduler, self._epoch),
-            await self._start(self._commands.model, self._epoch),
+            await self._start(self._commands.scheduler, self._running.epoch),
+            await self._start(self._commands.model, self._running.epoch),
         ]
 
     def _forget_replica(self, children: list[ChildProcess]) -> None:
@@ -284,9 +283,7 @@ class Supervisor:
         assert self._to_scheduler is not None
         self._to_scheduler.close(linger_ms=0)
         self._to_scheduler = None
-        sockets.remove_ipc_file(sockets.scheduler_address(self._directory, self._epoch))
-        sockets.remove_ipc_file(sockets.model_address(self._directory, self._epoch))
-        sockets.remove_ipc_file(sockets.page_store_address(self._directory, self._epoch))
+        self._running.remove_files()
 
     async def _keep_tokenizer(self, client: int) -> None:
         domain = self._tokenizers[client]
@@ -327,7 +324,7 @@ class Supervisor:
         outbox = sockets.Outbox(self._context, address, sockets.ANY_EPOCH)
         if self._new_keys is not None:
             outbox.send(self._new_keys)
-        up = None if self._model is None else PeerUp(self._epoch, self._model)
+        up = None if self._model is None else PeerUp(self._running.epoch, self._model)
         outbox.send(up or PeerDown("replica"))
         if not self._replica_responds:
             outbox.send(PeerResponds(False))

@@ -40,9 +40,6 @@ from ..processes.heartbeat import Heartbeat
 from ..processes.sockets import (
     Inbox,
     Outbox,
-    model_address,
-    page_store_address,
-    scheduler_address,
     supervisor_address,
 )
 from ..processes.time_slices import short_slices
@@ -187,10 +184,10 @@ def main() -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     model = _load_or_exit(config, arguments, context)
     notice.loaded()
-    address = model_address(arguments.directory, arguments.epoch)
+    address = arguments.replica.model()
     with short_slices():  # for ZeroMQ's I/O thread, which the first socket starts
         inbox: Inbox[ModelInbox] = Inbox(context, address, ModelInbox, arguments.epoch)
-        scheduler = Outbox(context, scheduler_address(arguments.directory, arguments.epoch), arguments.epoch)
+        scheduler = Outbox(context, arguments.replica.scheduler, arguments.epoch)
     queue = StepQueue(inbox, heartbeat)
     model.runner.after_each_layer(heartbeat.progress)
     if model.page_store is not None:
@@ -203,9 +200,9 @@ def main() -> None:
 def _start(store: PageStore, arguments: ChildArguments) -> None:
     """Starts its thread with its own sockets, because threads must not share one."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-    directory, epoch = arguments.directory, arguments.epoch
-    inbox: Inbox[PageStoreInbox] = Inbox(context, page_store_address(directory, epoch), PageStoreInbox, epoch)
-    store.start(inbox, Outbox(context, scheduler_address(directory, epoch), epoch))
+    replica = arguments.replica
+    inbox: Inbox[PageStoreInbox] = Inbox(context, replica.page_store, PageStoreInbox, replica.epoch)
+    store.start(inbox, Outbox(context, replica.scheduler, replica.epoch))
 
 
 def _load_or_exit(

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from .sockets import Replica
+
 PR_SET_PDEATHSIG = 1
 SIGN_OF_LIFE_S = 1.0  # interval of a child's messages that it is alive
 
@@ -22,6 +24,10 @@ class ChildArguments(NamedTuple):
     epoch: int
     client: int
     supervisor_pid: int
+
+    @property
+    def replica(self) -> Replica:
+        return Replica(self.directory, self.epoch)
 
 
 def child_arguments() -> ChildArguments:

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Generic, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 import zmq
@@ -33,20 +33,38 @@ def tokenizer_address(directory: Path, index: int) -> str:
     return f"ipc://{directory}/tokenizer{index}"
 
 
-def scheduler_address(directory: Path, epoch: int) -> str:
-    return f"ipc://{directory}/scheduler.{epoch}"
-
-
-def model_address(directory: Path, epoch: int) -> str:
-    return f"ipc://{directory}/model.{epoch}"
-
-
-def page_store_address(directory: Path, epoch: int) -> str:
-    return f"ipc://{directory}/pages.{epoch}"
-
-
 def remove_ipc_file(address: str) -> None:
     Path(address.removeprefix("ipc://")).unlink(missing_ok=True)
+
+
+class Replica(NamedTuple):
+    """One start of a scheduler and its model process: the `epoch` of their messages, and their addresses.
+
+    A server has one replica, number 0, whose model has one rank.
+    """
+
+    directory: Path
+    epoch: int
+    number: int = 0
+
+    @property
+    def scheduler(self) -> str:
+        return self._address("scheduler")
+
+    @property
+    def page_store(self) -> str:
+        return self._address("pages")
+
+    def model(self, rank: int = 0) -> str:
+        return self._address(f"model{rank}")
+
+    def _address(self, role: str) -> str:
+        return f"ipc://{self.directory}/{role}.{self.number}.{self.epoch}"
+
+    def remove_files(self) -> None:
+        """Removes the files of its sockets, once its processes have ended."""
+        for address in (self.scheduler, self.model(), self.page_store):
+            remove_ipc_file(address)
 
 
 class Outbox:

@@ -26,9 +26,6 @@ from ..processes.heartbeat import Heartbeat
 from ..processes.sockets import (
     Inbox,
     Outbox,
-    model_address,
-    page_store_address,
-    scheduler_address,
     supervisor_address,
     tokenizer_address,
 )
@@ -52,17 +49,17 @@ class Loop:
     def __init__(self, arguments: ChildArguments, config: ServeConfig, heartbeat: Heartbeat) -> None:
         self._heartbeat = heartbeat
         self._directory = arguments.directory
-        self._epoch = arguments.epoch
+        self._replica = arguments.replica
         self._config = config
         self._context = zmq.Context()
         self._inbox: Inbox[SchedulerInbox] = Inbox(
             self._context,
-            scheduler_address(arguments.directory, arguments.epoch),
+            self._replica.scheduler,
             SchedulerInbox,
-            self._epoch,
+            self._replica.epoch,
         )
         self._supervisor = self._outbox(supervisor_address(arguments.directory))
-        self._model = self._outbox(model_address(arguments.directory, arguments.epoch))
+        self._model = self._outbox(self._replica.model())
         self._clients: dict[int, Outbox] = {}  # connected when the first message is sent to each
 
     def run(self) -> None:
@@ -119,10 +116,10 @@ class Loop:
     def _page_store(self) -> Outbox:
         """Connected when the first message is sent. Without a page store there is no message for it, and
         ZeroMQ would try to connect again and again."""
-        return self._outbox(page_store_address(self._directory, self._epoch))
+        return self._outbox(self._replica.page_store)
 
     def _outbox(self, address: str) -> Outbox:
-        return Outbox(self._context, address, self._epoch)
+        return Outbox(self._context, address, self._replica.epoch)
 
 
 def _wait_for_vocabulary(directory: Path) -> Vocabulary:

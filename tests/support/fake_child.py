@@ -55,9 +55,7 @@ def main() -> None:
 
 
 def model(context: Context, supervisor: sockets.Outbox, arguments: ChildArguments, behaviour: str) -> None:
-    scheduler = sockets.Outbox(
-        context, sockets.scheduler_address(arguments.directory, arguments.epoch), arguments.epoch
-    )
+    scheduler = sockets.Outbox(context, arguments.replica.scheduler, arguments.epoch)
     if behaviour != "mute":
         page_model = b"fake" if behaviour == "stores" else b""
         scheduler.send(msgspec.structs.replace(READY, page_model=page_model))
@@ -69,7 +67,7 @@ def scheduler(
 ) -> None:
     inbox: sockets.Inbox[messages.SchedulerInbox] = sockets.Inbox(
         context,
-        sockets.scheduler_address(arguments.directory, arguments.epoch),
+        arguments.replica.scheduler,
         messages.SchedulerInbox,
         arguments.epoch,
     )

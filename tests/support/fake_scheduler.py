@@ -49,7 +49,7 @@ from arbora.runtime.processes.async_inbox import AsyncInbox
 from arbora.runtime.processes.sockets import (
     ANY_EPOCH,
     Outbox,
-    scheduler_address,
+    Replica,
     tokenizer_address,
 )
 
@@ -118,7 +118,7 @@ class FakeScheduler:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._inbox: AsyncInbox[SchedulerInbox] = AsyncInbox(
             zmq.asyncio.Context(self._context),
-            scheduler_address(self.directory, self.epoch),
+            Replica(self.directory, self.epoch).scheduler,
             SchedulerInbox,
             self.epoch,
         )

@@ -49,7 +49,7 @@ from ....runtime.processes.async_inbox import AsyncInbox
 from ....runtime.processes.sockets import (
     ANY_EPOCH,
     Outbox,
-    scheduler_address,
+    Replica,
     tokenizer_address,
 )
 from .generation import Generation
@@ -255,7 +255,7 @@ class EngineClient:
         self._responds = True
         self.epoch = message.epoch
         self._inbox.move_to(message.epoch)
-        self._outbox = Outbox(self._context, scheduler_address(self.directory, message.epoch), message.epoch)
+        self._outbox = Outbox(self._context, Replica(self.directory, message.epoch).scheduler, message.epoch)
         self.knows_replica.set()
         for generation in self._open_generations():
             self._send_all(generation)

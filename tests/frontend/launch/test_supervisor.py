@@ -177,10 +177,10 @@ async def test_scheduler_and_model_die_together(directory: Path, victim: str, ot
 async def test_the_sockets_of_a_dead_epoch_are_removed(directory: Path) -> None:
     async with supervising(directory) as supervisor:
         await supervisor.start()
-        assert (directory / "scheduler.1").exists()
+        assert (directory / "scheduler.0.1").exists()
         await kill_and_see_it_back(directory, "scheduler")
-        await until(lambda: (directory / "scheduler.2").exists())
-        assert not (directory / "scheduler.1").exists()
+        await until(lambda: (directory / "scheduler.0.2").exists())
+        assert not (directory / "scheduler.0.1").exists()
 
 
 async def test_a_tokenizer_starts_again_without_the_replica_and_hears_that_it_is_up(directory: Path) -> None:

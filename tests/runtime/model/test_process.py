@@ -59,8 +59,8 @@ class Peers:
         serve_config(model).save(directory)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.supervisor = self._inbox(sockets.supervisor_address(directory), SupervisorInbox)
-        self.scheduler = self._inbox(sockets.scheduler_address(directory, EPOCH), SchedulerInbox)
-        self.model = sockets.Outbox(self._context, sockets.model_address(directory, EPOCH), EPOCH)
+        self.scheduler = self._inbox(sockets.Replica(directory, EPOCH).scheduler, SchedulerInbox)
+        self.model = sockets.Outbox(self._context, sockets.Replica(directory, EPOCH).model(), EPOCH)
         command = [sys.executable, *program, str(directory), str(EPOCH), "0"]
         self.process = subprocess.Popen(
             [*command, str(os.getpid())],

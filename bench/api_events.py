@@ -3,7 +3,7 @@
 A figure is the best of many short runs; the APIs take turns. The first table has the time to write one token
 of a stream as its event, and the event's size. The second has the time from a body of JSON to the messages
 that the chat template gets, for a loop of tools with that many turns.
-Run: PYTHONSAFEPATH=1 python bench/apis.py
+Run: PYTHONSAFEPATH=1 python bench/api_events.py
 """
 
 from __future__ import annotations
