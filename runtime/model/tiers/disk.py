@@ -61,7 +61,10 @@ class DiskStore:
             self._path, timeout=timeout, isolation_level=None, check_same_thread=False
         )
         self._to_erase: set[bytes] = set()
-        self._open()
+        try:
+            self._open()
+        except UnicodeDecodeError as error:  # sqlite3 quotes the damaged name of a table in its message
+            raise sqlite3.DatabaseError("its schema is damaged") from error
         self._use = self._number("SELECT coalesce(max(used), 0) FROM pages")
         self._touched: dict[bytes, int] = {}
         self._expected: dict[bytes, int] = {}

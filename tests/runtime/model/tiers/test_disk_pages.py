@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -198,6 +199,17 @@ def test_a_torn_or_damaged_file_gives_whole_pages_or_errors(
         read(again, 9, size=4000)
     except (sqlite3.Error, ForeignFileError):
         pass
+
+
+def test_a_damaged_name_of_a_table_is_an_error_of_the_file(tmp_path: Path) -> None:
+    DiskStore(tmp_path, LIMIT).close()
+    data = (tmp_path / FILE_NAME).read_bytes()
+    for position in range(data.index(b"CREATE TABLE"), data.index(b"CREATE TABLE") + 40):
+        damaged = bytearray(data)
+        damaged[position] = 0xCC
+        (tmp_path / FILE_NAME).write_bytes(damaged)
+        with contextlib.suppress(sqlite3.Error, ForeignFileError):
+            DiskStore(tmp_path, LIMIT).close()
 
 
 def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
