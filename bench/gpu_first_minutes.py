@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[1]
 PARTS_MODULE = Path(__file__).parent / "lib" / "gpu_parts.py"
 SKIPPED = 3
 """exit status of a part that cannot run here; its last line says why"""
-LONGEST_OUTPUT = 8000
+MAX_OUTPUT = 8000
 LIMITS = {
     "environment": 60,
     "variants": 600,
@@ -84,7 +84,7 @@ def run_part(part: str, *, dry: bool, limit: float) -> Result:
         os.killpg(child.pid, signal.SIGKILL)
         output, _ = child.communicate()
         status = f"stopped after {limit:.0f} s"
-    return Result(part, status, round(time.monotonic() - begun, 1), output[-LONGEST_OUTPUT:].strip())
+    return Result(part, status, round(time.monotonic() - begun, 1), output[-MAX_OUTPUT:].strip())
 
 
 def write(results: list[Result], output: Path) -> None:

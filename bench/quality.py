@@ -39,7 +39,7 @@ from arbora.runtime.errors import ConfigError
 from comparison import markdown
 from divergence import Divergence, divergence
 from loaded_model import LoadedModel, config_of
-from train_builtin.evaluate import LONGEST_PROMPT, LONGEST_REPLY, MAKERS, evaluate
+from train_builtin.evaluate import MAKERS, MAX_PROMPT, MAX_REPLY, evaluate
 from train_builtin.lexicon import Words
 from transformers import AutoModelForCausalLM, AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
 
@@ -125,9 +125,9 @@ def task_accuracy(
         encoded = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
         assert isinstance(encoded, BatchEncoding)
         prompt = list(encoded["input_ids"])
-        if len(prompt) > LONGEST_PROMPT:
+        if len(prompt) > MAX_PROMPT:
             return None
-        reply = tokenizer.decode(model.reply(prompt, ends, LONGEST_REPLY), skip_special_tokens=True)
+        reply = tokenizer.decode(model.reply(prompt, ends, MAX_REPLY), skip_special_tokens=True)
         assert isinstance(reply, str)
         replies[tuple(prompt)] = reply
         return reply
@@ -149,7 +149,7 @@ def measure(options: argparse.Namespace) -> Iterator[Row]:
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     texts = texts_of(options, tokenizer)
     targets = {name: targets_of(windows) for name, windows in texts.items()}
-    context = max(options.window, LONGEST_PROMPT + LONGEST_REPLY if is_builtin(options.model) else 0)
+    context = max(options.window, MAX_PROMPT + MAX_REPLY if is_builtin(options.model) else 0)
     reference: dict[str, torch.Tensor] = {}
     reference_replies: Replies = {}
 

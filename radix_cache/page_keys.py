@@ -1,4 +1,4 @@
-"""Keys of pages by content, by which the slower tiers store and find pages."""
+"""The keys under which the slower tiers store pages: hashes of a page's tokens and of all tokens before."""
 
 from __future__ import annotations
 

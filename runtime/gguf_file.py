@@ -19,7 +19,7 @@ VERSIONS = (2, 3)
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """the struct format of each kind of number"""
 STRING, ARRAY = 8, 9
-MOST_DIMENSIONS = 4
+MAX_DIMENSIONS = 4
 
 Value = int | float | bool | str | list[int] | list[float] | list[str]
 
@@ -141,7 +141,7 @@ class _Reader:
         name = self.name(f"the name of tensor {index + 1} of {count}")
         self._what = f"the description of tensor {name}"
         (dimensions,) = self._unpack("I")
-        if dimensions > MOST_DIMENSIONS:
+        if dimensions > MAX_DIMENSIONS:
             raise ConfigError(f"{self._path}: tensor {name} has {dimensions} dimensions; the file is broken.")
         shape = self._unpack(f"{dimensions}Q")
         kind, offset = self._unpack("IQ")

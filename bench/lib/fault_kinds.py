@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from server_process import processes_by_role
 
-MOST_FILE_BYTES = 4096
+MAX_FILE_BYTES = 4096
 BROKEN_BYTES = 1 << 16
 Undo = Callable[[], None]
 
@@ -104,7 +104,7 @@ FAULTS: tuple[Fault, ...] = (
         for role in MAIN
     ),
     Fault(
-        "the disk of the disk tier is full", limit("model", resource.RLIMIT_FSIZE, lambda _: MOST_FILE_BYTES)
+        "the disk of the disk tier is full", limit("model", resource.RLIMIT_FSIZE, lambda _: MAX_FILE_BYTES)
     ),
     Fault("the disk tier's files are overwritten", break_disk_files),
     Fault("the disk tier's files are deleted", delete_disk_files),

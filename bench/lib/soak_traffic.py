@@ -18,9 +18,9 @@ from soak_requests import CLOCK, FIXED, REGEXES, WEATHER, Body, bad_body, schema
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 FINISHED = ("stop", "length", "tool_calls")
-MOST_TOKENS = 120
+MAX_TOKENS = 120
 KNOWN_SCHEMAS = 40
-MOST_KEPT_FAILURES = 200
+MAX_KEPT_FAILURES = 200
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Traffic:
 
     def fail(self, what: str) -> None:
         self.tally.failed += 1
-        if len(self.failures) < MOST_KEPT_FAILURES:
+        if len(self.failures) < MAX_KEPT_FAILURES:
             self.failures.append(f"{time.strftime('%H:%M:%S')} {what[:600]}")
 
     def take_hostile(self, name: str, status: int) -> None:
@@ -95,7 +95,7 @@ class Traffic:
         messages = [{"role": "system", "content": "You are a helpful assistant. " + words(rng, 0, 60)}]
         for _ in range(rng.randint(1, 4)):
             messages.append(user(words(rng, 3, 120)))
-            body = {"messages": messages, "max_tokens": rng.randint(4, MOST_TOKENS)}
+            body = {"messages": messages, "max_tokens": rng.randint(4, MAX_TOKENS)}
             reply = await (self._stream if rng.random() < 0.6 else self._ask)(body, key)
             messages.append({"role": "assistant", "content": reply["message"].get("content") or ""})
 

@@ -16,7 +16,7 @@ from .tokenizer import PAD
 
 LONGEST = 1152
 BATCH_TOKENS = 3072
-MOST_PADDING = 1.2
+MAX_PADDING = 1.2
 PROMPT_SHARE, PROMPT_WEIGHT = 0.1, 0.5
 """A tenth of the prompt tokens are predicted too: names recur in prompts, which teaches copying early."""
 
@@ -66,7 +66,7 @@ def _groups(examples: list[Example]) -> Iterator[list[Example]]:
     for example in examples:
         padded = (len(group) + 1) * len(example.tokens)
         real = sum(len(other.tokens) for other in group) + len(example.tokens)
-        if len(group) > 1 and (padded > BATCH_TOKENS or padded > MOST_PADDING * real):
+        if len(group) > 1 and (padded > BATCH_TOKENS or padded > MAX_PADDING * real):
             yield group
             group = []
         group.append(example)

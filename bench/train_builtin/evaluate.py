@@ -40,8 +40,8 @@ MAKERS: dict[str, Callable[[Words], Conversation]] = {
     "json": make_extraction,
     "talk": make_small_talk,
 }
-LONGEST_PROMPT = 1024
-LONGEST_REPLY = 200
+MAX_PROMPT = 1024
+MAX_REPLY = 200
 """tokens"""
 Reply = Callable[[list[dict[str, str]]], str | None]
 """the model's reply to messages, or None if the prompt is longer than what is measured"""
@@ -102,10 +102,10 @@ def greedy_reply(
     )
     assert isinstance(prompt, BatchEncoding)
     length = prompt["input_ids"].shape[1]
-    if length > LONGEST_PROMPT:
+    if length > MAX_PROMPT:
         return None
     with torch.inference_mode():
-        output: torch.Tensor = model.generate(**prompt, max_new_tokens=LONGEST_REPLY, do_sample=False)
+        output: torch.Tensor = model.generate(**prompt, max_new_tokens=MAX_REPLY, do_sample=False)
     reply = tokenizer.decode(output[0, length:], skip_special_tokens=True)
     assert isinstance(reply, str)
     return reply

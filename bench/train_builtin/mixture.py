@@ -13,13 +13,13 @@ from .extraction import make_extraction
 from .lexicon import Words
 from .small_talk import make_echo, make_small_talk
 
-LONGEST_DOCUMENT = 60
+MAX_DOCUMENT = 60
 """Sentences; with its question just under 1,024 tokens."""
 
 Maker = Callable[[Words], Conversation]
 
 
-def document_of_any_length(words: Words, most_sentences: int = LONGEST_DOCUMENT) -> Conversation:
+def document_of_any_length(words: Words, most_sentences: int = MAX_DOCUMENT) -> Conversation:
     """Short documents are as frequent as long ones: the limit is drawn evenly on a log scale."""
     limit = round(4 * (most_sentences / 4) ** words.rng.random())
     return make_document_chat(words, limit)
@@ -37,7 +37,7 @@ class Stage:
 STAGES = (
     Stage(0.08, (22, 12, 12, 2, 52), 5),
     Stage(0.30, (30, 32, 26, 4, 8), 10),
-    Stage(1.00, (14, 48, 34, 2, 2), LONGEST_DOCUMENT),
+    Stage(1.00, (14, 48, 34, 2, 2), MAX_DOCUMENT),
 )
 """Plain copying first, on which all else builds; then short documents; then documents of any length."""
 

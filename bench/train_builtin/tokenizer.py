@@ -18,7 +18,7 @@ from tokenizers.trainers import BpeTrainer
 from transformers import AddedToken
 
 from .conversation import render
-from .mixture import LONGEST_DOCUMENT, Stage, conversations
+from .mixture import MAX_DOCUMENT, Stage, conversations
 
 VOCABULARY = 2048
 CONTEXT = 4096
@@ -29,7 +29,7 @@ PIECES = (
     r"'(?:s|t|re|ve|m|ll|d)|\p{Lu}[\p{Ll}\p{M}]*| ?[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"
 )
-SAMPLE = Stage(1.0, (28, 42, 24, 3, 3), LONGEST_DOCUMENT)
+SAMPLE = Stage(1.0, (28, 42, 24, 3, 3), MAX_DOCUMENT)
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 

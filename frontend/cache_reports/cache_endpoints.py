@@ -48,7 +48,7 @@ NOT_CACHED = "prefix_not_cached"
 Answer = TypeVar("Answer", CacheReport, CacheDropped, PinFits, PrefixPinned, TreeReport)
 
 PinReader: TypeAlias = Callable[[HttpService, Request], Awaitable[tuple[PinPrefix, str]]]
-"""reads the message that pins the prefix of a request, and the name of the field with the prefix"""
+"""reads a request to pin a prefix: the scheduler's message, and the name of the field with the prefix"""
 
 
 async def show_cache(http: HttpService, request: Request) -> Response:

@@ -14,7 +14,7 @@ _HIGH, _LOW = r"u[dD][89abAB][0-9a-fA-F]{2}", r"u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = re.compile(rf"\\{_HIGH}\\{_LOW}|\\(?P<half>{_HIGH}|{_LOW})|\\.", re.DOTALL)
 _COMPLETE = re.compile(r"(?:[^\\]|\\u[0-9a-fA-F]{4}|\\[^u])*", re.DOTALL)
 _LAST_HIGH = re.compile(rf"\\{_HIGH}$")
-_MOST_HELD = len(r"\ud83d\ude0")
+_MAX_HELD = len(r"\ud83d\ude0")
 
 
 def _refuse(constant: str) -> None:
@@ -53,7 +53,7 @@ class InputFragments:
             end = complete.end()
             if (high := _LAST_HIGH.search(complete[0])) is not None:
                 end = high.start()
-            if len(text) - end > _MOST_HELD:  # it is no escape of JSON
+            if len(text) - end > _MAX_HELD:  # it is no escape of JSON
                 end = len(text)
         self._held = text[end:]
         return _without_halves(text[:end])

@@ -18,8 +18,8 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024  # of one string
 MAX_LOGPROBS = 20
 MAX_SEED = 2**63 - 1
-MOST_TTL_S = 7 * 24 * 3600.0  # of a lease or pin
-MOST_UNDER_KEY = 64  # leases
+MAX_TTL_S = 7 * 24 * 3600.0  # of a lease or pin
+MAX_UNDER_KEY = 64  # leases
 
 JsonObject = dict[str, object]
 NULL: Raw = field(default_factory=partial(Raw, b"null"))
@@ -43,7 +43,7 @@ AdditionalProperties: TypeAlias = Annotated[str, one_of(get_args(AllowedProperti
 Order: TypeAlias = Annotated[str, one_of(get_args(PropertyOrder))]
 Whitespace: TypeAlias = Annotated[str, one_of(get_args(JsonWhitespace))]
 Unenforced: TypeAlias = Annotated[str, one_of(get_args(UnenforcedDefault))]
-TtlS: TypeAlias = Annotated[float, within(0, MOST_TTL_S, above_low=True)]
+TtlS: TypeAlias = Annotated[float, within(0, MAX_TTL_S, above_low=True)]
 Salt: TypeAlias = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 _STOP_LENGTHS = {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
 StopString: TypeAlias = Annotated[str, Meta(extra_json_schema=_STOP_LENGTHS)]
@@ -58,7 +58,7 @@ class CacheLease(Struct, kw_only=True):
 
     ttl_s: TtlS
     key: str | None = None
-    most: Annotated[int, within(1, MOST_UNDER_KEY)] | None = None
+    most: Annotated[int, within(1, MAX_UNDER_KEY)] | None = None
 
 
 class SamplingFields(Struct, kw_only=True):

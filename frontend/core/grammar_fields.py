@@ -23,7 +23,7 @@ _WHITESPACE = ["", " ", "\n", "\n  "]
 _NEEDED_FOR: dict[Whitespace, list[str]] = {"model": _WHITESPACE, "spaced": ["", " "], "compact": [""]}
 """The white space that each rule writes."""
 _LONGEST = max(map(len, _WHITESPACE))
-_MOST_WAYS = 10_000
+_MAX_WAYS = 10_000
 _REPEATS = {op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT}
 _CHARACTERS = {op.LITERAL, op.NOT_LITERAL, op.ANY, op.IN}
 
@@ -87,7 +87,7 @@ def spaced_as(spec: GrammarSpec | None, pattern: str | None, param: str) -> Gram
     if spec is None or pattern is None:
         return spec
     try:
-        is_simple = _ways(parser.parse(pattern)) <= _MOST_WAYS
+        is_simple = _ways(parser.parse(pattern)) <= _MAX_WAYS
         allowed = [text for text in _WHITESPACE if is_simple and re.fullmatch(pattern, text)]
     except (re.error, RecursionError, OverflowError) as error:
         raise RequestError(f"{param} is not a regex: {error}", param=param, code="invalid_value") from None
@@ -118,7 +118,7 @@ def _ways(items: Any) -> int:
             if len(inner) == 1 and inner[0][0] in _CHARACTERS:
                 ways *= 1 + min(int(most), _LONGEST)
             else:  # Python stops at a repetition without text, once there are enough
-                ways *= (1 + _ways(inner)) ** min(int(most), max(int(least), _LONGEST + 1), _MOST_WAYS)
+                ways *= (1 + _ways(inner)) ** min(int(most), max(int(least), _LONGEST + 1), _MAX_WAYS)
         elif kind is op.BRANCH:
             ways *= sum(map(_ways, value[1]))
         elif kind is op.GROUPREF_EXISTS:
@@ -127,7 +127,7 @@ def _ways(items: Any) -> int:
             ways *= _ways(value[-1])
         elif kind is op.ATOMIC_GROUP:
             ways *= _ways(value)
-        ways = min(ways, _MOST_WAYS + 1)
+        ways = min(ways, _MAX_WAYS + 1)
     return ways
 
 

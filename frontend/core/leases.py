@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from ...runtime.errors import RequestError
 from ...runtime.messages import EndLease, LeaseTerms, Tokens
-from .fields import MOST_TTL_S, MOST_UNDER_KEY, CacheLease
+from .fields import MAX_TTL_S, MAX_UNDER_KEY, CacheLease
 from .replica.engine_client import EngineClient
 from .service import Service
 from .text.tokenized_text import common_length
 from .work.caller import Caller
 
-MOST_BREAKPOINTS = 4
+MAX_BREAKPOINTS = 4
 DECISION_S = 2.0  # from a reply's end until its tool calls, if there are any, are known
 
 
@@ -43,7 +43,7 @@ def conversation_lease(ttl_s: float, key: str = "") -> LeaseTerms:
 
 def keep_alive_lease(seconds: float, key: str) -> LeaseTerms:
     """Ollama's `keep_alive`, which may be infinite. Conversations may share the key."""
-    return LeaseTerms("keep_alive", min(seconds, MOST_TTL_S), key, most=MOST_UNDER_KEY)
+    return LeaseTerms("keep_alive", min(seconds, MAX_TTL_S), key, most=MAX_UNDER_KEY)
 
 
 def breakpoint_leases(positions: Sequence[Position]) -> list[LeaseTerms]:
@@ -67,9 +67,9 @@ def end_kept_alive(engine: EngineClient, namespace: str, tenant: str) -> None:
 
 
 def check_breakpoints(param: str, number: int) -> None:
-    if number > MOST_BREAKPOINTS:
+    if number > MAX_BREAKPOINTS:
         raise RequestError(
-            f"The request has {number} blocks with {param}, but may have at most {MOST_BREAKPOINTS}: remove "
+            f"The request has {number} blocks with {param}, but may have at most {MAX_BREAKPOINTS}: remove "
             "the first ones, because the last ones cover them.",
             param=param,
             code="invalid_value",

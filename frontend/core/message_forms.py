@@ -14,7 +14,7 @@ Message = dict[str, Any]
 Render = Callable[[list[Message]], str]
 Form = Callable[[list[Message]], list[Message]]
 """changes messages; it changes the beginning of a conversation to a beginning of the changed conversation"""
-MOST_TO_SEARCH = 256  # messages; in a longer conversation the refused message is not looked for
+MAX_TO_SEARCH = 256  # messages; in a longer conversation the refused message is not looked for
 _BETWEEN = "\n\n"
 _SHOWN = 60  # characters of a refused message in the error
 
@@ -64,9 +64,9 @@ def first_accepted(
 
 def place_of_refusal(render: Render, messages: list[Message], reason: str) -> str:
     """Says at which message the template fails: the last one of the shortest beginning that it refuses for
-    this reason. Renders about log2(`MOST_TO_SEARCH`) beginnings. Empty for a longer conversation.
+    this reason. Renders about log2(`MAX_TO_SEARCH`) beginnings. Empty for a longer conversation.
     """
-    if len(messages) > MOST_TO_SEARCH:
+    if len(messages) > MAX_TO_SEARCH:
         return ""
 
     def is_refused(count: int) -> bool:

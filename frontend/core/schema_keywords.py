@@ -10,10 +10,10 @@ from itertools import islice
 
 from .text.close_names import close_name
 
-MOST_SUBSCHEMAS = 500  # so many subschemas of one schema are searched for unknown keywords
-MOST_UNKNOWN = 32  # unknown keywords of one schema for which a similar keyword is searched
-MOST_LISTED = 100  # misspelt keywords of one schema
-MOST_WARNED = 100  # keywords that the log names, as long as the process runs
+MAX_SUBSCHEMAS = 500  # so many subschemas of one schema are searched for unknown keywords
+MAX_UNKNOWN = 32  # unknown keywords of one schema for which a similar keyword is searched
+MAX_LISTED = 100  # misspelt keywords of one schema
+MAX_WARNED = 100  # keywords that the log names, as long as the process runs
 
 
 def _names(text: str) -> frozenset[str]:
@@ -45,9 +45,9 @@ def misspelt_keywords(schema: object, param: str) -> tuple[tuple[str, str], ...]
     """(keyword, path) for each unknown keyword that resembles a keyword of JSON Schema. The log names each
     keyword once, with `param`, the request's field."""
     resembling = (each for each in _unknown_keywords(schema) if meant_keyword(each[0]) is not None)
-    found = tuple(islice(resembling, MOST_LISTED))
+    found = tuple(islice(resembling, MAX_LISTED))
     for name, _ in found:
-        if name not in _warned and len(_warned) < MOST_WARNED:
+        if name not in _warned and len(_warned) < MAX_WARNED:
             _warned.add(name)
             meant = meant_keyword(name)
             log.warning("unknown keyword %r in %s: did you mean %s?", name, param, meant)
@@ -55,11 +55,11 @@ def misspelt_keywords(schema: object, param: str) -> tuple[tuple[str, str], ...]
 
 
 def _unknown_keywords(schema: object) -> Iterator[tuple[str, str]]:
-    """(keyword, path) for each unknown keyword, up to `MOST_UNKNOWN` different ones. Names of extensions,
+    """(keyword, path) for each unknown keyword, up to `MAX_UNKNOWN` different ones. Names of extensions,
     which begin with x-, are left out."""
     left: deque[tuple[object, str]] = deque([(schema, "#")])
     unknown: set[str] = set()
-    for _ in range(MOST_SUBSCHEMAS):
+    for _ in range(MAX_SUBSCHEMAS):
         if not left:
             return
         each, path = left.popleft()
@@ -73,7 +73,7 @@ def _unknown_keywords(schema: object) -> Iterator[tuple[str, str]]:
                 left += [(part, f"{path}/{name}/{_escaped(key)}") for key, part in value.items()]
             elif name not in _CONSTRAINTS and name not in _ANNOTATIONS and not name.startswith("x-"):
                 unknown.add(name)
-                if len(unknown) > MOST_UNKNOWN:
+                if len(unknown) > MAX_UNKNOWN:
                     return
                 yield name, f"{path}/{_escaped(name)}"
 

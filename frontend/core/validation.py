@@ -17,8 +17,8 @@ from .text.close_names import MAX_COMPARED, close_name
 
 MAX_CHOICES_IN_ALL = 1024
 MAX_BIASED_TOKENS = 1024
-MOST_KEY_CHARACTERS = 256
-MOST_NAMES_COMPARED = 256  # of an object, with the name of a field that it lacks
+MAX_KEY_CHARACTERS = 256
+MAX_NAMES_COMPARED = 256  # of an object, with the name of a field that it lacks
 GREEDY_BELOW = 1e-5
 GREEDY_TOP_P = 1e-9
 """The most likely token of any vocabulary has a higher probability."""
@@ -64,7 +64,7 @@ def check_count(name: str, values: Sized | None, most: int, what: str) -> None:
 def missing_field(param: str, sent: Iterable[str] = ()) -> RequestError:
     """The error for a required field that was not sent. `sent` are the names of the fields that were sent
     beside it; if one of them looks like a misspelling of this field, the error says so."""
-    short = [name for name in islice(sent, MOST_NAMES_COMPARED) if len(name) <= MAX_COMPARED]
+    short = [name for name in islice(sent, MAX_NAMES_COMPARED) if len(name) <= MAX_COMPARED]
     field = param.rpartition(".")[2]
     without_unit = (name for name in short if field in (f"{name}_s", f"{name}_ms", f"{name}_seconds"))
     near = close_name(field, short) or next(without_unit, None)
@@ -87,7 +87,7 @@ def check_lease(lease: CacheLease | None) -> None:
 
 def check_key(param: str, key: str | None) -> None:
     if key is not None:
-        check_count(param, key, MOST_KEY_CHARACTERS, "characters")
+        check_count(param, key, MAX_KEY_CHARACTERS, "characters")
 
 
 def check_declared(fields: msgspec.Struct, prefix: str = "") -> None:

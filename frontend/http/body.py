@@ -20,7 +20,7 @@ from ..core.type_errors import STEP_BYTES, json_mistake, type_error
 from ..core.work.caller import LARGE_BODY, Caller, ClientGoneError
 from ..core.work.thread_pool import FairThreadPool, Steps, run_now
 from .body_kind import BodyKind, T
-from .field_names import MOST_SHOWN, FieldNames
+from .field_names import MAX_SHOWN, FieldNames
 from .json_limits import check_field_sizes, check_shape
 from .tenants import BODY_BYTES
 
@@ -135,7 +135,7 @@ class BodyReader:
 
 def _no_object(body: bytes, error: msgspec.ValidationError) -> RequestError:
     text = body.strip().decode()
-    shown = text if len(text) <= MOST_SHOWN else in_words(str(error).rpartition("got `")[2].rstrip("`"))
+    shown = text if len(text) <= MAX_SHOWN else in_words(str(error).rpartition("got `")[2].rstrip("`"))
     return RequestError(f"The request's body is {shown}, but must be a JSON object.", code="invalid_json")
 
 
@@ -147,7 +147,7 @@ def _check_media_type(headers: Headers) -> None:
     coding = headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("", "identity"):
         raise _wrong_media(
-            f"The request's content-encoding is {coding[:MOST_SHOWN]!r}: send the body uncompressed, without "
+            f"The request's content-encoding is {coding[:MAX_SHOWN]!r}: send the body uncompressed, without "
             "that header."
         )
     sent = headers.get("content-type")
@@ -160,7 +160,7 @@ def _check_media_type(headers: Headers) -> None:
     media_type = sent.partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise _wrong_media(
-            f"The request's content type is {media_type[:MOST_SHOWN]!r}: send JSON as "
+            f"The request's content type is {media_type[:MAX_SHOWN]!r}: send JSON as "
             "'Content-Type: application/json'."
         )
 

@@ -17,14 +17,14 @@ from ..core.text.close_names import close_name
 from ..core.validation import check_count
 from .body_kind import Binding, Bindings, BodyKind, T
 
-MOST_UNKNOWN = 256  # names in one request: the search for the intended field takes up to 0.1 ms for each
-MOST_SHOWN = 100  # characters of a name, which may be as long as the body
-MOST_WARNINGS = 10  # for one request
-MOST_WARNED = 100  # fields in total
+MAX_UNKNOWN = 256  # names in one request: the search for the intended field takes up to 0.1 ms for each
+MAX_SHOWN = 100  # characters of a name, which may be as long as the body
+MAX_WARNINGS = 10  # for one request
+MAX_WARNED = 100  # fields in total
 NOTES = frozenset(("name", "title", "description", "id", "comment"))  # texts that constrain nothing
 NOTHING = (b"null", b"false", b'""', b"[]", b"{}")  # values that ask for nothing
 READ_BYTES = 8  # of a value; all values in NOTHING are shorter
-MOST_ELEMENTS = 1024  # of a list of objects whose names are checked, which takes 10 µs for each
+MAX_ELEMENTS = 1024  # of a list of objects whose names are checked, which takes 10 µs for each
 _NULL = Raw(b"null")
 _BINDS_NOTHING = Binding(())
 _fields = msgspec.json.Decoder(dict[str, Raw])
@@ -47,19 +47,19 @@ class FieldNames:
                 log.warning("the request field %r has no effect. %s", name, advice)
         body = _Object("", {name: fields[name] for name in fields if name not in inert}, kind.struct)
         _check_misplaced(fields, kind)
-        for place, name in islice(_ignored_names(body, kind.binding), MOST_WARNINGS):
+        for place, name in islice(_ignored_names(body, kind.binding), MAX_WARNINGS):
             instead = kind.binding.get(place.kind, _BINDS_NOTHING).instead
             self._warn(place, name, instead.get(name) or close_name(name, place.kind.__struct_fields__))
 
     def _warn(self, place: _Object, name: str, near: str | None) -> None:
-        shown = place.path + name[:MOST_SHOWN]
+        shown = place.path + name[:MAX_SHOWN]
         if self._may_warn(shown):
             meant = "" if near is None else f": did you mean {place.path}{near}?"
             log.warning("unknown request field %r%s", shown, meant)
 
     def _may_warn(self, field: str) -> bool:
-        """True once for each field, and for at most `MOST_WARNED` fields."""
-        if field in self._warned or len(self._warned) >= MOST_WARNED:
+        """True once for each field, and for at most `MAX_WARNED` fields."""
+        if field in self._warned or len(self._warned) >= MAX_WARNED:
             return False
         self._warned.add(field)
         return True
@@ -90,8 +90,8 @@ def _ignored_names(body: _Object, bindings: Bindings) -> Iterable[tuple[_Object,
             if key not in first:
                 first[key] = place
                 meant[key] = binding.instead.get(name) or close_name(name, binding.names)
-            if len(first) > MOST_UNKNOWN:
-                problem = f"The request has more than {MOST_UNKNOWN} unknown fields: leave them out."
+            if len(first) > MAX_UNKNOWN:
+                problem = f"The request has more than {MAX_UNKNOWN} unknown fields: leave them out."
                 raise RequestError(problem, code="unknown_parameter")
             _check_unknown(place, name, meant[key], binding)
     return [(place, name) for (_, name), place in first.items()]
@@ -143,7 +143,7 @@ def _with_inner(place: _Object, bindings: Bindings) -> Iterator[_Object]:
             yield from _with_inner(_Object(f"{place.path}{name}.", _fields.decode(value), kind), bindings)
         elif _first(value) == b"[" and kind in bindings:
             elements = _list.decode(value)
-            check_count(f"{place.path}{name}", elements, MOST_ELEMENTS, "elements")
+            check_count(f"{place.path}{name}", elements, MAX_ELEMENTS, "elements")
             for index, each in enumerate(elements):
                 if _first(each) == b"{":
                     inner = _Object(f"{place.path}{name}[{index}].", _fields.decode(each), kind)

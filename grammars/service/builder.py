@@ -59,7 +59,7 @@ class AutomatonBuilder:
     def build(self, key: str, spec: GrammarSpec) -> Automaton:
         match spec.kind:
             case "grammar":
-                raise NotImplementedError("llguidance follows grammars")
+                raise AssertionError("the compiler selector gives grammars to llguidance")
             case "regex" | "choice":
                 return add_masks(key, compile_regex(read_regex(spec)), self._masks)
             case "json_schema" | "json_object":

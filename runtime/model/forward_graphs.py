@@ -31,7 +31,7 @@ SKIPPED = -1
 
 
 class SideStream:
-    """A second stream of a GPU. While a graph is captured, its launches become a branch of the graph."""
+    """A second CUDA stream. What it launches while a graph is captured becomes a branch of that graph."""
 
     def __init__(self, device: torch.device) -> None:
         """device: on a CPU, which has no streams, launches follow each other"""

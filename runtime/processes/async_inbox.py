@@ -13,7 +13,7 @@ import zmq.asyncio
 
 from .sockets import MessageDecoder
 
-MOST_IN_A_ROW = 64
+MAX_IN_A_ROW = 64
 T = TypeVar("T")
 
 
@@ -34,9 +34,9 @@ class AsyncInbox(Generic[T]):
 
     async def receive(self) -> T:
         """Waits for the next message. Before it is received, the event loop runs other tasks; while messages
-        are queued, it does so only before every `MOST_IN_A_ROW`th message."""
+        are queued, it does so only before every `MAX_IN_A_ROW`th message."""
         while True:
-            if not self.has_more or self._in_a_row == MOST_IN_A_ROW:
+            if not self.has_more or self._in_a_row == MAX_IN_A_ROW:
                 self._in_a_row = 0
                 await asyncio.sleep(0)  # to receive a message that has arrived gives the loop no turn
             self._in_a_row += 1

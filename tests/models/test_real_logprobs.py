@@ -18,7 +18,7 @@ QUESTIONS = (
     "Write a Python function that adds two numbers.",
     "Who wrote Hamlet?",
 )
-MOST_TOKENS = 24
+MAX_TOKENS = 24
 NEAR_TIE = 0.75
 """How far the log-probability of bfloat16's token may be below the best one's, in nats. Errors of the model
 or its tokenizer give more than 1."""
@@ -43,7 +43,7 @@ def test_greedy_replies_are_those_of_float32_until_a_near_tie(smollm2: Served) -
     lost: list[float] = []
     for question in QUESTIONS:
         messages = [{"role": "user", "content": question}]
-        fields = {"temperature": 0, "max_tokens": MOST_TOKENS, "return_prompt_token_ids": True}
+        fields = {"temperature": 0, "max_tokens": MAX_TOKENS, "return_prompt_token_ids": True}
         answer = smollm2.http.post("/generate", json={"messages": messages, **fields}).json()
         (prompt,), reply = answer["prompt_token_ids"], answer["choices"][0]["token_ids"]
         logprobs = expected_logprobs(float32_model(), [*prompt, *reply[:-1]])[len(prompt) - 1 :]

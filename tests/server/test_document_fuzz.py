@@ -11,7 +11,7 @@ from generated_requests import DocumentFuzz, shares
 from served import Served, eventually, serve
 
 BODIES = 210
-MOST_BODIES = 600
+MAX_BODIES = 600
 SEED = 17
 
 
@@ -27,7 +27,7 @@ def test_every_answer_is_as_the_document_says(target: Served) -> None:
     fuzz.without_bodies(5)
     fuzz.with_bodies(BODIES)
     outcome = fuzz.outcome
-    while not outcome.events and outcome.bodies < MOST_BODIES:
+    while not outcome.events and outcome.bodies < MAX_BODIES:
         fuzz.with_bodies(20)
     assert fuzz.without_any == []
     assert not outcome.faults, "\n".join(f"{kind}\n{text}" for kind, text in outcome.faults.items())
@@ -81,5 +81,5 @@ def test_an_answer_that_is_not_in_the_document_is_a_fault(
     change(document)
     fuzz = DocumentFuzz(target.url, SEED, document)
     while missing := [fault for fault in faults if not any(fault in each for each in fuzz.outcome.faults)]:
-        assert fuzz.outcome.bodies < MOST_BODIES, missing
+        assert fuzz.outcome.bodies < MAX_BODIES, missing
         fuzz.with_bodies(20)

@@ -23,7 +23,7 @@ SHARED_OF_PROCESSOR = {80: 164 << 10, 90: 228 << 10, 100: 228 << 10}
 RESERVED = 1024
 """bytes of shared memory that the driver takes for each block"""
 REGISTERS, THREADS_OF_WARP, REGISTER_UNIT = 65536, 32, 8
-MOST_WARPS, MOST_PROGRAMS = 64, 32
+MAX_WARPS, MAX_PROGRAMS = 64, 32
 """of a multiprocessor (CUDA programming guide, compute capabilities 8.0 to 10.0)"""
 
 
@@ -31,7 +31,7 @@ def programs_at_a_time(warps: int, registers: int, shared: int, architecture: in
     """How many programs one multiprocessor runs at the same time."""
     taken = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * warps * THREADS_OF_WARP
     by_shared = SHARED_OF_PROCESSOR[architecture] // (shared + RESERVED)
-    return min(REGISTERS // taken, by_shared, MOST_WARPS // warps, MOST_PROGRAMS)
+    return min(REGISTERS // taken, by_shared, MAX_WARPS // warps, MAX_PROGRAMS)
 
 
 class MatrixProducts(NamedTuple):

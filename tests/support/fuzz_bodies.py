@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fuzz_mutations import Headers, change_bytes, change_headers, change_values
 from fuzz_requests import request
 
-_MOST_BYTES = 1 << 20  # larger bodies belong to the hostile corpus
+_MAX_BYTES = 1 << 20  # larger bodies belong to the hostile corpus
 _PLAIN: Headers = [("Content-Type", "application/json")]
 
 
@@ -40,8 +40,8 @@ def case(seed: int, number: int) -> Case:
     if kind == "values":
         fields = change_values(rng, fields)
     body = _encoded(rng, fields)
-    if len(body) > _MOST_BYTES:
-        body = body[:_MOST_BYTES]
+    if len(body) > _MAX_BYTES:
+        body = body[:_MAX_BYTES]
     if kind == "bytes":
         body = change_bytes(rng, body)
     if kind == "headers":

@@ -24,7 +24,7 @@ _TEXTS = (
     "",
 )
 _ROLES = ("system", "user", "assistant", "tool", "developer")
-_MOST_TOKENS = 4
+_MAX_TOKENS = 4
 _WRONG_SHARE = 0.05
 
 
@@ -136,7 +136,7 @@ def _message(rng: random.Random) -> Body:
 
 def generation_fields(rng: random.Random) -> Body:
     """`max_tokens` and a few of the other sampling fields, perhaps a constraint."""
-    fields: Body = {"max_tokens": rng.randint(1, _MOST_TOKENS)}
+    fields: Body = {"max_tokens": rng.randint(1, _MAX_TOKENS)}
     for name in rng.sample(sorted(_SAMPLING), rng.randint(0, 4)):
         right, wrong = _SAMPLING[name]
         fields[name] = rng.choice(wrong if wrong and rng.random() < _WRONG_SHARE else right)

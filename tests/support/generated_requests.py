@@ -27,7 +27,7 @@ MODES = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 STREAMS = ("text/event-stream", "application/x-ndjson")
 PATIENCE = 120.0  # seconds
-MOST_SHOWN = 600  # characters of a request in a fault
+MAX_SHOWN = 600  # characters of a request in a fault
 NEEDED = ("messages", "prompt", "input", "tokens", "ttl_s", "max_tokens")
 
 
@@ -139,7 +139,7 @@ class DocumentFuzz:
             problems = getattr(error, "exceptions", [error])
             for problem in problems:
                 kind = f"{label} {response.status_code}: {type(problem).__name__} {_first_line(problem)}"
-                self.outcome.faults.setdefault(kind, case.as_curl_command()[:MOST_SHOWN] + f"\n{problem}")
+                self.outcome.faults.setdefault(kind, case.as_curl_command()[:MAX_SHOWN] + f"\n{problem}")
 
     def _check_events(self, operation: Any, media_type: str, stream: bytes) -> None:
         content = operation.definition.raw["responses"]["200"]["content"]

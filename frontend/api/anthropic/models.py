@@ -16,8 +16,8 @@ from ...http.http_service import HttpService
 from .responses import ModelInfo, ModelPage
 
 DEFAULT_LIMIT = 20
-MOST_MODELS = 1000
-MOST_DIGITS = 20  # of a limit; Python's int takes no more than 4,300
+MAX_MODELS = 1000
+MAX_DIGITS = 20  # of a limit; Python's int takes no more than 4,300
 
 
 async def list_models(http: HttpService, request: Request) -> Response:
@@ -62,10 +62,10 @@ def _info(service: Service, name: str) -> ModelInfo:
 def _limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS):
-        problem = f"limit is {reprlib.repr(text)}, but must be a number between 1 and {MOST_MODELS}."
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+        problem = f"limit is {reprlib.repr(text)}, but must be a number between 1 and {MAX_MODELS}."
         raise RequestError(problem, param="limit", code="invalid_value")
-    check_range("limit", int(text), 1, MOST_MODELS)
+    check_range("limit", int(text), 1, MAX_MODELS)
     return int(text)
 
 

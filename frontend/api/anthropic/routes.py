@@ -17,7 +17,7 @@ from .count_tokens import count_tokens
 from .errors import STATUSES, error_json
 from .events import EVENTS
 from .messages import prepare_message
-from .models import MOST_MODELS, list_models, show_model
+from .models import MAX_MODELS, list_models, show_model
 from .protocol import MessagesRequest, PromptRequest
 from .responses import ErrorResponse, Message, ModelInfo, ModelPage, TokensCount
 
@@ -38,7 +38,7 @@ _COUNT = Operation(
 )
 _LIST = Operation(
     summary="List the models",
-    query={"limit": Annotated[int, within(1, MOST_MODELS)], "after_id": str, "before_id": str},
+    query={"limit": Annotated[int, within(1, MAX_MODELS)], "after_id": str, "before_id": str},
     reply=ModelPage,
 )
 _SHOW = Operation(summary="Describe a model", reply=ModelInfo)

@@ -23,7 +23,7 @@ from ...http.websocket import SocketError, WebSocket, accept
 from .generate import prepare_generate
 from .messages import Cancel, Start, cancelled_message, error_message, message_form, read_message
 
-MOST_OPEN = 256
+MAX_OPEN = 256
 """requests of one connection that have not ended"""
 
 
@@ -114,9 +114,9 @@ class _Session:
                 param="id",
                 code="id_in_use",
             )
-        if len(self._open) >= MOST_OPEN:
+        if len(self._open) >= MAX_OPEN:
             raise RequestError(
-                f"{MOST_OPEN} requests of this connection have not ended: wait for one of them.",
+                f"{MAX_OPEN} requests of this connection have not ended: wait for one of them.",
                 status=429,
                 code="too_many_requests",
             )

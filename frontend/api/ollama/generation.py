@@ -64,7 +64,7 @@ async def _prepare(
     if is_empty(request):
         if seconds == 0:
             _unload(http, http_request, request)
-        return _loaded(name, is_chat=isinstance(request, ChatRequest), keep_alive=seconds)
+        return _answer_empty_prompt(name, is_chat=isinstance(request, ChatRequest), keep_alive=seconds)
     key = "" if seconds is None else await service.work.call(incoming.caller, conversation_key, request)
     leases = [keep_alive_lease(seconds, key)] if seconds else []
     job = await incoming.prepare(
@@ -102,7 +102,7 @@ def _unload(http: HttpService, http_request: Request, request: PromptRequest) ->
     end_kept_alive(http.service.engine, namespace, tenant_of(http_request, None, config))
 
 
-def _loaded(name: str, *, is_chat: bool, keep_alive: float | None) -> Response:
+def _answer_empty_prompt(name: str, *, is_chat: bool, keep_alive: float | None) -> Response:
     """The answer to an empty prompt, which asks to load the model, or with `keep_alive` 0 to unload it."""
     answer = Answer(
         model=name,

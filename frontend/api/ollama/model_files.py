@@ -16,7 +16,7 @@ from ....runtime.gguf_file import GgufFile
 from ...core.text.tokenizer import read_json
 from .responses import Details
 
-MOST_HEADER_BYTES = 64 << 20
+MAX_HEADER_BYTES = 64 << 20
 _COUNTED = {
     "num_hidden_layers": "block_count",
     "hidden_size": "embedding_length",
@@ -148,7 +148,7 @@ def _parameters(path: Path) -> int:
     """The number of parameters in a safetensors file; 0 if its header is too long."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > MOST_HEADER_BYTES:
+        if length > MAX_HEADER_BYTES:
             return 0
         header: dict[str, Any] = json.loads(file.read(length))
     return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")

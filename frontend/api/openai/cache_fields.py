@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ....runtime.errors import RequestError
 from ....runtime.messages import LeaseTerms
-from ...core.fields import MOST_TTL_S
+from ...core.fields import MAX_TTL_S
 from ...core.leases import check_breakpoints, conversation_lease
 from ...core.messages import ChatMessage
 from ...core.validation import check_key, check_word
@@ -55,7 +55,7 @@ def lease_seconds(request: CacheFields) -> float:
         return RETENTIONS[request.prompt_cache_retention or "in_memory"]
     found = re.fullmatch(r"([0-9]{1,6})([smhd])", options.ttl)
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0.0
-    if not 0 < seconds <= MOST_TTL_S:
+    if not 0 < seconds <= MAX_TTL_S:
         raise RequestError(
             f"prompt_cache_options.ttl is {options.ttl!r}, but must be a time such as '30m' or '12h', of "
             "at most 7 days.",

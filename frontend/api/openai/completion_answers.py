@@ -40,7 +40,7 @@ class CompletionContext:
     def prompt_of(self, index: int) -> Tokens:
         return self.prompts[index // self.choices]
 
-    def echoed(self, index: int, logprobs: Logprobs | None) -> tuple[str, list[TokenLogprob]]:
+    def echo_prompt(self, index: int, logprobs: Logprobs | None) -> tuple[str, list[TokenLogprob]]:
         """The text and log-probabilities of the prompt if choice `index` echoes it, otherwise empty."""
         if not self.echo:
             return "", []
@@ -73,7 +73,7 @@ class CompletionContext:
         )
 
     def _choice(self, index: int, choice: ChoiceReply) -> CompletionChoice:
-        echoed, entries = self.echoed(index, choice.prompt_logprobs)
+        echoed, entries = self.echo_prompt(index, choice.prompt_logprobs)
         offset = len(echoed)
         own = [entry._replace(offset=entry.offset + offset) for entry in choice.logprobs]
         scored: PromptLogprobs | UnsetType = UNSET
@@ -118,7 +118,7 @@ class CompletionStream:
         """The prompt, once, in a chunk of its own."""
         if self._echoed[index] is not None:
             return b""
-        text, entries = self._context.echoed(index, self._reply.choices[index].prompt_logprobs)
+        text, entries = self._context.echo_prompt(index, self._reply.choices[index].prompt_logprobs)
         self._echoed[index] = len(text)
         return self._chunk(index, text, self._context.logprobs(entries, 0), None) if text else b""
 

@@ -25,7 +25,7 @@ _BODY = BodyKind(PinRequest, INERT, IN_PROMPTS)
 
 
 async def read_pin(http: HttpService, http_request: Request) -> tuple[PinPrefix, str]:
-    """The message that pins the prefix of a request, and the name of the field with the prefix.
+    """Reads a request to pin a prefix: the scheduler's message, and the name of the field with the prefix.
 
     Raises `RequestError` for a prefix that can't be pinned.
     """

@@ -34,11 +34,11 @@ async def tokenize(http: HttpService, http_request: Request) -> Response:
     service, request = http.service, incoming.body
     service.check_model(request.model)
     tokens = await incoming.tokenize(lambda _, body: prompt_of(body, body.prompt), request.cache_salt)
-    respond = partial(_tokenized, service, tokens, bool(request.return_token_strs))
+    respond = partial(_make_token_response, service, tokens, bool(request.return_token_strs))
     return await service.work.call(incoming.caller, respond)
 
 
-def _tokenized(service: Service, tokens: Tokens, with_strings: bool) -> Response:
+def _make_token_response(service: Service, tokens: Tokens, with_strings: bool) -> Response:
     ids = array("i", tokens).tolist()
     strings = [service.tokenizer.token_text(token) for token in ids] if with_strings else None
     most = _known_model(service).max_model_len
@@ -65,10 +65,12 @@ async def detokenize(http: HttpService, http_request: Request) -> Response:
     service, incoming = http.service, await read_body(http, http_request, _DETOKENIZE)
     service.check_model(incoming.body.model)
     tokens = incoming.body.tokens
-    return await service.work.call(incoming.caller, _detokenized, service, tokens, _known_model(service))
+    return await service.work.call(
+        incoming.caller, _make_text_response, service, tokens, _known_model(service)
+    )
 
 
-def _detokenized(service: Service, tokens: list[int], model: ModelReady) -> Response:
+def _make_text_response(service: Service, tokens: list[int], model: ModelReady) -> Response:
     check_count("tokens", tokens, max(MAX_COUNTED_TOKENS, model.max_model_len), "ids")
     check_token_ids("tokens", tokens, model.vocab_size)
     text = service.tokenizer.decode(array("i", tokens).tobytes(), skip_special_tokens=False)

@@ -49,7 +49,7 @@ class Reply:
 
 
 class Client:
-    """One server. `model` is the first that it lists, with a context of so many tokens if the server says."""
+    """One server. `model` is the first that it lists, with its context in tokens if the server tells it."""
 
     def __init__(self, url: str, api_key: str | None = None, timeout: float = 600.0) -> None:
         self._client = ApiClient(url, api_key or "none", timeout)

@@ -50,7 +50,7 @@ class Upgrade:
 class Exchange:
     """The request with the head `head`, and its answer, of which this is also the `BodyWriter`.
 
-    `on_complete` is called when the answer is sent. The connection closes then unless `keeps_alive`.
+    `on_complete` is called once the answer is sent. Unless `keeps_alive`, the connection then closes.
     """
 
     def __init__(

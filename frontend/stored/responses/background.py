@@ -23,7 +23,7 @@ from .responses import Response
 
 CHECK_S = 1.0
 """seconds between two checks whether another process has cancelled or deleted the response"""
-FIRST_RETRY_S, MOST_RETRY_S = 1.0, 60.0
+FIRST_RETRY_S, MAX_RETRY_S = 1.0, 60.0
 """seconds before the end of a response is stored again; the time doubles with each failure"""
 RETRIES_S = (1.0, 2.0, 4.0)
 """seconds before each further attempt to store a computed reply, which until then is in progress"""
@@ -158,7 +158,7 @@ class Background:
             while run.unstored is not None:
                 await asyncio.sleep(wait)
                 await self._store_end(run)
-                wait = min(2 * wait, MOST_RETRY_S)
+                wait = min(2 * wait, MAX_RETRY_S)
         finally:
             self._runs.pop(run.response.id, None)
 

@@ -20,7 +20,7 @@ from .conversation_store import ConversationStore
 from .fields import CONVERSATIONS, ITEMS, METADATA
 from .ids import new_id
 from .items import check_items
-from .protocol import MOST_METADATA, Item, Metadata
+from .protocol import MAX_METADATA, Item, Metadata
 from .responses import PAGE_ITEMS, Conversation, Deleted
 from .responses_service import ResponsesService
 from .stored_items import complete_item, encode_items
@@ -114,7 +114,7 @@ def _check_and_encode(items: Sequence[Item]) -> list[Part]:
 
 
 def _check_metadata(metadata: Metadata | None) -> None:
-    check_count("metadata", metadata, MOST_METADATA, "entries")
+    check_count("metadata", metadata, MAX_METADATA, "entries")
 
 
 def _json(body: bytes) -> Response:

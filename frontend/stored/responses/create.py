@@ -30,7 +30,7 @@ from .context import Context, context_of, conversation_id
 from .fields import RESPONSES
 from .ids import new_id
 from .prompt import read_constraint, read_prompt
-from .protocol import MOST_METADATA, Item, ReasoningConfig, ResponsesRequest, TextConfig, TextFormat
+from .protocol import MAX_METADATA, Item, ReasoningConfig, ResponsesRequest, TextConfig, TextFormat
 from .responses import ConversationId, Response
 from .responses_service import ResponsesService, nothing_stored
 from .tools import offered_tools
@@ -179,7 +179,7 @@ def _sampling_fields(request: ResponsesRequest) -> SamplingFields:
 
 def _check(request: ResponsesRequest, fields: SamplingFields) -> None:
     check_declared(request)
-    check_count("metadata", request.metadata, MOST_METADATA, "entries")
+    check_count("metadata", request.metadata, MAX_METADATA, "entries")
     for index, each in enumerate(request.include or ()):
         check_word(f"include[{index}]", each, INCLUDABLE)
     if request.stream_options is not None and not request.stream:

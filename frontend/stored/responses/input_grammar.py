@@ -7,14 +7,14 @@ from typing import Any
 from ....runtime.errors import RequestError
 from ...core.text.quoted_grammar import QuotingError, quoted_lark, quoted_pattern
 
-MOST_CHARACTERS = 100_000
+MAX_CHARACTERS = 100_000
 
 
 def input_grammar(syntax: str, definition: str, param: str) -> dict[str, Any]:
     """A format of a structural tag. Raises `RequestError` naming `param`."""
-    if len(definition) > MOST_CHARACTERS:
+    if len(definition) > MAX_CHARACTERS:
         raise RequestError(
-            f"{param} has {len(definition)} characters, but may have at most {MOST_CHARACTERS}.",
+            f"{param} has {len(definition)} characters, but may have at most {MAX_CHARACTERS}.",
             param=param,
             code="invalid_value",
         )

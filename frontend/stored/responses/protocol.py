@@ -43,9 +43,9 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 SUMMARIES = ("auto", "concise", "detailed", "none")
 VERBOSITIES = ("low", "medium", "high")
 FORMATS = ("text", "json_schema", "json_object")
-MOST_METADATA = 16
+MAX_METADATA = 16
 
-Metadata = Annotated[dict[str, str], Meta(extra_json_schema={"maxProperties": MOST_METADATA})]
+Metadata = Annotated[dict[str, str], Meta(extra_json_schema={"maxProperties": MAX_METADATA})]
 
 
 class Part(Struct, kw_only=True, omit_defaults=True):

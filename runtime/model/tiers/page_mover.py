@@ -81,7 +81,7 @@ class PageMover:
         self._open: list[Save] = []
         """the saves that are not published"""
         self._begun: list[Save] = []
-        """those among them that no step will publish yet"""
+        """saves begun since the last step, which the next step publishes"""
 
     def warm_up(self) -> None:
         """Compiles the kernels of copies; page 0 keeps its contents."""

@@ -31,7 +31,7 @@ from arbora.runtime.config import OPTIONS
             "there is no option --disk: did you mean --disk-cache?",
         ),
         (("serve", "--kv-memroy=1GiB"), "there is no option --kv-memroy: did you mean --kv-memory?"),
-        (("serve", "--uds", "/tmp/a"), "--uds is now --host unix:PATH"),
+        (("serve", "--uds", "a.sock"), "--uds is now --host unix:PATH"),
         (("serve", "--isolate-keys"), "--isolate-keys is now --isolate keys"),
         (("serve", "--zzzzz"), "there is no option --zzzzz"),
         (

@@ -10,7 +10,7 @@ import pytest
 from arbora.frontend.core.conversation import render, render_beginning
 from arbora.frontend.core.message_forms import (
     FORMS,
-    MOST_TO_SEARCH,
+    MAX_TO_SEARCH,
     Message,
     first_accepted,
 )
@@ -240,7 +240,7 @@ def test_the_number_of_renders_is_bounded(count: int) -> None:
     messages = chat(*texts, *(f"{'au'[number % 2]}:I" for number in range(count - len(texts))))
     with pytest.raises(RequestError, match="Too many!") as caught:
         render(template, Conversation(messages), None)
-    is_searched = count <= MOST_TO_SEARCH
+    is_searched = count <= MAX_TO_SEARCH
     assert ("It fails at message" in caught.value.message) == is_searched
     assert template.renders <= len(FORMS) + (count.bit_length() if is_searched else 0)
 

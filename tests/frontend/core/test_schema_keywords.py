@@ -6,8 +6,8 @@ import pytest
 from arbora.frontend.core import schema_keywords
 from arbora.frontend.core.grammar_fields import schema_spec
 from arbora.frontend.core.schema_keywords import (
-    MOST_LISTED,
-    MOST_UNKNOWN,
+    MAX_LISTED,
+    MAX_UNKNOWN,
     meant_keyword,
     misspelt_keywords,
 )
@@ -45,9 +45,9 @@ def test_a_keyword_that_is_like_a_known_one_is_found_where_keywords_are(
 
 
 def test_the_search_ends_in_a_schema_with_many_unknown_names() -> None:
-    assert not misspelt_keywords({**{f"name {n}": n for n in range(MOST_UNKNOWN)}, "typ": 1}, "json_schema")
+    assert not misspelt_keywords({**{f"name {n}": n for n in range(MAX_UNKNOWN)}, "typ": 1}, "json_schema")
     many = {"allOf": [{"nullable": True, "typ": 1}] * 400}
-    assert len(misspelt_keywords(many, "json_schema")) == MOST_LISTED
+    assert len(misspelt_keywords(many, "json_schema")) == MAX_LISTED
 
 
 def test_a_misspelt_keyword_is_warned_of_once(

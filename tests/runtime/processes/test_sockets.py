@@ -12,7 +12,7 @@ import pytest
 import zmq
 import zmq.asyncio
 from arbora.runtime.messages import Abort, Accepted, TokenizerInbox
-from arbora.runtime.processes.async_inbox import MOST_IN_A_ROW, AsyncInbox
+from arbora.runtime.processes.async_inbox import MAX_IN_A_ROW, AsyncInbox
 from arbora.runtime.processes.sockets import (
     ANY_EPOCH,
     Inbox,
@@ -142,8 +142,8 @@ def test_a_loop_does_other_work_between_messages(directory: Path, is_backlog: bo
         context.term()
         return found
 
-    in_a_row = MOST_IN_A_ROW if is_backlog else 1
-    turns = asyncio.run(turns_at_messages(10 * MOST_IN_A_ROW))[::in_a_row]
+    in_a_row = MAX_IN_A_ROW if is_backlog else 1
+    turns = asyncio.run(turns_at_messages(10 * MAX_IN_A_ROW))[::in_a_row]
     assert turns == sorted(set(turns)), "some within each run of so many messages"
 
 

@@ -243,7 +243,7 @@ async def test_an_id_of_an_open_request_is_refused(world: HttpWorld) -> None:
 async def test_one_connection_has_a_limit_of_open_requests(
     world: HttpWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_socket, "MOST_OPEN", 2)
+    monkeypatch.setattr(native_socket, "MAX_OPEN", 2)
     world.running.gate.clear()
     try:
         async with opened(world) as socket:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.core.fields import MOST_TTL_S
+from arbora.frontend.core.fields import MAX_TTL_S
 from arbora.runtime.messages import EndLease, Generate, LeaseTerms, Refused
 from http_world import last_generate
 from ollama_world import OllamaWorld, ollama_world
@@ -42,7 +42,7 @@ async def ended(world: OllamaWorld) -> EndLease:
     return order
 
 
-@pytest.mark.parametrize(("keep_alive", "seconds"), [("5m", 300.0), (-1, MOST_TTL_S)])
+@pytest.mark.parametrize(("keep_alive", "seconds"), [("5m", 300.0), (-1, MAX_TTL_S)])
 async def test_the_prompt_and_the_reply_are_leased(
     world: OllamaWorld, keep_alive: Any, seconds: float
 ) -> None:

@@ -19,7 +19,7 @@ from arbora.frontend.api.openai.responses import CompletionLogprobs
 from arbora.frontend.core.conversation import MAX_MESSAGES, MAX_TOOLS
 from arbora.frontend.core.logprobs import TokenLogprob
 from arbora.frontend.core.text.tokenizer import Tokenizer
-from arbora.frontend.http.field_names import MOST_UNKNOWN
+from arbora.frontend.http.field_names import MAX_UNKNOWN
 from arbora.frontend.http.json_limits import (
     MAX_DEPTH,
     MAX_FIELDS,
@@ -27,7 +27,7 @@ from arbora.frontend.http.json_limits import (
 )
 from http_world import HttpWorld, eventually, http_world
 
-MOST_STALL_S = 0.2
+MAX_STALL_S = 0.2
 ATTEMPTS = 4  # the machine may be busy with other work
 CHAT, TOKENIZE, DETOKENIZE, COMPLETE = "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/completions"
 QUESTION = '"messages":[{"role":"user","content":"Hello"}]'
@@ -151,7 +151,7 @@ REFUSED = {
     "unknown fields of a small body": (
         CHAT,
         chat(unknown(4_000)),
-        f"more than {MOST_UNKNOWN} unknown fields",
+        f"more than {MAX_UNKNOWN} unknown fields",
     ),
     "values": (
         DETOKENIZE,
@@ -209,7 +209,7 @@ SERVED = {
     "unknown names": (CHAT, chat(",".join(f'"{"t" * 38}{n}":1' for n in range(100)))),
     "names with a constraint's letters": (
         CHAT,
-        chat(",".join(f'"stuptuo_derutcurts{n}":1' for n in range(MOST_UNKNOWN))),
+        chat(",".join(f'"stuptuo_derutcurts{n}":1' for n in range(MAX_UNKNOWN))),
     ),
     "stop strings of every choice": (
         CHAT,
@@ -225,7 +225,7 @@ async def calmly(world: HttpWorld, path: str, body: bytes) -> httpx.Response:
         async with watched_loop() as watch:
             response = await world.http.post(path, content=body, headers=JSON)
         stalls.append(watch.longest)
-        if watch.longest < MOST_STALL_S:
+        if watch.longest < MAX_STALL_S:
             return response
     raise AssertionError(f"the event loop stood still for {[round(stall, 3) for stall in stalls]} s")
 

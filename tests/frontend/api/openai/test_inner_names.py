@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from arbora.frontend.http.field_names import MOST_ELEMENTS, MOST_UNKNOWN
+from arbora.frontend.http.field_names import MAX_ELEMENTS, MAX_UNKNOWN
 from http_world import HELLO, HttpWorld, error_of, http_world, last_generate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -179,7 +179,7 @@ async def test_a_structural_tag_has_one_of_its_two_forms(world: HttpWorld, name:
 
 async def test_the_names_of_a_limited_number_of_tools_are_checked(world: HttpWorld) -> None:
     named = {"type": "function", "function": {"name": "f"}}
-    allowed = {"mode": "auto", "tools": [named] * (MOST_ELEMENTS + 1)}
+    allowed = {"mode": "auto", "tools": [named] * (MAX_ELEMENTS + 1)}
     fields = choice(type="allowed_tools", allowed_tools=allowed)
     error = await error_of(world, CHAT, {"messages": HELLO, **fields})
     assert error["param"] == "tool_choice.allowed_tools.tools"
@@ -187,18 +187,18 @@ async def test_the_names_of_a_limited_number_of_tools_are_checked(world: HttpWor
 
 
 async def test_a_misspelt_constraint_is_found_among_many_unknown_names(world: HttpWorld) -> None:
-    many = {f"a{number}": 1 for number in range(MOST_UNKNOWN - 1)}
+    many = {f"a{number}": 1 for number in range(MAX_UNKNOWN - 1)}
     assert (await world.http.post(CHAT, json={"messages": HELLO, **many})).status_code == 200
     error = await error_of(world, CHAT, {"messages": HELLO, **many, "regx": "a"})
     assert error["message"] == "regx is no known field. Did you mean regex?"
     error = await error_of(world, CHAT, {"messages": HELLO, **many, "a": 1, "b": 1})
-    assert error["message"] == f"The request has more than {MOST_UNKNOWN} unknown fields: leave them out."
+    assert error["message"] == f"The request has more than {MAX_UNKNOWN} unknown fields: leave them out."
 
 
 async def test_the_same_unknown_name_in_each_of_many_tools_counts_once(world: HttpWorld) -> None:
     tool = function(parameters={})["tools"][0]["function"]
     tools = [
         {"type": "function", "function": {**tool, "name": f"f{number}", "cache_control": 1}}
-        for number in range(2 * MOST_UNKNOWN)
+        for number in range(2 * MAX_UNKNOWN)
     ]
     assert (await world.http.post(CHAT, json={"messages": HELLO, "tools": tools})).status_code == 200

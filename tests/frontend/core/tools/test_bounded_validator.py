@@ -18,7 +18,7 @@ from counted_calls import at_most_calls
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-MOST_CALLS = 2_000_000  # each makes at most half of them; without a limit it would go on for hours
+MAX_CALLS = 2_000_000  # each makes at most half of them; without a limit it would go on for hours
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([1.0, 0.5, "a", "ab", "b1", ""]),
@@ -86,14 +86,14 @@ SLOW: dict[str, tuple[dict[str, Any], Any]] = {
 def test_a_check_that_takes_too_long_fails_the_call(name: str) -> None:
     schema, value = SLOW[name]
     fits = check_against([{"type": "function", "function": {"name": "f", "parameters": schema}}])
-    with at_most_calls(MOST_CALLS):
+    with at_most_calls(MAX_CALLS):
         assert not fits(Call("f", json.dumps(value)))
 
 
 def test_anchors_are_looked_for_once() -> None:
     references = [{"$ref": "#x"}] * 4_000
     schema = {"$defs": {"a": {"$anchor": "x", "type": "integer"}}, "properties": {"l": {"allOf": references}}}
-    with at_most_calls(MOST_CALLS):
+    with at_most_calls(MAX_CALLS):
         validator = BoundedValidator(schema)
         assert validator.is_valid({"l": 1}) and not validator.is_valid({"l": "1"})
         assert describe_mistake({**schema, "properties": {"l": {"allOf": references[:1_000]}}}) is None
@@ -133,7 +133,7 @@ def test_repeats_of_repeats_are_refused_before_they_are_compiled(
 def test_items_of_many_kinds_are_compared_in_time() -> None:
     validator = BoundedValidator({"uniqueItems": True})
     values: list[Any] = [each for n in range(5_000) for each in (n, str(n), [n])]
-    with at_most_calls(MOST_CALLS):
+    with at_most_calls(MAX_CALLS):
         assert validator.is_valid(values) and not validator.is_valid([*values, [7.0]])
 
 
@@ -175,5 +175,5 @@ def test_a_reference_out_of_the_schema_is_never_fetched() -> None:
 
 
 def test_references_that_double_lead_somewhere_and_are_found_in_time() -> None:
-    with at_most_calls(MOST_CALLS):
+    with at_most_calls(MAX_CALLS):
         assert describe_mistake(doubling(60)) is None
