@@ -19,6 +19,11 @@ URL ?= http://127.0.0.1:8000
 given = $(if $(filter command,$(origin $(1))),$($(1)))
 ADDRESS := $(addprefix --host ,$(call given,HOST)) $(addprefix --port ,$(call given,PORT))
 
+# A misspelt variable on make's command line would have no effect.
+SETTABLE := MODEL HOST PORT ARGS URL PYTHON VENV BIN PIP TYPING TORCH CLIENTS TEST_PROCESSES OMP_NUM_THREADS SHELL
+UNKNOWN := $(strip $(foreach name,$(.VARIABLES),$(if $(call given,$(name)),$(filter-out $(SETTABLE),$(name)))))
+$(if $(UNKNOWN),$(error there is no variable $(UNKNOWN): make serve takes MODEL, HOST, PORT and ARGS))
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet

@@ -92,6 +92,12 @@ def test_host_and_port_on_makes_command_line_reach_the_server(checkout: Path) ->
     assert planned(checkout, **for_other_programs).split()[-1] == "serve"
 
 
+def test_a_misspelt_variable_is_refused(checkout: Path) -> None:
+    refused = run(checkout, "serve", "MODLE=tiny", "ARGS=--step-ms=9 --port 1")
+    assert refused.returncode != 0
+    assert "there is no variable MODLE: make serve takes MODEL, HOST, PORT and ARGS." in refused.stderr
+
+
 @pytest.mark.parametrize("target", ["serve", "test", "bench"])
 @pytest.mark.parametrize(
     "change",
