@@ -44,7 +44,7 @@ from answer_modes import Body, Mode, parse_mode
 from answer_reading import read_choice, read_json, score
 from answer_report import Reply, load, report, save
 from answer_tasks import TASKS, Case, Task
-from server_process import ServerProcess, exit_on_sigterm
+from server_process import exit_on_sigterm, serve_arbora
 
 KINDS = [
     "free",
@@ -177,11 +177,9 @@ def address(options: argparse.Namespace) -> Iterator[str]:
         yield options.server
         return
     with tempfile.TemporaryDirectory() as folder:
-        server = ServerProcess(Path(folder) / "server.log", options.model, *shlex.split(options.serve))
-        try:
+        log = Path(folder) / "server.log"
+        with serve_arbora(log, options.model, *shlex.split(options.serve)) as server:
             yield server.url
-        finally:
-            server.stop()
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

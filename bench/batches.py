@@ -24,7 +24,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parent / "lib"))
 import httpx
 from compared_servers import ServerCommand
-from started_server import started
+from server_process import start
 
 CHATS = "/v1/chat/completions"
 WORDS = ["tree", "river", "stone", "light", "music", "bread", "winter", "garden", "letter", "road"]
@@ -142,7 +142,7 @@ def main() -> None:
         command += ["--kv-memory", options.kv_memory, "--max-running", str(4 * options.in_flight)]
         command += ["--data-dir", f"{directory}/data"]
         with (
-            started(ServerCommand("arbora", command), Path(directory)) as server,
+            start(ServerCommand("arbora", command), Path(directory)) as server,
             httpx.Client(base_url=server.url, timeout=600) as client,
         ):
             measure(client, options)

@@ -38,7 +38,7 @@ from compared_servers import ServerCommand, servers
 from comparison import Visit, report
 from other_load import now, other_load, quiet_run, resident_mb, tree_seconds
 from serve import run_workload
-from started_server import StartedServer, started
+from server_process import ServerProcess, start
 from workloads import WORKLOADS
 
 WARM_UP_SEED = 10_000
@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace, commands: Sequence[ServerCommand]) -> l
     visits = []
     for number in range(options.runs):
         for command in commands if number % 2 == 0 else reversed(commands):
-            with started(command, options.logs) as server:
+            with start(command, options.logs) as server:
                 visits.append(visit(options, command.name, number, server))
             if options.output:
                 with options.output.open("a") as file:
@@ -61,7 +61,7 @@ def measure(options: argparse.Namespace, commands: Sequence[ServerCommand]) -> l
     return visits
 
 
-def visit(options: argparse.Namespace, name: str, number: int, server: StartedServer) -> Visit:
+def visit(options: argparse.Namespace, name: str, number: int, server: ServerProcess) -> Visit:
     asyncio.run(run_workload(server.url, "single", WARM_UP_SEED + number, 1))
     settle(server.pid)
     idle = idle_cores(server.pid, options.idle_seconds)
@@ -77,7 +77,7 @@ def visit(options: argparse.Namespace, name: str, number: int, server: StartedSe
     return Visit(name, number, server.ready_s, resident_mb(server.pid), idle, runs)
 
 
-def measured_run(server: StartedServer, workload: str, seed: int, in_flight: int) -> dict[str, Any]:
+def measured_run(server: ServerProcess, workload: str, seed: int, in_flight: int) -> dict[str, Any]:
     before = now(server.pid)
     run = asyncio.run(run_workload(server.url, workload, seed, in_flight))
     load = other_load(before, now(server.pid), os.cpu_count() or 1)

@@ -31,9 +31,16 @@ import psutil
 sys.path.append(str(Path(__file__).parent / "lib"))
 from fault_kinds import FAULTS, REDIS_FAULTS, Fault, World
 from fault_load import Ask, FaultLoad
+from reports import commit, date, machine, percentile, table
 from rest_check import wrong_at_rest
-from server_process import MAIN_ROLES, ServerProcess, exit_on_sigterm, main_pids, processes_by_role
-from soak_report import commit, date, machine, percentile, table
+from server_process import (
+    MAIN_ROLES,
+    ServerProcess,
+    exit_on_sigterm,
+    main_pids,
+    processes_by_role,
+    serve_arbora,
+)
 
 HEALTHY_WITHIN_S = 120.0
 ENDED_WITHIN_S = 5.0  # after the server has ended, for child processes that the system then ends
@@ -201,15 +208,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory, redis_server(Path(directory)) as redis:
         disk = Path(directory) / "disk"
         remote = ("--remote-cache", f"redis://127.0.0.1:{REDIS_PORT}/0") if redis else ()
-        server = ServerProcess(
-            options.out.with_suffix(".log"), *SERVER, "--disk-cache", f"{disk},64MiB", *remote
-        )
-        world = World(server.pid, disk, redis, random.Random(0))
-        try:
-            well = asyncio.run(run(options, world, server))
+        log = options.out.with_suffix(".log")
+        with serve_arbora(log, *SERVER, "--disk-cache", f"{disk},64MiB", *remote) as server:
+            well = asyncio.run(run(options, World(server.pid, disk, redis, random.Random(0)), server))
             started = list(processes_by_role(server.pid).values())
-        finally:
-            server.stop()
     _, alive = psutil.wait_procs(started, timeout=ENDED_WITHIN_S)
     orphans = [process.pid for process in alive]
     print(f"processes that outlived the server: {orphans or 'none'}")

@@ -22,11 +22,11 @@ sys.path += [str(Path(__file__).parent / "lib"), str(Path(__file__).parents[1] /
 from canary import Canary
 from fuzz_bodies import Case, case
 from fuzz_run import Outcome, send_all
-from rest_check import wrong_at_rest
-from server_process import ServerProcess, exit_on_sigterm, main_pids
-from soak_report import Sample, commit, date, machine, sample_processes, table
+from process_figures import MIB, Sample, sample_processes
+from reports import commit, date, machine, table
+from rest_check import wrong_at_end
+from server_process import exit_on_sigterm, main_pids, serve_arbora
 
-MIB = 1 << 20
 PART = 2000
 SERVER = ("--dtype", "float32", "--max-model-len", "384", "--kv-memory", "16MiB", "--debug", "invariants")
 
@@ -91,7 +91,7 @@ def report(
 
 
 def run(options: argparse.Namespace) -> bool:
-    server = ServerProcess(options.out.with_suffix(".log"), *SERVER)
+    server = serve_arbora(options.out.with_suffix(".log"), *SERVER)
     try:
         outcome, started, told = Outcome(), time.monotonic(), 0
         before, pids = sample_processes(server.pid, 0.0), main_pids(server.pid)
@@ -105,12 +105,7 @@ def run(options: argparse.Namespace) -> bool:
                     print(fault, flush=True)
                 told = len(outcome.faults)
         seconds = time.monotonic() - started
-        wrong = wrong_at_rest(server.url)
-        if main_pids(server.pid) != pids:
-            wrong.append(f"processes were replaced: {pids} became {main_pids(server.pid)}")
-        tracebacks = server.log.read_text(errors="replace").count("Traceback (most recent call last)")
-        if tracebacks:
-            wrong.append(f"{tracebacks} tracebacks in the server's log")
+        wrong = wrong_at_end(server, pids)
         memory = memory_table(before, sample_processes(server.pid, 0.0))
     except psutil.NoSuchProcess:
         raise SystemExit("the server ended") from None

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import torch
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from comparison import markdown
 from model_steps import Steps
+from reports import table
 from torch.profiler import ProfilerActivity, profile
 
 COUNT = 100
@@ -107,7 +107,7 @@ def main() -> None:
     bandwidth = copy_bandwidth()
     decodes = [int(rows) for rows in asked.decode.split(",")]
     steps = Steps([str(asked.model), *given[split + 1 :]], max(decodes), asked.keys)
-    table, kernels = [], []
+    rows, kernels = [], []
     for decode in decodes:
         run(steps, decode, COUNT // 10)
         clock = run(steps, decode, COUNT) / COUNT * 1e3
@@ -115,16 +115,16 @@ def main() -> None:
         floor = read_bytes(asked.model, decode, asked.keys) / bandwidth * 1e3
         idle = max(0.0, 1 - found.busy / clock)
         cells = [f"{clock:.3f}", f"{floor:.3f}", f"{clock / floor:.2f}", f"{found.busy:.3f}", f"{idle:.1%}"]
-        table.append([str(decode), *cells])
+        rows.append([str(decode), *cells])
         slowest = sorted(found.kernels.items(), key=lambda each: -each[1][1])[:KERNELS]
         kernels += [
             [str(decode), name[:70], f"{launches / PROFILED:.1f}", f"{spent:.1f}"]
             for name, (launches, spent) in slowest
         ]
     print(f"{torch.cuda.get_device_name()}, a copy of {bandwidth / 1e9:.0f} GB/s")
-    print(markdown(["rows", "ms", "floor", "ms / floor", "busy ms", "idle"], table))
+    print(table(["rows", "ms", "floor", "ms / floor", "busy ms", "idle"], rows))
     print()
-    print(markdown(["rows", "kernel", "launches", "us"], kernels))
+    print(table(["rows", "kernel", "launches", "us"], kernels))
 
 
 if __name__ == "__main__":

@@ -31,9 +31,10 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from load_options import Load, percentile, report
+from load_options import Load
 from overload import overload, storm
 from process_figures import Figures, keep_peak, processes
+from reports import percentile, report
 from sockets_client import Server, ask, connect
 
 

@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).parent / "lib"))
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 from claude_code import HEADERS, first_turn, next_turn
 from compared_servers import ServerCommand
-from started_server import started
+from server_process import start
 
 CASES = {
     "the same line": ((), "x-anthropic-billing-header: cc_version=2.1.0.5f1; cch=1f2e3;"),
@@ -56,7 +56,7 @@ def main() -> None:
         for name, (flags, line) in CASES.items():
             model = [arguments.model] if arguments.model else []
             command = [sys.executable, "-m", "arbora", "serve", *model, *flags]
-            with started(ServerCommand(name, command, {"PYTHONSAFEPATH": "1"}), Path(logs)) as server:
+            with start(ServerCommand(name, command, {"PYTHONSAFEPATH": "1"}), Path(logs)) as server:
                 for number, turn in enumerate(turns(server.url, line, arguments.turns), 1):
                     computed = turn.prompt - turn.cached
                     figures = f"{turn.prompt} | {computed} | {turn.volatile} | {turn.seconds:.2f}"

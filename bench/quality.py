@@ -36,9 +36,9 @@ import torch
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parent / "lib")]
 from arbora.runtime.config import BUILTIN_MODEL, QuantizeMethod
 from arbora.runtime.errors import ConfigError
-from comparison import markdown
 from divergence import Divergence, divergence
 from loaded_model import LoadedModel, config_of
+from reports import table
 from train_builtin.evaluate import MAKERS, MAX_PROMPT, MAX_REPLY, evaluate
 from train_builtin.lexicon import Words
 from transformers import AutoModelForCausalLM, AutoTokenizer, BatchEncoding, PreTrainedTokenizerBase
@@ -193,11 +193,11 @@ def oracle(model: Path) -> Predict:
     return predict
 
 
-def table(rows: Sequence[Row]) -> str:
+def quality_table(rows: Sequence[Row]) -> str:
     texts, tasks = rows[0].texts, rows[0].tasks
     figures = ("perplexity", "KL mean", "KL p99", "top-1")
     head = ["format", *(f"{text}: {figure}" for text in texts for figure in figures), *tasks]
-    return markdown(head, [[label(row.name), *_cells(row, tasks)] for row in rows])
+    return table(head, [[label(row.name), *_cells(row, tasks)] for row in rows])
 
 
 def label(format_: str) -> str:
@@ -244,7 +244,7 @@ def main() -> None:
     except (ConfigError, ArithmeticError) as error:
         failure = f"quality.py: error: {error}"
     if rows:
-        print(table(rows))
+        print(quality_table(rows))
     sys.exit(failure)
 
 

@@ -23,7 +23,7 @@ import arbora
 import psutil
 
 sys.path.append(str(Path(__file__).parent / "lib"))
-from server_process import ServerProcess, exit_on_sigterm, processes_by_role
+from server_process import exit_on_sigterm, processes_by_role, serve_arbora
 
 MIB = 1 << 20
 KV_MIB = 256
@@ -106,20 +106,18 @@ def main() -> None:
     owned = sum(file.stat().st_size for file in files) + KV_MIB * MIB
     arguments = [*([given.model] if given.model else []), *given.options.split()]
     arguments += ["--kv-memory", f"{KV_MIB}MiB", "--served-model-name", "measured"]
-    with tempfile.TemporaryDirectory() as directory:
-        began = time.monotonic()
-        server = ServerProcess(Path(directory) / "log", *arguments)
-        print(f"ready in {time.monotonic() - began:.1f} s")
-        try:
-            time.sleep(SETTLE_S)
-            print_table("after the start", measure(server.pid), owned)
-            with ThreadPoolExecutor(8) as clients:
-                for number in range(8):
-                    list(clients.map(lambda fields: send(server.url, fields), grammars(number)))
-            time.sleep(SETTLE_S)
-            print_table("after 32 requests with grammars", measure(server.pid), owned)
-        finally:
-            server.stop()
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        serve_arbora(Path(directory) / "log", *arguments) as server,
+    ):
+        print(f"ready in {server.ready_s:.1f} s")
+        time.sleep(SETTLE_S)
+        print_table("after the start", measure(server.pid), owned)
+        with ThreadPoolExecutor(8) as clients:
+            for number in range(8):
+                list(clients.map(lambda fields: send(server.url, fields), grammars(number)))
+        time.sleep(SETTLE_S)
+        print_table("after 32 requests with grammars", measure(server.pid), owned)
 
 
 if __name__ == "__main__":

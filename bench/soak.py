@@ -22,20 +22,11 @@ from pathlib import Path
 
 sys.path += [str(Path(__file__).parent / "lib"), str(Path(__file__).parents[1] / "tests" / "support")]
 from hostile_run import corpus, send_corpus
-from rest_check import wrong_at_rest
-from server_process import ServerProcess, exit_on_sigterm, main_pids, server_of
-from soak_report import (
-    Row,
-    Sample,
-    commit,
-    date,
-    machine,
-    process_table,
-    sample_processes,
-    slope_per_hour,
-    table,
-    traffic_table,
-)
+from process_figures import Sample, sample_processes
+from reports import commit, date, machine, table
+from rest_check import tracebacks, wrong_at_rest
+from server_process import exit_on_sigterm, main_pids, serve_arbora, server_of
+from soak_report import Row, process_table, slope_per_hour, traffic_table
 from soak_traffic import Tally, Traffic
 
 HOSTILE_SHARE = 0.5  # of the full size of the hostile bodies
@@ -133,14 +124,8 @@ class Soak:
 
     async def _verdict(self) -> list[str]:
         """The errors found after the traffic has ended."""
-        return await asyncio.to_thread(wrong_at_rest, self._url) + self._wrong_in_log()
-
-    def _wrong_in_log(self) -> list[str]:
-        if self._options.url is not None:
-            return []
-        text = self._options.log.read_text(errors="replace")
-        count = text.count("Traceback (most recent call last)")
-        return [f"{count} tracebacks in the server's log"] if count else []
+        in_log = [] if self._options.url else tracebacks(self._options.log)
+        return await asyncio.to_thread(wrong_at_rest, self._url) + in_log
 
     def _write(self, verdict: list[str]) -> None:
         half = self._seconds / 2
@@ -200,12 +185,9 @@ def main() -> None:
     else:
         with tempfile.TemporaryDirectory() as directory:
             keys = [part for key in (*KEYS, HOSTILE_KEY) for part in ("--api-key", key)]
-            server = ServerProcess(options.log, *SERVER, "--disk-cache", f"{directory},128MiB", *keys)
-            try:
-                command = " ".join([*server.command[:2], *SERVER, "--disk-cache DIRECTORY,128MiB", *keys])
+            command = " ".join(["arbora serve", *SERVER, "--disk-cache DIRECTORY,128MiB", *keys])
+            with serve_arbora(options.log, *SERVER, "--disk-cache", f"{directory},128MiB", *keys) as server:
                 well = asyncio.run(Soak(options, server.url, server.pid, command).run())
-            finally:
-                server.stop()
     print(options.out.read_text())
     sys.exit(0 if well else 1)
 

@@ -26,8 +26,8 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parent / "lib"))
 from arbora.frontend.launch.child_process import replica_commands
 from arbora.kernels.common.threads import ParallelKernel
-from comparison import markdown
 from model_steps import Steps
+from reports import table
 
 UNMEASURED = 3  # steps of each kind, in which programs are recorded
 
@@ -126,7 +126,7 @@ def main() -> None:
                 found.append([str(decode), str(chunk), *cells])
     head = ["rows in decode", "prompt tokens", "median", "range", "outside of kernels"]
     head += ["kernels"] if asked.kernels else []
-    print(markdown(head, found))
+    print(table(head, found))
     for other in others:
         other.terminate()
 

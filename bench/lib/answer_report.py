@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from comparison import markdown
+from reports import table
 
 CONFIDENCE = 1.96
 """standard errors on each side: 95 % of a normal distribution"""
@@ -120,7 +120,7 @@ def overview(tasks: Mapping[str, Sequence[Row]], reference: str) -> str:
             mark = {-1: " ▼", 1: " ▲", 0: ""}[difference.sign if difference else 0]
             line.append(f"{_percent(reply.score for reply in row.replies.values())}{mark}" if row else "–")
         cells.append(line)
-    return markdown(["", *tasks], cells)
+    return table(["", *tasks], cells)
 
 
 def task_table(rows: Sequence[Row], reference: str) -> str:
@@ -129,7 +129,7 @@ def task_table(rows: Sequence[Row], reference: str) -> str:
         dict.fromkeys(field for row in rows for reply in row.replies.values() for field in reply.shares)
     )
     head = ["", "score", *fields, "all right", "unread", "cut", "overruled", "nats lost", "tokens", "seconds"]
-    return markdown(head, [[row.name, *_cells(row, base, fields)] for row in rows])
+    return table(head, [[row.name, *_cells(row, base, fields)] for row in rows])
 
 
 def _cells(row: Row, base: Row, fields: Sequence[str]) -> Iterable[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from reports import table
 
 Run = dict[str, Any]
 
@@ -59,7 +61,7 @@ def server_section(visits: Sequence[Visit]) -> str:
     )
     return (
         f"### {visits[0].server}\n\nReady after {_shown(ready)} s; {_shown(memory)} MB resident after the "
-        f"workloads; {_shown(idle)} of a core when idle.\n\n{markdown(head, rows)}"
+        f"workloads; {_shown(idle)} of a core when idle.\n\n{table(head, rows)}"
     )
 
 
@@ -69,18 +71,13 @@ def ratio_section(ours: Sequence[Visit], theirs: Sequence[Visit]) -> str:
         [workload, *(_ratio(ours, theirs, workload, column) for column in RATIOS.values())]
         for workload in ours[0].runs
     ]
-    return f"### {ours[0].server} ÷ {theirs[0].server}\n\n{markdown(['workload', *RATIOS], rows)}"
+    return f"### {ours[0].server} ÷ {theirs[0].server}\n\n{table(['workload', *RATIOS], rows)}"
 
 
 def spread(values: Sequence[float]) -> float:
     """(highest − lowest) ÷ median, 0 if nothing was measured."""
     middle = statistics.median(values) if values else 0.0
     return (max(values) - min(values)) / middle if middle else 0.0
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def by_server(visits: Sequence[Visit]) -> dict[str, list[Visit]]:

@@ -7,10 +7,10 @@ import json
 import random
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 from soak_requests import Body, schema, user, words
+from streamed_reply import StreamedReply
 
 CHAT = "/v1/chat/completions"
 ANSWER_WITHIN_S = 90.0
@@ -155,24 +155,17 @@ async def _whole(http: httpx.AsyncClient, body: Body) -> str:
 
 
 async def _streamed(http: httpx.AsyncClient, body: Body) -> str:
-    text, is_done = "", False
+    reply = StreamedReply()
     async with http.stream("POST", CHAT, json={**body, "stream": True}) as answer:
         if answer.status_code != 200:
             raise _refusal(answer.status_code, await answer.aread())
         async for line in answer.aiter_lines():
-            if line == "data: [DONE]":
-                is_done = True
-            elif line.startswith("data: "):
-                text += _content(json.loads(line[6:]))
-    if not is_done:
+            reply.take(line)
+    if reply.error:
+        raise WrongEndError("error", str(reply.error))
+    if not reply.is_done:
         raise WrongEndError("wrong", "the stream ended without [DONE] or an error")
-    return text
-
-
-def _content(event: Any) -> str:
-    if "error" in event:
-        raise WrongEndError("error", str(event["error"]))
-    return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    return reply.text
 
 
 def _refusal(status: int, body: bytes) -> WrongEndError:

@@ -218,7 +218,7 @@ def host(dry: bool) -> None:
 def server(dry: bool) -> None:
     """Without a GPU the model of the package answers, and no load is measured."""
     from compared_servers import ServerCommand
-    from started_server import started
+    from server_process import start
 
     with TemporaryDirectory() as directory:
         model = Path(directory) / "8b"
@@ -227,7 +227,7 @@ def server(dry: bool) -> None:
             subprocess.run(make, cwd=ROOT, check=True)
         command = [sys.executable, "-P", "-m", "arbora", "serve", *([] if dry else [str(model)])]
         try:
-            with started(ServerCommand("arbora", command), Path(directory)) as at:
+            with start(ServerCommand("arbora", command), Path(directory)) as at:
                 print(f"ready after {at.ready_s} s", flush=True)
                 for in_flight in () if dry else (1, 8, 64):
                     load = [sys.executable, str(BENCH / "serve.py"), "--url", at.url, "--workloads", "chat"]

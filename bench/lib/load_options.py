@@ -1,9 +1,7 @@
-"""What the scenarios of `load.py` share: their options, their requests, and how they report figures."""
+"""What the scenarios of `load.py` share: their options and their requests."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +47,3 @@ class Load:
 
     async def stream(self, number: int, tokens: int | None = None) -> Answer:
         return await ask(self.server, "POST", "/v1/completions", self.body(number, tokens))
-
-
-def report(**figures: Any) -> None:
-    print(json.dumps(figures), flush=True)
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    ordered = sorted(values)
-    return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 3) if ordered else 0.0

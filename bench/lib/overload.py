@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from load_costs import Cost, Reading, cores, read_processors
-from load_options import Load, percentile, report
+from load_options import Load
 from process_figures import processes
+from reports import percentile, report
 from sockets_client import Answer, ask
 
 OVERLOAD = 10

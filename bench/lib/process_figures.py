@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 
 import psutil
 from server_process import MAIN_ROLES, processes_by_role
 
+MIB = 1 << 20
 Figures = dict[str, dict[str, int]]
 """`mb` of memory and open `descriptors` by role"""
 
@@ -43,3 +45,53 @@ async def keep_peak(pid: int | None, peak: Figures) -> None:
 def _main_processes(pid: int | None) -> dict[str, psutil.Process]:
     found = {} if pid is None else processes_by_role(pid)
     return {role: process for role, process in found.items() if role in MAIN_ROLES}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A process at one time, or all of one kind together. `seconds` are since the measurement began; memory
+    is in bytes; `pid` is that of the first process."""
+
+    seconds: float
+    pid: int
+    rss: int
+    uss: int
+    descriptors: int
+    threads: int
+    cpu_seconds: float
+    processes: int = 1
+
+    def __add__(self, other: Sample) -> Sample:
+        return Sample(
+            self.seconds,
+            self.pid,
+            self.rss + other.rss,
+            self.uss + other.uss,
+            self.descriptors + other.descriptors,
+            self.threads + other.threads,
+            self.cpu_seconds + other.cpu_seconds,
+            self.processes + other.processes,
+        )
+
+
+def sample_processes(supervisor: int, seconds: float) -> dict[str, Sample]:
+    """By role; all processes that compile or follow grammars together, as `worker`."""
+    found: dict[str, Sample] = {}
+    for role, process in processes_by_role(supervisor).items():
+        try:
+            with process.oneshot():
+                memory, times = process.memory_full_info(), process.cpu_times()
+                sample = Sample(
+                    seconds,
+                    process.pid,
+                    memory.rss,
+                    memory.uss,
+                    process.num_fds(),
+                    process.num_threads(),
+                    times.user + times.system,
+                )
+        except psutil.Error:
+            continue
+        kind = role.split()[0]
+        found[kind] = found[kind] + sample if kind in found else sample
+    return found

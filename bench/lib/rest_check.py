@@ -1,10 +1,13 @@
-"""Whether an idle server has released everything: no request open, no page held."""
+"""Whether an idle server has released everything: no request open, no page held, no process replaced."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from pathlib import Path
 
 import httpx
+from server_process import ServerProcess, main_pids
 
 QUIET_WITHIN_S = 60.0
 _HELD = ("arbora_requests_running", "arbora_requests_waiting", "arbora_kv_pages_used")
@@ -21,6 +24,19 @@ def wrong_at_rest(url: str, patience_s: float = QUIET_WITHIN_S) -> list[str]:
         if not wrong or time.monotonic() > deadline:
             return wrong
         time.sleep(0.5)
+
+
+def wrong_at_end(server: ServerProcess, pids: Mapping[str, int]) -> list[str]:
+    """What is wrong after a measurement. `pids` are the `main_pids` before it."""
+    wrong, now = wrong_at_rest(server.url), main_pids(server.pid)
+    if now != pids:
+        wrong.append(f"processes were replaced: {pids} became {now}")
+    return wrong + tracebacks(server.log)
+
+
+def tracebacks(log: Path) -> list[str]:
+    count = log.read_text(errors="replace").count("Traceback (most recent call last)")
+    return [f"{count} tracebacks in the server's log"] if count else []
 
 
 def metrics(url: str) -> dict[str, float]:

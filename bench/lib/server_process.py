@@ -1,21 +1,22 @@
-"""`arbora serve` as a child of a benchmark: its address, its log, its processes and what they use."""
+"""A server as a child of a benchmark: its start and end, and the processes of `arbora serve`."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+import urllib.request
 from pathlib import Path
+from typing import Self
 
 import psutil
+from compared_servers import ServerCommand
 
-START_PATIENCE_S = 300.0
-STOP_PATIENCE_S = 60.0
-_ADDRESS = re.compile(r" at (http://\S+) on ")
+START_PATIENCE_S = 900
+STOP_PATIENCE_S = 60
 _ROLES = {
     "arbora.frontend.app.process": "tokenizer",
     "arbora.runtime.scheduler.process": "scheduler",
@@ -30,46 +31,78 @@ def exit_on_sigterm() -> None:
 
 
 class ServerProcess:
-    """A running server. `url` is known once the constructor returns."""
+    """A server as a child process in a group of its own, ready once the constructor returns. A context stops
+    it."""
 
-    def __init__(self, log: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, server: ServerCommand, log: Path) -> None:
+        """Appends the server's output to `log`."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
         self.log = log
-        self.command = ["arbora", "serve", "--port", "0", *arguments]
-        with log.open("wb") as output:
+        begun = time.monotonic()
+        with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *self.command],
+                [*server.arguments, "--port", str(port)],
+                env={**os.environ, **server.environment},
                 stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONSAFEPATH": "1", **(environment or {})},
+                stderr=output,
+                start_new_session=True,
             )
         self.pid = self._process.pid
         try:
-            self.url = self._wait_for_address()
+            self._wait_until_healthy(server.name)
         except BaseException:
-            self._process.kill()
-            self._process.wait()
+            self.stop()
             raise
+        self.ready_s = round(time.monotonic() - begun, 1)
+        """seconds from its start to its first healthy answer"""
 
-    def stop(self) -> int:
-        """Ends the server and returns its exit status."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
         try:
-            return self._process.wait(STOP_PATIENCE_S)
+            self._process.wait(STOP_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
 
-    def _wait_for_address(self) -> str:
+    def _wait_until_healthy(self, name: str) -> None:
         deadline = time.monotonic() + START_PATIENCE_S
         while time.monotonic() < deadline:
-            found = _ADDRESS.search(self.log.read_text(errors="replace"))
-            if found:
-                return found[1]
             if self._process.poll() is not None:
-                break
+                sys.exit(
+                    f"{name} ended with {self._process.returncode} while it started; {self._last_lines()}"
+                )
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=2) as answer:
+                    if answer.status == 200:
+                        return
+            except OSError:
+                pass
             time.sleep(0.1)
-        raise SystemExit(f"the server did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
+        sys.exit(f"{name} was not ready within {START_PATIENCE_S} s; {self._last_lines()}")
+
+    def _last_lines(self) -> str:
+        return f"see {self.log}, which ends so:\n{self.log.read_text(errors='replace')[-4000:]}"
+
+
+def start(server: ServerCommand, logs: Path) -> ServerProcess:
+    """Starts a server whose output is appended to a file in `logs` with its name."""
+    return ServerProcess(server, logs / f"{server.name.replace('/', '_').replace(' ', '_')}.log")
+
+
+def serve_arbora(log: Path, *arguments: str) -> ServerProcess:
+    """Starts `arbora serve` with these arguments and a new log."""
+    log.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "arbora", "serve", *arguments]
+    return ServerProcess(ServerCommand("arbora serve", command, {"PYTHONSAFEPATH": "1"}), log)
 
 
 def processes_by_role(supervisor: int) -> dict[str, psutil.Process]:

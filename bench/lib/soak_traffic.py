@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 from soak_requests import CLOCK, FIXED, REGEXES, WEATHER, Body, bad_body, schema, user, words
+from streamed_reply import StreamedReply
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 FINISHED = ("stop", "length", "tool_calls")
@@ -217,7 +218,7 @@ class Traffic:
     async def _stream(self, body: Body, key: str, pause: float = 0.0) -> Any:
         """The whole reply, assembled from a stream."""
         body = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        parts = StreamedReply(time.perf_counter())
+        parts = StreamedReply()
         async with self._http.stream("POST", CHAT, json=body, headers=_headers(key)) as answer:
             if answer.status_code != 200:
                 raise WrongAnswerError(
@@ -227,7 +228,7 @@ class Traffic:
                 parts.take(line)
                 if pause:
                     await asyncio.sleep(pause)
-        _check(parts.is_done and parts.finish_reason in FINISHED, vars(parts))
+        _check(not parts.error and parts.is_done and parts.finish_reason in FINISHED, vars(parts))
         self.tally.output_tokens += parts.output_tokens
         self.tally.ttft += parts.ttft
         return parts.choice()
@@ -243,45 +244,6 @@ class Traffic:
 
     def _count(self, answer: Any) -> None:
         self.tally.output_tokens += answer["usage"]["completion_tokens"]
-
-
-class StreamedReply:
-    """The reply that the events of a stream add up to."""
-
-    def __init__(self, started: float) -> None:
-        self._started = started
-        self.ttft: list[float] = []
-        self.text = ""
-        self.calls: dict[int, Any] = {}
-        self.finish_reason = None
-        self.output_tokens = 0
-        self.is_done = False
-
-    def take(self, line: str) -> None:
-        if line == "data: [DONE]":
-            self.is_done = True
-        if not line.startswith("data: {"):
-            return
-        event = json.loads(line[6:])
-        _check("error" not in event, event)
-        if event.get("usage"):
-            self.output_tokens = event["usage"]["completion_tokens"]
-        for choice in event["choices"]:
-            self._take_delta(choice["delta"])
-            self.finish_reason = choice["finish_reason"] or self.finish_reason
-
-    def choice(self) -> Any:
-        message = {"content": self.text, "tool_calls": [self.calls[index] for index in sorted(self.calls)]}
-        return {"message": message, "finish_reason": self.finish_reason}
-
-    def _take_delta(self, delta: Any) -> None:
-        said = delta.get("content") or delta.get("tool_calls") or delta.get("reasoning")
-        if said and not self.ttft:
-            self.ttft.append(time.perf_counter() - self._started)
-        self.text += delta.get("content") or ""
-        for part in delta.get("tool_calls") or ():
-            call = self.calls.setdefault(part["index"], {"function": {"arguments": ""}})
-            call["function"]["arguments"] += part["function"].get("arguments") or ""
 
 
 def _headers(key: str) -> dict[str, str]:

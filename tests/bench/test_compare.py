@@ -18,7 +18,7 @@ from compare import measure, parse
 from compared_servers import ServerCommand, servers
 from comparison import Visit, report, spread
 from other_load import Moment, now, other_load, quiet_run, tree_seconds
-from started_server import started
+from server_process import start
 
 FAKE_SERVER = str(Path(__file__).parents[1] / "support" / "fake_llama_server.py")
 BUSY_SECONDS = 0.4
@@ -145,7 +145,7 @@ def test_a_server_that_ends_while_it_starts_is_named_with_its_log(tmp_path: Path
     broken = ServerCommand("llama.cpp m", [sys.executable, "-c", "import sys; sys.exit(7)"])
     with (
         pytest.raises(SystemExit, match=r"llama.cpp m ended with 7 .* see .*llama.cpp_m.log"),
-        started(broken, tmp_path),
+        start(broken, tmp_path),
     ):
         pass
 

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 sys.path.append(str(Path(__file__).parents[2] / "bench" / "lib"))
 from divergence import divergence
 from loaded_model import LoadedModel, config_of
-from quality import arguments_of, label, main, measure, oracle, parse, table, windows_of
+from quality import arguments_of, label, main, measure, oracle, parse, quality_table, windows_of
 from train_builtin.evaluate import greedy_reply
 
 CONTEXT = 512
@@ -126,6 +126,6 @@ def test_the_table_has_a_row_for_each_format() -> None:
     assert 0.9 < rounded.texts["conversations"].top1 <= 1
     assert set(reference.tasks) == {"chat", "document", "json", "talk", "same replies"}
     assert reference.tasks["same replies"] == 1 and 0.5 < rounded.tasks["same replies"] <= 1
-    lines = table([reference, rounded]).splitlines()
+    lines = quality_table([reference, rounded]).splitlines()
     assert len({line.count("|") for line in lines}) == 1
     assert [line.split(" | ")[0] for line in lines[2:]] == ["| float32", "| bfloat16"]
