@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import os
@@ -161,12 +160,7 @@ class Supervisor:
         self.end()
 
     async def _drained_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await asyncio.gather(*(drained.wait() for drained in self._drained.values()))
-        except TimeoutError:
-            return False
-        return True
+        return await _all_within(seconds, *self._drained.values())
 
     async def _save(self, seconds: float) -> None:
         """Lets the replica save its pages for the next start. Requests that are still open are given up."""
@@ -177,10 +171,7 @@ class Supervisor:
             if not drained.is_set():
                 self._to_scheduler.send(PeerDown("tokenizer", client))
         self._to_scheduler.send(Drain())
-        try:
-            async with asyncio.timeout(seconds):
-                await self._scheduler_drained.wait()
-        except TimeoutError:
+        if not await _all_within(seconds, self._scheduler_drained):
             logger.warning("not all of the cache could be saved within %.0f s", seconds)
 
     def end(self, *, at_once: bool = False) -> None:
@@ -302,9 +293,7 @@ class Supervisor:
         """Waits until the scheduler or the model process shows life, which is after it has imported its
         modules. On two cores a third process would slow them, and the model process takes longest to
         start."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HEAD_START_SECONDS):
-                await self._replica_lives.wait()
+        await _all_within(HEAD_START_SECONDS, self._replica_lives)
 
     def _forget_tokenizer(self, child: ChildProcess, client: int) -> None:
         if self._to_scheduler is not None:
@@ -376,6 +365,17 @@ class Supervisor:
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._end.done():
             self._end.set_exception(error)
+
+
+async def _all_within(seconds: float, *events: asyncio.Event) -> bool:
+    """Waits for the events, at most `seconds`. Returns whether all have happened."""
+    try:
+        async with asyncio.timeout(seconds):
+            for event in events:
+                await event.wait()
+    except TimeoutError:
+        return False
+    return True
 
 
 async def _first_exit(children: list[ChildProcess]) -> ChildProcess:
